@@ -1,0 +1,43 @@
+# `make demo` and `make test` work from a fresh clone with Python, pip and make alone.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+WORKERS ?= auto
+
+.PHONY: help demo test lint unit benchmark slow clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Installed once; again only when pyproject.toml changes. The stamp is written last,
+# so that an interrupted installation is taken up again.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+demo: $(STAMP)  ## set up .venv and run the main scenario
+	$(BIN)/nestsim run scenarios/llama2_7b_64_h100.toml --output results/demo --force
+
+test: lint unit  ## set up .venv and pass lint, types, import contracts and tests
+
+lint: $(STAMP)  ## formatting, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP)  ## the tests, on all cores
+	$(BIN)/python -m pytest -n $(WORKERS) -q
+
+benchmark: $(STAMP)  ## timed tests, one at a time
+	$(BIN)/python -m pytest -m benchmark -p no:xdist tests/benchmarks
+
+slow: $(STAMP)  ## validation that takes minutes
+	$(BIN)/python -m pytest -m slow
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""How long and how much memory: models, operators, collectives, layers."""

@@ -1,0 +1,105 @@
+"""What one layer costs one device: the numbers that come out of a traced model.
+
+Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``tp``,
+``cp``, ``ep`` parallel degrees. Everything is for one microbatch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Degrees(NamedTuple):
+    """What a layer's local shapes depend on."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    micro_batch_size: int = 1
+    sequence_parallel: bool = False
+
+
+class OperatorWork(NamedTuple):
+    """One operator on one device, forward and backward."""
+
+    name: str
+    """Path of the module or function in the model."""
+
+    kind: str
+    """``"matmul"`` (dense matrix products), ``"attention"`` (a fused attention
+    kernel) or ``"memory"`` (everything bound by memory traffic)."""
+
+    m: float
+    """Rows of the product on this device; 0 unless a matmul."""
+
+    n: float
+    """Columns of the product on this device; 0 unless a matmul."""
+
+    k: float
+    """Inner dimension on this device; 0 unless a matmul."""
+
+    batch: float
+    """Independent products of that shape, e.g. heads or experts; 0 unless a matmul."""
+
+    forward_flops: float
+    """2 m n k batch for a matmul [FLOP]."""
+
+    backward_flops: float
+    """4 m n k batch for a matmul with a weight gradient [FLOP]."""
+
+    forward_bytes: float
+    """Memory traffic of the forward pass: operands and results once [byte]."""
+
+    backward_bytes: float
+    """Memory traffic of the backward pass [byte]."""
+
+
+class CollectiveWork(NamedTuple):
+    """Collectives of one kind in one layer."""
+
+    operation: str
+    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or
+    ``"send_recv"`` (one hop of a ring)."""
+
+    group: str
+    """``"tensor"``, ``"expert"`` or ``"context"``."""
+
+    forward_count: int
+    forward_bytes: float
+    """Full tensors of all of them together, forward [byte]."""
+
+    backward_count: int
+    backward_bytes: float
+    """Full tensors of all of them together, backward, without recompute [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWork:
+    """One layer of the chain on one device."""
+
+    operators: tuple[OperatorWork, ...]
+    """In order of execution."""
+
+    collectives: tuple[CollectiveWork, ...]
+    """What the layer waits for; empty where no group has more than one member."""
+
+    parameters: float
+    """Held by this device, tied ones included."""
+
+    expert_parameters: float
+    """Those of `parameters` that belong to routed experts."""
+
+    model_flops: float
+    """Forward matmul and attention FLOPs of the whole layer, all devices of its
+    tensor, context and expert group together [FLOP]."""
+
+    saved_bytes: Mapping[str, float]
+    """Activations kept for the backward pass under recompute ``"none"``,
+    ``"selective"`` (attention core recomputed) and ``"full"`` (the input) [byte]."""
+
+    working_bytes: float
+    """Alive only inside the layer's forward or backward pass beside what is saved
+    [byte]."""
+
+    input_bytes: float
+    """The hidden states that enter the layer, on this device; 0 for the first [byte]."""

@@ -1,0 +1,1 @@
+"""Model library: torch modules and the specifications of known models."""

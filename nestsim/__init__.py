@@ -1,0 +1,1 @@
+"""Plan distributed training, replay it link by link, and report it."""

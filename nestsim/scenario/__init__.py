@@ -1,0 +1,1 @@
+"""Scenario files: TOML in, checked settings out."""

@@ -1,0 +1,1 @@
+"""The SimPy replay of a plan over the network's links."""

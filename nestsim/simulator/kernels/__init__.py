@@ -1,0 +1,1 @@
+"""Numba kernels of the replay: arrays in, arrays out."""

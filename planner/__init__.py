@@ -1,0 +1,1 @@
+"""The search: dynamic programs, memory feasibility, objective, plans."""

@@ -1,0 +1,1 @@
+"""Numba kernels of the search: arrays in, arrays out."""

@@ -1,0 +1,80 @@
+"""What the planner believes about a plan, term by term."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One stage of one plan, for one microbatch unless said otherwise."""
+
+    forward_time: float
+    """Forward pass with everything folded into it [s]."""
+
+    backward_time: float
+    """Backward pass with everything folded into it [s]."""
+
+    parts: Mapping[str, float]
+    """`forward_time` + `backward_time` by cause [s]: ``"compute"``,
+    ``"tensor collectives"``, ``"recompute"``, ``"zero gathers"``."""
+
+    boundary_bytes: float
+    """Sent by each lane to the next stage, forward; 0 for the last stage [byte]."""
+
+    transfer_time: float
+    """One way to the next stage, latency included; 0 for the last stage [s]."""
+
+    reduce_time: float
+    """Gradient collective after the last backward pass [s]."""
+
+    tied_time: float
+    """All-reduce of a tied embedding; 0 on other stages [s]."""
+
+    optimizer_time: float
+    """Optimizer step [s]."""
+
+    gather_time: float
+    """Parameter all-gather after the optimizer step [s]."""
+
+    memory: Mapping[str, float]
+    """Peak by what it is for [byte]: ``"weights"``, ``"gradients"``,
+    ``"optimizer"``, ``"buffers"``, ``"activations"`` (all microbatches in flight),
+    ``"working"``."""
+
+    @property
+    def peak_memory(self) -> float:
+        """Upper bound of the memory that one device of the stage needs [byte]."""
+        return sum(self.memory.values())
+
+    @property
+    def tail_time(self) -> float:
+        """After the stage's last backward pass until the step is complete [s]."""
+        return (
+            self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A plan and its price under the planner's model."""
+
+    plan: Plan
+    """The plan."""
+
+    stages: tuple[StageCost, ...]
+    """From the first to the last."""
+
+    iteration_time: float
+    """The objective: closed form of section 5 of the design [s]."""
+
+    terms: Mapping[str, float]
+    """`iteration_time` by cause [s]: ``"compute"``, ``"tensor collectives"``,
+    ``"recompute"``, ``"zero gathers"`` and ``"transfers"`` of the slowest stage times
+    the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
+    (synchronisation and optimizer step)."""
+
+    timeline_time: float
+    """The exact timeline on a network without contention: max-plus recurrence plus
+    each stage's own tail [s]."""

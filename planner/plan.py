@@ -1,0 +1,141 @@
+"""A plan: plain data, to and from JSON.
+
+Stages run from the first (with the embedding) to the last (with the head). Layers of
+a stage are a closed interval of the model's chain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from estimators.parallelism import ParallelismConfig
+from topologies import InputError
+
+_PARALLEL_NAMES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline stage: its layers, its devices, and what it saves memory with."""
+
+    layers: tuple[int, int]
+    """First and last layer of the chain, both included."""
+
+    devices: tuple[tuple[int, ...], ...]
+    """Device numbers: one row per data-parallel replica, one column per
+    tensor-parallel rank."""
+
+    recompute: str
+    """``"none"`` or ``"full"`` (Megatron's recompute granularity)."""
+
+    zero_stage: int
+    """0 to 3, sharded over the stage's data-parallel group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one model is split and placed."""
+
+    parallel: ParallelismConfig
+    """The parallel degrees."""
+
+    micro_batch_size: int
+    """Sequences per microbatch."""
+
+    num_microbatches: int
+    """Microbatches per optimizer step and replica."""
+
+    schedule: str
+    """A name of `planner.schedules.SCHEDULES`."""
+
+    placement: str
+    """The nesting of the parallel dimensions over device numbers, innermost first,
+    e.g. ``"tp8 dp2 pp4"``."""
+
+    gradient_algorithm: str
+    """Algorithm of the gradient collectives: ``"ring"`` or ``"hierarchical"``."""
+
+    tensor_algorithm: str
+    """Algorithm of the tensor-parallel collectives."""
+
+    stages: tuple[Stage, ...]
+    """From the first to the last."""
+
+    @property
+    def devices_used(self) -> int:
+        """Devices with work to do."""
+        return sum(len(row) for stage in self.stages for row in stage.devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain JSON values with stable keys."""
+        return {
+            "parallel": {
+                name: getattr(self.parallel, name) for name in _PARALLEL_NAMES
+            },
+            "micro_batch_size": self.micro_batch_size,
+            "num_microbatches": self.num_microbatches,
+            "schedule": self.schedule,
+            "recompute": _common([stage.recompute for stage in self.stages]),
+            "zero_stage": _common([stage.zero_stage for stage in self.stages]),
+            "placement": self.placement,
+            "gradient_algorithm": self.gradient_algorithm,
+            "tensor_algorithm": self.tensor_algorithm,
+            "stages": [
+                {
+                    "layers": list(stage.layers),
+                    "devices": [list(row) for row in stage.devices],
+                    "recompute": stage.recompute,
+                    "zero_stage": stage.zero_stage,
+                }
+                for stage in self.stages
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If a key is missing or a value has the wrong form.
+        """
+        try:
+            return cls(
+                parallel=ParallelismConfig(**data["parallel"]),
+                micro_batch_size=int(data["micro_batch_size"]),
+                num_microbatches=int(data["num_microbatches"]),
+                schedule=str(data["schedule"]),
+                placement=str(data["placement"]),
+                gradient_algorithm=str(data["gradient_algorithm"]),
+                tensor_algorithm=str(data["tensor_algorithm"]),
+                stages=tuple(_stage_from_json(stage) for stage in data["stages"]),
+            )
+        except KeyError as error:
+            raise InputError("setting is missing", where=str(error.args[0])) from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"not a plan: {error}") from None
+
+
+def _stage_from_json(data: Mapping[str, Any]) -> Stage:
+    first, last = (int(layer) for layer in data["layers"])
+    return Stage(
+        layers=(first, last),
+        devices=tuple(tuple(int(d) for d in row) for row in data["devices"]),
+        recompute=str(data["recompute"]),
+        zero_stage=int(data["zero_stage"]),
+    )
+
+
+def _common(values: list[Any]) -> Any:
+    """Return the value that all stages share, or ``"mixed"``."""
+    return values[0] if len(set(values)) == 1 else "mixed"

@@ -1,0 +1,176 @@
+"""A cluster's network: devices joined by directed links, and the rule that routes.
+
+The same `Network` answers the planner (levels, the load that traffic puts on links)
+and the simulator (links and routes), so that the two can never see different
+networks. Vertices are numbered with the devices first; a link is an index into the
+arrays of `Links`.
+"""
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+class Routes(NamedTuple):
+    """Routes of several pairs, in compressed rows."""
+
+    indptr: IntArray
+    """Shape ``(P + 1,)``: pair ``q`` uses ``links[indptr[q]:indptr[q + 1]]``."""
+
+    links: IntArray
+    """Link indices, each route in order from its source to its target."""
+
+
+class Routing(Protocol):
+    """The rule that a builder supplies. All methods are vectorised over pairs."""
+
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the route of each pair; empty where source equals target."""
+        ...
+
+    def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the level of each pair; 0 where source equals target."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the network, as one pair of devices meets it.
+
+    In trees a level is a switch tier and a pair's level that of its lowest common
+    switch; in tori and custom networks a level is a class of pairs of similar cost.
+    """
+
+    name: str
+    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``, ``"2 hops"``."""
+
+    block_size: int
+    """Devices within reach of a device at this level, itself included."""
+
+    num_blocks: int
+    """Blocks of this level in the cluster; 1 at the outermost level."""
+
+    bandwidth: float
+    """The most that one device can send to a peer at this level [byte/s]."""
+
+    latency: float
+    """One-way latency of the route between two devices at this level [s]."""
+
+    uplink_bandwidth: float
+    """From one block towards the level above; infinite where there is none [byte/s]."""
+
+    oversubscription: float
+    """What a block's devices can send together into its switches, divided by
+    `uplink_bandwidth`; 1 is non-blocking, and also what the outermost level has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Links:
+    """The directed links, a structure of read-only arrays of shape ``(E,)``."""
+
+    source: IntArray
+    """Vertex where the link starts."""
+
+    target: IntArray
+    """Vertex where the link ends."""
+
+    bandwidth: FloatArray
+    """Capacity [byte/s]."""
+
+    latency: FloatArray
+    """Time from the link's entry to its exit for the first byte [s]."""
+
+    level: IntArray
+    """Level whose switch the link leads into (upwards) or out of (downwards)."""
+
+    num_parallel: IntArray
+    """Physical cables that an ideal trunk stands for, 1 elsewhere."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            dtype = np.float64 if field.name in {"bandwidth", "latency"} else np.int64
+            array = np.array(getattr(self, field.name), dtype=dtype, order="C")
+            array.flags.writeable = False
+            object.__setattr__(self, field.name, array)
+        assert len({getattr(self, f.name).shape for f in fields(self)}) == 1
+        assert np.all(self.bandwidth > 0), "a link without capacity must be left out"
+        assert np.all(self.latency >= 0)
+
+    def __len__(self) -> int:
+        return int(self.source.shape[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """Devices, switches, directed links, routes and levels of one cluster."""
+
+    kind: str
+    """The builder's name: ``"fat-tree"``, ``"spine-leaf"``, ``"rail"``, ``"torus"``,
+    ``"mesh"`` or ``"custom"``."""
+
+    num_devices: int
+    """Devices; vertices ``0 .. num_devices - 1``."""
+
+    vertex_names: tuple[str, ...]
+    """Names of all vertices, devices first."""
+
+    links: Links
+    """The directed links."""
+
+    levels: tuple[Level, ...]
+    """From the inside out."""
+
+    block_sizes: tuple[int, ...]
+    """Devices per aligned block of consecutive device numbers at which placements
+    are worth aligning, rising, the last one being the whole cluster. In trees those
+    of the levels; in tori those of a line, a plane and so on."""
+
+    routing: Routing
+    """The rule that finds routes and levels."""
+
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the route of every pair ``sources[q] -> targets[q]``."""
+        return self.routing.routes(sources, targets)
+
+    def route(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the links from one device to another, in order."""
+        routes = self.routes(np.array([source]), np.array([target]))
+        return tuple(int(link) for link in routes.links)
+
+    def pair_levels(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the level of every pair."""
+        return self.routing.levels(sources, targets)
+
+    def group_level(self, devices: IntArray) -> int:
+        """Return the outermost level that any pair of the group meets.
+
+        Raises
+        ------
+        InputError
+            If a device is not in the cluster.
+        """
+        members = np.unique(np.asarray(devices, dtype=np.int64))
+        if members.size and not 0 <= members[0] <= members[-1] < self.num_devices:
+            raise InputError(
+                "no such device",
+                got=members.tolist(),
+                expected=f"device numbers 0 to {self.num_devices - 1}",
+            )
+        sources, targets = (a.ravel() for a in np.meshgrid(members, members))
+        return int(self.pair_levels(sources, targets).max(initial=0))
+
+    def latencies(self, routes: Routes) -> FloatArray:
+        """Return the sum of the links' latencies along each route [s]."""
+        return _sum_by_route(routes, self.links.latency)
+
+
+def _sum_by_route(routes: Routes, values: FloatArray) -> FloatArray:
+    running = np.concatenate(([0.0], np.cumsum(values[routes.links])))
+    return running[routes.indptr[1:]] - running[routes.indptr[:-1]]

@@ -1,0 +1,139 @@
+"""Read quantities such as ``"400 Gbit/s"`` into base units, and write them back.
+
+Inside the code every number is in base units: seconds, bytes, bytes per second,
+FLOP and FLOP per second. Units appear at the two edges only: here, and in reports.
+``GB`` is 1e9 bytes and ``GiB`` 2**30 bytes; ``Gbit`` is an eighth of a ``GB``.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pint
+
+BASE_UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "duration": "second",
+        "size": "byte",
+        "bandwidth": "byte / second",
+        "work": "FLOP",
+        "rate": "FLOP / second",
+    }
+)
+"""Dimension of a setting -> the unit that it has inside the code."""
+
+EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "duration": '"2 us"',
+        "size": '"80 GiB"',
+        "bandwidth": '"450 GB/s" or "400 Gbit/s"',
+        "work": '"2 PFLOP"',
+        "rate": '"989 TFLOP/s"',
+    }
+)
+
+
+@cache
+def _registry() -> "pint.UnitRegistry[float]":
+    import pint
+
+    registry: pint.UnitRegistry[float] = pint.UnitRegistry(
+        cache_folder=None, on_redefinition="ignore"
+    )
+    registry.define("FLOP = [floating_point_operations] = FLOPs")
+    return registry
+
+
+def parse_quantity(text: object, dimension: str) -> float:
+    """Convert ``"<number> <unit>"`` to base units.
+
+    Parameters
+    ----------
+    text
+        As written in the scenario. A bare number is refused: nobody can tell GB/s
+        from Gbit/s by looking at it.
+    dimension
+        A key of `BASE_UNITS`.
+
+    Returns
+    -------
+    float
+        In the unit `BASE_UNITS` gives for the dimension; finite and not negative.
+
+    Raises
+    ------
+    InputError
+        If the number or the unit is missing, the unit is unknown or of another
+        dimension, or the value is negative, infinite or not a number.
+
+    Examples
+    --------
+    >>> parse_quantity("400 Gbit/s", "bandwidth")
+    50000000000.0
+    >>> parse_quantity("80 GiB", "size")
+    85899345920.0
+    """
+    import pint
+
+    expected = f"a number with a unit, e.g. {EXAMPLES[dimension]}"
+    if not isinstance(text, str):
+        raise InputError("quantity has no unit", got=text, expected=expected)
+    try:
+        quantity = _registry().Quantity(text)
+        if quantity.unitless:
+            raise InputError("quantity has no unit", got=text, expected=expected)
+        value = float(quantity.to(BASE_UNITS[dimension]).magnitude)
+    except pint.DimensionalityError:
+        problem = f"unit is not one of {dimension}"
+        raise InputError(problem, got=text, expected=expected) from None
+    except pint.UndefinedUnitError:
+        raise InputError("unknown unit", got=text, expected=expected) from None
+    except InputError:
+        raise
+    except Exception as error:  # pint's parser raises whatever Python's tokenizer does
+        problem = "not a quantity"
+        raise InputError(problem, got=text, expected=expected) from error
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError("must be finite and not negative", got=text, expected=expected)
+    return value
+
+
+_DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _with_prefix(value: float, unit: str) -> str:
+    for scale, prefix in _DECIMAL:
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def format_bandwidth(value: float) -> str:
+    """Write bytes per second for people: ``450 GB/s``."""
+    return _with_prefix(value, "B/s")
+
+
+def format_rate(value: float) -> str:
+    """Write FLOP per second for people: ``989 TFLOP/s``."""
+    return _with_prefix(value, "FLOP/s")
+
+
+def format_size(value: float) -> str:
+    """Write bytes for people, in binary units: ``71.3 GiB``."""
+    for scale, unit in ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1024:.4g} KiB" if abs(value) >= 1024 else f"{value:.4g} B"
+
+
+def format_duration(value: float) -> str:
+    """Write seconds for people: ``12.3 ms``."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value / 1e-9:.4g} ns" if value else "0 s"
