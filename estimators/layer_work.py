@@ -102,4 +102,4 @@ class LayerWork:
     [byte]."""
 
     input_bytes: float
-    """The hidden states that enter the layer, on this device; 0 for the first [byte]."""
+    """Hidden states that enter the layer, on this device; 0 for the first [byte]."""

@@ -38,7 +38,7 @@ class TrainingSpec:
     """Sequences per optimizer step."""
 
     precision: str = "bf16"
-    """Of weights, activations and matrix products: ``"bf16"``, ``"fp16"``, ``"fp32"``."""
+    """Of weights, activations and products: ``"bf16"``, ``"fp16"``, ``"fp32"``."""
 
     optimizer: str = "adam"
     """``"adam"``, ``"sgd"`` (with momentum) or ``"adam-bf16"``."""

@@ -1,4 +1,4 @@
-"""Plan beside replay: is the promise kept, and if not, why?"""
+"""Plan beside replay: whether the promise is kept, and why not."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

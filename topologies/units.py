@@ -84,7 +84,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     if not isinstance(text, str):
         raise InputError("quantity has no unit", got=text, expected=expected)
     try:
-        quantity = _registry().Quantity(text)
+        quantity: pint.Quantity[float] = _registry().Quantity(text)
         if quantity.unitless:
             raise InputError("quantity has no unit", got=text, expected=expected)
         value = float(quantity.to(BASE_UNITS[dimension]).magnitude)
