@@ -60,6 +60,10 @@ class LayerTable:
     backward_time: FloatArray
     """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
 
+    recompute_time: FloatArray
+    """What full recompute adds to the backward pass: the forward compute of blocks, 0
+    for layers that are never recomputed, shape ``(L,)`` [s]."""
+
     forward_flops: FloatArray
     """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
     context-parallel devices together) for this micro-batch, shape ``(L,)`` [FLOP]."""
@@ -81,7 +85,8 @@ class LayerTable:
     recomputed, the layer's own input included if it is needed, shape ``(L,)``."""
 
     checkpoint_bytes: FloatArray
-    """What the layer keeps under full recompute: its input, shape ``(L,)`` [byte]."""
+    """What the layer keeps under full recompute: a block its input, other layers what
+    they save, shape ``(L,)`` [byte]."""
 
     working_bytes: FloatArray
     """The most that is alive only inside the layer's forward or backward pass,

@@ -1,0 +1,182 @@
+"""Phases and prices of collectives against closed forms and a plain evaluation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimators.collectives import (
+    ALGORITHMS,
+    RING_OPERATIONS,
+    collective_rates,
+    edge_costs,
+    hierarchical_phases,
+    ring_phases,
+)
+from topologies.builders import build_network
+from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
+
+
+def tree(fan_outs=(4, 3, 2), bandwidths=(80.0, 20.0, 30.0), latency=1.0, nic="node"):
+    names = ("node", "leaf", "spine")
+    return build_network(
+        FatTreeSpec(
+            levels=tuple(
+                LevelSpec(name=name, fan_out=n, bandwidth=bw, latency=latency)
+                for name, n, bw in zip(names, fan_outs, bandwidths, strict=True)
+            ),
+            nic=nic,
+        )
+    )
+
+
+def price_plainly(network, sources, targets):
+    """Count messages per link, one by one."""
+    routes = [
+        network.route(int(a), int(b)) for a, b in zip(sources, targets, strict=True)
+    ]
+    load = np.zeros(len(network.links))
+    for route in routes:
+        for link in route:
+            load[link] += 1
+    seconds = load / network.links.bandwidth
+    return [max((seconds[link] for link in route), default=0.0) for route in routes]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ring_all_reduce_inside_a_node_matches_the_closed_form(size):
+    """2 (n - 1) / n S / bandwidth and 2 (n - 1) rounds of two hops."""
+    groups = np.arange(size)[None, None, :]
+    (rate,) = collective_rates(tree(), "all_reduce", groups, "ring")
+    assert rate.inverse_bandwidth == pytest.approx(2 * (size - 1) / size / 80.0)
+    assert rate.latency == pytest.approx(2 * (size - 1) * 2.0)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+def test_half_an_all_reduce_costs_half(operation):
+    groups = np.arange(4)[None, None, :]
+    (half,) = collective_rates(tree(), operation, groups, "ring")
+    (whole,) = collective_rates(tree(), "all_reduce", groups, "ring")
+    assert whole.inverse_bandwidth == pytest.approx(2 * half.inverse_bandwidth)
+    assert whole.latency == pytest.approx(2 * half.latency)
+
+
+def test_groups_that_share_an_uplink_share_its_bandwidth():
+    """Four groups of two, one member in each of two nodes: a quarter each."""
+    pairs = np.stack([np.arange(4), np.arange(4) + 4], axis=1)
+    alone = collective_rates(tree(), "all_reduce", pairs[None, :1], "ring")[0]
+    four = collective_rates(tree(), "all_reduce", pairs[None], "ring")[0]
+    assert alone.inverse_bandwidth == pytest.approx(1 / 20.0)
+    assert four.inverse_bandwidth == pytest.approx(4 * alone.inverse_bandwidth)
+
+
+def test_stages_apart_do_not_share():
+    pairs = np.stack([np.arange(4), np.arange(4) + 4], axis=1)[:, None, :]
+    together = collective_rates(tree(), "all_reduce", pairs, "ring")
+    apart = collective_rates(tree(), "all_reduce", pairs, "ring", together=False)
+    assert together[0].inverse_bandwidth == pytest.approx(4 / 20.0)
+    assert apart[0].inverse_bandwidth == pytest.approx(1 / 20.0)
+
+
+def test_hierarchy_sends_less_over_the_uplink_than_a_ring():
+    """Over 3 nodes of 4: the uplink carries 2 (2/3) S in all, four rings of S/4."""
+    groups = np.arange(12)[None, None, :]
+    (flat,) = collective_rates(tree(), "all_reduce", groups, "ring")
+    (levels,) = collective_rates(tree(), "all_reduce", groups, "hierarchical")
+    assert flat.inverse_bandwidth == pytest.approx(2 * 11 / 12 / 20.0)
+    inside = 2 * 3 / 4 / 80.0
+    across = 2 * 2 / 3 / 4 * (4 / 20.0)
+    assert levels.inverse_bandwidth == pytest.approx(inside + across)
+
+
+def test_hierarchy_needs_fewer_rounds_than_a_ring():
+    groups = np.arange(24)[None, None, :]
+    (flat,) = collective_rates(tree(), "all_reduce", groups, "ring")
+    (levels,) = collective_rates(tree(), "all_reduce", groups, "hierarchical")
+    assert levels.latency < flat.latency
+
+
+def test_uneven_groups_fall_back_to_a_ring():
+    groups = np.array([[0, 1, 4]])
+    (phase,) = hierarchical_phases("all_reduce", groups, (4, 12, 24))
+    (ring,) = ring_phases("all_reduce", groups, (4, 12, 24))
+    np.testing.assert_array_equal(phase.rings, ring.rings)
+    assert phase[1:] == ring[1:]
+
+
+def test_hierarchy_of_two_levels_of_a_group_that_skips_one():
+    """Two devices of each of two leaves, all in different nodes."""
+    groups = np.array([[0, 4, 12, 16]])
+    phases = hierarchical_phases("all_reduce", groups, (4, 12, 24))
+    assert [phase.rings.tolist() for phase in phases] == [
+        [[0, 4], [12, 16]],
+        [[0, 12], [4, 16]],
+        [[0, 4], [12, 16]],
+    ]
+    assert [phase.fraction for phase in phases] == [1 / 2, 1 / 2, 1 / 2]
+
+
+@st.composite
+def aligned_groups(draw):
+    """Groups with equal numbers of members in equal blocks."""
+    inner = draw(st.sampled_from([1, 2, 4]))
+    nodes = draw(st.sampled_from([1, 2, 3]))
+    leaves = draw(st.sampled_from([1, 2]))
+    device = [
+        leaf * 12 + node * 4 + i
+        for leaf in range(leaves)
+        for node in range(nodes)
+        for i in range(inner)
+    ]
+    return np.array([device])
+
+
+@given(aligned_groups(), st.sampled_from(sorted(RING_OPERATIONS)))
+@settings(deadline=None)
+def test_every_algorithm_sends_the_same_bytes_per_member(groups, operation):
+    """Both are bandwidth-optimal: the fractions add up to that of one ring."""
+    size = groups.shape[1]
+    expected = RING_OPERATIONS[operation](size).fraction if size > 1 else 0.0
+    for build in ALGORITHMS.values():
+        phases = build(operation, groups, (4, 12, 24))
+        assert sum(phase.fraction for phase in phases) == pytest.approx(expected)
+        for phase in phases:
+            assert sorted(phase.rings.ravel()) == sorted(groups.ravel())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 23), st.integers(0, 23), st.integers(0, 2)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["node", "device"]),
+)
+@settings(deadline=None)
+def test_edge_costs_equal_a_count_link_by_link(messages, nic):
+    network = tree(nic=nic)
+    sources, targets, rounds = np.array(messages).T
+    found = edge_costs(network, sources, targets, rounds)
+    for number in set(rounds.tolist()):
+        chosen = rounds == number
+        expected = price_plainly(network, sources[chosen], targets[chosen])
+        np.testing.assert_allclose(found.inverse_bandwidth[chosen], expected)
+
+
+@given(st.floats(1.0, 8.0), st.sampled_from(sorted(ALGORITHMS)))
+@settings(deadline=None)
+def test_more_bandwidth_is_never_slower(factor, algorithm):
+    groups = np.arange(24).reshape(1, 2, 12)
+    slow = collective_rates(tree(), "all_reduce", groups, algorithm)[0]
+    wide = tree(bandwidths=(80.0 * factor, 20.0 * factor, 30.0 * factor))
+    fast = collective_rates(wide, "all_reduce", groups, algorithm)[0]
+    assert fast.inverse_bandwidth <= slow.inverse_bandwidth * (1 + 1e-12)
+
+
+def test_a_ring_along_a_torus_line_uses_every_link_once():
+    torus = build_network(
+        TorusSpec(dimensions=(4, 4), wrap=(True, True), bandwidth=10.0, latency=0.0)
+    )
+    lines = np.arange(16).reshape(1, 4, 4)
+    (rate,) = collective_rates(torus, "all_gather", lines, "ring")
+    assert rate.inverse_bandwidth == pytest.approx(3 / 4 / 10.0)
