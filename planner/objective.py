@@ -75,6 +75,10 @@ class PricedPlan:
     the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
     (synchronisation and optimizer step)."""
 
+    timeline_pipeline_time: float
+    """End of the last backward pass on a network without contention: max-plus
+    recurrence of the schedule [s]."""
+
     timeline_time: float
-    """The exact timeline on a network without contention: max-plus recurrence plus
-    each stage's own tail [s]."""
+    """End of the step on a network without contention: each stage's last backward
+    pass plus its own tail [s]."""

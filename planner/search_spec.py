@@ -1,0 +1,44 @@
+"""What a search may try, as the scenario says it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpec:
+    """The space that a planner searches, and when it stops.
+
+    None for a list of sizes means every size that the cluster and the model allow.
+    """
+
+    micro_batch_sizes: tuple[int, ...] | None = None
+    """Sequences per microbatch."""
+
+    tensor_model_parallel_sizes: tuple[int, ...] | None = None
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_sizes: tuple[int, ...] | None = None
+    """Numbers of pipeline stages."""
+
+    data_parallel_sizes: tuple[int, ...] | None = None
+    """Numbers of replicas."""
+
+    sequence_parallel: bool | None = None
+    """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
+
+    recompute: tuple[str, ...] = ("none", "full")
+    """Modes that a stage may use: ``"none"``, ``"full"``."""
+
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages that a stage may use, 0 to 3."""
+
+    schedule: str = "1f1b"
+    """A name of `planner.schedules.SCHEDULES`."""
+
+    keep_best: int = 5
+    """Distinct plans to return, best first."""
+
+    time_limit: float | None = None
+    """The search returns what it has after this long; None for no limit [s]."""
+
+    memory_reserve: float = 0.0
+    """Device memory that plans must leave free [byte]."""
