@@ -1,15 +1,23 @@
 """The main job: plan, replay the best plans, judge, and choose."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from estimators.model_flops import model_flops_per_sequence
+from estimators.tracing import trace_model
+from nestsim.placed_work import place_work
+from nestsim.scenario.settings import Scenario
+from nestsim.simulator.replay import replay
+from nestsim.simulator.work import Replay
+from nestsim.verdict import Verdict, judge
+from planner.objective import PricedPlan
+from planner.search import SearchResult, search
+from planner.workload import Workload
+from topologies.builders import build_network
+from topologies.network import Network
 
-    from nestsim.simulator.work import Replay
-    from nestsim.verdict import Verdict
-    from planner.objective import PricedPlan
-    from topologies.network import Network
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and the share of it that is done, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +50,11 @@ class Candidate:
     rank: int
     """Position in the planner's order, from 1."""
 
-    priced: "PricedPlan"
+    priced: PricedPlan
     planned: Throughput
-    replay: "Replay"
+    replay: Replay
     simulated: Throughput
-    verdict: "Verdict"
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,7 @@ class JobResult:
     """Everything that a report needs."""
 
     scenario_name: str
-    network: "Network"
+    network: Network
     layer_names: tuple[str, ...]
     """Names of the chain's layers."""
 
@@ -70,5 +78,177 @@ class JobResult:
     lower_bound: float
     """No plan of the search space is faster than this, by the planner's model [s]."""
 
-    search_statistics: "Mapping[str, int]"
+    search_statistics: Mapping[str, int]
     """Configurations considered, priced, and why the others were dropped."""
+
+    shortfall: str
+    """Why nothing fits, in one sentence; empty if something does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCandidate:
+    """One of the k best plans, not replayed."""
+
+    rank: int
+    """Position in the planner's order, from 1."""
+
+    priced: PricedPlan
+    planned: Throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """What the search alone has to say: the k best plans without a replay."""
+
+    scenario_name: str
+    network: Network
+    layer_names: tuple[str, ...]
+    """Names of the chain's layers."""
+
+    device_memory: float
+    """Of one device [byte]."""
+
+    candidates: tuple[PlannedCandidate, ...]
+    """Best first."""
+
+    lower_bound: float
+    """No plan of the search space is faster than this, by the planner's model [s]."""
+
+    search_statistics: Mapping[str, int]
+    """Configurations considered, priced, and why the others were dropped."""
+
+    shortfall: str
+    """Why nothing fits, in one sentence; empty if something does."""
+
+
+def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
+    """Search the k best plans of a scenario, without replaying them.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    network, workload, found = _search(scenario, progress)
+    return PlanResult(
+        scenario_name=scenario.name,
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_memory=workload.accelerator.memory_bytes,
+        candidates=tuple(
+            PlannedCandidate(
+                rank=rank, priced=priced, planned=_planned(network, workload, priced)
+            )
+            for rank, priced in enumerate(found.plans, start=1)
+        ),
+        lower_bound=found.lower_bound,
+        search_statistics=found.statistics,
+        shortfall=found.shortfall,
+    )
+
+
+def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResult:
+    """Plan a scenario, replay the k best plans, and choose the first confirmed one.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    network, workload, found = _search(scenario, progress)
+    candidates = []
+    for index, priced in enumerate(found.plans):
+        if progress is not None:
+            progress(
+                f"replay: plan {index + 1} of {len(found.plans)}",
+                index / len(found.plans),
+            )
+        candidates.append(_replayed(scenario, network, workload, priced, index + 1))
+    candidates.sort(key=_simulated_order)
+    confirmed = (
+        index
+        for index, candidate in enumerate(candidates)
+        if candidate.verdict.kind == "confirmed"
+    )
+    return JobResult(
+        scenario_name=scenario.name,
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_memory=workload.accelerator.memory_bytes,
+        candidates=tuple(candidates),
+        chosen=next(confirmed, None),
+        lower_bound=found.lower_bound,
+        search_statistics=found.statistics,
+        shortfall=found.shortfall,
+    )
+
+
+def _search(
+    scenario: Scenario, progress: Progress | None
+) -> tuple[Network, Workload, SearchResult]:
+    if progress is not None:
+        progress("network: build", None)
+    network = build_network(scenario.network_spec)
+    if progress is not None:
+        progress("model: trace", None)
+    workload = Workload(
+        graph=trace_model(scenario.spec),
+        training=scenario.training,
+        accelerator=scenario.accelerator,
+    )
+    found = search(network, workload, scenario.search, progress=progress)
+    return network, workload, found
+
+
+def _replayed(
+    scenario: Scenario,
+    network: Network,
+    workload: Workload,
+    priced: PricedPlan,
+    rank: int,
+) -> Candidate:
+    done = replay(network, place_work(network, workload, priced))
+    peak = max(timeline.peak for timeline in done.memory)
+    return Candidate(
+        rank=rank,
+        priced=priced,
+        planned=_planned(network, workload, priced),
+        replay=done,
+        simulated=_throughput(network, workload, done.iteration_time, peak),
+        verdict=judge(
+            network,
+            priced,
+            done,
+            tolerance=scenario.simulation.tolerance,
+            memory=workload.accelerator.memory_bytes - scenario.search.memory_reserve,
+        ),
+    )
+
+
+def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:
+    """Order by simulated time; what does not fit comes last."""
+    infeasible = candidate.verdict.kind == "infeasible"
+    return infeasible, candidate.simulated.iteration_time, candidate.rank
+
+
+def _planned(network: Network, workload: Workload, priced: PricedPlan) -> Throughput:
+    peak = max(stage.peak_memory for stage in priced.stages)
+    return _throughput(network, workload, priced.iteration_time, peak)
+
+
+def _throughput(
+    network: Network, workload: Workload, iteration_time: float, peak_memory: float
+) -> Throughput:
+    sequences = workload.training.global_batch_size
+    tokens = sequences * workload.graph.spec.sequence_length / iteration_time
+    flops = sequences * model_flops_per_sequence(workload.graph) / iteration_time
+    per_device = flops / network.num_devices
+    peak = workload.accelerator.peak_flops[workload.training.precision]
+    return Throughput(
+        iteration_time=iteration_time,
+        tokens_per_second=tokens,
+        tokens_per_second_per_device=tokens / network.num_devices,
+        flops_per_device=per_device,
+        mfu=per_device / peak,
+        peak_memory=peak_memory,
+    )

@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from nestsim.simulator.work import Replay
+from planner.objective import PricedPlan
+from topologies import Network
+from topologies.units import format_duration, format_size
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
@@ -29,3 +36,81 @@ class Verdict:
 
     gap: Gap
     """The difference in time."""
+
+
+def judge(
+    network: Network,
+    priced: PricedPlan,
+    replay: Replay,
+    *,
+    tolerance: float,
+    memory: float,
+) -> Verdict:
+    """Compare a plan with its replay.
+
+    Parameters
+    ----------
+    network
+        The cluster, to name links and levels.
+    priced, replay
+        The promise and what came of it.
+    tolerance
+        A plan is confirmed if the simulated throughput is at least ``1 - tolerance``
+        times the planned one. Faster is fine: the plan is an upper bound of the time.
+    memory
+        What each device has to give [byte].
+    """
+    gap = gap_by_cause(priced, replay)
+    peaks = [timeline.peak for timeline in replay.memory]
+    fullest = int(np.argmax(peaks))
+    if peaks[fullest] > memory:
+        over = format_size(peaks[fullest] - memory)
+        reason = f"stage {fullest} needs {format_size(peaks[fullest])}, {over} too much"
+        return Verdict(kind="infeasible", reason=reason, gap=gap)
+    ratio = priced.iteration_time / replay.iteration_time
+    if ratio >= 1.0 - tolerance:
+        reason = f"the replay reaches {ratio:.1%} of the planned throughput"
+        return Verdict(kind="confirmed", reason=reason, gap=gap)
+    cause = max(gap.terms, key=lambda term: gap.terms[term])
+    reason = (
+        f"the replay reaches {ratio:.1%} of the planned throughput: "
+        f"{format_duration(gap.terms[cause])} of {cause}, "
+        f"{_busiest(network, replay)}"
+    )
+    return Verdict(kind="slower", reason=reason, gap=gap)
+
+
+def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:
+    """Split simulated minus planned time by cause.
+
+    The planner's closed form, the exact uncontended timeline and the replay are three
+    answers to one question; each difference between two of them has one cause.
+    """
+    planned_tail = priced.timeline_time - priced.timeline_pipeline_time
+    replayed_tail = replay.iteration_time - replay.pipeline_time
+    return Gap(
+        total=replay.iteration_time - priced.iteration_time,
+        terms={
+            "schedule": priced.timeline_time - priced.iteration_time,
+            "contention": replay.pipeline_time - priced.timeline_pipeline_time,
+            "synchronisation": replayed_tail - planned_tail,
+        },
+    )
+
+
+def _busiest(network: Network, replay: Replay) -> str:
+    """Name the stage that works most and the link that carries most for its size."""
+    seconds = replay.links.num_bytes / network.links.bandwidth
+    spans = replay.spans
+    busy = np.bincount(spans.stage, weights=spans.end - spans.start)
+    stage = f"stage {int(np.argmax(busy))} works most"
+    if not seconds.any():
+        return stage
+    link = int(np.argmax(seconds))
+    ends = network.links.source[link], network.links.target[link]
+    source, target = (network.vertex_names[end] for end in ends)
+    level = network.levels[int(network.links.level[link])].name
+    share = seconds[link] / replay.iteration_time
+    return (
+        f"{stage}, link {source} -> {target} ({level}) is busy {share:.0%} of the step"
+    )
