@@ -1,6 +1,36 @@
 """Hardware facts: networks of devices, links, routes and levels; accelerators."""
 
+from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
+from topologies.builders import BUILDERS, build_network
 from topologies.errors import InputError
-from topologies.network import Level, Links, Network, Routes
+from topologies.network import Level, Links, Network, Routes, Tier
+from topologies.specs import (
+    CustomSpec,
+    FatTreeSpec,
+    LevelSpec,
+    NetworkSpec,
+    RailSpec,
+    SpineLeafSpec,
+    TorusSpec,
+)
 
-__all__ = ["InputError", "Level", "Links", "Network", "Routes"]
+__all__ = [
+    "BUILDERS",
+    "Accelerator",
+    "CustomSpec",
+    "FatTreeSpec",
+    "InputError",
+    "Level",
+    "LevelSpec",
+    "Links",
+    "Network",
+    "NetworkSpec",
+    "RailSpec",
+    "Routes",
+    "SpineLeafSpec",
+    "Tier",
+    "TorusSpec",
+    "accelerator_names",
+    "build_network",
+    "load_accelerator",
+]

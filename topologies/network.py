@@ -39,6 +39,14 @@ class Routing(Protocol):
         """Return the level of each pair; 0 where source equals target."""
         ...
 
+    def bisection_bandwidth(self) -> float:
+        """Return the capacity between two halves of the devices [byte/s]."""
+        ...
+
+    def tiers(self) -> "tuple[Tier, ...]":
+        """Return the physical tiers, from the inside out."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
@@ -69,6 +77,38 @@ class Level:
     oversubscription: float
     """What a block's devices can send together into its switches, divided by
     `uplink_bandwidth`; 1 is non-blocking, and also what the outermost level has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One row of a network's summary: a switch tier, a dimension or a class."""
+
+    name: str
+    """A tree's level, ``"dimension 0"`` of a torus, a level of a custom network."""
+
+    num_blocks: int
+    """Blocks of the tier in the cluster: nodes, leaf groups, rings."""
+
+    block_size: int
+    """Devices per block."""
+
+    num_links: int
+    """Cables that carry one direction, over all blocks: from the children into the
+    tier's switches, between neighbours of a dimension, or of the class."""
+
+    link_bandwidth: float
+    """Of one of them, per direction [byte/s]."""
+
+    num_uplinks: int
+    """Cables that carry one direction from one block to the tier above; 0 where there
+    is none, and in custom networks, whose blocks have no tier above."""
+
+    uplink_bandwidth: float
+    """Of all of them together; infinite where there are none [byte/s]."""
+
+    oversubscription: float
+    """What one block's children can send into it over `uplink_bandwidth`; 1 where
+    there is no tier above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,6 +205,22 @@ class Network:
             )
         sources, targets = (a.ravel() for a in np.meshgrid(members, members))
         return int(self.pair_levels(sources, targets).max(initial=0))
+
+    def bisection_bandwidth(self) -> float:
+        """Return the capacity between two halves of the devices, one way [byte/s].
+
+        Trees: the smallest cut of all cuts into halves (the links inside a node being
+        no slower than its links to the outside; rails: with an even number of nodes,
+        otherwise an upper bound). Tori and meshes: the
+        smallest cut by a plane that comes nearest to halves. Custom networks: the
+        largest flow from the first half of the device numbers to the second half.
+        With an odd number of devices one half has one more.
+        """
+        return self.routing.bisection_bandwidth()
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """Return the physical tiers, from the inside out, for reports."""
+        return self.routing.tiers()
 
     def latencies(self, routes: Routes) -> FloatArray:
         """Return the sum of the links' latencies along each route [s]."""

@@ -6,6 +6,7 @@ FLOP and FLOP per second. Units appear at the two edges only: here, and in repor
 """
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
@@ -36,6 +37,14 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "rate": '"989 TFLOP/s"',
     }
 )
+
+
+NUMBER_PATTERN = r"([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?"
+UNIT_PATTERN = r"[A-Za-zµμ]{1,20}( ?/ ?[A-Za-zµμ]{1,20})?"
+
+# The units library evaluates what it is given as an expression, powers included: only
+# one number and one unit may reach it, or "9**9**9 s" would never come back.
+_QUANTITY = re.compile(rf"\s*[+-]?{NUMBER_PATTERN}\s*({UNIT_PATTERN})?")
 
 
 @cache
@@ -83,6 +92,8 @@ def parse_quantity(text: object, dimension: str) -> float:
     expected = f"a number with a unit, e.g. {EXAMPLES[dimension]}"
     if not isinstance(text, str):
         raise InputError("quantity has no unit", got=text, expected=expected)
+    if not _QUANTITY.fullmatch(text):
+        raise InputError("not a quantity", got=text, expected=expected)
     try:
         quantity: pint.Quantity[float] = _registry().Quantity(text)
         if quantity.unitless:
@@ -93,11 +104,8 @@ def parse_quantity(text: object, dimension: str) -> float:
         raise InputError(problem, got=text, expected=expected) from None
     except pint.UndefinedUnitError:
         raise InputError("unknown unit", got=text, expected=expected) from None
-    except InputError:
-        raise
-    except Exception as error:  # pint's parser raises whatever Python's tokenizer does
-        problem = "not a quantity"
-        raise InputError(problem, got=text, expected=expected) from error
+    except pint.PintError:  # units with an offset, such as degrees Celsius
+        raise InputError("not a quantity", got=text, expected=expected) from None
     if not (math.isfinite(value) and value >= 0):
         raise InputError("must be finite and not negative", got=text, expected=expected)
     return value

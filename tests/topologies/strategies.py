@@ -1,0 +1,127 @@
+"""Small random networks of every kind.
+
+Bandwidths are small integers as floats, so that sums are exact.
+"""
+
+import tempfile
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from topologies import (
+    CustomSpec,
+    FatTreeSpec,
+    LevelSpec,
+    Network,
+    RailSpec,
+    SpineLeafSpec,
+    TorusSpec,
+    build_network,
+)
+
+rates = st.integers(1, 12).map(float)
+latencies = st.integers(0, 5).map(float)
+ratios = st.sampled_from([1.0, 2.0, 4.0, 0.5])
+
+
+@st.composite
+def fat_tree_specs(draw, largest=3, depth=4):
+    """Trees of any depth, explicit and derived trunks mixed."""
+    nic = draw(st.sampled_from(["node", "device"]))
+    count = draw(st.integers(1, depth))
+    explicit = [True] + [draw(st.booleans()) for _ in range(count - 1)]
+    levels = []
+    for index in range(count):
+        derived_above = index + 1 < count and not explicit[index + 1]
+        levels.append(
+            LevelSpec(
+                name=f"tier {index}",
+                fan_out=draw(st.integers(1, largest)),
+                latency=draw(latencies),
+                bandwidth=draw(rates) if explicit[index] else None,
+                oversubscription=draw(st.none() | ratios) if derived_above else None,
+            )
+        )
+    return FatTreeSpec(levels=tuple(levels), nic=nic)
+
+
+@st.composite
+def spine_leaf_specs(draw, largest=3):
+    return SpineLeafSpec(
+        devices_per_node=draw(st.integers(1, largest)),
+        node_bandwidth=draw(rates),
+        node_latency=draw(latencies),
+        nodes_per_leaf=draw(st.integers(1, largest)),
+        num_leaves=draw(st.integers(1, largest)),
+        nic=draw(st.sampled_from(["node", "device"])),
+        nic_bandwidth=draw(rates),
+        nic_latency=draw(latencies),
+        num_spines=draw(st.integers(1, 4)),
+        oversubscription=draw(ratios),
+        spine_latency=draw(latencies),
+        trunk=draw(st.sampled_from(["ideal", "ecmp"])),
+        ecmp_seed=draw(st.integers(-5, 2**70)),
+    )
+
+
+@st.composite
+def rail_specs(draw, largest=3):
+    return RailSpec(
+        devices_per_node=draw(st.integers(1, largest)),
+        node_bandwidth=draw(rates),
+        node_latency=draw(latencies),
+        nodes_per_unit=draw(st.integers(1, largest)),
+        num_units=draw(st.integers(1, largest)),
+        nic_bandwidth=draw(rates),
+        nic_latency=draw(latencies),
+        num_spines=draw(st.integers(1, 4)),
+        oversubscription=draw(ratios),
+        spine_latency=draw(latencies),
+        pxn=draw(st.booleans()),
+    )
+
+
+@st.composite
+def torus_specs(draw, largest=5):
+    sizes = draw(st.lists(st.integers(1, largest), min_size=1, max_size=3))
+    wrap = [draw(st.booleans()) for _ in sizes]
+    return TorusSpec(
+        dimensions=tuple(sizes),
+        wrap=tuple(wrap),
+        bandwidth=draw(rates),
+        latency=draw(latencies),
+    )
+
+
+@st.composite
+def link_files(draw):
+    """Return the text of a custom network in which all devices are joined."""
+    num_devices = draw(st.integers(1, 5))
+    num_switches = draw(st.integers(0, 3))
+    names = [str(d) for d in range(num_devices)]
+    names += [f"switch {s}" for s in range(num_switches)]
+    pairs = {(draw(st.integers(0, v - 1)), v) for v in range(1, len(names))}
+    possible = [(a, b) for b in range(len(names)) for a in range(b)]
+    if possible:
+        pairs |= set(draw(st.lists(st.sampled_from(possible), max_size=6)))
+    lines = [f"devices = {num_devices}"]
+    for a, b in sorted(pairs):
+        lines += ["[[links]]", f'source = "{names[a]}"', f'target = "{names[b]}"']
+        lines.append(f'bandwidth = "{draw(st.integers(1, 9))} B/s"')
+        lines.append(f'latency = "{draw(st.integers(0, 3))} s"')
+    return "\n".join(lines) + "\n"
+
+
+def custom_network(text: str) -> Network:
+    """Build a custom network from the text of its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "links.toml"
+        path.write_text(text, encoding="utf-8")
+        return build_network(CustomSpec(path=path))
+
+
+tree_specs = fat_tree_specs() | spine_leaf_specs() | rail_specs()
+trees = tree_specs.map(build_network)
+tori = torus_specs().map(build_network)
+customs = link_files().map(custom_network)
+networks = trees | tori | customs

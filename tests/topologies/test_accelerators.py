@@ -1,0 +1,113 @@
+"""The accelerator catalogue."""
+
+from importlib import resources
+
+import pytest
+import tomli
+
+from topologies import InputError, accelerator_names, load_accelerator
+
+ASKED_FOR = {
+    "v100",
+    "a100-40gb",
+    "a100-80gb",
+    "h100-sxm",
+    "h200",
+    "b200",
+    "gb200",
+    "l4",
+    "a10g",
+    "tpu-v3",
+    "tpu-v4",
+    "tpu-v5e",
+    "tpu-v5p",
+    "tpu-v6e",
+}
+
+VALUES = {
+    "peak_flops",
+    "memory_bytes",
+    "memory_bandwidth",
+    "num_compute_units",
+    "interconnect_bandwidth",
+}
+
+
+def test_the_catalogue_has_what_was_asked_for():
+    assert set(accelerator_names()) >= ASKED_FOR
+    assert list(accelerator_names()) == sorted(accelerator_names())
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_every_value_has_a_source_with_a_year(name):
+    accelerator = load_accelerator(name)
+    assert accelerator.name == name
+    assert set(accelerator.sources) == VALUES
+    for value, source in accelerator.sources.items():
+        dated = any(str(year) in source for year in range(2016, 2027))
+        assert dated or "device properties" in source, value
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_files_state_every_quantity_with_its_unit(name):
+    file = resources.files("topologies") / "catalog" / f"{name}.toml"
+    table = tomli.loads(file.read_text(encoding="utf-8"))
+    assert set(table) == VALUES | {"vendor", "sources"}
+    for value in VALUES - {"peak_flops", "num_compute_units"}:
+        assert isinstance(table[value], str)
+    assert all(rate.endswith("TFLOP/s") for rate in table["peak_flops"].values())
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_values_are_plausible(name):
+    accelerator = load_accelerator(name)
+    rates = accelerator.peak_flops
+    assert set(rates) <= {"fp32", "tf32", "bf16", "fp16", "fp8"}
+    order = [rates[f] for f in ("fp32", "tf32", "bf16", "fp8") if f in rates]
+    assert order == sorted(order)
+    assert 8e9 < accelerator.memory_bytes < 300e9
+    assert 2e11 < accelerator.memory_bandwidth < 1e13
+    assert 1e10 < accelerator.interconnect_bandwidth < 1e12
+    assert 1 <= accelerator.num_compute_units <= 200
+
+
+@pytest.mark.parametrize(
+    ("name", "number_format", "rate"),
+    [
+        ("v100", "fp16", 125e12),
+        ("a100-80gb", "bf16", 312e12),
+        ("h100-sxm", "bf16", 989.4e12),
+        ("h100-sxm", "fp8", 1978.9e12),
+        ("b200", "bf16", 2250e12),
+        ("gb200", "fp8", 5000e12),
+        ("l4", "bf16", 121e12),
+        ("tpu-v4", "bf16", 275e12),
+        ("tpu-v6e", "bf16", 918e12),
+    ],
+)
+def test_peak_rates_are_the_published_dense_ones(name, number_format, rate):
+    assert load_accelerator(name).peak_flops[number_format] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("name", "one_way"),
+    [("v100", 150e9), ("a100-40gb", 300e9), ("h100-sxm", 450e9), ("b200", 900e9)],
+)
+def test_nvlink_is_half_of_the_advertised_sum_of_both_directions(name, one_way):
+    assert load_accelerator(name).interconnect_bandwidth == one_way
+
+
+def test_formats_that_a_device_lacks_are_left_out():
+    assert "fp8" not in load_accelerator("a100-80gb").peak_flops
+    assert "bf16" not in load_accelerator("v100").peak_flops
+
+
+def test_an_unknown_name_gets_the_nearest_spelling():
+    with pytest.raises(InputError, match="unknown accelerator") as caught:
+        load_accelerator("H100-SMX")
+    assert 'did you mean "h100-sxm"?' in str(caught.value)
+
+
+def test_a_name_that_is_a_path_is_refused():
+    with pytest.raises(InputError):
+        load_accelerator("../catalog/h100-sxm")

@@ -1,0 +1,103 @@
+"""Quantities in and out."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import InputError
+from topologies.units import (
+    BASE_UNITS,
+    EXAMPLES,
+    format_bandwidth,
+    format_duration,
+    format_rate,
+    format_size,
+    parse_quantity,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("450 GB/s", "bandwidth", 450e9),
+        ("400 Gbit/s", "bandwidth", 50e9),
+        ("1 GiB/s", "bandwidth", 2.0**30),
+        ("80 GB", "size", 80e9),
+        ("80 GiB", "size", 80 * 2.0**30),
+        ("8 Mbit", "size", 1e6),
+        ("2 us", "duration", 2e-6),
+        ("1.5 ms", "duration", 1.5e-3),
+        ("0 s", "duration", 0.0),
+        ("989.4 TFLOP/s", "rate", 989.4e12),
+        ("2 PFLOP", "work", 2e15),
+    ],
+)
+def test_quantities_become_base_units(text, dimension, value):
+    assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "problem"),
+    [
+        (450e9, "bandwidth", "no unit"),
+        (True, "bandwidth", "no unit"),
+        ("450", "bandwidth", "no unit"),
+        ("450 GB", "bandwidth", "not one of bandwidth"),
+        ("450 quux/s", "bandwidth", "unknown unit"),
+        ("2 GB/s", "duration", "not one of duration"),
+        ("-1 us", "duration", "not negative"),
+        ("nan us", "duration", "not a quantity"),
+        ("inf GB/s", "bandwidth", "not a quantity"),
+        ("9**9**9 s", "duration", "not a quantity"),
+        ("1 GB/s/", "bandwidth", "not a quantity"),
+        ("1 GB//s", "bandwidth", "not a quantity"),
+        ("1 degC", "bandwidth", "not a quantity"),
+        ("1 dB", "bandwidth", "not a quantity"),
+        ("1e400 GB/s", "bandwidth", "not negative"),
+        ("GB/s +", "bandwidth", "not a quantity"),
+        ("1 GB)/(s", "bandwidth", "not a quantity"),
+        (None, "size", "no unit"),
+        ([1], "size", "no unit"),
+    ],
+)
+def test_what_is_no_quantity_is_refused(text, dimension, problem):
+    with pytest.raises(InputError, match=problem) as caught:
+        parse_quantity(text, dimension)
+    assert EXAMPLES[dimension].split('"')[1] in caught.value.expected
+
+
+@pytest.mark.parametrize("dimension", BASE_UNITS)
+def test_every_dimensions_example_is_one(dimension):
+    for example in EXAMPLES[dimension].split('"')[1::2]:
+        assert parse_quantity(example, dimension) > 0
+
+
+@given(value=st.integers(1, 10**15))
+def test_bandwidths_survive_writing_and_reading(value):
+    text = format_bandwidth(float(value))
+    assert parse_quantity(text, "bandwidth") == pytest.approx(value, rel=1e-3)
+
+
+@given(value=st.integers(1, 2**50))
+def test_sizes_survive_writing_and_reading(value):
+    text = format_size(float(value))
+    assert parse_quantity(text, "size") == pytest.approx(value, rel=1e-3)
+
+
+@given(exponent=st.floats(-9, 3))
+def test_durations_survive_writing_and_reading(exponent):
+    value = 10**exponent
+    text = format_duration(value)
+    assert parse_quantity(text, "duration") == pytest.approx(value, rel=1e-3)
+
+
+def test_numbers_for_people_have_four_digits_and_a_prefix():
+    assert format_bandwidth(450e9) == "450 GB/s"
+    assert format_rate(989.4e12) == "989.4 TFLOP/s"
+    assert format_size(80 * 2.0**30) == "80 GiB"
+    assert format_size(512) == "512 B"
+    assert format_duration(12.34567e-3) == "12.35 ms"
+    assert format_duration(0.0) == "0 s"
+    assert math.isclose(parse_quantity(format_bandwidth(12.5), "bandwidth"), 12.5)

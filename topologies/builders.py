@@ -1,0 +1,28 @@
+"""The table of network kinds."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from topologies.custom import build_custom
+from topologies.network import Network
+from topologies.specs import NetworkSpec
+from topologies.tori import build_torus
+from topologies.trees import build_fat_tree, build_rail, build_spine_leaf
+
+BUILDERS: Mapping[str, Callable[[Any], Network]] = MappingProxyType(
+    {
+        "fat-tree": build_fat_tree,
+        "spine-leaf": build_spine_leaf,
+        "rail": build_rail,
+        "torus": build_torus,
+        "mesh": build_torus,
+        "custom": build_custom,
+    }
+)
+"""Kind of network -> the function that builds it from its record of parameters."""
+
+
+def build_network(spec: NetworkSpec) -> Network:
+    """Build the network that a record of parameters describes."""
+    return BUILDERS[spec.kind](spec)

@@ -1,0 +1,227 @@
+"""Networks listed link by link in a file.
+
+Routes are shortest: least hops, then least latency, then the lowest number of the
+last link. Devices pass on what is not for them. Levels are classes of pairs whose
+routes have an equally wide narrowest link.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+from topologies.errors import InputError
+from topologies.link_file import LinkList, read_link_file
+from topologies.network import (
+    FloatArray,
+    IntArray,
+    Level,
+    Links,
+    Network,
+    Routes,
+    Tier,
+)
+from topologies.shortest_paths import PathTrees, max_flow, shortest_paths
+from topologies.specs import CustomSpec
+from topologies.units import format_bandwidth
+
+MAX_LEVELS = 5
+"""Classes of pairs, at most."""
+
+SAME_CLASS = 0.05
+"""Largest relative difference to the fastest pair of the class."""
+
+
+class CustomRouting:
+    """Routes and classes of all pairs, found once."""
+
+    def __init__(
+        self, links: Links, paths: PathTrees, floors: FloatArray, num_devices: int
+    ) -> None:
+        self.links = links
+        self.num_devices = num_devices
+        self.last_link = paths.last_link
+        self.latency = paths.latency[:, :num_devices]
+        self.floors = floors
+        self.pair_class = classify(paths.bandwidth[:, :num_devices], floors)
+
+    @property
+    def num_vertices(self) -> int:
+        """Devices and switches."""
+        return int(self.last_link.shape[1])
+
+    def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the class of each pair."""
+        classes: IntArray = self.pair_class[sources, targets]
+        return classes
+
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the routes, walked back from the targets all at once."""
+        sources = np.asarray(sources, dtype=np.int64)
+        hops = np.zeros(len(sources) + 1, dtype=np.int64)
+        backwards: list[tuple[IntArray, IntArray]] = []
+        walking = np.arange(len(sources))
+        vertex = np.array(targets, dtype=np.int64)
+        while (walking := walking[vertex[walking] != sources[walking]]).size:
+            link = self.last_link[sources[walking], vertex[walking]].astype(np.int64)
+            backwards.append((walking, link))
+            hops[walking + 1] += 1
+            vertex[walking] = self.links.source[link]
+        indptr = np.cumsum(hops)
+        links = np.empty(int(indptr[-1]), dtype=np.int64)
+        for step, (pairs, link) in enumerate(backwards, start=1):
+            links[indptr[pairs + 1] - step] = link
+        return Routes(indptr=indptr, links=links)
+
+    def bisection_bandwidth(self) -> float:
+        """Return the largest flow from the first half of the numbers to the second."""
+        devices = np.arange(self.num_devices)
+        half = self.num_devices // 2
+        if half == 0:
+            return 0.0
+        return max_flow(self.links, self.num_vertices, devices[:half], devices[half:])
+
+    def members(self, level: int) -> IntArray:
+        """Return what the device with the widest reach has within a level."""
+        near = self.pair_class <= level
+        return np.flatnonzero(near[np.argmax(near.sum(axis=1))])
+
+    def aligned_size(self, level: int) -> int:
+        """Return the size of a level's blocks, 0 if they are not equal and in a row."""
+        near = self.pair_class <= level
+        size = int(near[0].sum())
+        block = np.arange(self.num_devices) // size
+        equal = self.num_devices % size == 0
+        return size if equal and np.array_equal(near, block[:, None] == block) else 0
+
+    def planner_levels(self) -> tuple[Level, ...]:
+        """Return one level per class, from wide to narrow."""
+        return tuple(self._level(index) for index in range(len(self.floors)))
+
+    def _level(self, level: int) -> Level:
+        members = self.members(level)
+        width = float(self.floors[level])
+        others = np.setdiff1d(np.arange(self.num_devices), members)
+        uplink, ratio = math.inf, 1.0
+        if others.size:
+            uplink = max_flow(self.links, self.num_vertices, members, others)
+            sending = self.links.bandwidth[np.isin(self.links.source, members)].sum()
+            ratio = float(sending) / uplink
+        of_class = (self.pair_class == level) & ~np.eye(self.num_devices, dtype=bool)
+        return Level(
+            name=format_bandwidth(width) if math.isfinite(width) else "alone",
+            block_size=len(members),
+            num_blocks=-(-self.num_devices // len(members)),
+            bandwidth=width,
+            latency=float(self.latency[of_class].max(initial=0.0)),
+            uplink_bandwidth=uplink,
+            oversubscription=ratio,
+        )
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """Return one row per class; how many links leave a block is not said."""
+        ends = np.sort(np.stack([self.links.source, self.links.target]), axis=0)
+        rows = []
+        for index, level in enumerate(self.planner_levels()):
+            cables = np.unique(ends[:, self.links.level == index], axis=1)
+            rows.append(
+                Tier(
+                    name=level.name,
+                    num_blocks=level.num_blocks,
+                    block_size=level.block_size,
+                    num_links=cables.shape[1],
+                    link_bandwidth=level.bandwidth,
+                    num_uplinks=0,
+                    uplink_bandwidth=level.uplink_bandwidth,
+                    oversubscription=level.oversubscription,
+                )
+            )
+        return tuple(rows)
+
+
+def class_floors(bandwidths: FloatArray) -> FloatArray:
+    """Return the smallest bandwidth of each class, falling.
+
+    A class goes on while a value is within `SAME_CLASS` of its largest; then the
+    neighbours with the smallest gap are joined until `MAX_LEVELS` are left.
+    """
+    classes: list[tuple[float, float]] = []
+    for value in np.unique(bandwidths)[::-1].tolist():
+        if classes and value >= (1 - SAME_CLASS) * classes[-1][0]:
+            classes[-1] = (classes[-1][0], value)
+        else:
+            classes.append((value, value))
+    while len(classes) > MAX_LEVELS:
+        gaps = [lower[0] / upper[1] for upper, lower in itertools.pairwise(classes)]
+        at = gaps.index(max(gaps))
+        classes[at : at + 2] = [(classes[at][0], classes[at + 1][1])]
+    return np.array([floor for _, floor in classes])
+
+
+def classify(bandwidths: FloatArray, floors: FloatArray) -> IntArray:
+    """Return the class of each bandwidth; below all floors counts as the last."""
+    classes = np.searchsorted(-floors, -bandwidths, side="left")
+    return np.minimum(classes, len(floors) - 1).astype(np.int64)
+
+
+def build_custom(spec: CustomSpec) -> Network:
+    """Build the network that a file lists.
+
+    Raises
+    ------
+    InputError
+        If the file is wrong, or some device cannot reach some other.
+    """
+    listed = read_link_file(spec.path)
+    columns = np.array(listed.links, dtype=np.float64).reshape(-1, 4).T
+    num_vertices = len(listed.vertex_names)
+    unclassed = _make_links(columns, np.zeros(columns.shape[1], dtype=np.int64))
+    paths = shortest_paths(unclassed, num_vertices, listed.num_devices)
+    try:
+        _refuse_cut_off(listed, paths)
+    except InputError as error:
+        raise error.at(str(spec.path), ": ") from None
+    widths = paths.bandwidth[:, : listed.num_devices]
+    floors = class_floors(widths[np.isfinite(widths)])
+    if not floors.size:
+        floors = np.array([math.inf])
+    links = _make_links(columns, classify(columns[2], floors))
+    routing = CustomRouting(links, paths, floors, listed.num_devices)
+    aligned = {routing.aligned_size(level) for level in range(len(floors))}
+    sizes = {size for size in aligned if size > 1} | {listed.num_devices}
+    return Network(
+        kind=spec.kind,
+        num_devices=listed.num_devices,
+        vertex_names=listed.vertex_names,
+        links=links,
+        levels=routing.planner_levels(),
+        block_sizes=tuple(sorted(sizes)),
+        routing=routing,
+    )
+
+
+def _make_links(columns: FloatArray, level: IntArray) -> Links:
+    return Links(
+        source=columns[0].astype(np.int64),
+        target=columns[1].astype(np.int64),
+        bandwidth=columns[2],
+        latency=columns[3],
+        level=level,
+        num_parallel=np.ones(columns.shape[1], dtype=np.int64),
+    )
+
+
+def _refuse_cut_off(listed: LinkList, paths: PathTrees) -> None:
+    missing = np.isinf(paths.latency[:, : listed.num_devices])
+    if not missing.any():
+        return
+    source = int(np.argmax(missing.any(axis=1)))
+    cut_off = [listed.vertex_names[t] for t in np.flatnonzero(missing[source])]
+    shown = ", ".join(cut_off[:5])
+    more = f" and {len(cut_off) - 5} more" if len(cut_off) > 5 else ""
+    raise InputError(
+        "some devices cannot be reached",
+        where="links",
+        got=f"no route from {listed.vertex_names[source]} to {shown}{more}",
+        expected="links that join every device with every other, both ways",
+    )

@@ -1,0 +1,222 @@
+"""Read the file that lists a custom network's devices and links.
+
+The file is TOML::
+
+    devices = 4  # named "0" to "3"; or a list of names, ["a", "b"]
+
+    [[links]]
+    source = 0  # a device's number or name; any other name is a switch
+    target = "switch"
+    bandwidth = "50 GB/s"  # per direction
+    latency = "2 us"
+    bidirectional = true  # the default: a second link back, with the same values
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import tomli
+
+from topologies.errors import InputError
+from topologies.units import parse_quantity
+
+MAX_CUSTOM_DEVICES = 2048
+"""Largest custom network, in devices: routes between all pairs are kept."""
+
+MAX_CUSTOM_VERTICES = 8192
+"""Largest custom network, in devices and switches."""
+
+T = TypeVar("T")
+
+_LINK_KEYS = ("source", "target", "bandwidth", "latency", "bidirectional")
+
+
+class ListedLink(NamedTuple):
+    """One directed link as listed."""
+
+    source: int
+    target: int
+    bandwidth: float
+    latency: float
+
+
+class LinkList(NamedTuple):
+    """What the file says: vertices by name, devices first, and directed links."""
+
+    num_devices: int
+    vertex_names: tuple[str, ...]
+    links: tuple[ListedLink, ...]
+
+
+def read_link_file(path: Path) -> LinkList:
+    """Read and check the file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is not TOML, or a setting is wrong; with file and
+        setting.
+    """
+    try:
+        return _LinkFile(_load(path)).read()
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomli.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        problem = f"cannot read the file: {error.strerror or error}"
+        raise InputError(problem) from None
+    except UnicodeDecodeError:
+        raise InputError("the file is not text in UTF-8") from None
+    except (ValueError, RecursionError) as error:
+        # Besides syntax errors: integers too long to read, tables nested too deeply.
+        raise InputError(f"not valid TOML: {error}") from None
+
+
+class _LinkFile:
+    """Turns the file's table into lists, giving switches numbers as they appear."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.table = table
+        self.numbers: dict[str, int] = {}
+        self.num_devices = 0
+        self.quantities: dict[tuple[str, str], float] = {}
+
+    def read(self) -> LinkList:
+        _refuse_unknown(self.table, ("devices", "links"))
+        names = self._device_names()
+        self.num_devices = len(names)
+        self.numbers = {name: number for number, name in enumerate(names)}
+        rows = self.table.get("links", [])
+        if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+            raise InputError(
+                "is not a list of tables", where="links", expected="[[links]]"
+            )
+        links: dict[tuple[int, int], tuple[str, ListedLink]] = {}
+        for index, row in enumerate(rows):
+            where = f"links[{index}]"
+            for link in _located(where, partial(self._links_of, row)):
+                ends = (link.source, link.target)
+                if ends in links:
+                    raise InputError(
+                        f"joins the same two as {links[ends][0]}",
+                        where=where,
+                        got=f"{row['source']} to {row['target']}",
+                        expected="one link per pair and direction",
+                        hint="give one link the bandwidth of all of them together",
+                    )
+                links[ends] = (where, link)
+        if len(self.numbers) > MAX_CUSTOM_VERTICES:
+            expected = f"at most {MAX_CUSTOM_VERTICES} devices and switches"
+            raise InputError(
+                "too many", where="links", got=len(self.numbers), expected=expected
+            )
+        return LinkList(
+            num_devices=self.num_devices,
+            vertex_names=tuple(self.numbers),
+            links=tuple(link for _, link in links.values()),
+        )
+
+    def _device_names(self) -> list[str]:
+        expected = 'a number such as 4, or names such as ["a", "b"]'
+        devices = self.table.get("devices")
+        if isinstance(devices, int) and not isinstance(devices, bool) and devices > 0:
+            _refuse_too_many(devices)
+            return [str(number) for number in range(devices)]
+        if not isinstance(devices, list) or not devices:
+            problem = "is missing" if devices is None else "names no devices"
+            raise InputError(problem, where="devices", got=devices, expected=expected)
+        _refuse_too_many(len(devices))
+        for index, name in enumerate(devices):
+            where = f"devices[{index}]"
+            if not isinstance(name, str) or not name.strip():
+                raise InputError("not a name", where=where, got=name, expected=expected)
+            if name in devices[:index]:
+                raise InputError("is there twice", where=where, got=name)
+        return devices
+
+    def _links_of(self, row: Mapping[str, Any]) -> tuple[ListedLink, ...]:
+        """Return the one or two directed links of a table of the file."""
+        _refuse_unknown(row, _LINK_KEYS)
+        for key in _LINK_KEYS[:-1]:
+            if key not in row:
+                raise InputError("is missing", where=key)
+        both = row.get("bidirectional", True)
+        if not isinstance(both, bool):
+            expected = "true or false"
+            raise InputError(
+                "not a yes or no", where="bidirectional", got=both, expected=expected
+            )
+        source, target = self._vertex(row, "source"), self._vertex(row, "target")
+        if source == target:
+            raise InputError(
+                "joins a vertex to itself", where="target", got=row["target"]
+            )
+        bandwidth = self._quantity(row, "bandwidth", "bandwidth")
+        if not bandwidth > 0:
+            raise InputError(
+                "must be more than 0", where="bandwidth", got=row["bandwidth"]
+            )
+        latency = self._quantity(row, "latency", "duration")
+        there = ListedLink(source, target, bandwidth, latency)
+        back = ListedLink(target, source, bandwidth, latency)
+        return (there, back) if both else (there,)
+
+    def _vertex(self, row: Mapping[str, Any], key: str) -> int:
+        """Return a vertex's number; a name that is new becomes a switch."""
+        value = row[key]
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not 0 <= value < self.num_devices:
+                expected = f"device numbers 0 to {self.num_devices - 1}"
+                raise InputError(
+                    "no such device", where=key, got=value, expected=expected
+                )
+            return value
+        if not isinstance(value, str) or not value.strip():
+            expected = "a device's number or name, or a switch's name"
+            raise InputError("not a vertex", where=key, got=value, expected=expected)
+        return self.numbers.setdefault(value, len(self.numbers))
+
+    def _quantity(self, row: Mapping[str, Any], key: str, dimension: str) -> float:
+        """Parse a quantity; equal texts once, as parsing is slow."""
+        text = row[key]
+        known = (str(text), dimension) if isinstance(text, str) else None
+        if known in self.quantities:
+            return self.quantities[known]
+        value = _located(key, partial(parse_quantity, text, dimension))
+        if known:
+            self.quantities[known] = value
+        return value
+
+
+def _located(where: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except InputError as error:
+        raise error.at(where) from None
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            raise InputError(
+                "unknown setting",
+                where=key,
+                expected="one of " + ", ".join(known),
+                hint=f'did you mean "{close[0]}"?' if close else "",
+            )
+
+
+def _refuse_too_many(count: int) -> None:
+    if count > MAX_CUSTOM_DEVICES:
+        expected = f"at most {MAX_CUSTOM_DEVICES} devices in a custom network"
+        raise InputError(
+            "too many devices", where="devices", got=count, expected=expected
+        )

@@ -1,0 +1,300 @@
+"""The one tree that fat-trees, spine-leaf and rail-optimised networks share.
+
+Letters: ``k`` tier, 0 the innermost; ``f_k`` fan-out; ``B_k = f_0 ... f_k`` devices
+of a block of tier ``k``; ``P_k`` planes, the switches of one block that share no
+device link (the rails of a unit); ``S_k`` spines, the switches among which a child
+has a link to each. Vertices: devices, then the switches of tier 0, 1, ...
+Links: for each tier all links up, by child and spine, then all links down.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.network import IntArray, Level, Links, Routes, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeTier:
+    """One tier of switches, every value given."""
+
+    name: str
+    """Also the first part of its switches' names."""
+
+    fan_out: int
+    """Blocks of the tier below in one block; devices at tier 0."""
+
+    bandwidth: float
+    """Of the link from one child to one switch, per direction [byte/s]."""
+
+    latency: float
+    """Of that link [s]."""
+
+    num_parallel: int = 1
+    """Cables that the link stands for."""
+
+    num_planes: int = 1
+    """Switches of one block; a child is joined to the one of its number modulo this."""
+
+    num_spines: int = 1
+    """Switches of one block that every child is joined to; a hash picks one."""
+
+    joins_devices: bool = False
+    """Whether the children are devices although the tier is not the innermost."""
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64-bit integers with the finaliser of SplitMix64.
+
+    References
+    ----------
+    .. [1] Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+       OOPSLA 2014, Figure 16.
+    """
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class TreeRouting:
+    """Up to the lowest common switch, and down again; by arithmetic alone.
+
+    Parameters
+    ----------
+    tiers
+        From the inside out. Planes are for tier 1 only, spines for the outermost.
+    relay
+        With planes, whether traffic to another plane first crosses the node to the
+        local device on the receiver's plane (NCCL's PXN). If not, it takes the tier
+        above.
+    seed
+        Of the hash that picks a spine.
+    """
+
+    def __init__(
+        self, tiers: tuple[TreeTier, ...], *, relay: bool = True, seed: int = 0
+    ) -> None:
+        self.switch_tiers = tiers
+        self.relay = relay
+        self.seed = seed
+        self.block_sizes = [
+            int(b) for b in np.cumprod([tier.fan_out for tier in tiers], dtype=np.int64)
+        ]
+        self.num_devices = self.block_sizes[-1]
+        self.num_blocks = [self.num_devices // size for size in self.block_sizes]
+        self.num_planes = tiers[1].num_planes if len(tiers) > 1 else 1
+        self.nic_per_device = len(tiers) > 1 and tiers[1].joins_devices
+        assert all(t.num_planes == 1 for t in (tiers[0], *tiers[2:]))
+        self.num_children = [self._count_children(k) for k in range(len(tiers))]
+        sizes = [
+            2 * count * tier.num_spines
+            for count, tier in zip(self.num_children, tiers, strict=True)
+        ]
+        self.first_link = [0, *(int(n) for n in np.cumsum(sizes))]
+
+    def _count_children(self, k: int) -> int:
+        if self._joins_devices(k):
+            return self.num_devices
+        return self.num_blocks[k - 1] * self.switch_tiers[k - 1].num_planes
+
+    def _joins_devices(self, k: int) -> bool:
+        return k == 0 or self.switch_tiers[k].joins_devices
+
+    def _child(self, devices: IntArray, k: int) -> IntArray:
+        """Return the child of tier ``k`` through which each device reaches it."""
+        if self._joins_devices(k):
+            return devices
+        planes = self.switch_tiers[k - 1].num_planes
+        return devices // self.block_sizes[k - 1] * planes + devices % planes
+
+    def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the tier of each pair's lowest common switch."""
+        lowest = np.zeros(np.shape(sources), dtype=np.int64)
+        for size in self.block_sizes[:-1]:
+            lowest += sources // size != targets // size
+        if self.num_planes > 1 and not self.relay:
+            other_plane = sources % self.num_planes != targets % self.num_planes
+            lowest += (lowest == 1) & other_plane
+        return lowest
+
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the routes; O(pairs x tiers), no loop over pairs."""
+        sources = np.asarray(sources, dtype=np.int64)
+        targets = np.asarray(targets, dtype=np.int64)
+        lowest = np.where(sources == targets, -1, self.levels(sources, targets))
+        columns: list[tuple[IntArray, NDArray[np.bool_]]] = []
+        if self.num_planes > 1 and self.relay:
+            planes = self.num_planes
+            proxies = sources // planes * planes + targets % planes
+            crosses = (lowest >= 1) & (proxies != sources)
+            columns += [(self._up(sources, 0), crosses)]
+            columns += [(self._down(proxies, 0), crosses)]
+            sources = np.where(crosses, proxies, sources)
+        used = [lowest >= k for k in range(len(self.switch_tiers))]
+        if self.nic_per_device:
+            used[0] = lowest == 0
+        spines = self._spines(sources, targets)
+        outermost = len(self.switch_tiers) - 1
+        for k in range(outermost + 1):
+            columns.append((self._up(sources, k, spines), used[k]))
+        for k in range(outermost, -1, -1):
+            columns.append((self._down(targets, k, spines), used[k]))
+        links = np.stack([column for column, _ in columns], axis=-1)
+        mask = np.stack([where for _, where in columns], axis=-1)
+        indptr = np.zeros(len(sources) + 1, dtype=np.int64)
+        np.cumsum(mask.sum(axis=-1), out=indptr[1:])
+        return Routes(indptr=indptr, links=links[mask])
+
+    def _spines(self, sources: IntArray, targets: IntArray) -> IntArray | int:
+        """Pick the outermost switch of each pair."""
+        num_spines = self.switch_tiers[-1].num_spines
+        if num_spines == 1:
+            return 0
+        seed = np.array([self.seed % 2**64], dtype=np.uint64)
+        pairs = (sources * self.num_devices + targets).astype(np.uint64)
+        hashes = _mix(pairs ^ _mix(seed)) % np.uint64(num_spines)
+        return hashes.astype(np.int64)
+
+    def _up(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
+        num_spines = self.switch_tiers[k].num_spines
+        spine = spines if num_spines > 1 else 0
+        return self.first_link[k] + self._child(devices, k) * num_spines + spine
+
+    def _down(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
+        num_up = self.num_children[k] * self.switch_tiers[k].num_spines
+        return num_up + self._up(devices, k, spines)
+
+    def uplink_bandwidth(self, k: int) -> float:
+        """Return what one block of tier ``k`` can send upwards [byte/s]."""
+        if k + 1 == len(self.switch_tiers):
+            return float("inf")
+        return self._links_per_block(k + 1, k) * self.switch_tiers[k + 1].bandwidth
+
+    def oversubscription(self, k: int) -> float:
+        """Return what a block's children can send into it over its links up, or 1."""
+        if k + 1 == len(self.switch_tiers):
+            return 1.0
+        sending = self._links_per_block(k, k) * self.switch_tiers[k].bandwidth
+        return sending / self.uplink_bandwidth(k)
+
+    def _links_per_block(self, k: int, block_tier: int) -> int:
+        """Return the links up into tier ``k`` from one block of another tier."""
+        children = self.num_children[k] // self.num_blocks[block_tier]
+        return children * self.switch_tiers[k].num_spines
+
+    def bisection_bandwidth(self) -> float:
+        """Return the smallest cut into halves, one way [byte/s].
+
+        With ``w_k`` the cheapest way to cut a block of tier ``k`` off, that is
+        ``min(uplinks, f_k w_{k-1})``, and ``w_{-1}`` a device's own links, halving a
+        block costs ``f_k // 2 * w_{k-1}``, and if ``f_k`` is odd, halving one block
+        of the tier below. Smallest where the links inside a node are not slower than
+        its links to the outside and, with planes, the number of nodes is even.
+        """
+        apart = self.switch_tiers[0].bandwidth
+        if self.nic_per_device:
+            apart += self.switch_tiers[1].bandwidth
+        halved = 0.0
+        for k, tier in enumerate(self.switch_tiers):
+            rest = halved if tier.fan_out % 2 else 0.0
+            halved = tier.fan_out // 2 * apart + rest
+            apart = min(self.uplink_bandwidth(k), tier.fan_out * apart)
+        return halved
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """Return one row per tier of switches."""
+        return tuple(self._tier(k) for k in range(len(self.switch_tiers)))
+
+    def _tier(self, k: int) -> Tier:
+        tier = self.switch_tiers[k]
+        uplinks = 0
+        if k + 1 < len(self.switch_tiers):
+            cables = self.switch_tiers[k + 1].num_parallel
+            uplinks = self._links_per_block(k + 1, k) * cables
+        into_all = self.num_children[k] * tier.num_spines * tier.num_parallel
+        return Tier(
+            name=tier.name,
+            num_blocks=self.num_blocks[k],
+            block_size=self.block_sizes[k],
+            num_links=into_all,
+            link_bandwidth=tier.bandwidth / tier.num_parallel,
+            num_uplinks=uplinks,
+            uplink_bandwidth=self.uplink_bandwidth(k),
+            oversubscription=self.oversubscription(k),
+        )
+
+    def planner_levels(self) -> tuple[Level, ...]:
+        """Return the levels; of several routes, the longest and narrowest counts."""
+        return tuple(self._level(k) for k in range(len(self.switch_tiers)))
+
+    def _level(self, k: int) -> Level:
+        first = 1 if self.nic_per_device and k else 0
+        path = list(self.switch_tiers[first : k + 1])
+        if k and self.num_planes > 1 and self.relay:
+            path.append(self.switch_tiers[0])
+        return Level(
+            name=self.switch_tiers[k].name,
+            block_size=self.block_sizes[k],
+            num_blocks=self.num_blocks[k],
+            bandwidth=min(tier.bandwidth for tier in path),
+            latency=2 * sum(tier.latency for tier in path),
+            uplink_bandwidth=self.uplink_bandwidth(k),
+            oversubscription=self.oversubscription(k),
+        )
+
+    def links(self) -> Links:
+        """Return all links, in the order that the routes count on."""
+        parts = [self._tier_links(k) for k in range(len(self.switch_tiers))]
+        tiers = np.repeat(np.arange(len(parts)), [len(source) for source, _ in parts])
+        values = [(t.bandwidth, t.latency, t.num_parallel) for t in self.switch_tiers]
+        bandwidth, latency, num_parallel = (
+            np.array(v)[tiers] for v in zip(*values, strict=True)
+        )
+        return Links(
+            source=np.concatenate([source for source, _ in parts]),
+            target=np.concatenate([target for _, target in parts]),
+            bandwidth=bandwidth,
+            latency=latency,
+            level=tiers,
+            num_parallel=num_parallel,
+        )
+
+    def _num_switches(self, k: int) -> int:
+        tier = self.switch_tiers[k]
+        return self.num_blocks[k] * tier.num_planes * tier.num_spines
+
+    def _tier_links(self, k: int) -> tuple[IntArray, IntArray]:
+        """Return source and target of the links between tier ``k`` and its children."""
+        tier = self.switch_tiers[k]
+        child = np.arange(self.num_children[k], dtype=np.int64)
+        if self._joins_devices(k):
+            parent = child // self.block_sizes[k] * tier.num_planes
+            parent += child % tier.num_planes
+            below = child
+        else:
+            below_per_block = self.num_children[k] // self.num_blocks[k]
+            parent = child // below_per_block
+            below = child + self._first_switch(k - 1)
+        spine = np.arange(tier.num_spines)
+        lower = np.repeat(below, tier.num_spines)
+        upper = (parent[:, None] * tier.num_spines + spine).ravel()
+        upper += self._first_switch(k)
+        return np.concatenate([lower, upper]), np.concatenate([upper, lower])
+
+    def _first_switch(self, k: int) -> int:
+        return self.num_devices + sum(self._num_switches(i) for i in range(k))
+
+    def vertex_names(self) -> tuple[str, ...]:
+        """Return ``"device 5"``, ``"leaf 0"``; ``"rail unit 1 rail 3"`` with planes."""
+        names = [f"device {d}" for d in range(self.num_devices)]
+        for k, tier in enumerate(self.switch_tiers):
+            planes = tier.num_planes
+            names += [
+                f"{tier.name} {i // planes} rail {i % planes}"
+                if planes > 1
+                else f"{tier.name} {i}"
+                for i in range(self._num_switches(k))
+            ]
+        return tuple(names)
