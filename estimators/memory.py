@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from estimators.training import ParameterBytes
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 class StaticBytes(NamedTuple):
@@ -36,7 +37,7 @@ def static_bytes(
     *,
     each: ParameterBytes,
     zero_stage: int,
-    zero_group: int,
+    zero_group: int | IntArray,
 ) -> StaticBytes:
     """Return what parameters cost a device.
 
@@ -51,14 +52,16 @@ def static_bytes(
     each
         Bytes per parameter.
     zero_stage, zero_group
-        0 to 3, and the devices that share the shards.
+        0 to 3, and the devices that share the shards; an array in step with
+        `parameters` is allowed.
     """
     shards = [zero_group if zero_stage >= level else 1 for level in (3, 2, 1)]
-    buffers = 0.0 * largest_layer
-    if zero_group > 1 and zero_stage >= 2:
-        buffers = buffers + each.gradients * largest_layer
-    if zero_group > 1 and zero_stage >= 3:
-        buffers = buffers + 2 * each.weights * largest_layer
+    buffers = 0.0 * (parameters + largest_layer)
+    shared = np.where(np.asarray(zero_group) > 1, 1.0, 0.0)
+    if zero_stage >= 2:
+        buffers = buffers + shared * each.gradients * largest_layer
+    if zero_stage >= 3:
+        buffers = buffers + shared * 2 * each.weights * largest_layer
     return StaticBytes(
         weights=parameters * (each.weights / shards[0]),
         gradients=parameters * (each.gradients / shards[1]),

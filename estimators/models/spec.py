@@ -1,0 +1,246 @@
+"""The architecture of a transformer, as plain data under Megatron's names.
+
+Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhere.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from topologies.errors import InputError
+
+FAMILIES = ("gpt", "llama", "mixtral", "bert")
+"""Module families: each has a file of torch modules of the same name."""
+
+_CHOICES = {
+    "family": FAMILIES,
+    "normalization": ("layernorm", "rmsnorm"),
+    "position_embedding_type": ("learned", "rope"),
+    "attention_implementation": ("flash", "plain"),
+}
+_MAY_BE_ZERO = ("num_moe_experts", "moe_router_topk", "num_token_types")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSpec:
+    """One model and the length of the sequences that it is trained on.
+
+    Sizes left at 0 take Megatron's default, given with each field; reading them back
+    gives the resolved value.
+    """
+
+    family: str
+    """``"gpt"``, ``"llama"``, ``"mixtral"`` or ``"bert"``: which modules are built.
+    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``."""
+
+    num_layers: int
+    """Transformer blocks."""
+
+    hidden_size: int
+    """Width of the hidden states."""
+
+    num_attention_heads: int
+    """Query heads."""
+
+    vocab_size: int
+    """Entries of the word embedding, unpadded."""
+
+    sequence_length: int
+    """Tokens per sequence."""
+
+    ffn_hidden_size: int = 0
+    """Inner width of the feed-forward layer, of one of the two halves if it is gated;
+    by default four times `hidden_size`."""
+
+    num_query_groups: int = 0
+    """Key and value heads; by default as many as query heads."""
+
+    kv_channels: int = 0
+    """Width of one head; by default `hidden_size` over `num_attention_heads`."""
+
+    max_position_embeddings: int = 0
+    """Rows of a learned position embedding; by default `sequence_length`. Rotary
+    embeddings have no rows, and no limit here."""
+
+    gated_linear_unit: bool = False
+    """Whether the feed-forward layer is SwiGLU rather than GELU."""
+
+    normalization: str = "layernorm"
+    """``"layernorm"`` (with bias) or ``"rmsnorm"``."""
+
+    position_embedding_type: str = "learned"
+    """``"learned"`` or ``"rope"``."""
+
+    tie_word_embeddings: bool = True
+    """Whether the output layer shares the word embedding's weight."""
+
+    add_bias_linear: bool = True
+    """Whether all linear layers of a block have a bias."""
+
+    add_qkv_bias: bool = False
+    """Whether at least the query, key and value projections have a bias."""
+
+    hidden_dropout: float = 0.0
+    """Probability after the embedding, the attention and the feed-forward layer."""
+
+    attention_dropout: float = 0.0
+    """Probability after the attention softmax."""
+
+    attention_implementation: str = "flash"
+    """``"flash"`` (one fused kernel, scores never stored) or ``"plain"`` (two batched
+    products with a softmax between them)."""
+
+    causal: bool = True
+    """Whether a token attends to earlier tokens only."""
+
+    num_moe_experts: int = 0
+    """Routed experts of each feed-forward layer; 0 for a dense model."""
+
+    moe_router_topk: int = 0
+    """Experts that each token is sent to; 0 for a dense model."""
+
+    num_token_types: int = 0
+    """Rows of BERT's token type embedding; 0 for none."""
+
+    bert_binary_head: bool = True
+    """Whether a BERT has a pooler and the next-sentence head; others have neither."""
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+        self._resolve("ffn_hidden_size", 4 * self.hidden_size)
+        self._resolve("num_query_groups", self.num_attention_heads)
+        self._resolve("max_position_embeddings", self.sequence_length)
+        if self.kv_channels == 0:
+            _require_divides(self, "num_attention_heads", "hidden_size")
+        self._resolve("kv_channels", self.hidden_size // self.num_attention_heads)
+        _require_divides(self, "num_query_groups", "num_attention_heads")
+        _check_positions(self)
+        _check_experts(self)
+
+    def _resolve(self, name: str, default: int) -> None:
+        if getattr(self, name) == 0:
+            object.__setattr__(self, name, default)
+
+    @property
+    def query_width(self) -> int:
+        """Width of all query heads together."""
+        return self.num_attention_heads * self.kv_channels
+
+    @property
+    def group_width(self) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return self.num_query_groups * self.kv_channels
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the query, key and value projections have a bias."""
+        return self.add_bias_linear or self.add_qkv_bias
+
+
+def _check_values(spec: TransformerSpec) -> None:
+    """Check every field by itself."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.type is int:
+            lowest = 0 if field.default == 0 else 1
+            _check_integer(field.name, value, lowest)
+        elif field.type is bool and not isinstance(value, bool):
+            raise InputError(
+                "must be true or false",
+                where=field.name,
+                got=value,
+                expected="true or false",
+            )
+        elif field.type is float:
+            _check_probability(field.name, value)
+        elif field.type is str and value not in _CHOICES[field.name]:
+            raise InputError(
+                "not one of the choices",
+                where=field.name,
+                got=value,
+                expected=" or ".join(f'"{c}"' for c in _CHOICES[field.name]),
+            )
+
+
+def _check_integer(name: str, value: object, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
+        if name in _MAY_BE_ZERO:
+            what = "0 for none, or 1, 2, ..."
+        raise InputError(
+            f"must be a whole number of at least {lowest}",
+            where=name,
+            got=value,
+            expected=what,
+        )
+
+
+def _check_probability(name: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
+        raise InputError(
+            "must be a probability below 1",
+            where=name,
+            got=value,
+            expected="0 up to but without 1, e.g. 0.1",
+        )
+
+
+def _require_divides(spec: TransformerSpec, divisor: str, number: str) -> None:
+    if getattr(spec, number) % getattr(spec, divisor):
+        raise InputError(
+            f"does not divide {number}",
+            where=divisor,
+            got=getattr(spec, divisor),
+            expected=f"a divisor of {number} = {getattr(spec, number)}",
+        )
+
+
+def _check_positions(spec: TransformerSpec) -> None:
+    learned = spec.position_embedding_type == "learned"
+    if learned and spec.sequence_length > spec.max_position_embeddings:
+        raise InputError(
+            "longer than the learned position embedding",
+            where="sequence_length",
+            got=spec.sequence_length,
+            expected=f"at most max_position_embeddings = "
+            f"{spec.max_position_embeddings}",
+        )
+    if spec.position_embedding_type == "rope" and spec.kv_channels % 2:
+        raise InputError(
+            "rotary embeddings turn pairs of channels",
+            where="kv_channels",
+            got=spec.kv_channels,
+            expected="an even number, e.g. 128",
+        )
+    if spec.family == "bert" and (spec.causal or not learned):
+        raise InputError(
+            "a bert is neither causal nor rotary",
+            where="family",
+            got=spec.family,
+            expected='causal = false and position_embedding_type = "learned"',
+        )
+
+
+def _check_experts(spec: TransformerSpec) -> None:
+    if (spec.family == "mixtral") != (spec.num_moe_experts > 0):
+        raise InputError(
+            "experts belong to the mixtral family, and to no other",
+            where="num_moe_experts",
+            got=spec.num_moe_experts,
+            expected='1, 2, ... if family = "mixtral", else 0',
+        )
+    top, experts = spec.moe_router_topk, spec.num_moe_experts
+    if top > experts or (experts > 0 and top == 0):
+        raise InputError(
+            "does not fit the number of experts",
+            where="moe_router_topk",
+            got=top,
+            expected=f"1 to num_moe_experts = {experts}" if experts else "0",
+        )
+    if experts and (spec.add_bias_linear or not spec.gated_linear_unit):
+        raise InputError(
+            "experts are gated and have no biases",
+            where="add_bias_linear" if spec.add_bias_linear else "gated_linear_unit",
+            got=spec.add_bias_linear or spec.gated_linear_unit,
+            expected="gated_linear_unit = true and add_bias_linear = false",
+        )

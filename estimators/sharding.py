@@ -1,0 +1,216 @@
+"""The work of one device in a traced layer: Megatron-LM's parallelism in numbers.
+
+Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``a`` heads,
+``g`` query groups, ``E`` experts, ``V`` vocabulary, ``tp``, ``cp``, ``ep`` parallel
+degrees, ``e`` bytes of an element, ``sp`` sequence parallelism on or off.
+
+Backward passes. A product costs two of its size, one for each gradient. Fused
+attention costs 2.5 times its forward pass, since it computes the scores again [2]_.
+Any other operator reads what was saved and the gradients of its results, and writes
+the gradients of its inputs; residual sums pass their gradient on, and add up where it
+comes back from the branch.
+
+Saved activations [1]_. What autograd keeps, each tensor once. Under ``"selective"`` the
+attention core keeps its inputs only; under ``"full"`` the layer does.
+
+Working memory. The gradients of a layer's largest activation and of one more of that
+size are alive at once while the layer's backward pass runs: twice the largest
+activation, counted as it is while it is used (gathered, with sp). For the head these
+are the logits and their gradient.
+
+References
+----------
+.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", 2022, sections 4 and 5.
+.. [2] Dao, "FlashAttention-2", 2023, section 4.1.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from estimators.layer_collectives import layer_collectives
+from estimators.layer_graph import LayerGraph, TracedLayer, TracedOperator
+from estimators.layer_work import Degrees, LayerWork, OperatorWork
+from estimators.shares import (
+    Shares,
+    device_shares,
+    divisibility_problem,
+    padded_vocab_size,
+)
+
+__all__ = ["divisibility_problem", "layer_work", "tied_parameters"]
+
+_FLASH_BACKWARD = 2.5
+_EXTRA_BYTES = {"mask": 1, "fp32": 4}
+
+
+def layer_work(
+    graph: LayerGraph, kind: int, degrees: Degrees, element_bytes: int
+) -> LayerWork:
+    """Return what one layer costs one device, for one microbatch.
+
+    Parameters
+    ----------
+    graph
+        The traced model.
+    kind
+        Which of its distinct layers.
+    degrees
+        Must have no `divisibility_problem`; a micro-batch of any size.
+    element_bytes
+        Of weights and activations [byte].
+    """
+    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
+    device = _Device(
+        layer, shares, degrees, element_bytes, _sizes(layer, shares, element_bytes)
+    )
+    parameters = [
+        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+    ]
+    entering = device.total(() if layer.hidden_input is None else (layer.hidden_input,))
+    flops = sum(operator.model_flops for operator in layer.operators)
+    return LayerWork(
+        operators=tuple(
+            _operator(device, op, causal=graph.spec.causal) for op in layer.operators
+        ),
+        collectives=layer_collectives(layer, shares, degrees, element_bytes),
+        parameters=sum(count for _, count in parameters),
+        expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
+        model_flops=float(degrees.micro_batch_size * flops),
+        saved_bytes=_saved_bytes(device, entering),
+        working_bytes=2.0 * _largest(device),
+        input_bytes=entering,
+    )
+
+
+def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
+    """Return how many of its parameters a device of the last stage has tied."""
+    if graph.tied_parameters == 0:
+        return 0.0
+    spec, tp = graph.spec, degrees.tp
+    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
+
+
+class _Device(NamedTuple):
+    """One device's view of a layer."""
+
+    layer: TracedLayer
+    shares: Shares
+    degrees: Degrees
+    element_bytes: int
+    sizes: tuple[float, ...]
+    """Local size of each tensor [byte]."""
+
+    def total(self, numbers: Iterable[int]) -> float:
+        """Return the size of some tensors together [byte]."""
+        return sum(self.sizes[number] for number in numbers)
+
+
+def _sizes(layer: TracedLayer, shares: Shares, element_bytes: int) -> tuple[float, ...]:
+    return tuple(
+        shares.tensors[layout].of(elements) * _EXTRA_BYTES.get(precision, element_bytes)
+        for elements, layout, precision in layer.tensors
+    )
+
+
+def _operator(
+    device: _Device, operator: TracedOperator, *, causal: bool
+) -> OperatorWork:
+    if operator.operation in {"linear", "matmul"}:
+        return _product(device, operator)
+    if operator.operation == "attention":
+        return _attention(device, operator, causal=causal)
+    forward, backward = _memory_traffic(device, operator)
+    return OperatorWork(
+        operator.name, "memory", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, forward, backward
+    )
+
+
+def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
+    """Read both factors, write the result; backward the same for each gradient."""
+    share = device.shares.products[operator.sharding]
+    m, n, k, batch = (
+        part.of(count) for part, count in zip(share, operator.dims, strict=True)
+    )
+    flops = 2.0 * m * n * k * batch
+    traffic = (m * k + k * n + m * n) * batch * device.element_bytes
+    return OperatorWork(
+        operator.name, "matmul", m, n, k, batch, flops, 2 * flops, traffic, 2 * traffic
+    )
+
+
+def _attention(
+    device: _Device, operator: TracedOperator, *, causal: bool
+) -> OperatorWork:
+    """Two products over the pairs of tokens that see each other, half if causal."""
+    degrees = device.degrees
+    whole = operator.model_flops * degrees.micro_batch_size
+    flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
+    query, *others = operator.inputs
+    # Keys and values of the whole sequence pass by, one ring hop after the other.
+    moved = device.total((query,)) + degrees.cp * device.total(others)
+    forward = moved + device.total(_written(operator))
+    backward = (
+        2 * moved + device.total(_written(operator)) + device.total(operator.outputs)
+    )
+    return OperatorWork(
+        operator.name,
+        "attention",
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        flops,
+        _FLASH_BACKWARD * flops,
+        forward,
+        backward,
+    )
+
+
+def _written(operator: TracedOperator) -> tuple[int, ...]:
+    """Return results, and what is written only to be kept."""
+    known = {*operator.inputs, *operator.outputs}
+    return (*operator.outputs, *(n for n in operator.saved if n not in known))
+
+
+def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, float]:
+    """Return the traffic of the forward and of the backward pass [byte]."""
+    if operator.operation == "embedding":
+        # Rows are read and written; gradients are read and added to rows.
+        size = device.total(operator.outputs)
+        return 2 * size, 3 * size
+    inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
+    forward = inputs + device.total(_written(operator))
+    return forward, device.total(operator.saved) + outputs + inputs
+
+
+def _saved_bytes(device: _Device, entering: float) -> Mapping[str, float]:
+    operators = device.layer.operators
+    saved = {n for op in operators for n in op.saved}
+    kept_outside = {n for op in operators if not op.core for n in op.saved}
+    read_inside = {n for op in operators if op.core for n in op.inputs}
+    made_inside = {n for op in operators if op.core for n in _written(op)}
+    return MappingProxyType(
+        {
+            "none": device.total(saved),
+            "selective": device.total(kept_outside | (read_inside - made_inside)),
+            "full": entering,
+        }
+    )
+
+
+def _largest(device: _Device) -> float:
+    """Return the size of the largest activation while it is used [byte]."""
+    tensors, whole = device.layer.tensors, device.shares.tensors["whole"]
+    sizes = [
+        size
+        for size, tensor in zip(device.sizes, tensors, strict=True)
+        if tensor.precision == "model"
+    ]
+    gathered = [
+        whole.of(tensors[operator.inputs[0]].elements) * device.element_bytes
+        for operator in device.layer.operators
+        if operator.sharding in {"column", "qkv", "vocab"}
+    ]
+    return max(sizes + gathered)
