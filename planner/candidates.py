@@ -5,30 +5,32 @@ split kernel does.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
-from estimators.memory import optimizer_step_bytes
 from estimators.parallelism import ParallelismConfig
+from planner.bounds import (
+    InnerCosts,
+    closed_form_bounds,
+    inner_costs,
+    least_memory_bounds,
+)
 from planner.kernels import split as kernel
 from planner.placements import Placement, placements
 from planner.plan import Plan, Stage
 from planner.pricing import typical_sizes
-from planner.rates import PlacementRates, placement_rates
+from planner.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.relaxation import best_tensor_rates, relaxed_rates
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
-from planner.space import Configuration, Inner, inner_configurations
+from planner.space import Configuration, inner_configurations
 from planner.stage_tables import (
     Choice,
-    ClassSums,
     choices_of,
-    class_sums,
     memory_slots,
     stage_times,
     tails,
@@ -54,17 +56,6 @@ class Solution(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Costs:
-    """What all configurations of one (tp, b) share."""
-
-    degrees: Degrees
-    table: LayerTable
-    sums: ClassSums
-    layer_minima: FloatArray
-    least_bottlenecks: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateSet:
     """Every configuration of a space, in the order of a closed-form bound."""
 
@@ -74,10 +65,11 @@ class CandidateSet:
     configurations: tuple[Configuration, ...]
     bounds: FloatArray
     """LB1 of each configuration, rising [s]."""
+    memory_bounds: FloatArray
+    """Least memory that each configuration needs, in the same order [byte]."""
     statistics: Counter[str]
-    _costs: dict[tuple[int, int], _Costs]
+    _costs: dict[tuple[int, int], InnerCosts]
     _tensor_rates: dict[int, dict[str, FloatArray]]
-    _rates: dict[bytes, PlacementRates] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -96,19 +88,19 @@ class CandidateSet:
             for tp in sorted({item.degrees.tp for item in inner})
         }
         costs = {
-            (item.degrees.tp, item.degrees.micro_batch_size): _costs_of(
+            (item.degrees.tp, item.degrees.micro_batch_size): inner_costs(
                 workload, item.degrees, tensor[item.degrees.tp]
             )
             for item in inner
         }
         found: list[Configuration] = []
-        bounds: list[FloatArray] = []
+        bounds: list[FloatArray] = [np.zeros(0)]
+        memory_bounds: list[FloatArray] = [np.zeros(0)]
         for item in inner:
             key = item.degrees.tp, item.degrees.micro_batch_size
             found += [Configuration(*key, *sizes) for sizes in item.sizes]
-            bounds.append(
-                _closed_form_bounds(network, workload, spec, item, costs[key])
-            )
+            bounds.append(closed_form_bounds(network, workload, spec, item, costs[key]))
+            memory_bounds.append(least_memory_bounds(workload, spec, item, costs[key]))
         values = np.concatenate(bounds) if bounds else np.zeros(0)
         order = np.argsort(values, kind="stable")
         dropped["configurations"] = len(found)
@@ -118,6 +110,7 @@ class CandidateSet:
             spec=spec,
             configurations=tuple(found[i] for i in order),
             bounds=values[order],
+            memory_bounds=np.concatenate(memory_bounds)[order],
             statistics=dropped,
             _costs=costs,
             _tensor_rates=tensor,
@@ -170,9 +163,12 @@ class CandidateSet:
             )
         )
 
-    def relaxed_bound(self, configuration: Configuration, cutoff: float) -> float:
+    def relaxed_bound(self, index: int, cutoff: float) -> float:
         """Return LB2, or infinity if memory or the cutoff rules it out [s]."""
-        if not self.fits(configuration, self.memory):
+        configuration = self.configurations[index]
+        if self.memory_bounds[index] > self.memory or not self.fits(
+            configuration, self.memory
+        ):
             self.statistics["out of memory"] += 1
             return np.inf
         rates = relaxed_rates(
@@ -222,8 +218,8 @@ class CandidateSet:
         return placement_rates(
             self.network,
             placement.devices,
-            tensor_bytes=tensor,
-            gradient_bytes=gradient,
+            tensor=AlgorithmChoice("auto", tensor),
+            gradient=AlgorithmChoice("auto", gradient),
         )
 
     def plan(self, configuration: Configuration, solution: Solution) -> Plan:
@@ -297,6 +293,12 @@ class CandidateSet:
         return value, bounds, picked
 
 
+@lru_cache(maxsize=4096)
+def _in_flight(schedule: str, p: int, m: int) -> IntArray:
+    count = SCHEDULES[schedule].in_flight
+    return np.array([0, *(count(p - s, p, m) for s in range(1, p + 1))])
+
+
 def _by_position(boundary: FloatArray) -> FloatArray:
     """Reorder ``(p - 1, 2)`` rates of boundaries by position.
 
@@ -315,55 +317,3 @@ def _signatures(rates: PlacementRates) -> tuple[IntArray, IntArray]:
         rows, axis=0, return_index=True, return_inverse=True
     )
     return stages, signature.ravel()
-
-
-def _costs_of(
-    workload: Workload, degrees: Degrees, tensor: dict[str, FloatArray]
-) -> _Costs:
-    table = workload.table(degrees)
-    minima = table.forward_time + table.backward_time
-    for item in table.traffic:
-        latency, inverse = tensor[item.operation][0]
-        minima = minima + (item.forward_count + item.backward_count) * latency
-        minima = minima + (item.forward_bytes + item.backward_bytes) * inverse
-    return _Costs(
-        degrees=degrees,
-        table=table,
-        sums=class_sums(table, workload.classes),
-        layer_minima=minima,
-        least_bottlenecks=kernel.least_bottlenecks(minima),
-    )
-
-
-def _closed_form_bounds(
-    network: Network,
-    workload: Workload,
-    spec: SearchSpec,
-    item: Inner,
-    costs: _Costs,
-) -> FloatArray:
-    """Return LB1 of every ``(pp, dp)``, from sums of layer minima [s].
-
-    ``W + 2 (p - 1) x + (m - 1) max(bottleneck_p + x, (W + 2 (p - 1) x) / p)`` and the
-    optimizer step of the mean stage, with ``W`` the sum of the layers' least times,
-    ``x`` the least boundary transfer (none at p = 1).
-    """
-    p, dp = np.array(item.sizes).T
-    m = np.ceil(
-        workload.training.global_batch_size / (item.degrees.micro_batch_size * dp)
-    )
-    links = network.links
-    least_cut = costs.table.boundary_bytes[1:-1].min(initial=np.inf)
-    transfer = np.where(
-        p > 1,
-        least_cut / links.bandwidth.max(initial=np.inf)
-        + links.latency.min(initial=0.0),
-        0.0,
-    )
-    total = costs.layer_minima.sum() + 2 * (p - 1) * transfer
-    slowest = np.maximum(costs.least_bottlenecks[p] + transfer, total / p)
-    sharded = dp if max(spec.zero_stages) >= 1 else np.ones_like(dp)
-    parameters = costs.sums.parameters[workload.classes.whole] / (p * sharded)
-    step = parameters * optimizer_step_bytes(workload.parameter_bytes)
-    bound = total + (m - 1) * slowest + step / workload.memory_rate
-    return np.asarray(bound * kernel.SAFE, dtype=np.float64)

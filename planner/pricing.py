@@ -15,7 +15,7 @@ from estimators.memory import optimizer_step_bytes, static_bytes
 from planner.kernels.timeline import timeline
 from planner.objective import PricedPlan, StageCost
 from planner.plan import Plan, Stage
-from planner.rates import PlacementRates, placement_rates
+from planner.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
 from topologies import InputError, Network
@@ -43,11 +43,14 @@ def device_array(plan: Plan) -> NDArray[np.int64]:
 
 
 def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates:
-    """Price the plan's placement with the sizes that its collectives have."""
+    """Price the plan's placement under the plan's algorithms."""
     table = workload.table(plan_degrees(plan))
     tensor, gradient = typical_sizes(table, workload, len(plan.stages))
     return placement_rates(
-        network, device_array(plan), tensor_bytes=tensor, gradient_bytes=gradient
+        network,
+        device_array(plan),
+        tensor=AlgorithmChoice(plan.tensor_algorithm, tensor),
+        gradient=AlgorithmChoice(plan.gradient_algorithm, gradient),
     )
 
 

@@ -7,6 +7,7 @@ differ, the slowest counts.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,12 +56,21 @@ class PlacementRates:
         return 0.5 * (self.activation + self.gradient)
 
 
+class AlgorithmChoice(NamedTuple):
+    """A collective algorithm, or what it is chosen by."""
+
+    name: str
+    """A key of `ALGORITHMS`, or ``"auto"``: the cheapest, as NCCL chooses by size."""
+    num_bytes: float
+    """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
+
+
 def placement_rates(
     network: Network,
     devices: IntArray,
     *,
-    tensor_bytes: float,
-    gradient_bytes: float,
+    tensor: AlgorithmChoice,
+    gradient: AlgorithmChoice,
 ) -> PlacementRates:
     """Price a placement.
 
@@ -70,17 +80,16 @@ def placement_rates(
         The cluster.
     devices
         Device numbers, shape ``(p, d, t)``.
-    tensor_bytes, gradient_bytes
-        Typical sizes of a tensor-parallel and of a data-parallel collective [byte]:
-        they choose the algorithm, as NCCL does by size.
+    tensor, gradient
+        How the tensor-parallel and the data-parallel collectives are done.
     """
-    tensor_algorithm, tensor = _cheapest(network, devices, tensor_bytes)
-    gradient_algorithm, data = _cheapest(
-        network, np.swapaxes(devices, 1, 2), gradient_bytes
+    tensor_algorithm, tensor_rates = _chosen(network, devices, tensor)
+    gradient_algorithm, data_rates = _chosen(
+        network, np.swapaxes(devices, 1, 2), gradient
     )
     return PlacementRates(
-        tensor=tensor,
-        data=data,
+        tensor=tensor_rates,
+        data=data_rates,
         activation=_boundary_rates(network, devices[:-1], devices[1:]),
         gradient=_boundary_rates(network, devices[1:], devices[:-1]),
         tied=_tied_rate(network, devices),
@@ -103,19 +112,20 @@ def group_rates(
     return {"all_gather": rates, "reduce_scatter": rates, "all_reduce": both}
 
 
-def _cheapest(
-    network: Network, groups: IntArray, num_bytes: float
+def _chosen(
+    network: Network, groups: IntArray, choice: AlgorithmChoice
 ) -> tuple[str, dict[str, FloatArray]]:
+    names = list(ALGORITHMS) if choice.name == "auto" else [choice.name]
     if groups.shape[2] == 1:
         free = np.zeros((groups.shape[0], 2))
-        return next(iter(ALGORITHMS)), dict.fromkeys(RING_OPERATIONS, free)
-    priced = {name: group_rates(network, groups, name) for name in ALGORITHMS}
+        return names[0], dict.fromkeys(RING_OPERATIONS, free)
+    priced = {name: group_rates(network, groups, name) for name in names}
 
     def slowest(name: str) -> float:
         rates = priced[name]["all_reduce"]
-        return float((rates[:, 0] + rates[:, 1] * num_bytes).max())
+        return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
 
-    best = min(ALGORITHMS, key=slowest)
+    best = min(names, key=slowest)
     return best, priced[best]
 
 

@@ -43,26 +43,33 @@ def best_tensor_rates(network: Network, tp: int) -> Mapping[str, FloatArray]:
     }
 
 
+def fastest_hop(network: Network) -> FloatArray:
+    """Return the least latency [s] and inverse bandwidth [s/byte] of any one link.
+
+    A transfer between two devices crosses at least one link.
+    """
+    links = network.links
+    if len(links) == 0:
+        return np.zeros(2)
+    return np.array([links.latency.min(), 1.0 / links.bandwidth.max()])
+
+
 def relaxed_rates(
     network: Network, tensor: Mapping[str, FloatArray], *, dp: int, pp: int
 ) -> PlacementRates:
     """Return rates elementwise at most those of any placement of these sizes."""
-    inverse = 1.0 / float(network.links.bandwidth.max(initial=np.inf))
-    latency = float(network.links.latency.min(initial=0.0))
-    hop = np.array([latency, inverse])
+    hop = fastest_hop(network)
+    # Latency 0: a hierarchical collective has fewer rounds than one ring.
     data = {
-        operation: np.tile((turn(dp).num_steps, turn(dp).fraction) * hop, (pp, 1))
+        operation: np.tile((0.0, turn(dp).fraction * hop[1]), (pp, 1))
         for operation, turn in RING_OPERATIONS.items()
     }
-    # A hierarchical collective has fewer rounds than the ring whose latency this is.
-    for rates in data.values():
-        rates[:, 0] = 0.0
     return PlacementRates(
         tensor={name: np.repeat(rate, pp, axis=0) for name, rate in tensor.items()},
         data=data,
         activation=np.tile(hop, (pp - 1, 1)),
         gradient=np.tile(hop, (pp - 1, 1)),
-        tied=np.array([2 * latency, inverse]) if pp > 1 else np.zeros(2),
+        tied=hop * (2.0, 1.0) if pp > 1 else np.zeros(2),
         tensor_algorithm="",
         gradient_algorithm="",
     )

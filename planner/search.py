@@ -127,11 +127,10 @@ def search(
             )
             break
         if fresh <= opened:
-            configuration = candidates[next_index]
-            next_index += 1
-            relaxed = candidates.relaxed_bound(configuration, best.cutoff)
+            relaxed = candidates.relaxed_bound(next_index, best.cutoff)
             if relaxed < best.cutoff:
-                heapq.heappush(waiting, (relaxed, configuration))
+                heapq.heappush(waiting, (relaxed, candidates[next_index]))
+            next_index += 1
         else:
             _, configuration = heapq.heappop(waiting)
             solution = candidates.solve(configuration, best.cutoff)

@@ -1,4 +1,6 @@
-"""Why nothing fits: the least memory that would do, and what it would take."""
+"""Why nothing fits: the least memory that would do."""
+
+import numpy as np
 
 from planner.candidates import CandidateSet
 from topologies.units import format_size
@@ -8,36 +10,56 @@ PRECISION = 0.01
 
 
 def memory_shortfall(candidates: CandidateSet) -> str:
-    """Say in one sentence what stops every configuration of the space.
-
-    Bisects the device memory under which some configuration could fit; 20 to 30 passes
-    over the configurations, each stopping at the first that fits.
-    """
+    """Say in one sentence what stops every configuration of the space."""
     if not candidates.configurations:
         reasons = ", ".join(
             f"{n} {why}" for why, n in candidates.statistics.items() if n
         )
-        return f"the search space is empty: {reasons}"
-    memory = max(candidates.memory, 1.0)
-    low, high = memory, memory
-    while not _anything_fits(candidates, high):
-        low, high = high, 2.0 * high
-    while high - low > PRECISION * memory:
-        middle = 0.5 * (low + high)
-        low, high = (
-            (low, middle) if _anything_fits(candidates, middle) else (middle, high)
-        )
+        return f"the search space is empty: {reasons or 'no size is left to try'}"
+    memory = candidates.memory
     name = candidates.workload.accelerator.name
-    if high <= memory:
+    if memory <= 0:
+        return f"the memory reserve leaves nothing of {name}'s memory to plan with"
+    needed, index = _least_memory(candidates)
+    if needed <= memory:
         return (
-            f"memory is full to the brim: every split needs more than "
-            f"{format_size(memory)} on some {name}"
+            f"memory is full to the brim: the parts of a model do not divide well "
+            f"enough to fit {format_size(memory)} of {name}"
         )
+    tp, b, pp, dp = candidates[index]
     return (
-        f"out of memory: the least demanding configuration needs {format_size(high)} "
-        f"per device, and {name} has {format_size(memory)} to give"
+        f"out of memory: the least demanding configuration (tp {tp}, pp {pp}, dp {dp}, "
+        f"micro-batch {b}) needs {format_size(needed)} per device, and {name} has "
+        f"{format_size(memory)} to give"
     )
 
 
-def _anything_fits(candidates: CandidateSet, memory: float) -> bool:
-    return any(candidates.fits(c, memory) for c in candidates.configurations)
+def _least_memory(candidates: CandidateSet) -> tuple[float, int]:
+    """Return the least memory under which some configuration fits, and which it is.
+
+    Goes through the configurations by their bound and stops at one that cannot do
+    better; each is bisected only if it beats the best so far by the precision.
+    """
+    best, found = np.inf, 0
+    for index in np.argsort(candidates.memory_bounds, kind="stable"):
+        bound = float(candidates.memory_bounds[index])
+        if bound >= best * (1 - PRECISION):
+            break
+        configuration = candidates[int(index)]
+        if np.isfinite(best):
+            if not candidates.fits(configuration, best * (1 - PRECISION)):
+                continue
+            high = best * (1 - PRECISION)
+        else:
+            high = max(bound, 1.0)
+            while not candidates.fits(configuration, high):
+                high *= 2.0
+        low = bound
+        while high - low > PRECISION * high:
+            middle = 0.5 * (low + high)
+            if candidates.fits(configuration, middle):
+                high = middle
+            else:
+                low = middle
+        best, found = high, int(index)
+    return best, found

@@ -51,8 +51,8 @@ def skeleton(configuration, placement, num_microbatches):
         num_microbatches=num_microbatches,
         schedule="1f1b",
         placement=placement.name,
-        gradient_algorithm="ring",
-        tensor_algorithm="ring",
+        gradient_algorithm="auto",
+        tensor_algorithm="auto",
         stages=tuple(
             Stage(
                 layers=(0, 0),
