@@ -1,0 +1,65 @@
+"""The command line as a whole: its commands, in the order in which help lists them.
+
+Only typer is imported here; each command imports what it needs when it runs, so that
+``nestsim --help`` and shell completion answer at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from nestsim.cli.accelerators import accelerators
+from nestsim.cli.models import models
+from nestsim.cli.plan import plan
+from nestsim.cli.run import run
+from nestsim.cli.schema import schema
+from nestsim.cli.topology import topology
+
+app = typer.Typer(
+    name="nestsim",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"nestsim {version('nestsim')}")
+        raise typer.Exit
+
+
+@app.callback()
+def nestsim(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Plan, replay and report distributed training of large models.
+
+    On this cluster, how should this model be split and placed, and what throughput
+    and memory will it really get? A planner proposes placements; a simulator replays
+    the best of them over the cluster's real links; only a plan that the replay has
+    confirmed is reported.
+
+    What is computed stands in a scenario, a TOML file. Results go to standard output,
+    everything else to standard error.
+
+    Exit status: 0 done (and confirmed), 1 nothing fits or nothing is confirmed, 2 the
+    input is wrong.
+
+    Example: `nestsim run scenarios/llama2_7b_64_h100.toml`
+    """
+
+
+for _command in (run, plan, topology, models, accelerators, schema):
+    app.command()(_command)

@@ -1,0 +1,134 @@
+"""``nestsim run``."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nestsim.cli.arguments import Json, Quiet, ScenarioFiles
+
+if TYPE_CHECKING:
+    from nestsim.job import JobResult
+    from nestsim.scenario import Scenario
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for the results; with several scenarios, the folder that gets "
+        "one folder for each. Default: results/ and the scenario file's name.",
+    ),
+]
+
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Write into the folder even if it holds files of other origin."
+    ),
+]
+
+
+def run(
+    scenarios: ScenarioFiles,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Plan, replay, judge and report: the main job.
+
+    The k best plans are replayed over the links of the network and re-ranked; the
+    first one that the replay confirms is reported. A folder of results holds the
+    scenario, the plan, figures and a trace that Perfetto opens. All scenarios are
+    checked before the first one runs.
+
+    Exit status 1 if no plan of a scenario fits or is confirmed.
+
+    Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`
+    """
+    from nestsim.scenario import load_scenario
+
+    loaded = [load_scenario(path) for path in scenarios]
+    folders = _folders(scenarios, output)
+    for folder in folders:
+        _check_folder(folder, force=force)
+    confirmed = True
+    for scenario, folder in zip(loaded, folders, strict=True):
+        result = _run_one(scenario, folder, force=force, quiet=quiet)
+        _print(result, as_json=as_json)
+        confirmed = confirmed and result.chosen is not None
+    raise typer.Exit(0 if confirmed else 1)
+
+
+def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
+    """Return where the results of each scenario go."""
+    if output is not None and len(scenarios) == 1:
+        return [output]
+    stems = [path.stem for path in scenarios]
+    stem, count = Counter(stems).most_common(1)[0]
+    if count > 1:
+        from topologies.errors import InputError
+
+        raise InputError(
+            "several scenarios would write into the same folder",
+            where="SCENARIO",
+            got=stem,
+            expected="files of different names",
+            hint="run them one by one, each with its own --output",
+        )
+    return [(output or Path("results")) / stem for stem in stems]
+
+
+def _check_folder(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that results may not be written into, before hours of work."""
+    from nestsim.report.folder import check_target
+    from topologies.errors import InputError
+
+    try:
+        check_target(folder, force=force)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError(problem, where="--output", got=str(folder)) from None
+    except InputError as error:
+        raise error.at("--output", ": ") from None
+
+
+def _run_one(
+    scenario: "Scenario", folder: Path, *, force: bool, quiet: bool
+) -> "JobResult":
+    """Run one scenario and write its folder of results."""
+    from nestsim.cli.errors import naming
+    from nestsim.cli.output import note, progress_bar
+    from nestsim.job import run_job
+    from nestsim.report.folder import write_results
+    from topologies.errors import InputError
+
+    with progress_bar(quiet=quiet) as progress:
+        with naming(scenario.path):
+            result = run_job(scenario, progress=progress)
+        try:
+            written = write_results(
+                result, scenario.text, folder, force=force, progress=progress
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise InputError(
+                f"cannot be written: {reason}", where="--output", got=str(folder)
+            ) from None
+    note(f"Results are in {written}", quiet=quiet)
+    return result
+
+
+def _print(result: "JobResult", *, as_json: bool) -> None:
+    if as_json:
+        from nestsim.report.json import dump_json, job_json
+
+        typer.echo(dump_json(job_json(result)), nl=False)
+        return
+    from nestsim.cli.output import result_console
+    from nestsim.report.text import print_job
+
+    print_job(result, result_console())

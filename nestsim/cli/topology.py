@@ -1,0 +1,76 @@
+"""``nestsim topology``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nestsim.cli.arguments import Json, ScenarioFile
+
+if TYPE_CHECKING:
+    from topologies.network import Network
+
+PICTURES = (".png", ".svg", ".pdf")
+
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Draw the network (PNG, SVG or PDF)."
+    ),
+]
+
+
+def topology(
+    scenario: ScenarioFile, output: Picture = None, as_json: Json = False
+) -> None:
+    """Show what the network of a scenario is, as text and as a picture.
+
+    Tiers with their counts, the speed of their links, the bisection bandwidth. The
+    model is not looked at.
+
+    Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
+    """
+    from nestsim.cli.errors import naming
+    from nestsim.cli.output import result_console
+    from nestsim.scenario import load_scenario
+    from topologies.builders import build_network
+
+    if output is not None:
+        _check_picture(output)
+    loaded = load_scenario(scenario)
+    with naming(scenario):
+        network = build_network(loaded.network_spec)
+    if output is not None:
+        _draw(network, output)
+    if as_json:
+        from nestsim.report.json import dump_json, topology_json
+
+        typer.echo(dump_json(topology_json(network)), nl=False)
+    else:
+        from nestsim.report.text import print_topology
+
+        print_topology(network, loaded.accelerator, result_console())
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse a file that no picture can be written to, before anything is done."""
+    from topologies.errors import InputError
+
+    where, got = "--output", str(path)
+    if path.suffix.lower() not in PICTURES:
+        expected = "a file that ends in " + ", ".join(PICTURES)
+        raise InputError("not a picture", where=where, got=got, expected=expected)
+    if not path.parent.is_dir():
+        expected = "a file in a folder that exists"
+        raise InputError("no such folder", where=where, got=got, expected=expected)
+
+
+def _draw(network: "Network", path: Path) -> None:
+    from nestsim.report.topology import draw_topology
+    from topologies.errors import InputError
+
+    try:
+        draw_topology(network, path)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise InputError(problem, where="--output", got=str(path)) from None

@@ -1,0 +1,161 @@
+"""The table [cluster]: which devices, how many, and their memory."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from nestsim.scenario.base import (
+    Bandwidth,
+    Count,
+    Rate,
+    Size,
+    SizeOrNothing,
+    Table,
+    Text,
+)
+from nestsim.scenario.errors import nearest
+from nestsim.scenario.network import CustomTable, NetworkTable
+from topologies.accelerators import (
+    Accelerator,
+    accelerator_names,
+    load_accelerator,
+)
+from topologies.errors import InputError
+from topologies.specs import NetworkSpec
+from topologies.units import format_size
+
+NumberFormat = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
+
+
+CatalogueName = Annotated[
+    Text, Field(json_schema_extra={"enum": list(accelerator_names())})
+]
+
+
+class AcceleratorTable(Table):
+    """A device that the catalogue does not have."""
+
+    name: Text = Field(examples=["my-accelerator"])
+    """What reports call it."""
+
+    vendor: Text = Field("unknown", examples=["NVIDIA"])
+    """Who makes it."""
+
+    peak_flops: dict[NumberFormat, Rate] = Field(
+        min_length=1, examples=[{"bf16": "989 TFLOP/s"}]
+    )
+    """Dense matrix rate for each number format."""
+
+    memory_bytes: Size
+    """Device memory."""
+
+    memory_bandwidth: Bandwidth
+    """Of the device memory."""
+
+    num_compute_units: Count = Field(examples=[132])
+    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
+
+    interconnect_bandwidth: Bandwidth
+    """Scale-up network (NVLink, ICI, PCIe), one direction, all ports of one device
+    together."""
+
+    sources: dict[Text, Text] = Field(
+        {}, examples=[{"memory_bytes": "data sheet, page 2"}]
+    )
+    """Where each value was published; for the reader alone."""
+
+    def build(self) -> Accelerator:
+        """Return the device for the estimators."""
+        peak_flops = {str(name): rate for name, rate in self.peak_flops.items()}
+        return Accelerator(
+            name=self.name,
+            vendor=self.vendor,
+            peak_flops=peak_flops,
+            memory_bytes=self.memory_bytes,
+            memory_bandwidth=self.memory_bandwidth,
+            num_compute_units=self.num_compute_units,
+            interconnect_bandwidth=self.interconnect_bandwidth,
+            sources=dict(self.sources),
+        )
+
+
+def _name_or_table(value: object) -> str | None:
+    if isinstance(value, str):
+        return "name"
+    return "AcceleratorTable" if isinstance(value, dict | AcceleratorTable) else None
+
+
+class ClusterTable(Table):
+    """The devices and the network that joins them."""
+
+    accelerator: (
+        Annotated[CatalogueName, Tag("name")]
+        | Annotated[AcceleratorTable, Tag("AcceleratorTable")]
+    ) = Field(discriminator=Discriminator(_name_or_table), examples=["h100-sxm"])
+    """A name that `nestsim accelerators` lists, or a table that describes a device."""
+
+    num_devices: Count | None = Field(None, examples=[64])
+    """Checked against the network, which says it already."""
+
+    memory_reserve: SizeOrNothing = Field(
+        0.0, json_schema_extra={"default": "0 B"}, examples=["2 GiB"]
+    )
+    """Kept free on every device, for the framework and fragmentation."""
+
+    network: NetworkTable = Field(discriminator="kind")
+    """How the devices are joined: a table whose "kind" says which network it is."""
+
+    def build_accelerator(self) -> Accelerator:
+        """Return the device for the estimators."""
+        if isinstance(self.accelerator, AcceleratorTable):
+            device = self.accelerator.build()
+        else:
+            device = _from_catalogue(self.accelerator)
+        if self.memory_reserve >= device.memory_bytes:
+            raise InputError(
+                "leaves no memory to train in",
+                where="memory_reserve",
+                got=format_size(self.memory_reserve),
+                expected=f"less than the {format_size(device.memory_bytes)} of "
+                f"{device.name}",
+            )
+        return device
+
+    def build_network(self, folder: Path) -> NetworkSpec:
+        """Return the record for the network's builder.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's; other files are named relative to it.
+        """
+        try:
+            if isinstance(self.network, CustomTable):
+                return self.network.build(folder)
+            return self.network.build()
+        except InputError as error:
+            raise error.at("network") from None
+
+    def check_num_devices(self, found: int) -> None:
+        """Refuse a network that does not have as many devices as is said here."""
+        if self.num_devices not in {None, found}:
+            raise InputError(
+                "does not agree with the network",
+                where="num_devices",
+                got=self.num_devices,
+                expected=f"{found}, which is what cluster.network adds up to",
+            )
+
+
+def _from_catalogue(name: str) -> Accelerator:
+    known = accelerator_names()
+    if name not in known:
+        raise InputError(
+            "no such accelerator in the catalogue",
+            where="accelerator",
+            got=name,
+            expected="one of " + ", ".join(known) + ", or a table that describes it",
+            hint=nearest(name, known),
+        )
+    return load_accelerator(name)

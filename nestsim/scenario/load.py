@@ -1,0 +1,178 @@
+"""Read a scenario file and hand out its parts, or say what is wrong with it."""
+
+import codecs
+import os
+from pathlib import Path
+from typing import Any
+
+import tomli
+from pydantic import ValidationError
+
+from estimators.models.spec import TransformerSpec
+from estimators.training import TrainingSpec
+from nestsim.scenario.errors import explain, one_of
+from nestsim.scenario.settings import Scenario
+from nestsim.scenario.tables import ScenarioTable
+from topologies.accelerators import Accelerator
+from topologies.errors import InputError
+from topologies.link_file import read_link_file
+from topologies.specs import CustomSpec, NetworkSpec
+
+MAX_FILE = 10_000_000
+"""Scenarios are written by hand; a longer file is not one [byte]."""
+
+_OTHER_ENCODINGS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+
+
+def load_scenario(path: str | os.PathLike[str]) -> Scenario:
+    """Read and check a scenario file.
+
+    Parameters
+    ----------
+    path
+        The file. Files that it names are looked for in its folder.
+
+    Returns
+    -------
+    Scenario
+        Checked, in base units.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or something in it is wrong. The message starts
+        with the file and the setting.
+    """
+    file = Path(path)
+    try:
+        text = _read(file)
+        table = _check(_parse(text))
+        return _build(file, text, table)
+    except InputError as error:
+        raise error.at(str(file), separator=": ") from None
+
+
+def _read(file: Path) -> bytes:
+    expected = "a scenario file in TOML"
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(MAX_FILE + 1)
+    except IsADirectoryError:
+        raise InputError("is a folder, not a file", expected=expected) from None
+    except FileNotFoundError:
+        raise InputError("no such file", expected=expected) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"cannot be read: {reason}", expected=expected) from None
+    if len(text) > MAX_FILE:
+        raise InputError(f"is longer than {MAX_FILE} bytes", expected=expected)
+    return text
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    expected = "TOML, see https://toml.io"
+    try:
+        return tomli.loads(_decode(text))
+    except tomli.TOMLDecodeError as error:
+        raise InputError(f"not TOML: {error}", expected=expected) from None
+    except RecursionError:
+        raise InputError("not TOML: nested too deeply", expected=expected) from None
+    except InputError:
+        raise
+    except ValueError:  # Python's limit on the digits of a number
+        raise InputError("not TOML: a number is too long", expected=expected) from None
+
+
+def _decode(text: bytes) -> str:
+    for mark, encoding in _OTHER_ENCODINGS:
+        if text.startswith(mark):
+            raise InputError(
+                f"is encoded in {encoding}",
+                expected="UTF-8",
+                hint="save the file as UTF-8",
+            )
+    try:
+        return text.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"is not UTF-8 text (line {line})",
+            got=text[error.start : error.start + 1],
+            expected="UTF-8",
+            hint="save the file as UTF-8",
+        ) from None
+
+
+def _check(document: dict[str, Any]) -> ScenarioTable:
+    try:
+        return ScenarioTable.model_validate(document)
+    except ValidationError as error:
+        raise explain(error, ScenarioTable) from None
+
+
+def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
+    accelerator, network_spec = _cluster(table, file.parent)
+    training = _training(table, accelerator)
+    return Scenario(
+        path=file,
+        text=text,
+        name=table.name,
+        spec=_model(table, file.parent),
+        training=training,
+        accelerator=accelerator,
+        network_spec=network_spec,
+        search=table.search.build(table.cluster.memory_reserve),
+        simulation=table.simulation.build(),
+    )
+
+
+def _model(table: ScenarioTable, folder: Path) -> TransformerSpec:
+    try:
+        return table.model.build(folder)
+    except InputError as error:
+        raise error.at("model") from None
+
+
+def _cluster(table: ScenarioTable, folder: Path) -> tuple[Accelerator, NetworkSpec]:
+    try:
+        network_spec = table.cluster.build_network(folder)
+        table.cluster.check_num_devices(_num_devices(network_spec))
+        return table.cluster.build_accelerator(), network_spec
+    except InputError as error:
+        raise error.at("cluster") from None
+
+
+def _num_devices(network_spec: NetworkSpec) -> int:
+    """Return how many devices there are, and refuse a list of links that is wrong."""
+    if not isinstance(network_spec, CustomSpec):
+        return network_spec.num_devices
+    try:
+        return read_link_file(network_spec.path).num_devices
+    except InputError as error:
+        raise error.at("network.path", ": ") from None
+
+
+def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
+    try:
+        training = table.training.build()
+        _check_precision(training.precision, accelerator)
+    except InputError as error:
+        raise error.at("training") from None
+    return training
+
+
+def _check_precision(precision: str, accelerator: Accelerator) -> None:
+    """Refuse a number format in which the device has no matrix rate."""
+    known = [one for one in ("bf16", "fp16", "fp32") if one in accelerator.peak_flops]
+    if precision not in known:
+        raise InputError(
+            f"{accelerator.name} has no matrix rate in this format",
+            where="precision",
+            got=precision,
+            expected=one_of(known),
+        )

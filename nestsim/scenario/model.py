@@ -1,0 +1,239 @@
+"""The table [model]: from the library, from a Hugging Face file, or spelled out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from estimators.models.huggingface import load_huggingface
+from estimators.models.library import load_model, model_names
+from estimators.models.spec import TransformerSpec
+from nestsim.scenario.base import Count, Table, Text, input_file
+from nestsim.scenario.errors import nearest
+from topologies.errors import InputError
+
+MAX_SEQUENCE = 100_000_000
+MAX_VOCABULARY = 1_000_000_000
+
+SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
+Attention = Literal["flash", "plain"]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+_LLAMA: Mapping[str, object] = MappingProxyType(
+    {
+        "gated_linear_unit": True,
+        "normalization": "rmsnorm",
+        "position_embedding_type": "rope",
+        "tie_word_embeddings": False,
+        "add_bias_linear": False,
+    }
+)
+
+FAMILY_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "gpt": {},
+        "llama": _LLAMA,
+        "mixtral": _LLAMA,
+        "bert": {"causal": False, "num_token_types": 2},
+    }
+)
+"""Family -> what its published models have, where the scenario is silent."""
+
+
+class LibraryModel(Table):
+    """A published model, by name."""
+
+    name: Text = Field(
+        examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
+    )
+    """A name that `nestsim models` lists."""
+
+    sequence_length: SequenceLength | None = Field(None, examples=[4096])
+    """Tokens per training sequence, instead of the published length."""
+
+    num_layers: Count | None = Field(None, examples=[4])
+    """Transformer blocks, instead of the published depth: for small variants."""
+
+    attention: Attention = "flash"
+    """One fused kernel, or two products with a softmax between them."""
+
+    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+        """Return the architecture."""
+        known = model_names()
+        if self.name not in known:
+            raise InputError(
+                "no such model in the library",
+                where="name",
+                got=self.name,
+                expected="one of " + ", ".join(known),
+                hint=nearest(self.name, known),
+            )
+        spec = load_model(
+            self.name,
+            sequence_length=self.sequence_length,
+            attention_implementation=self.attention,
+        )
+        return spec if self.num_layers is None else _of_depth(spec, self.num_layers)
+
+
+class HuggingFaceModel(Table):
+    """A Hugging Face config.json of the Llama, Mistral, Mixtral, GPT or BERT family."""
+
+    config: Text = Field(examples=["config.json"])
+    """The file, relative to the scenario's folder. Nothing is downloaded."""
+
+    sequence_length: SequenceLength | None = Field(None, examples=[4096])
+    """Tokens per training sequence; left out, the longest that the file allows."""
+
+    num_layers: Count | None = Field(None, examples=[4])
+    """Transformer blocks, instead of the file's: for small variants."""
+
+    attention: Attention = "flash"
+    """One fused kernel, or two products with a softmax between them."""
+
+    def build(self, folder: Path) -> TransformerSpec:
+        """Return the architecture.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+        """
+        expected = "a Hugging Face config.json, relative to the scenario's folder"
+        path = input_file(folder, self.config, "config", expected)
+        try:
+            spec = load_huggingface(path, sequence_length=self.sequence_length)
+        except InputError as error:
+            raise error.at("config", separator=": ") from None
+        spec = replace(spec, attention_implementation=self.attention)
+        return spec if self.num_layers is None else _of_depth(spec, self.num_layers)
+
+
+class SpelledOutModel(Table):
+    """An architecture under Megatron's names.
+
+    Where a setting is left out, the family decides: Llama and Mixtral have RMSNorm,
+    SwiGLU, rotary positions, no biases and an untied head; GPT and BERT have LayerNorm,
+    GELU, learned positions, biases and a tied head.
+    """
+
+    family: Literal["gpt", "llama", "mixtral", "bert"]
+    """Which modules are built. Mistral is a "llama", GPT-NeoX a "gpt"."""
+
+    num_layers: Count = Field(examples=[32])
+    """Transformer blocks."""
+
+    hidden_size: Count = Field(examples=[4096])
+    """Width of the hidden states."""
+
+    num_attention_heads: Count = Field(examples=[32])
+    """Query heads."""
+
+    vocab_size: int = Field(ge=1, le=MAX_VOCABULARY, examples=[32000])
+    """Entries of the word embedding."""
+
+    sequence_length: SequenceLength = Field(examples=[4096])
+    """Tokens per training sequence."""
+
+    ffn_hidden_size: Count | None = Field(None, examples=[11008])
+    """Inner width of the feed-forward layer; left out, four times `hidden_size`."""
+
+    num_query_groups: Count | None = Field(None, examples=[8])
+    """Key and value heads; left out, as many as query heads."""
+
+    kv_channels: Count | None = Field(None, examples=[128])
+    """Width of one head; left out, `hidden_size` over `num_attention_heads`."""
+
+    max_position_embeddings: SequenceLength | None = Field(None, examples=[4096])
+    """Rows of a learned position embedding; left out, `sequence_length`."""
+
+    gated_linear_unit: bool | None = Field(None, examples=[True])
+    """SwiGLU rather than GELU."""
+
+    normalization: Literal["layernorm", "rmsnorm"] | None = None
+    """The norm before attention and feed-forward."""
+
+    position_embedding_type: Literal["learned", "rope"] | None = None
+    """How positions are told apart."""
+
+    tie_word_embeddings: bool | None = Field(None, examples=[False])
+    """Whether the output layer shares the word embedding's weight."""
+
+    add_bias_linear: bool | None = Field(None, examples=[False])
+    """Whether all linear layers of a block have a bias."""
+
+    add_qkv_bias: bool = Field(False, examples=[False])
+    """Whether at least the query, key and value projections have a bias."""
+
+    hidden_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability after the embedding, the attention and the feed-forward layer."""
+
+    attention_dropout: Probability = Field(0.0, examples=[0.1])
+    """Probability after the attention softmax."""
+
+    attention: Attention = "flash"
+    """One fused kernel, or two products with a softmax between them."""
+
+    num_moe_experts: Count | None = Field(None, examples=[8])
+    """Routed experts of each feed-forward layer; for the family "mixtral"."""
+
+    moe_router_topk: Count | None = Field(None, examples=[2])
+    """Experts that each token is sent to; for the family "mixtral"."""
+
+    def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
+        """Return the architecture."""
+        given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
+        given |= self.model_dump(exclude_none=True, exclude={"attention"})
+        return TransformerSpec(**given, attention_implementation=self.attention)
+
+
+_ARCHITECTURE = frozenset(SpelledOutModel.model_fields) - frozenset(
+    LibraryModel.model_fields
+)
+
+
+def _in_one_way(value: object) -> object:
+    """Refuse a model that is named and spelled out at once."""
+    if not isinstance(value, dict):
+        return value
+    given = [word for word in ("name", "config") if word in value]
+    if _ARCHITECTURE.intersection(value):
+        given.append(min(_ARCHITECTURE.intersection(value)))
+    if len(given) > 1:
+        raise InputError(
+            "the model is described in more than one way",
+            got=given,
+            expected='name = "llama2-7b", or config = "config.json", or an '
+            "architecture spelled out",
+            hint=f"leave out {given[0]}, or everything else",
+        )
+    return value
+
+
+def _which(value: object) -> str | None:
+    """Tell the three forms of the table apart."""
+    if isinstance(value, Table):
+        return type(value).__name__
+    if not isinstance(value, dict):
+        return None
+    if "config" in value:
+        return "HuggingFaceModel"
+    spelled_out = "name" not in value and _ARCHITECTURE.intersection(value)
+    return "SpelledOutModel" if spelled_out else "LibraryModel"
+
+
+AnyModel = (
+    Annotated[LibraryModel, Tag("LibraryModel")]
+    | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")]
+    | Annotated[SpelledOutModel, Tag("SpelledOutModel")]
+)
+
+WHICH_MODEL = Discriminator(_which)
+IN_ONE_WAY = BeforeValidator(_in_one_way)
+
+
+def _of_depth(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
+    return replace(spec, num_layers=num_layers)

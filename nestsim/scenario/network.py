@@ -1,0 +1,238 @@
+"""The table [cluster.network]: one variant per kind, named as `topologies.specs` is."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nestsim.scenario.base import Bandwidth, Count, Latency, Table, Text, input_file
+from topologies.errors import InputError
+from topologies.specs import (
+    CustomSpec,
+    FatTreeSpec,
+    LevelSpec,
+    NetworkSpec,
+    RailSpec,
+    SpineLeafSpec,
+    TorusSpec,
+)
+
+Ratio = Annotated[float, Field(gt=0, le=1e6)]
+"""Capacity from below over capacity upwards."""
+
+Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
+Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
+
+
+class LevelTable(Table):
+    """One tier of switches of a fat-tree."""
+
+    name: Text = Field(examples=["leaf"])
+    """What people call the level: "node", "leaf", "spine"."""
+
+    fan_out: Count = Field(examples=[8])
+    """Children of one switch: devices at the first level, blocks of the level below
+    at the others."""
+
+    latency: Latency
+    """Of one child's link into the level's switch."""
+
+    bandwidth: Bandwidth | None = None
+    """Of one child's link into the level's switch, per direction. Left out, it is
+    what the child's own children have together, divided by the oversubscription of
+    the level below. The first level must say."""
+
+    oversubscription: Ratio | None = Field(None, examples=[2.0])
+    """The children's links together over the link to the level above: 2 for 2:1."""
+
+    def build(self) -> LevelSpec:
+        """Return the level for the builder."""
+        return LevelSpec(
+            name=self.name,
+            fan_out=self.fan_out,
+            latency=self.latency,
+            bandwidth=self.bandwidth,
+            oversubscription=self.oversubscription,
+        )
+
+
+class FatTreeTable(Table):
+    """A tree of switches."""
+
+    kind: Literal["fat-tree"]
+    """Which network it is."""
+
+    levels: list[LevelTable] = Field(min_length=1, max_length=16)
+    """The tiers of switches, from the inside out."""
+
+    nic: Literal["node", "device"] = "node"
+    """Whether the devices of a node share one link out of it, or have one each."""
+
+    def build(self) -> NetworkSpec:
+        """Return the record for the builder."""
+        levels = []
+        for index, level in enumerate(self.levels):
+            try:
+                levels.append(level.build())
+            except InputError as error:
+                raise error.at(f"levels[{index}]") from None
+        return FatTreeSpec(levels=tuple(levels), nic=self.nic)
+
+
+class SpineLeafTable(Table):
+    """Nodes below leaf switches below spines."""
+
+    kind: Literal["spine-leaf"]
+    """Which network it is."""
+
+    devices_per_node: Count = Field(examples=[8])
+    """Devices of one node."""
+
+    node_bandwidth: Bandwidth
+    """Of a device's link inside the node, per direction."""
+
+    node_latency: Latency
+    """Of that link."""
+
+    nodes_per_leaf: Count = Field(examples=[4])
+    """Nodes below one leaf switch."""
+
+    num_leaves: Count = Field(examples=[4])
+    """Leaf switches."""
+
+    nic_bandwidth: Bandwidth
+    """Of one NIC, per direction."""
+
+    nic_latency: Latency
+    """Of the link from a NIC to the leaf switch."""
+
+    spine_latency: Latency
+    """Of a link from a leaf to a spine."""
+
+    nic: Literal["device", "node"] = "device"
+    """Whether every device has a NIC, or a node's devices share one."""
+
+    num_spines: Count = Field(1, examples=[2])
+    """Spine switches; a leaf has one link to each."""
+
+    oversubscription: Ratio = Field(1.0, examples=[2.0])
+    """A leaf's links to NICs together over its links to spines together: 2 for 2:1."""
+
+    trunk: Literal["ideal", "ecmp"] = "ideal"
+    """Whether a leaf's links to all spines act as one, or are separate links of which
+    a hash of source and target picks one."""
+
+    ecmp_seed: int = Field(0, ge=0, le=2**63 - 1, examples=[0])
+    """Seed of that hash."""
+
+    def build(self) -> NetworkSpec:
+        """Return the record for the builder."""
+        return SpineLeafSpec(**self.model_dump(exclude={"kind"}))
+
+
+class RailTable(Table):
+    """Rail-optimised nodes: equal local ranks of a scalable unit share a switch."""
+
+    kind: Literal["rail"]
+    """Which network it is."""
+
+    devices_per_node: Count = Field(examples=[8])
+    """Devices, NICs and rails of one node."""
+
+    node_bandwidth: Bandwidth
+    """Of a device's link inside the node, per direction."""
+
+    node_latency: Latency
+    """Of that link."""
+
+    nodes_per_unit: Count = Field(examples=[32])
+    """Nodes of a scalable unit: what one rail switch joins."""
+
+    num_units: Count = Field(examples=[4])
+    """Scalable units."""
+
+    nic_bandwidth: Bandwidth
+    """Of one device's NIC, per direction."""
+
+    nic_latency: Latency
+    """Of the link from a NIC to the rail switch."""
+
+    spine_latency: Latency
+    """Of a link from a rail switch to a spine."""
+
+    num_spines: Count = Field(1, examples=[4])
+    """Spine switches; a rail switch has one link to each."""
+
+    oversubscription: Ratio = Field(1.0, examples=[1.0])
+    """A rail switch's links to NICs together over its links to spines together."""
+
+    pxn: bool = Field(True, examples=[True])
+    """Whether traffic for another local rank first crosses the sender's node to the
+    device on the receiver's rail (NCCL's PXN). If not, it goes through the spine."""
+
+    def build(self) -> NetworkSpec:
+        """Return the record for the builder."""
+        return RailSpec(**self.model_dump(exclude={"kind"}))
+
+
+class GridTable(Table):
+    """Devices in a line, a grid or a cube, each joined to its neighbours."""
+
+    kind: Literal["torus", "mesh"]
+    """A torus joins the ends of its dimensions, a mesh does not."""
+
+    dimensions: Shape = Field(examples=[[4, 8, 8]])
+    """Devices along each of 1 to 3 dimensions; the last is numbered fastest."""
+
+    wrap: Wrap | None = Field(None, examples=[[True, True, False]])
+    """For each dimension of a torus, whether its ends are joined. Left out, all
+    dimensions of a torus wrap around, and none of a mesh."""
+
+    bandwidth: Bandwidth
+    """Of one link between neighbours, per direction."""
+
+    latency: Latency
+    """Of that link."""
+
+    def build(self) -> NetworkSpec:
+        """Return the record for the builder."""
+        joined = self.kind == "torus"
+        wrap = [joined] * len(self.dimensions) if self.wrap is None else self.wrap
+        if any(wrap) != joined:
+            raise InputError(
+                f"does not go with kind {self.kind}",
+                where="wrap",
+                got=wrap,
+                expected="true for one dimension of a torus at least, none of a mesh",
+                hint=f'write kind = "{"mesh" if joined else "torus"}"',
+            )
+        return TorusSpec(
+            dimensions=tuple(self.dimensions),
+            wrap=tuple(wrap),
+            bandwidth=self.bandwidth,
+            latency=self.latency,
+        )
+
+
+class CustomTable(Table):
+    """A network listed link by link in a file."""
+
+    kind: Literal["custom"]
+    """Which network it is."""
+
+    path: Text = Field(examples=["links.toml"])
+    """The file with the nodes and links, relative to the scenario's folder."""
+
+    def build(self, folder: Path) -> NetworkSpec:
+        """Return the record for the builder.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+        """
+        expected = "a TOML file of links, relative to the scenario's folder"
+        return CustomSpec(path=input_file(folder, self.path, "path", expected))
+
+
+NetworkTable = FatTreeTable | SpineLeafTable | RailTable | GridTable | CustomTable

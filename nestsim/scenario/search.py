@@ -1,0 +1,147 @@
+"""The tables [training], [search] and [simulation]."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from estimators.training import OPTIMIZER_BYTES, TrainingSpec
+from nestsim.scenario.base import Count, Distinct, Duration, Table
+from nestsim.scenario.settings import SimulationSpec
+from planner.search_spec import SearchSpec
+from topologies.errors import InputError
+
+MAX_BATCH = 1_000_000_000
+KNOWN_SCHEDULES = ("gpipe", "interleaved", "interleaved-1f1b", "zero-bubble")
+
+
+def _planned(schedule: object) -> object:
+    if schedule in KNOWN_SCHEDULES:
+        raise InputError(
+            "this schedule is known, but cannot be planned and replayed",
+            got=schedule,
+            expected='"1f1b"',
+        )
+    return schedule
+
+
+ZeroStage = Annotated[int, Field(ge=0, le=3)]
+Schedule = Annotated[Literal["1f1b"], BeforeValidator(_planned)]
+
+
+class TrainingTable(Table):
+    """What is trained at once, and in which precision."""
+
+    global_batch_size: int = Field(ge=1, le=MAX_BATCH, examples=[512])
+    """Sequences per optimizer step."""
+
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Of weights, activations and products."""
+
+    optimizer: Literal["adam", "sgd", "adam-bf16"] = "adam"
+    """Mixed-precision Adam, SGD with momentum, or Adam with its states in bf16 and
+    no master copy of the weights."""
+
+    gradient_precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the accumulated and reduced gradients; fp32 is Megatron-LM's default."""
+
+    def build(self) -> TrainingSpec:
+        """Return the settings for the estimators."""
+        if (self.optimizer, self.precision != "fp32") not in OPTIMIZER_BYTES:
+            raise InputError(
+                f"does not go with precision {self.precision}",
+                where="optimizer",
+                got=self.optimizer,
+                expected='"adam" or "sgd"',
+            )
+        return TrainingSpec(
+            global_batch_size=self.global_batch_size,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            gradient_precision=self.gradient_precision,
+        )
+
+
+class SearchTable(Table):
+    """What the planner may try. A list that is left out is searched in full."""
+
+    planner: Literal["nest"] = "nest"
+    """The algorithm: dynamic programming over stages, devices and network levels."""
+
+    micro_batch_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2, 4]])
+    """Sequences per microbatch."""
+
+    tensor_model_parallel_sizes: Distinct[Count] | None = Field(
+        None, examples=[[1, 2, 4, 8]]
+    )
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
+        None, examples=[[1, 2, 4]]
+    )
+    """Numbers of pipeline stages."""
+
+    data_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[8, 16]])
+    """Numbers of replicas of the pipeline."""
+
+    sequence_parallel: bool | None = Field(None, examples=[True])
+    """Megatron's sequence parallelism; left out, it is on wherever the
+    tensor-parallel size exceeds 1."""
+
+    recompute: Distinct[Literal["none", "full"]] = Field(
+        ["none", "full"], examples=[["none", "full"]]
+    )
+    """What a stage may recompute in the backward pass."""
+
+    zero_stages: Distinct[ZeroStage] = Field([0, 1, 2, 3], examples=[[0, 1]])
+    """ZeRO stages that a stage may use."""
+
+    schedules: Distinct[Schedule] = Field(["1f1b"], examples=[["1f1b"]])
+    """Order of the microbatches' forward and backward passes."""
+
+    keep_best: int = Field(5, ge=1, le=1000, examples=[5])
+    """Distinct plans to keep and replay, best first."""
+
+    time_limit: Duration = Field(
+        60.0, examples=["60 s"], json_schema_extra={"default": "60 s"}
+    )
+    """The search returns the best that it has found after this long."""
+
+    def build(self, memory_reserve: float) -> SearchSpec:
+        """Return the settings for the planner.
+
+        Parameters
+        ----------
+        memory_reserve
+            Device memory that plans leave free [byte].
+        """
+        return SearchSpec(
+            micro_batch_sizes=_frozen(self.micro_batch_sizes),
+            tensor_model_parallel_sizes=_frozen(self.tensor_model_parallel_sizes),
+            pipeline_model_parallel_sizes=_frozen(self.pipeline_model_parallel_sizes),
+            data_parallel_sizes=_frozen(self.data_parallel_sizes),
+            sequence_parallel=self.sequence_parallel,
+            recompute=tuple(self.recompute),
+            zero_stages=tuple(self.zero_stages),
+            schedule=self.schedules[0],
+            keep_best=self.keep_best,
+            time_limit=self.time_limit,
+            memory_reserve=memory_reserve,
+        )
+
+
+class SimulationTable(Table):
+    """How plans are replayed and judged."""
+
+    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
+    """A plan is confirmed if its replay is at most this much slower, relative."""
+
+    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
+    """The most events that the exported trace holds."""
+
+    def build(self) -> SimulationSpec:
+        """Return the settings for the simulator."""
+        return SimulationSpec(tolerance=self.tolerance, trace_events=self.trace_events)
+
+
+def _frozen(sizes: list[int] | None) -> tuple[int, ...] | None:
+    return None if sizes is None else tuple(sizes)

@@ -1,0 +1,44 @@
+"""The scenario as a whole: its outermost table."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nestsim.scenario.base import Table, Text
+from nestsim.scenario.cluster import ClusterTable
+from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.search import SearchTable, SimulationTable, TrainingTable
+
+
+class ScenarioTable(Table):
+    """One training job on one cluster, and what to find out about it.
+
+    Quantities are strings with a unit, such as "450 GB/s", "400 Gbit/s", "80 GiB" or
+    "2 us". GB is 1e9 bytes and GiB 2**30; bandwidths are per direction.
+    """
+
+    name: Text = Field(examples=["Llama 2 7B on 64 H100"])
+    """What reports call it."""
+
+    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
+        discriminator=WHICH_MODEL,
+        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
+    )
+    """The model: a name of the library, a Hugging Face config.json, or an architecture
+    spelled out in Megatron's names."""
+
+    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
+    """What is trained at once, and in which precision."""
+
+    cluster: ClusterTable
+    """The devices and the network that joins them."""
+
+    search: SearchTable = Field(
+        SearchTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What the planner may try."""
+
+    simulation: SimulationTable = Field(
+        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """How plans are replayed and judged."""

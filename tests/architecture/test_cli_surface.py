@@ -1,0 +1,40 @@
+"""The whole surface of the command line: fails when an option appears or goes.
+
+Options say where and how loud; what is computed stands in the scenario. Whoever adds
+one changes this list, and thinks about that.
+"""
+
+from typing import Any
+
+import typer.main
+
+from nestsim.cli.app import app
+
+SURFACE = {
+    "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
+    "run": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO..."],
+    "plan": ["--json", "--quiet", "-q", "SCENARIO"],
+    "topology": ["--json", "--output", "-o", "SCENARIO"],
+    "models": ["--json"],
+    "accelerators": ["--json"],
+    "schema": [],
+}
+
+
+def words(command: Any) -> list[str]:
+    """Return the options and arguments of a command."""
+    found = []
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            found += [*parameter.opts, *parameter.secondary_opts]
+        else:
+            found.append(parameter.metavar + ("..." if parameter.nargs == -1 else ""))
+    return sorted(found)
+
+
+def test_every_command_and_option_is_listed_here() -> None:
+    group = typer.main.get_command(app)
+    surface = {"": words(group)}
+    surface |= {name: words(one) for name, one in group.commands.items()}  # type: ignore[attr-defined]
+    surface[""] = sorted({*surface[""], "-h", "--help"})
+    assert surface == SURFACE
