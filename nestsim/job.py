@@ -84,6 +84,10 @@ class JobResult:
     shortfall: str
     """Why nothing fits, in one sentence; empty if something does."""
 
+    max_trace_events: int = 100_000
+    """The most events that an exported trace may hold: keeps it small enough for a
+    browser."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCandidate:
@@ -180,6 +184,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
         lower_bound=found.lower_bound,
         search_statistics=found.statistics,
         shortfall=found.shortfall,
+        max_trace_events=scenario.simulation.trace_events,
     )
 
 

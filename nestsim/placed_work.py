@@ -95,12 +95,12 @@ def _folded(priced: PricedPlan) -> tuple[str, ...]:
     sentences = []
     if priced.plan.parallel.tensor_model_parallel_size > 1:
         sentences.append(
-            "tensor-parallel collectives are part of the stage times, priced with all "
-            "groups active at once"
+            "Tensor-parallel collectives are part of the stage times, priced with all "
+            "groups active at once."
         )
     if any(stage.parts["zero gathers"] > 0 for stage in priced.stages):
         sentences.append(
-            "what ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
-            "times, not hidden behind compute"
+            "What ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
+            "times, not hidden behind compute."
         )
     return tuple(sentences)

@@ -1,0 +1,222 @@
+"""What the figures of memory, links and the gap show: arrays and words."""
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.report.statistics import (
+    hottest_first,
+    link_name,
+    link_utilisation,
+)
+from nestsim.report.wording import (
+    percent,
+    signed_percent,
+    size_of_limit,
+    without_rounding,
+)
+from nestsim.simulator.work import (
+    MemoryTimeline,
+    Replay,
+)
+from topologies.network import Network
+
+if TYPE_CHECKING:
+    from nestsim.job import Candidate
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_CHANGES_PER_MICROBATCH = 5
+"""At most four allocations and releases, so that an interval holds a whole period."""
+
+
+class LinkRows(NamedTuple):
+    """Utilisation of some links over time."""
+
+    names: tuple[str, ...]
+    levels: tuple[str, ...]
+    """Of each row, its level."""
+    bin_edges: FloatArray
+    """Shape ``(K + 1,)`` [s]."""
+    utilisation: FloatArray
+    """Of the capacity, shape ``(rows, K)``."""
+
+
+class Step(NamedTuple):
+    """One bar of a waterfall."""
+
+    name: str
+    start: float
+    """Where the bar begins [s]."""
+    length: float
+    """Signed [s]."""
+
+
+def memory_steps(
+    timeline: MemoryTimeline, total: float, most: int = 800
+) -> tuple[FloatArray, FloatArray]:
+    """Return the corners of a step function of the memory held.
+
+    With more than ``most`` changes the result has equal intervals, about one a
+    microbatch, each with the highest value that was held in it: peaks are never lost.
+
+    Parameters
+    ----------
+    timeline
+        Memory of one device.
+    total
+        End of the step; the last value is held until then [s].
+    most
+        Changes that can be told apart in a figure.
+
+    Returns
+    -------
+    tuple[FloatArray, FloatArray]
+        Moments [s], shape ``(n,)``, and the bytes held from each on, shape ``(n,)``;
+        the last moment is ``total``.
+    """
+    times, values = np.array(timeline.times), np.array(timeline.total)
+    if times.size <= most:
+        return np.append(times, total), np.append(values, values[-1])
+    num_intervals = times.size // _CHANGES_PER_MICROBATCH
+    edges = np.linspace(times[0], total, num_intervals + 1)
+    # What is held when an interval begins counts in it, hence the value before it.
+    before = np.searchsorted(times, edges[:-1], side="right") - 1
+    after = np.maximum(np.searchsorted(times, edges[1:], side="left"), before + 1)
+    highest = np.array([values[a:b].max() for a, b in zip(before, after, strict=True)])
+    return edges, np.append(highest, highest[-1])
+
+
+def fullest_stage(replay: Replay) -> int:
+    """Return the stage with the highest peak, the first one of equals."""
+    peaks = [timeline.peak for timeline in replay.memory]
+    return peaks.index(max(peaks))
+
+
+def memory_parts(replay: Replay) -> dict[str, FloatArray]:
+    """Return what each stage's peak is made of: part -> shape ``(p,)`` [byte].
+
+    Parts that are nowhere more than 0 are left out.
+    """
+    names = dict.fromkeys(name for t in replay.memory for name in t.peak_parts)
+    parts = {
+        name: np.array([t.peak_parts.get(name, 0.0) for t in replay.memory])
+        for name in names
+    }
+    return {name: values for name, values in parts.items() if values.max() > 0}
+
+
+def memory_title(candidate: "Candidate", device_memory: float) -> str:
+    """Say which stage is the fullest and whether it fits."""
+    replay = candidate.replay
+    stage = fullest_stage(replay)
+    peak = replay.memory[stage].peak
+    fits = candidate.verdict.kind != "infeasible"
+    finding = "is the fullest" if fits else "does not fit"
+    return f"Stage {stage} {finding}: {size_of_limit(peak, device_memory)}"
+
+
+def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
+    """Return the hottest links of each level over time, outermost level first.
+
+    Every level that carried anything gets an equal share of the rows; what a level
+    with few links leaves over goes to the hottest of the others.
+    """
+    links = replay.links
+    mean = link_utilisation(replay, network)[links.link_ids]
+    level = network.links.level[links.link_ids]
+    order = hottest_first(mean)
+    used = np.unique(level)
+    share = most // used.size if used.size else 0
+    first = [row for n in used for row in order[level[order] == n][:share]]
+    rest = order[~np.isin(order, first)].tolist()
+    rows = np.array(sorted(first + rest[: most - len(first)]), dtype=np.int64)
+    rows = rows[hottest_first(mean[rows])]
+    rows = rows[np.argsort(-level[rows], kind="stable")]
+    ids = links.link_ids[rows]
+    return LinkRows(
+        names=tuple(link_name(network, int(link)) for link in ids),
+        levels=tuple(network.levels[int(n)].name for n in network.links.level[ids]),
+        bin_edges=links.bin_edges,
+        utilisation=links.rates[rows] / network.links.bandwidth[ids][:, None],
+    )
+
+
+def level_rows(replay: Replay, network: Network) -> LinkRows:
+    """Return each level's mean over the links in use, outermost level first."""
+    links = replay.links
+    level = network.links.level[links.link_ids]
+    bandwidth = network.links.bandwidth[links.link_ids]
+    used = np.unique(level)[::-1]
+    means = [
+        links.rates[level == n].sum(axis=0) / bandwidth[level == n].sum() for n in used
+    ]
+    names = tuple(network.levels[int(n)].name for n in used)
+    shape = (len(used), links.bin_edges.size - 1)
+    return LinkRows(names, names, links.bin_edges, np.array(means).reshape(shape))
+
+
+def links_title(replay: Replay, network: Network) -> str:
+    """Say which link is the hottest, and how hot."""
+    utilisation = link_utilisation(replay, network)
+    if not utilisation.size or not utilisation.max() > 0:
+        return "No link carried anything"
+    hottest = int(hottest_first(utilisation)[0])
+    row = int(np.flatnonzero(replay.links.link_ids == hottest)[0])
+    highest = replay.links.rates[row].max() / network.links.bandwidth[hottest]
+    return (
+        f"The hottest link, {link_name(network, hottest)}, is used to "
+        f"{percent(float(utilisation[hottest]))} over the step, "
+        f"at its busiest to {percent(min(float(highest), 1.0))}"
+    )
+
+
+def waterfall(candidate: "Candidate") -> tuple[Step, ...]:
+    """Return the planned time by cause, one bar after the other.
+
+    Causes without a share are left out; what the causes leave unexplained, beyond
+    rounding, is shown as ``"other"``.
+    """
+    steps, reached = [], 0.0
+    planned = candidate.priced.iteration_time
+    terms = dict(candidate.priced.terms)
+    other = planned - math.fsum(terms.values())
+    if abs(other) > 1e-6 * planned:
+        terms["other"] = other
+    for name, seconds in terms.items():
+        if seconds:
+            steps.append(Step(name, reached, seconds))
+            reached += seconds
+    return tuple(steps)
+
+
+def gap_steps(candidate: "Candidate") -> tuple[Step, ...]:
+    """Return simulated minus planned time by cause, one bar after the other."""
+    steps, reached = [], 0.0
+    planned = candidate.planned.iteration_time
+    for name, exact in candidate.verdict.gap.terms.items():
+        seconds = without_rounding(exact, planned)
+        steps.append(Step(name, reached, seconds))
+        reached += seconds
+    return tuple(steps)
+
+
+def gap_title(candidate: "Candidate") -> str:
+    """Say how far the replay is from the plan, and the largest cause."""
+    planned = candidate.planned.iteration_time
+    gap = candidate.verdict.gap
+    share = gap.total / planned if planned else math.nan
+    if abs(share) < 5e-4:
+        return "The replay takes as long as planned, within 0.1 %"
+    how = f"{percent(abs(share))} {'longer' if gap.total > 0 else 'shorter'}"
+    causes = {
+        name: seconds for name, seconds in gap.terms.items() if seconds * gap.total > 0
+    }
+    if not causes:
+        return f"The replay takes {how} than planned"
+    cause = max(causes, key=lambda name: abs(causes[name]))
+    part = signed_percent(causes[cause] / planned)
+    return f"The replay takes {how} than planned; the largest cause is {cause} ({part})"

@@ -1,0 +1,214 @@
+"""Figures of a replay: timeline, memory, links, and planned beside simulated.
+
+The only module that imports seaborn; it and matplotlib are imported when a figure is
+drawn. Figures are drawn with the Agg canvas, without pyplot and whatever the user's
+matplotlibrc says, and their files hold no date and no version: the same result gives
+the same bytes. Colours are those of seaborn's colour-blind palette.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.report.figure_data import (
+    gap_steps,
+    gap_title,
+    level_rows,
+    link_rows,
+    links_title,
+    memory_title,
+    waterfall,
+)
+from nestsim.report.panels import (
+    GIB,
+    INK,
+    Colours,
+    draw_candidates,
+    draw_causes,
+    draw_heat,
+    draw_level_means,
+    draw_memory_lines,
+    draw_memory_parts,
+    draw_planned,
+)
+from nestsim.report.timeline_data import (
+    timeline_bars,
+    timeline_title,
+    timeline_windows,
+)
+from nestsim.report.timeline_panels import draw_bars, draw_legend
+from nestsim.report.wording import plan_label
+from topologies.network import Network
+from topologies.units import format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from nestsim.job import Candidate
+
+_WIDTH, _HEIGHT, _DPI = 16.0, 9.0, 100
+
+
+@contextmanager
+def _figure(
+    title: str, subtitle: str, height: float = _HEIGHT
+) -> Iterator[tuple["Figure", Colours]]:
+    """Give an empty figure with a headline, in our style and nobody else's."""
+    import matplotlib as mpl
+    import seaborn as sns
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(sns.axes_style("ticks"))
+        mpl.rcParams.update(sns.plotting_context("notebook", font_scale=1.1))
+        figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
+        FigureCanvasAgg(figure)
+        head: dict[str, Any] = {"va": "top", "parse_math": False}
+        figure.text(0.012, 1 - 0.2 / height, title, size=18, weight="bold", **head)
+        figure.text(0.012, 1 - 0.58 / height, subtitle, size=13, color=INK, **head)
+        colours = Colours(
+            distinct=tuple(sns.color_palette("colorblind")),
+            ordered=sns.color_palette("viridis", as_cmap=True),
+            heat=sns.color_palette("rocket_r", as_cmap=True),
+        )
+        yield figure, colours
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def draw_timeline(candidate: "Candidate", path: Path) -> None:
+    """Draw what the first replica does: one row a stage, the first stage on top.
+
+    A step too dense to read gets a second row of panels with its two ends enlarged.
+    """
+    replay = candidate.replay
+    bars, windows = timeline_bars(replay), timeline_windows(replay)
+    num_stages = len(replay.memory)
+    zooms = windows[1:]
+    # Inches: headline and legend 2.55, between the rows of panels 1.1, a stage 0.9.
+    rest = 3.65 if zooms else 2.55
+    panels = min(max(0.9 * num_stages * (2 if zooms else 1), 1.4), _HEIGHT - rest)
+    height = rest + panels
+    subtitle = f"{plan_label(candidate.priced.plan)}: replica 0; numbers: microbatches"
+    with _figure(timeline_title(replay), subtitle, height) as (figure, colours):
+        grid = figure.add_gridspec(
+            2 if zooms else 1,
+            max(len(zooms), 1),
+            left=0.055,
+            right=0.985,
+            top=1 - 1.3 / height,
+            bottom=1.25 / height,
+            hspace=1.1 / (panels / 2),
+            wspace=0.04,
+            height_ratios=(1, 1.3) if zooms else None,
+        )
+        draw_bars(figure.add_subplot(grid[0, :]), bars, windows[0], colours)
+        for column, window in enumerate(zooms):
+            axes = figure.add_subplot(grid[1, column])
+            draw_bars(axes, bars, window, colours)
+            axes.tick_params(axis="y", labelleft=column == 0)
+        draw_legend(figure, bars, colours)
+        _save(figure, path)
+
+
+def draw_memory(candidate: "Candidate", device_memory: float, path: Path) -> None:
+    """Draw each stage's memory over the step, and what its peak is made of."""
+    replay = candidate.replay
+    subtitle = f"{plan_label(candidate.priced.plan)}: one device of each stage"
+    with _figure(memory_title(candidate, device_memory), subtitle) as (figure, colours):
+        grid = figure.add_gridspec(
+            1,
+            2,
+            left=0.055,
+            right=0.985,
+            top=0.84,
+            bottom=0.17,
+            wspace=0.16,
+            width_ratios=(1.7, 1),
+        )
+        over_time = figure.add_subplot(grid[0])
+        peaks = figure.add_subplot(grid[1])
+        limit = device_memory / GIB
+        highest = max(limit, *(timeline.peak / GIB for timeline in replay.memory))
+        style: dict[str, Any] = {"color": INK, "linestyle": (0, (5, 3)), "zorder": 4}
+        over_time.axhline(limit, label=f"device memory {limit:.4g} GiB", **style)
+        peaks.axvline(limit, **style)
+        draw_memory_lines(over_time, replay, colours)
+        draw_memory_parts(peaks, replay, colours)
+        over_time.set_ylim(0, 1.08 * highest)
+        peaks.set_xlim(0, 1.12 * highest)
+        _save(figure, path)
+
+
+def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
+    """Draw the hottest links' utilisation over the step, and each level's mean."""
+    replay = candidate.replay
+    rows, levels = link_rows(replay, network), level_rows(replay, network)
+    subtitle = (
+        f"{plan_label(candidate.priced.plan)}: hottest links of each level, "
+        "share of capacity in use"
+    )
+    with _figure(links_title(replay, network), subtitle) as (figure, colours):
+        if not rows.names:
+            words = "Nothing was sent over the network in this step."
+            figure.text(0.5, 0.45, words, size=16, ha="center", color=INK)
+            _save(figure, path)
+            return
+        # At this size a letter is about half a percent of the width.
+        left = 0.03 + 0.0049 * max(len(name) for name in rows.names)
+        grid = figure.add_gridspec(
+            2,
+            2,
+            left=min(left, 0.35),
+            right=0.94,
+            top=0.87,
+            bottom=0.085,
+            height_ratios=(2.2, 1),
+            width_ratios=(60, 1),
+            hspace=0.12,
+            wspace=0.03,
+        )
+        heat = figure.add_subplot(grid[0, 0])
+        mesh = draw_heat(heat, rows, colours)
+        figure.colorbar(
+            mesh,
+            cax=figure.add_subplot(grid[0, 1]),
+            ticks=(0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
+            format=lambda share, _: f"{100 * share:.0f} %",
+        )
+        means = figure.add_subplot(grid[1, 0], sharex=heat)
+        draw_level_means(means, levels, colours)
+        _save(figure, path)
+
+
+def draw_gap(
+    candidate: "Candidate", candidates: Sequence["Candidate"], path: Path
+) -> None:
+    """Draw the planned time by cause, the gap by cause, and all replayed plans."""
+    subtitle = (
+        f"{plan_label(candidate.priced.plan)}: planned "
+        f"{format_duration(candidate.planned.iteration_time)}, simulated "
+        f"{format_duration(candidate.simulated.iteration_time)}"
+    )
+    with _figure(gap_title(candidate), subtitle) as (figure, colours):
+        steps, causes = waterfall(candidate), gap_steps(candidate)
+        grid = figure.add_gridspec(
+            2,
+            2,
+            left=0.115,
+            right=0.985,
+            top=0.84,
+            bottom=0.13,
+            wspace=0.5,
+            hspace=0.36,
+            height_ratios=(len(steps) + 2, len(causes) + 1),
+        )
+        draw_planned(figure.add_subplot(grid[0, 0]), candidate, steps, colours)
+        draw_causes(figure.add_subplot(grid[1, 0]), causes, colours)
+        draw_candidates(figure.add_subplot(grid[:, 1]), candidate, candidates, colours)
+        _save(figure, path)

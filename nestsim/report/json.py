@@ -1,0 +1,291 @@
+"""Results as JSON: stable keys, SI units, no time stamps, the same bytes every time.
+
+Times are in seconds, sizes in bytes, rates per second; a number that does not exist
+(infinite, not a number) is ``null``.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nestsim.report.statistics import (
+    Breakdown,
+    bubble_fraction,
+    hottest_links,
+    level_uses,
+    mean_breakdown,
+    stage_breakdowns,
+)
+from planner.objective import PricedPlan
+from topologies.network import Network
+
+if TYPE_CHECKING:
+    from nestsim.job import (
+        Candidate,
+        JobResult,
+        PlannedCandidate,
+        PlanResult,
+        Throughput,
+    )
+
+_LINE_LENGTH = 100
+
+
+def dump_json(data: object) -> str:
+    r"""Write plain values as JSON text that ends in a newline.
+
+    Keys keep their order, objects and lists that fit on a line of 100 characters take
+    one, and long lists of numbers are filled line by line.
+
+    Examples
+    --------
+    >>> dump_json({"devices": [0, 1], "lower_bound_s": float("inf")})
+    '{"devices": [0, 1], "lower_bound_s": null}\n'
+    """
+    return _layout(_plain(data), indent="") + "\n"
+
+
+def reported_candidate(result: "JobResult") -> "Candidate | None":
+    """Return the chosen candidate, the fastest if none is confirmed, None if none."""
+    if result.chosen is not None:
+        return result.candidates[result.chosen]
+    return result.candidates[0] if result.candidates else None
+
+
+def optimality_gap(iteration_time: float, lower_bound: float) -> float:
+    """Return how far above the lower bound a time is, relative to the bound.
+
+    NaN where there is no bound.
+    """
+    if not (math.isfinite(lower_bound) and lower_bound > 0):
+        return math.nan
+    return iteration_time / lower_bound - 1.0
+
+
+def job_json(result: "JobResult") -> dict[str, Any]:
+    """Return everything that `nestsim run` found, for programs."""
+    best = reported_candidate(result)
+    report: dict[str, Any] = {
+        "scenario": result.scenario_name,
+        "verdict": best.verdict.kind if best else "infeasible",
+        "reason": best.verdict.reason if best else result.shortfall,
+        "confirmed": result.chosen is not None,
+        "planner_rank": best.rank if best else None,
+        "plan": best.priced.plan.to_json() if best else None,
+        "planned": _planned(best) if best else None,
+        "simulated": _simulated(best, result.network) if best else None,
+        "gap": _gap(best) if best else None,
+        "lower_bound_s": result.lower_bound,
+        "optimality_gap": optimality_gap(
+            best.priced.iteration_time if best else math.nan, result.lower_bound
+        ),
+        "device_memory_bytes": result.device_memory,
+        "candidates": [_replayed_row(candidate) for candidate in result.candidates],
+        "search": dict(result.search_statistics),
+    }
+    plain: dict[str, Any] = _plain(report)
+    return plain
+
+
+def plan_json(result: "PlanResult") -> dict[str, Any]:
+    """Return the k best plans of `nestsim plan`, for programs."""
+    report: dict[str, Any] = {
+        "scenario": result.scenario_name,
+        "plans": [
+            {
+                "planner_rank": candidate.rank,
+                "plan": candidate.priced.plan.to_json(),
+                "planned": _planned(candidate),
+                "optimality_gap": optimality_gap(
+                    candidate.priced.iteration_time, result.lower_bound
+                ),
+            }
+            for candidate in result.candidates
+        ],
+        "reason": result.shortfall or None,
+        "lower_bound_s": result.lower_bound,
+        "device_memory_bytes": result.device_memory,
+        "search": dict(result.search_statistics),
+    }
+    plain: dict[str, Any] = _plain(report)
+    return plain
+
+
+def _throughput(throughput: "Throughput") -> dict[str, Any]:
+    return {
+        "iteration_time_s": throughput.iteration_time,
+        "tokens_per_s": throughput.tokens_per_second,
+        "tokens_per_s_per_device": throughput.tokens_per_second_per_device,
+        "tflops_per_device": throughput.flops_per_device / 1e12,
+        "mfu": throughput.mfu,
+        "peak_memory_bytes": throughput.peak_memory,
+    }
+
+
+def _planned(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+    priced = candidate.priced
+    return {
+        **_throughput(candidate.planned),
+        "timeline_time_s": priced.timeline_time,
+        "terms_s": dict(priced.terms),
+        "stages": _stage_costs(priced),
+    }
+
+
+def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "forward_s": cost.forward_time,
+            "backward_s": cost.backward_time,
+            "parts_s": dict(cost.parts),
+            "transfer_s": cost.transfer_time,
+            "boundary_bytes": cost.boundary_bytes,
+            "reduce_s": cost.reduce_time,
+            "tied_s": cost.tied_time,
+            "optimizer_s": cost.optimizer_time,
+            "gather_s": cost.gather_time,
+            "memory_bytes": dict(cost.memory),
+        }
+        for cost in priced.stages
+    ]
+
+
+def _simulated(candidate: "Candidate", network: Network) -> dict[str, Any]:
+    replay = candidate.replay
+    rows = stage_breakdowns(replay)
+    return {
+        **_throughput(candidate.simulated),
+        "pipeline_time_s": replay.pipeline_time,
+        "bubble_fraction": bubble_fraction(replay),
+        "breakdown_s": {
+            **_breakdown(mean_breakdown(rows)),
+            "stages": [_breakdown(row) for row in rows],
+        },
+        "memory": [
+            {
+                "peak_bytes": timeline.peak,
+                "peak_time_s": timeline.peak_time,
+                "parts_bytes": dict(timeline.peak_parts),
+            }
+            for timeline in replay.memory
+        ],
+        "levels": [use._asdict() for use in level_uses(replay, network)],
+        "hottest_links": [link._asdict() for link in hottest_links(replay, network)],
+        "folding": list(replay.folded),
+        "events": replay.num_events,
+    }
+
+
+def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
+    return breakdown._asdict()
+
+
+def _gap(candidate: "Candidate") -> dict[str, Any]:
+    gap = candidate.verdict.gap
+    return {"total_s": gap.total, "terms": dict(gap.terms)}
+
+
+def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
+    plan = candidate.priced.plan
+    return {
+        "planner_rank": candidate.rank,
+        "parallel": plan.to_json()["parallel"],
+        "micro_batch_size": plan.micro_batch_size,
+        "placement": plan.placement,
+        "planned_iteration_time_s": candidate.planned.iteration_time,
+        "simulated_iteration_time_s": candidate.simulated.iteration_time,
+        "planned_peak_memory_bytes": candidate.planned.peak_memory,
+        "simulated_peak_memory_bytes": candidate.simulated.peak_memory,
+        "verdict": candidate.verdict.kind,
+        "reason": candidate.verdict.reason,
+    }
+
+
+def topology_json(network: Network) -> dict[str, Any]:
+    """Return what a network is made of, for programs."""
+    report = {
+        "kind": network.kind,
+        "num_devices": network.num_devices,
+        "num_vertices": len(network.vertex_names),
+        "num_links": len(network.links),
+        "bisection_bandwidth_bytes_per_s": network.bisection_bandwidth(),
+        "block_sizes": list(network.block_sizes),
+        "levels": [
+            {
+                "name": level.name,
+                "block_size": level.block_size,
+                "num_blocks": level.num_blocks,
+                "bandwidth_bytes_per_s": level.bandwidth,
+                "latency_s": level.latency,
+                "uplink_bandwidth_bytes_per_s": level.uplink_bandwidth,
+                "oversubscription": level.oversubscription,
+            }
+            for level in network.levels
+        ],
+        "tiers": [
+            {
+                "name": tier.name,
+                "num_blocks": tier.num_blocks,
+                "block_size": tier.block_size,
+                "num_links": tier.num_links,
+                "link_bandwidth_bytes_per_s": tier.link_bandwidth,
+                "num_uplinks": tier.num_uplinks,
+                "uplink_bandwidth_bytes_per_s": tier.uplink_bandwidth,
+                "oversubscription": tier.oversubscription,
+            }
+            for tier in network.tiers()
+        ],
+    }
+    plain: dict[str, Any] = _plain(report)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Return plain JSON values: no numpy, no tuples, no NaN or infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _layout(value: Any, indent: str, used: int = 0) -> str:
+    """Write one value; ``used`` characters of its first line are taken already."""
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if used + len(line) <= _LINE_LENGTH or not isinstance(value, dict | list):
+        return line
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        keys = (f"{deeper}{json.dumps(key, ensure_ascii=False)}: " for key in value)
+        items = (
+            key + _layout(item, deeper, len(key) + 1)
+            for key, item in zip(keys, value.values(), strict=True)
+        )
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    if any(isinstance(item, dict | list) for item in value):
+        rows = (deeper + _layout(item, deeper, len(deeper) + 1) for item in value)
+        body = ",\n".join(rows)
+    else:
+        body = _filled([json.dumps(item, ensure_ascii=False) for item in value], deeper)
+    return f"[\n{body}\n{indent}]"
+
+
+def _filled(items: list[str], indent: str) -> str:
+    """Return items separated by commas, as many on a line as fit."""
+    lines, line = [], indent + items[0]
+    for item in items[1:]:
+        if len(line) + len(item) + 3 > _LINE_LENGTH:
+            lines.append(line + ",")
+            line = indent + item
+        else:
+            line += ", " + item
+    return "\n".join([*lines, line])

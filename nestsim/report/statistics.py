@@ -1,0 +1,232 @@
+"""Quantities derived from a replay: where the time went, and which links were busy.
+
+Letters: ``p`` stages, ``d`` replicas, ``E`` links, ``T`` the iteration time. An actor
+is one stage of one replica. All functions are pure and deterministic; ties go to the
+lower index.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, Replay
+from topologies.network import Network
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+COLLECTIVE_KINDS = ("reduce", "gather", "tied")
+"""The members of `TRANSFER_KINDS` that are collectives."""
+
+
+class Breakdown(NamedTuple):
+    """How a device of one stage spends the iteration; the parts add up to it [s]."""
+
+    forward: float
+    backward: float
+    waiting: float
+    """Neither computing nor inside a collective: the bubble, and waiting for
+    messages and for the slowest stage at the end [s]."""
+    synchronisation: float
+    """Inside a collective of its stage while nothing is computed [s]."""
+    optimizer: float
+
+
+class HotLink(NamedTuple):
+    """One link and what it carried."""
+
+    link: int
+    name: str
+    """``"vertex -> vertex"``."""
+    level: str
+    num_bytes: float
+    """[byte]"""
+    utilisation: float
+    """Of what it could have carried in the whole iteration."""
+
+
+class LevelUse(NamedTuple):
+    """The links of one level that carried anything."""
+
+    name: str
+    num_links: int
+    num_used: int
+    num_bytes: float
+    """Carried by all of them [byte]."""
+    mean_utilisation: float
+    """Bytes carried over bytes that the used links could have carried."""
+    max_utilisation: float
+
+
+def bubble_fraction(replay: Replay) -> float:
+    """Return the share of device time without compute until the last backward ends.
+
+    The mean over the plan's devices; idle devices of the cluster don't count. Equal
+    stages without communication give ``(p - 1) / (m + p - 1)``: Narayanan et al.,
+    "Efficient Large-Scale Language Model Training", SC'21, section 2.2.1, there
+    relative to the ideal time, here to the whole.
+    """
+    if replay.pipeline_time <= 0:
+        return 0.0
+    spans = replay.spans
+    inside = np.minimum(spans.end, replay.pipeline_time) - spans.start
+    busy = float(np.maximum(inside, 0.0).sum())
+    return 1.0 - busy / (replay.pipeline_time * _num_actors(replay))
+
+
+def stage_breakdowns(replay: Replay) -> tuple[Breakdown, ...]:
+    """Return how each stage spends the iteration, as means over its replicas [s]."""
+    return tuple(_stage_breakdown(replay, stage) for stage in range(len(replay.memory)))
+
+
+def mean_breakdown(breakdowns: tuple[Breakdown, ...]) -> Breakdown:
+    """Return the mean over stages, which have equally many devices [s]."""
+    means = np.array(breakdowns, dtype=np.float64).mean(axis=0)
+    return Breakdown(*(float(mean) for mean in means))
+
+
+def link_utilisation(replay: Replay, network: Network) -> FloatArray:
+    """Return each link's bytes over ``bandwidth * T``, shape ``(E,)``."""
+    if replay.iteration_time <= 0:
+        return np.zeros(len(network.links))
+    utilisation: FloatArray = replay.links.num_bytes / (
+        network.links.bandwidth * replay.iteration_time
+    )
+    return utilisation
+
+
+def hottest_first(utilisation: FloatArray) -> IntArray:
+    """Return the order of links from the most to the least used, ties by number.
+
+    Differences below 1e-9 of the capacity are rounding, and count as ties.
+    """
+    return np.argsort(-np.round(utilisation, 9), kind="stable")
+
+
+def link_name(network: Network, link: int) -> str:
+    """Return ``"vertex -> vertex"`` of a link."""
+    source, target = network.links.source[link], network.links.target[link]
+    return f"{network.vertex_names[source]} -> {network.vertex_names[target]}"
+
+
+def hottest_links(
+    replay: Replay, network: Network, count: int = 10
+) -> tuple[HotLink, ...]:
+    """Return the links that were used most, relative to their capacity, hottest first.
+
+    Links that carried nothing are left out.
+    """
+    utilisation = link_utilisation(replay, network)
+    order = hottest_first(utilisation)[:count]
+    return tuple(
+        HotLink(
+            link=int(link),
+            name=link_name(network, int(link)),
+            level=network.levels[int(network.links.level[link])].name,
+            num_bytes=float(replay.links.num_bytes[link]),
+            utilisation=float(utilisation[link]),
+        )
+        for link in order
+        if utilisation[link] > 0
+    )
+
+
+def level_uses(replay: Replay, network: Network) -> tuple[LevelUse, ...]:
+    """Return the traffic of each level that carried anything, innermost first."""
+    utilisation = link_utilisation(replay, network)
+    uses = []
+    for number, level in enumerate(network.levels):
+        of_level = network.links.level == number
+        used = of_level & (replay.links.num_bytes > 0)
+        if not used.any():
+            continue
+        carried = float(replay.links.num_bytes[used].sum())
+        capacity = float(network.links.bandwidth[used].sum()) * replay.iteration_time
+        uses.append(
+            LevelUse(
+                name=level.name,
+                num_links=int(of_level.sum()),
+                num_used=int(used.sum()),
+                num_bytes=carried,
+                mean_utilisation=carried / capacity,
+                max_utilisation=float(utilisation[used].max()),
+            )
+        )
+    return tuple(uses)
+
+
+def union_length(start: FloatArray, end: FloatArray) -> float:
+    """Return the length of the union of closed intervals.
+
+    Sorted by start, interval ``k`` adds what reaches beyond all earlier ones:
+    ``max(end_k - max(start_k, max over i < k of end_i), 0)``. O(n log n).
+
+    Parameters
+    ----------
+    start, end
+        Shape ``(n,)``, ``start <= end`` [s].
+    """
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    covered = np.concatenate(([-np.inf], np.maximum.accumulate(end)))[:-1]
+    return float(np.maximum(end - np.maximum(start, covered), 0.0).sum())
+
+
+def collective_rows(replay: Replay, stage: int) -> NDArray[np.bool_]:
+    """Mark the transfers that are collectives of a stage, shape ``(n,)``.
+
+    The collective of a tied embedding belongs to the first and to the last stage.
+    """
+    transfers = replay.transfers
+    kinds = [TRANSFER_KINDS.index(kind) for kind in COLLECTIVE_KINDS]
+    rows: NDArray[np.bool_] = np.isin(transfers.kind, kinds) & (
+        transfers.stage == stage
+    )
+    if stage in (0, len(replay.memory) - 1):
+        rows |= transfers.kind == TRANSFER_KINDS.index("tied")
+    return rows
+
+
+def _num_actors(replay: Replay) -> int:
+    """Count the (stage, replica) pairs that computed anything."""
+    spans = replay.spans
+    num_replicas = int(spans.replica.max(initial=0)) + 1
+    return int(np.unique(spans.stage * num_replicas + spans.replica).size)
+
+
+def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
+    spans = replay.spans
+    own = spans.stage == stage
+    replicas, kinds = spans.replica[own], spans.kind[own]
+    start, end = spans.start[own], spans.end[own]
+    collective = collective_rows(replay, stage)
+    together = replay.transfers.start[collective], replay.transfers.end[collective]
+    names = np.unique(replicas)
+    exposed = 0.0
+    for replica in names:
+        rows = replicas == replica
+        exposed += _exposed(together, (start[rows], end[rows]))
+    count = max(len(names), 1)
+    busy = np.bincount(kinds, weights=end - start, minlength=len(SPAN_KINDS)) / count
+    synchronisation = exposed / count
+    waiting = replay.iteration_time - float(busy.sum()) - synchronisation
+    return Breakdown(
+        forward=float(busy[SPAN_KINDS.index("forward")]),
+        backward=float(busy[SPAN_KINDS.index("backward")]),
+        waiting=max(waiting, 0.0),
+        synchronisation=synchronisation,
+        optimizer=float(busy[SPAN_KINDS.index("optimizer")]),
+    )
+
+
+def _exposed(
+    inner: tuple[FloatArray, FloatArray], cover: tuple[FloatArray, FloatArray]
+) -> float:
+    """Return the length of the union of ``inner`` that ``cover`` does not hide."""
+    if inner[0].size == 0:
+        return 0.0
+    both = union_length(
+        np.concatenate((inner[0], cover[0])), np.concatenate((inner[1], cover[1]))
+    )
+    return max(both - union_length(*cover), 0.0)

@@ -1,0 +1,261 @@
+"""The tables of the text report, as rich renderables that stay whole in a pipe.
+
+Cells are `rich.text.Text`, never markup: names of scenarios, layers and switches may
+contain brackets. Columns of numbers never wrap; those of words fold.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.report.statistics import HotLink, LevelUse, stage_breakdowns
+from nestsim.report.wording import (
+    device_ranges,
+    difference,
+    layer_span,
+    number,
+    percent,
+    plan_label,
+    recompute_label,
+    signed_duration,
+    signed_percent,
+    size_of_limit,
+    stage_devices,
+    without_rounding,
+    zero_label,
+)
+from planner.objective import PricedPlan
+from planner.plan import Plan
+from topologies.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from nestsim.job import Candidate, PlannedCandidate, Throughput
+
+VERDICT_STYLES: Mapping[str, str] = {
+    "confirmed": "bold green",
+    "slower": "bold yellow",
+    "infeasible": "bold red",
+}
+"""Verdict -> style; the word says the same without colour."""
+
+_MIN_WIDTHS: Mapping[str, int] = {"Layers": 12, "Plan": 16, "Saving": 9}
+"""Columns of words that must not become narrower than their longest word."""
+
+
+def new_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table; columns in ``numbers`` stand right and never wrap."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        is_number = column in numbers
+        table.add_column(
+            Text(column),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+            min_width=len(column) if is_number else _MIN_WIDTHS.get(column),
+        )
+    return table
+
+
+def add_row(table: Table, *cells: str, style: str = "") -> None:
+    """Add a row of plain text."""
+    table.add_row(*(Text(cell) for cell in cells), style=style)
+
+
+def facts(rows: Mapping[str, str]) -> Table:
+    """Return names and values, one pair a line."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(Text(f"  {name}"), Text(value))
+    return table
+
+
+def throughput_table(candidate: "Candidate", device_memory: float) -> Table:
+    """Return planned beside simulated."""
+    numbers = ("Planned", "Simulated", "Difference")
+    table = new_table("", *numbers, numbers=numbers)
+    planned, simulated = candidate.planned, candidate.simulated
+    for name, values in _throughput_rows(planned, simulated, device_memory):
+        add_row(table, name, *values)
+    return table
+
+
+def _throughput_rows(
+    planned: "Throughput", simulated: "Throughput", device_memory: float
+) -> list[tuple[str, tuple[str, str, str]]]:
+    def row(field: str, write: object, scale: float = 1.0) -> tuple[str, str, str]:
+        assert callable(write)
+        a, b = getattr(planned, field), getattr(simulated, field)
+        return write(a / scale), write(b / scale), signed_percent(difference(a, b))
+
+    def memory(used: float) -> str:
+        return size_of_limit(used, device_memory)
+
+    return [
+        ("Iteration time", row("iteration_time", format_duration)),
+        ("Tokens/s", row("tokens_per_second", number)),
+        ("Tokens/s/device", row("tokens_per_second_per_device", number)),
+        ("TFLOP/s/device", row("flops_per_device", number, 1e12)),
+        ("MFU", row("mfu", percent)),
+        ("Peak memory", row("peak_memory", memory)),
+    ]
+
+
+def gap_table(candidate: "Candidate") -> Table:
+    """Return the difference between plan and replay by cause."""
+    numbers = ("Time", "Of planned")
+    table = new_table("Cause", *numbers, numbers=numbers)
+    planned = candidate.planned.iteration_time
+    gap = candidate.verdict.gap
+    for cause, exact in (*gap.terms.items(), ("total", gap.total)):
+        if cause == "total":
+            table.add_section()
+        seconds = without_rounding(exact, planned)
+        share = seconds / planned if planned else math.nan
+        add_row(table, cause, signed_duration(seconds), signed_percent(share))
+    return table
+
+
+def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
+    """Return what each stage holds, how long it works and how full it gets."""
+    numbers = ("Stage", "Forward", "Backward", "Memory", "Busy")
+    plan = candidate.priced.plan
+    table = new_table(*_stage_columns(plan), *numbers[1:], numbers=numbers)
+    rows = stage_breakdowns(candidate.replay)
+    total = candidate.replay.iteration_time
+    stages = zip(candidate.priced.stages, rows, candidate.replay.memory, strict=True)
+    for index, (cost, row, memory) in enumerate(stages):
+        busy = row.forward + row.backward
+        add_row(
+            table,
+            *_stage_cells(plan, index, layer_names),
+            format_duration(cost.forward_time),
+            format_duration(cost.backward_time),
+            format_size(memory.peak),
+            percent(busy / total if total else math.nan),
+        )
+    return table
+
+
+def planned_stage_table(priced: PricedPlan, layer_names: Sequence[str]) -> Table:
+    """Return what each stage holds, and its planned times and memory."""
+    numbers = ("Stage", "Forward", "Backward", "Tail", "Memory")
+    table = new_table(*_stage_columns(priced.plan), *numbers[1:], numbers=numbers)
+    for index, cost in enumerate(priced.stages):
+        add_row(
+            table,
+            *_stage_cells(priced.plan, index, layer_names),
+            format_duration(cost.forward_time),
+            format_duration(cost.backward_time),
+            format_duration(cost.tail_time),
+            format_size(cost.peak_memory),
+        )
+    return table
+
+
+def _savings_differ(plan: Plan) -> bool:
+    """Return whether the stages save memory in different ways."""
+    return len({(stage.recompute, stage.zero_stage) for stage in plan.stages}) > 1
+
+
+def _stage_columns(plan: Plan) -> tuple[str, ...]:
+    columns = ("Stage", "Layers", "Devices")
+    return (*columns, "Saving") if _savings_differ(plan) else columns
+
+
+def _stage_cells(plan: Plan, index: int, layer_names: Sequence[str]) -> tuple[str, ...]:
+    """Return what `_stage_columns` announces for one stage."""
+    stage = plan.stages[index]
+    cells = (
+        str(index),
+        layer_span(layer_names, stage),
+        device_ranges(stage_devices(stage), most=2),
+    )
+    if not _savings_differ(plan):
+        return cells
+    parts = [recompute_label(stage.recompute)] if stage.recompute != "none" else []
+    parts += [zero_label(stage.zero_stage)] if stage.zero_stage else []
+    return (*cells, ", ".join(parts) or "none")
+
+
+def candidates_table(candidates: "Sequence[Candidate]", shown: int) -> Table:
+    """Return the replayed plans in re-ranked order, the one shown marked."""
+    numbers = ("Planned", "Simulated", "Differs", "Memory")
+    table = new_table(
+        "#", "Rank", "Plan", *numbers, "Verdict", numbers=("#", "Rank", *numbers)
+    )
+    for index, candidate in enumerate(candidates):
+        planned, simulated = candidate.planned, candidate.simulated
+        mark = " *" if index == shown else ""
+        add_row(
+            table,
+            str(index + 1),
+            str(candidate.rank),
+            plan_label(candidate.priced.plan),
+            format_duration(planned.iteration_time),
+            format_duration(simulated.iteration_time),
+            signed_percent(
+                difference(planned.iteration_time, simulated.iteration_time)
+            ),
+            format_size(simulated.peak_memory),
+            candidate.verdict.kind + mark,
+            style="bold" if index == shown else "",
+        )
+    table.columns[-1].no_wrap = True
+    return table
+
+
+def plans_table(candidates: "Sequence[PlannedCandidate]") -> Table:
+    """Return the k best plans of the search, best first."""
+    numbers = ("#", "Iteration", "Tokens/s", "MFU", "Memory")
+    table = new_table("#", "Plan", "Placement", *numbers[1:], numbers=numbers)
+    for candidate in candidates:
+        planned = candidate.planned
+        add_row(
+            table,
+            str(candidate.rank),
+            plan_label(candidate.priced.plan),
+            candidate.priced.plan.placement,
+            format_duration(planned.iteration_time),
+            number(planned.tokens_per_second),
+            percent(planned.mfu),
+            format_size(planned.peak_memory),
+        )
+    return table
+
+
+def links_table(links: Sequence[HotLink]) -> Table:
+    """Return the hottest links."""
+    numbers = ("Carried", "Use")
+    table = new_table("Link", "Level", *numbers, numbers=numbers)
+    for link in links:
+        add_row(
+            table,
+            link.name,
+            link.level,
+            format_size(link.num_bytes),
+            percent(link.utilisation),
+        )
+    return table
+
+
+def levels_table(uses: Sequence[LevelUse]) -> Table:
+    """Return the traffic of each level."""
+    numbers = ("Links used", "Carried", "Mean use", "Highest use")
+    table = new_table("Level", *numbers, numbers=numbers)
+    for use in uses:
+        add_row(
+            table,
+            use.name,
+            f"{number(use.num_used)} of {number(use.num_links)}",
+            format_size(use.num_bytes),
+            percent(use.mean_utilisation),
+            percent(use.max_utilisation),
+        )
+    return table

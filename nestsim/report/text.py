@@ -1,0 +1,293 @@
+"""Results as text, for a person at a terminal or reading a log.
+
+Nothing is said by colour alone, and nothing is cut off: the same report is readable
+at 80 columns, at 120, and in a file.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.report.json import optimality_gap, reported_candidate
+from nestsim.report.statistics import (
+    bubble_fraction,
+    hottest_links,
+    level_uses,
+    mean_breakdown,
+    stage_breakdowns,
+)
+from nestsim.report.tables import (
+    VERDICT_STYLES,
+    add_row,
+    candidates_table,
+    facts,
+    gap_table,
+    levels_table,
+    links_table,
+    new_table,
+    planned_stage_table,
+    plans_table,
+    stage_table,
+    throughput_table,
+)
+from nestsim.report.wording import (
+    VERDICT_WORDS,
+    number,
+    parallel_sentence,
+    percent,
+    plural,
+    recompute_label,
+    zero_label,
+)
+from planner.plan import Plan
+from topologies.accelerators import Accelerator
+from topologies.network import Level, Network, Tier
+from topologies.units import (
+    format_bandwidth,
+    format_duration,
+    format_rate,
+    format_size,
+)
+
+if TYPE_CHECKING:
+    from nestsim.job import Candidate, JobResult, PlanResult
+
+_NUM_LINKS = 5
+"""Rows of the table of hottest links; `result.json` has more."""
+
+
+def print_job(result: "JobResult", console: Console) -> None:
+    """Print what `nestsim run` found: verdict, plan, planned beside simulated, why."""
+    best = reported_candidate(result)
+    if best is None:
+        _print_shortfall(result, console)
+        return
+    plan = best.priced.plan
+    _print_headline(console, result, best)
+    _section(console, "Plan", _plan_facts(plan, result.network, best.rank))
+    _section(
+        console,
+        "Planned beside simulated",
+        throughput_table(best, result.device_memory),
+    )
+    _section(console, "Simulated minus planned, by cause", gap_table(best))
+    _section(console, "Stages", stage_table(best, result.layer_names))
+    _section(console, "Where the time goes", _time_facts(best))
+    _section(
+        console,
+        "Replayed plans, fastest first (Rank: the planner's; *: the plan above)",
+        candidates_table(result.candidates, result.chosen or 0),
+    )
+    _print_traffic(console, best, result.network)
+    _section(console, "How the replay was done", _sentences(best))
+    _section(console, "Search", _search_facts(result, best.priced.iteration_time))
+
+
+def print_plans(result: "PlanResult", console: Console) -> None:
+    """Print the k best plans of `nestsim plan` and the stages of the best one."""
+    if not result.candidates:
+        _print_shortfall(result, console)
+        return
+    best = result.candidates[0]
+    _print(
+        console,
+        Text(f"{plural(len(result.candidates), 'plan')}, not replayed", style="bold"),
+        f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}",
+    )
+    _section(console, "Plans, best first", plans_table(result.candidates))
+    _section(console, "The best plan", _plan_facts(best.priced.plan, result.network, 1))
+    _section(
+        console, "Its stages", planned_stage_table(best.priced, result.layer_names)
+    )
+    _section(
+        console,
+        "Its time, by cause",
+        _terms(best.priced.terms, best.priced.iteration_time),
+    )
+    _section(console, "Search", _search_facts(result, best.priced.iteration_time))
+
+
+def print_topology(
+    network: Network, accelerator: Accelerator | None, console: Console
+) -> None:
+    """Print what a network is made of: devices, tiers, speeds, bisection bandwidth."""
+    num_switches = len(network.vertex_names) - network.num_devices
+    counts = (
+        plural(network.num_devices, "device"),
+        plural(num_switches, "switch"),
+        plural(len(network.links), "directed link"),
+    )
+    _print(console, Text(network.kind, style="bold"), ", ".join(counts))
+    bisection = network.bisection_bandwidth()
+    per_device = format_bandwidth(2 * bisection / network.num_devices)
+    words = f"{format_bandwidth(bisection)} one way, {per_device} for each device"
+    console.print(Text(f"Bisection bandwidth {words} of a half"), highlight=False)
+    if accelerator is not None:
+        _section(console, "Device", facts(_accelerator_facts(accelerator)))
+    _section(console, "Tiers, from the inside out", _tiers(network.tiers()))
+    _section(console, "What two devices have between them", _levels(network.levels))
+
+
+def _print(console: Console, headline: Text, subject: str) -> None:
+    console.print(Text.assemble(headline, "  ", subject), highlight=False)
+
+
+def _section(console: Console, title: str, body: RenderableType) -> None:
+    console.print()
+    console.print(Text(title, style="bold underline"), highlight=False)
+    console.print(body, highlight=False)
+
+
+def _print_headline(console: Console, result: "JobResult", best: "Candidate") -> None:
+    kind = best.verdict.kind
+    simulated = best.simulated
+    _print(
+        console,
+        Text(VERDICT_WORDS[kind], style=VERDICT_STYLES[kind]),
+        f"{result.scenario_name}: {number(simulated.tokens_per_second)} tokens/s on "
+        f"{plural(result.network.num_devices, 'device')}, "
+        f"MFU {percent(simulated.mfu)}, "
+        f"{format_duration(simulated.iteration_time)} per iteration",
+    )
+    reason = best.verdict.reason
+    console.print(Text(f"{reason[:1].upper()}{reason[1:]}."), highlight=False)
+    if result.chosen is None:
+        console.print(
+            Text("No replayed plan was confirmed; the fastest one is shown."),
+            highlight=False,
+        )
+
+
+def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
+    _print(console, Text("NO PLAN FITS", style="bold red"), result.scenario_name)
+    console.print(Text(result.shortfall), highlight=False)
+    _section(console, "Search", _search_facts(result, None))
+
+
+def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
+    data = plan.to_json()
+    saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
+    return facts(
+        {
+            "parallelism": parallel_sentence(plan, network.num_devices),
+            "sequence parallel": "on" if plan.parallel.sequence_parallel else "off",
+            "micro batch": f"{plural(plan.micro_batch_size, 'sequence')}; "
+            f"{plural(plan.num_microbatches, 'microbatch')} per step and replica",
+            "memory saving": saving,
+            "schedule": plan.schedule,
+            "placement": f"{plan.placement} (innermost first)",
+            "collectives": f"gradients {plan.gradient_algorithm}, "
+            f"tensor {plan.tensor_algorithm}",
+            "planner's rank": number(rank),
+        }
+    )
+
+
+def _time_facts(candidate: "Candidate") -> Table:
+    mean = mean_breakdown(stage_breakdowns(candidate.replay))
+    total = candidate.replay.iteration_time
+    rows = {
+        name: f"{format_duration(seconds)} ({percent(seconds / total)})"
+        for name, seconds in mean._asdict().items()
+    }
+    rows["bubble"] = (
+        f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
+        "last backward pass has ended"
+    )
+    return facts(rows)
+
+
+def _print_traffic(console: Console, best: "Candidate", network: Network) -> None:
+    uses = level_uses(best.replay, network)
+    if not uses:
+        _section(console, "Links", Text("  no link carried anything"))
+        return
+    _section(console, "Links by level, over the iteration", levels_table(uses))
+    links = hottest_links(best.replay, network, _NUM_LINKS)
+    _section(console, "Hottest links", links_table(links))
+
+
+def _sentences(candidate: "Candidate") -> Table:
+    events = f"{plural(candidate.replay.num_events, 'event')} simulated"
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for sentence in (*candidate.replay.folded, events):
+        table.add_row(Text("  -"), Text(sentence))
+    return table
+
+
+def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> Table:
+    rows = {
+        name.replace("_", " "): number(count)
+        for name, count in result.search_statistics.items()
+    }
+    if math.isfinite(result.lower_bound) and result.lower_bound > 0:
+        gap = optimality_gap(best_time, result.lower_bound) if best_time else math.nan
+        rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
+        rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
+    return facts(rows)
+
+
+def _terms(terms: Mapping[str, float], total: float) -> Table:
+    numbers = ("Time", "Share")
+    table = new_table("Cause", *numbers, numbers=numbers)
+    for cause, seconds in terms.items():
+        if not seconds:
+            continue
+        share = seconds / total if total else math.nan
+        add_row(table, cause, format_duration(seconds), percent(share))
+    table.add_section()
+    add_row(table, "total", format_duration(total), percent(1.0))
+    return table
+
+
+def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
+    rates = ", ".join(
+        f"{name} {format_rate(rate)}" for name, rate in accelerator.peak_flops.items()
+    )
+    return {
+        "name": f"{accelerator.name} ({accelerator.vendor})",
+        "peak rate": rates,
+        "memory": f"{format_size(accelerator.memory_bytes)} at "
+        f"{format_bandwidth(accelerator.memory_bandwidth)}",
+        "scale-up network": f"{format_bandwidth(accelerator.interconnect_bandwidth)} "
+        "per direction",
+    }
+
+
+def _tiers(tiers: tuple[Tier, ...]) -> Table:
+    numbers = ("Blocks", "Devices each", "Links", "Each", "Block's uplinks", "Oversub.")
+    table = new_table("Tier", *numbers, numbers=numbers)
+    for tier in tiers:
+        has_uplink = tier.num_uplinks > 0
+        uplink = (
+            f"{number(tier.num_uplinks)}, {format_bandwidth(tier.uplink_bandwidth)}"
+        )
+        add_row(
+            table,
+            tier.name,
+            number(tier.num_blocks),
+            number(tier.block_size),
+            number(tier.num_links),
+            format_bandwidth(tier.link_bandwidth),
+            uplink if has_uplink else "-",
+            f"{tier.oversubscription:.3g} : 1" if has_uplink else "-",
+        )
+    return table
+
+
+def _levels(levels: tuple[Level, ...]) -> Table:
+    numbers = ("Within reach", "Bandwidth", "Latency")
+    table = new_table("Level", *numbers, numbers=numbers)
+    for level in levels:
+        add_row(
+            table,
+            level.name,
+            plural(level.block_size, "device"),
+            format_bandwidth(level.bandwidth),
+            format_duration(level.latency),
+        )
+    return table

@@ -1,0 +1,128 @@
+"""Panels of the timeline: bars of compute above, of communication below, by stage."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.report.panels import Colours
+from nestsim.report.timeline_data import BAR_KINDS, Bars, Window, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NAMES = {
+    "send": "activation or gradient",
+    "reduce": "gradient reduction",
+    "gather": "parameter gather",
+    "tied": "tied embedding",
+}
+_COMPUTE_LANE, _NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
+"""Top and bottom of the bars around their stage's row."""
+
+
+def _bar_colours(colours: Colours) -> dict[str, Any]:
+    palette = colours.distinct
+    return {
+        "forward": palette[9],
+        "backward": palette[1],
+        "optimizer": "#4d4d4d",
+        "send": "#9a9a9a",
+        "reduce": palette[2],
+        "gather": palette[4],
+        "tied": palette[3],
+    }
+
+
+def draw_bars(axes: "Axes", bars: Bars, window: Window, colours: Colours) -> None:
+    """Draw the part of the bars that a window shows; waiting stays blank."""
+    from matplotlib.collections import PolyCollection
+
+    scale, unit = time_unit(float(bars.end.max()))
+    num_stages = int(bars.stage.max(initial=0)) + 1
+    axes.set_xlim(window.start / scale, window.end / scale)
+    axes.set_ylim(num_stages - 0.5, -0.5)
+    pixels = axes.get_window_extent().width / (window.end - window.start)
+    seen = (bars.end > window.start) & (bars.start < window.end)
+    for index, kind in enumerate(BAR_KINDS):
+        own = Bars(*(column[seen & (bars.kind == index)] for column in bars))
+        if not own.kind.size:
+            continue
+        width = pixels * float((own.end - own.start).mean())
+        if kind == "send" and width < 1.0:
+            continue  # hairlines that only blur what is above and below them
+        computes = index < BAR_KINDS.index("send")
+        corners = _corners(own, _COMPUTE_LANE if computes else _NETWORK_LANE, scale)
+        collection = PolyCollection(
+            list(corners),
+            facecolors=[_bar_colours(colours)[kind]],
+            edgecolors="white",
+            linewidths=0.6 if computes and width > 6 else 0.0,
+        )
+        axes.add_collection(collection, autolim=False)
+        if kind in {"forward", "backward"}:
+            _number_bars(axes, own, window, scale)
+    axes.set_title(window.title, loc="left", size=13)
+    axes.set_xlabel(f"time [{unit}]", size=12)
+    every = range(0, num_stages, -(-num_stages // 16))
+    axes.set_yticks(list(every), [f"stage {stage}" for stage in every], size=11)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _corners(
+    bars: Bars, lane: tuple[float, float], scale: float
+) -> NDArray[np.float64]:
+    """Return the corners of the bars, shape ``(n, 4, 2)``."""
+    left, right = bars.start / scale, bars.end / scale
+    top, bottom = bars.stage + lane[0], bars.stage + lane[1]
+    across = np.stack((left, right, right, left), axis=1)
+    down = np.stack((top, top, bottom, bottom), axis=1)
+    return np.stack((across, down), axis=2)
+
+
+def _number_bars(axes: "Axes", bars: Bars, window: Window, scale: float) -> None:
+    """Write the microbatch into every bar if there is room for it."""
+    box = axes.get_window_extent()
+    pixels = box.width / (window.end - window.start)
+    bottom, top = axes.get_ylim()
+    height = (_COMPUTE_LANE[1] - _COMPUTE_LANE[0]) * box.height / (bottom - top)
+    digits = len(str(int(bars.microbatch.max())))
+    width = float(np.median(bars.end - bars.start)) * pixels
+    # A digit is about 0.62 of the font size wide; a pixel at 100 dpi is 0.72 points.
+    size = min(0.72 * (width - 3) / (0.62 * digits), 0.72 * 0.8 * height, 12.0)
+    if size < 6.0:
+        return
+    middle = (bars.start + bars.end) / 2
+    inside = (middle > window.start) & (middle < window.end)
+    for stage, microbatch, x in zip(
+        bars.stage[inside], bars.microbatch[inside], middle[inside], strict=True
+    ):
+        axes.text(
+            x / scale,
+            stage + sum(_COMPUTE_LANE) / 2,
+            str(int(microbatch)),
+            size=size,
+            ha="center",
+            va="center_baseline",
+            clip_on=True,
+        )
+
+
+def draw_legend(figure: "Figure", bars: Bars, colours: Colours) -> None:
+    """Name the colours of the kinds of bars that occur, below the panels."""
+    from matplotlib.patches import Patch
+
+    present = [BAR_KINDS[index] for index in np.unique(bars.kind)]
+    figure.legend(
+        handles=[
+            Patch(color=_bar_colours(colours)[kind], label=_NAMES.get(kind, kind))
+            for kind in present
+        ],
+        loc="lower center",
+        ncols=len(present),
+        frameon=False,
+        fontsize=12,
+        borderaxespad=0.3,
+    )

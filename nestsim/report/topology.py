@@ -1,0 +1,78 @@
+"""A picture of a network: its tiers, how they are linked, and how fast.
+
+matplotlib is imported when a picture is drawn, and only its canvas for files is
+used. Pictures hold no date and no version: the same network gives the same bytes.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topologies.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from topologies.network import Network
+
+_WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100
+
+_METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    ".svg": {"Date": None, "Creator": None},
+}
+
+
+def draw_topology(network: "Network", path: Path) -> None:
+    """Draw the network into a file; large ones in part, with what is left out counted.
+
+    Trees: tiers from the devices upwards. Tori and meshes: the grid, in perspective
+    if it has three dimensions. Custom networks: a circle of devices around the
+    switches.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from nestsim.report.topology_graphs import draw_custom, draw_torus
+    from nestsim.report.topology_trees import draw_tree
+    from topologies.tori import TorusRouting
+    from topologies.tree_routing import TreeRouting
+
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams["svg.hashsalt"] = "nestsim"
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white")
+        FigureCanvasAgg(figure)
+        _write_title(figure, network)
+        axes = figure.add_axes((0.01, 0.01, 0.98, 0.89))
+        axes.set_axis_off()
+        if isinstance(network.routing, TreeRouting):
+            draw_tree(axes, network.routing, _spines(network))
+        elif isinstance(network.routing, TorusRouting):
+            draw_torus(axes, network.routing)
+        else:
+            draw_custom(axes, network)
+        figure.savefig(path, metadata=_METADATA.get(path.suffix.lower()))
+
+
+def _write_title(figure: Any, network: "Network") -> None:
+    num_switches = len(network.vertex_names) - network.num_devices
+    parts = [_count(network.num_devices, "device")]
+    if num_switches:
+        parts.append(_count(num_switches, "switch", "switches"))
+    bisection = format_bandwidth(network.bisection_bandwidth())
+    parts.append(f"bisection bandwidth {bisection} one way")
+    style: dict[str, Any] = {"va": "top", "parse_math": False}
+    title = f"{network.kind} network"
+    figure.text(0.015, 0.98, title, size=18, weight="bold", **style)
+    figure.text(0.015, 0.937, ", ".join(parts), size=13, color="0.3", **style)
+
+
+def _spines(network: "Network") -> str:
+    """Say how many spines an ideal trunk's one spine stands for."""
+    cables = int(network.links.num_parallel[-1])
+    several = network.kind in {"spine-leaf", "rail"} and cables > 1
+    return f"{cables} x spine\ndrawn as one" if several else ""
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

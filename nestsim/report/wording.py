@@ -1,0 +1,151 @@
+"""How plans, devices and numbers are written for people, in text and in figures."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from planner.plan import Plan, Stage
+from topologies.units import format_duration, format_size
+
+
+def percent(share: float) -> str:
+    """Write a share for people: ``46.1 %``."""
+    return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
+
+
+def signed_percent(share: float) -> str:
+    """Write a relative difference for people: ``+1.2 %``."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share + 0.0:+.1f} %".replace("-0.0 %", "+0.0 %")
+
+
+def signed_duration(seconds: float) -> str:
+    """Write a difference in time for people: ``+12.3 ms``."""
+    sign = "-" if seconds < 0 else "+"
+    return sign + format_duration(abs(seconds))
+
+
+def without_rounding(seconds: float, whole: float) -> float:
+    """Return 0 for a difference that rounding of times like ``whole`` explains."""
+    return seconds if abs(seconds) > 1e-9 * abs(whole) else 0.0
+
+
+def number(value: float) -> str:
+    """Write a count or a rate with thousands separated: ``412,345``."""
+    if not math.isfinite(value):
+        return "-"
+    digits = 0 if isinstance(value, int) or abs(value) >= 1000 else 1
+    return f"{value:,.{digits}f}"
+
+
+def size_of_limit(used: float, limit: float) -> str:
+    """Write how full a memory is, both in the limit's unit: ``71.2 of 80 GiB``."""
+    for scale, unit in ((2.0**30, "GiB"), (2.0**20, "MiB")):
+        if limit >= scale:
+            return f"{used / scale:.4g} of {limit / scale:.4g} {unit}"
+    return f"{format_size(used)} of {format_size(limit)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a counted noun: ``1 device``, ``8 devices``, ``2 switches``."""
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def difference(planned: float, simulated: float) -> float:
+    """Return ``simulated / planned - 1``; NaN where nothing was planned."""
+    return simulated / planned - 1.0 if planned else math.nan
+
+
+def device_ranges(devices: Iterable[int], most: int = 3) -> str:
+    """Write device numbers as ranges: ``0-7, 32-39, .. 96-103 (4 x 8)``.
+
+    Parameters
+    ----------
+    devices
+        In any order; a number given twice counts once.
+    most
+        Ranges written out; of more, the first ones and the last are.
+
+    Examples
+    --------
+    >>> device_ranges([0, 1, 2, 3])
+    '0-3'
+    >>> device_ranges(range(0, 64, 16))
+    '0, 16, .. 48 (4)'
+    """
+    runs: list[tuple[int, int]] = []
+    for device in sorted(set(devices)):
+        if runs and device == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], device)
+        else:
+            runs.append((device, device))
+    names = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    if len(runs) <= most:
+        return ", ".join(names)
+    lengths = {b - a + 1 for a, b in runs}
+    each = (
+        f" x {lengths.pop()}" if len(lengths) == 1 and runs[0][0] < runs[0][1] else ""
+    )
+    return f"{', '.join(names[: most - 1])}, .. {names[-1]} ({len(runs)}{each})"
+
+
+def stage_devices(stage: Stage) -> tuple[int, ...]:
+    """Return the device numbers of all replicas of a stage."""
+    return tuple(device for row in stage.devices for device in row)
+
+
+def layer_span(names: Sequence[str], stage: Stage) -> str:
+    """Write a stage's layers by name: ``embedding .. block 7``."""
+    first, last = stage.layers
+    if first == last:
+        return names[first]
+    return f"{names[first]} .. {names[last]}"
+
+
+def plan_label(plan: Plan) -> str:
+    """Write a plan's degrees and savings in short: ``tp2 pp4 dp8 b1 ZeRO-1``."""
+    sizes = plan.parallel.sizes()
+    parts = [f"tp{sizes.tp}", f"pp{sizes.pp}", f"dp{sizes.dp}"]
+    parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
+    parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
+    parts.append(f"b{plan.micro_batch_size}")
+    saved = plan.to_json()
+    if saved["recompute"] != "none":
+        parts.append(recompute_label(saved["recompute"]))
+    if saved["zero_stage"] != 0:
+        parts.append(zero_label(saved["zero_stage"]))
+    return " ".join(parts)
+
+
+def recompute_label(recompute: str) -> str:
+    """Write a recompute mode: ``recompute full``."""
+    return f"recompute {recompute}"
+
+
+def zero_label(zero_stage: object) -> str:
+    """Write a ZeRO stage: ``ZeRO-1``, ``ZeRO mixed``, ``no ZeRO``."""
+    if zero_stage == 0:
+        return "no ZeRO"
+    return f"ZeRO-{zero_stage}" if isinstance(zero_stage, int) else f"ZeRO {zero_stage}"
+
+
+def parallel_sentence(plan: Plan, num_devices: int) -> str:
+    """Write the degrees in words, with the devices that they use."""
+    sizes = plan.parallel.sizes()
+    parts = [f"tensor {sizes.tp}", f"pipeline {sizes.pp}", f"data {sizes.dp}"]
+    if sizes.cp > 1:
+        parts.append(f"context {sizes.cp}")
+    idle = num_devices - plan.devices_used
+    use = f"{number(plan.devices_used)} of {plural(num_devices, 'device')}"
+    rest = f", {number(idle)} idle" if idle else ""
+    experts = f"; expert {sizes.ep}" if sizes.ep > 1 else ""
+    return f"{' x '.join(parts)}{experts} ({use}{rest})"
+
+
+VERDICT_WORDS = {
+    "confirmed": "CONFIRMED",
+    "slower": "NOT CONFIRMED (slower)",
+    "infeasible": "NOT CONFIRMED (infeasible)",
+}
+"""Verdict -> headline word."""

@@ -1,0 +1,98 @@
+"""The text report at several widths: complete, without colour codes, as approved."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
+
+from nestsim.report.text import print_job, print_plans, print_topology
+from tests.nestsim.report.examples import (
+    FOUR_STAGES,
+    ONE_STAGE,
+    SIXTEEN_STAGES,
+    Shape,
+    cluster,
+    make_job,
+    nothing_fits,
+    plans_of,
+)
+from topologies import load_accelerator
+
+MIXED = (Shape(p=8, d=4, t=2, m=4, recompute="full", zero=3, pace=1.3), *FOUR_STAGES)
+DEEP = (replace(SIXTEEN_STAGES[0], m=16, t=4),)
+
+
+def shown(write: Callable[[Console], None], width: int = 100) -> str:
+    """Return what a pipe of this width gets, without the padding of lines."""
+    buffer = io.StringIO()
+    write(Console(file=buffer, width=width, color_system=None, force_terminal=False))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_confirmed_job_reads_as_approved(
+    snapshot: SnapshotAssertion, width: int
+) -> None:
+    result = make_job(*FOUR_STAGES)
+    assert shown(lambda console: print_job(result, console), width) == snapshot
+
+
+def test_plans_read_as_approved(snapshot: SnapshotAssertion) -> None:
+    result = plans_of(make_job(*FOUR_STAGES))
+    assert shown(lambda console: print_plans(result, console)) == snapshot
+
+
+def test_a_network_reads_as_approved(snapshot: SnapshotAssertion) -> None:
+    accelerator = load_accelerator("h100-sxm")
+    network = cluster(64)
+    text = shown(lambda console: print_topology(network, accelerator, console))
+    assert text == snapshot
+
+
+def test_nothing_fits_reads_as_approved(snapshot: SnapshotAssertion) -> None:
+    assert shown(lambda console: print_job(nothing_fits(), console)) == snapshot
+    empty = replace(plans_of(make_job(*FOUR_STAGES)), candidates=(), shortfall="why")
+    assert "why" in shown(lambda console: print_plans(empty, console))
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP])
+def test_nothing_is_cut_off_and_no_line_is_too_long(
+    shapes: tuple[Shape, ...], width: int
+) -> None:
+    result = make_job(*shapes)
+    for text in (
+        shown(lambda console: print_job(result, console), width),
+        shown(lambda console: print_plans(plans_of(result), console), width),
+        shown(lambda console: print_topology(result.network, None, console), width),
+    ):
+        assert "\x1b" not in text
+        assert "…" not in text
+        assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_number_of_the_candidates_stands_whole(width: int) -> None:
+    result = make_job(*MIXED)
+    text = shown(lambda console: print_job(result, console), width)
+    for candidate in result.candidates:
+        assert f"{1e3 * candidate.simulated.iteration_time:.4g} ms" in text
+        assert f"{1e3 * candidate.planned.iteration_time:.4g} ms" in text
+        assert candidate.verdict.kind in text
+
+
+def test_the_verdict_is_said_in_words() -> None:
+    confirmed, refused = make_job(*FOUR_STAGES), make_job(*ONE_STAGE)
+    assert shown(lambda c: print_job(confirmed, c)).startswith("CONFIRMED")
+    text = shown(lambda c: print_job(refused, c))
+    assert text.startswith("NOT CONFIRMED (infeasible)")
+    assert "No replayed plan was confirmed" in text
+
+
+def test_brackets_in_names_are_not_markup() -> None:
+    result = make_job(*FOUR_STAGES, name="run [bold red] [/] [64 x h100]")
+    text = shown(lambda console: print_job(result, console), 120)
+    assert "run [bold red] [/] [64 x h100]" in text
