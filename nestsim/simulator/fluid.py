@@ -1,0 +1,179 @@
+"""Flows that share links fairly: the state that the kernels work on.
+
+The engine says which flows start and asks when the next one ends; everything between
+is arithmetic on arrays. Flows and links are plain numbers here, with weights: a class
+of flows with a multiplicity is just a flow of that weight.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.simulator.kernels import fluid as kernels
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+NUM_BINS = 256
+"""Time bins of the recorded traffic; between half of them and all are used, since
+their width doubles as the run goes on. A power of two."""
+
+_MAX_RECORD = 2**24
+"""Numbers kept of the traffic: large networks get wider bins instead."""
+
+_FIRST_BIN_WIDTH = 2.0**-30
+"""About a nanosecond; a power of two, so that merged bins keep exact edges [s]."""
+
+
+class Incidence(NamedTuple):
+    """Which flow crosses which link with what weight, in compressed rows by flow."""
+
+    indptr: IntArray
+    """Shape ``(F + 1,)``."""
+
+    links: IntArray
+    """Rising within a flow."""
+
+    weights: FloatArray
+    """Lanes of the flow on the link; positive."""
+
+    def restricted(self, links: IntArray, num_links: int) -> "Incidence":
+        """Keep the given links of ``num_links``, numbered from 0 in their order."""
+        number = np.full(num_links, -1, dtype=np.int64)
+        number[links] = np.arange(links.size)
+        kept = number[self.links] >= 0
+        running = np.concatenate(([0], np.cumsum(kept))).astype(np.int64)
+        return Incidence(
+            running[self.indptr], number[self.links[kept]], self.weights[kept]
+        )
+
+
+class Fluid:
+    """Max-min fair flows over links, with a calendar of their ends.
+
+    Parameters
+    ----------
+    incidence
+        Links that can limit each flow, numbered from 0; no flow without a link may
+        be started.
+    capacity
+        Of each link [byte/s].
+    num_bytes
+        What one transfer of each flow moves per lane [byte].
+    tick
+        Unit of the clock [s].
+    num_recorded_links
+        Rows that `Fluid.bins` will be spread over: bounds the number of bins.
+    """
+
+    def __init__(
+        self,
+        incidence: Incidence,
+        capacity: FloatArray,
+        num_bytes: FloatArray,
+        *,
+        tick: float,
+        num_recorded_links: int,
+    ) -> None:
+        num_flows, num_links = num_bytes.shape[0], capacity.shape[0]
+        num_bins = NUM_BINS
+        while num_bins > 16 and num_bins * num_recorded_links > _MAX_RECORD:
+            num_bins //= 2
+        self._started = 0
+        self._flow_state = np.zeros((kernels.NUM_FLOW_ROWS, num_flows))
+        self._flow_ints = np.zeros((kernels.NUM_FLOW_INT_ROWS, num_flows), np.int64)
+        self._flow_ints[kernels.PLACE] = -1
+        self._starting = self._flow_ints[kernels.STARTED]
+        self._ended = self._flow_ints[kernels.ENDED]
+        self._counters = np.zeros(kernels.NUM_COUNTERS, np.int64)
+        self._scalars = np.array([tick, _FIRST_BIN_WIDTH])
+        self.bins = np.zeros((num_flows, num_bins))
+        self._settle_arguments = (
+            *_both_ways(incidence, num_links),
+            np.array(capacity, dtype=np.float64),
+            np.array(num_bytes, dtype=np.float64),
+            self._flow_state,
+            self._flow_ints,
+            np.zeros((kernels.NUM_LINK_ROWS, num_links)),
+            np.zeros((kernels.NUM_LINK_INT_ROWS, num_links), np.int64),
+            self._counters,
+            self._scalars,
+            self.bins,
+        )
+        self._harvest_arguments = (
+            self._flow_state,
+            self._flow_ints,
+            self._counters,
+            self._scalars,
+            self.bins,
+        )
+
+    @property
+    def bin_width(self) -> float:
+        """Width of the time bins at this moment [s]."""
+        return float(self._scalars[kernels.BIN_WIDTH])
+
+    def start(self, flow: int) -> None:
+        """Start an idle flow; its rate is known after the next `settle`."""
+        self._starting[self._started] = flow
+        self._started += 1
+
+    def settle(self, now: float) -> float:
+        """Solve the rates after starts and ends; return the next end [s].
+
+        Infinite when no flow is active. Call once per instant, after everything that
+        starts at it has been started.
+        """
+        following: float = kernels.settle(now, self._started, *self._settle_arguments)
+        assert following >= 0, "filling made no progress"
+        self._started = 0
+        return following
+
+    def harvest(self, now: float) -> list[int]:
+        """End the flows whose time has come, and return them; `settle` must follow."""
+        first = int(self._counters[kernels.NUM_ENDED])
+        count = kernels.harvest(now, *self._harvest_arguments)
+        ended: list[int] = self._ended[first : first + count].tolist()
+        return ended
+
+
+def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:
+    """Return the max-min fair level of each flow when all are active [byte/s].
+
+    Every flow must cross a link, and capacities must be positive.
+    """
+    num_flows, num_links = incidence.indptr.shape[0] - 1, capacity.shape[0]
+    level = np.full(num_flows, -1.0)
+    link_ints = np.zeros((kernels.NUM_LINK_INT_ROWS, num_links), np.int64)
+    links = link_ints[kernels.LINK_LIST]
+    links[:] = np.arange(num_links)
+    status = kernels.fill(
+        np.arange(num_flows),
+        num_flows,
+        links,
+        num_links,
+        *_both_ways(incidence, num_links),
+        np.array(capacity, dtype=np.float64),
+        level,
+        np.zeros((kernels.NUM_LINK_ROWS, num_links)),
+        link_ints,
+    )
+    assert status == 0, "filling made no progress"
+    return level
+
+
+def _both_ways(
+    incidence: Incidence, num_links: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray, IntArray]:
+    """Return the incidence by flow, and its pattern by link, writeable."""
+    counts = np.bincount(incidence.links, minlength=num_links)
+    flows = np.repeat(np.arange(incidence.indptr.size - 1), np.diff(incidence.indptr))
+    order = np.argsort(incidence.links, kind="stable")
+    return (
+        np.array(incidence.indptr, dtype=np.int64),
+        np.array(incidence.links, dtype=np.int64),
+        np.array(incidence.weights, dtype=np.float64),
+        np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        flows[order].astype(np.int64),
+    )

@@ -1,0 +1,13 @@
+"""Settings that all tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep traces of models out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NESTSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield

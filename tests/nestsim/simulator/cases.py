@@ -1,0 +1,178 @@
+"""Small networks built by hand, and training steps to replay on them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nestsim.simulator.work import PipelineWork, RingPhase, StageMemory
+from topologies.network import Level, Links, Network, Routes
+
+
+@dataclass(frozen=True)
+class FunctionRouting:
+    """Routes given by a function of two different devices."""
+
+    route: Callable[[int, int], Sequence[int]]
+
+    def routes(self, sources, targets):
+        lists = [
+            [] if a == b else list(self.route(int(a), int(b)))
+            for a, b in zip(sources, targets, strict=True)
+        ]
+        lengths = [0, *(len(one) for one in lists)]
+        flat = [link for one in lists for link in one]
+        return Routes(np.cumsum(lengths), np.array(flat, dtype=np.int64))
+
+    def levels(self, sources, targets):
+        return np.zeros(len(sources), dtype=np.int64)
+
+
+def network(num_devices, num_vertices, links, route):
+    """Build a network from (source, target, bandwidth, latency) and a route rule."""
+    source, target, bandwidth, latency = (list(c) for c in zip(*links, strict=True))
+    level = Level(
+        name="all",
+        block_size=num_devices,
+        num_blocks=1,
+        bandwidth=max(bandwidth),
+        latency=max(latency),
+        uplink_bandwidth=float("inf"),
+        oversubscription=1.0,
+    )
+    return Network(
+        kind="custom",
+        num_devices=num_devices,
+        vertex_names=tuple(f"v{i}" for i in range(num_vertices)),
+        links=Links(
+            source=source,
+            target=target,
+            bandwidth=bandwidth,
+            latency=latency,
+            level=[0] * len(links),
+            num_parallel=[1] * len(links),
+        ),
+        levels=(level,),
+        block_sizes=(num_devices,),
+        routing=FunctionRouting(route),
+    )
+
+
+def full_mesh(num_devices, bandwidth=100e9, latency=0.0):
+    """Give every ordered pair a link of its own; link ``a * n + b``."""
+    n = num_devices
+    links = [
+        (
+            a,
+            b,
+            bandwidth(a, b) if callable(bandwidth) else bandwidth,
+            latency(a, b) if callable(latency) else latency,
+        )
+        for a in range(n)
+        for b in range(n)
+    ]
+    return network(n, n, links, lambda a, b: [a * n + b])
+
+
+def switch(num_devices, bandwidth=100e9, latency=0.0):
+    """Join all devices by one switch; links up ``i``, down ``n + i``."""
+    n = num_devices
+    up = [(i, n, bandwidth, latency) for i in range(n)]
+    down = [(n, i, bandwidth, latency) for i in range(n)]
+    return network(n, n + 1, up + down, lambda a, b: [a, n + b])
+
+
+def two_tiers(num_nodes, per_node, *, bandwidth=1e9, uplink=1e9, latency=1e-6):
+    """Tree: devices below node switches below one core."""
+    n = num_nodes * per_node
+    core = n + num_nodes
+    links = [(i, n + i // per_node, bandwidth, latency) for i in range(n)]
+    links += [(n + i // per_node, i, bandwidth, latency) for i in range(n)]
+    links += [(n + j, core, uplink, latency) for j in range(num_nodes)]
+    links += [(core, n + j, uplink, latency) for j in range(num_nodes)]
+
+    def route(a, b):
+        i, j = a // per_node, b // per_node
+        middle = [] if i == j else [2 * n + i, 2 * n + num_nodes + j]
+        return [a, *middle, n + b]
+
+    return network(n, core + 1, links, route)
+
+
+NO_MEMORY = StageMemory(
+    static={"weights": 0.0},
+    saved_per_microbatch=0.0,
+    forward_working=0.0,
+    backward_working=0.0,
+)
+
+
+def pipeline(devices, num_microbatches, **changes):
+    """Build work with nothing but passes of 1 s; ``changes`` replace fields."""
+    devices = np.array(devices, dtype=np.int64)
+    p = devices.shape[0]
+    fields = {
+        "schedule": "1f1b",
+        "num_microbatches": num_microbatches,
+        "devices": devices,
+        "forward_time": np.ones(p),
+        "backward_time": np.ones(p),
+        "boundary_bytes": np.zeros(p - 1),
+        "reduce_phases": ((),) * p,
+        "optimizer_time": np.zeros(p),
+        "gather_phases": ((),) * p,
+        "tied_phases": (),
+        "memory": (NO_MEMORY,) * p,
+        "folded": (),
+    }
+    fields.update(changes)
+    for name in ("forward_time", "backward_time", "boundary_bytes", "optimizer_time"):
+        fields[name] = np.array(fields[name], dtype=np.float64)
+    return PipelineWork(**fields)
+
+
+def ring_all_reduce(members, size):
+    """Build one ring's all-reduce of ``size`` bytes over ``members``."""
+    n = len(members)
+    return RingPhase(np.array([members]), 2 * (n - 1) / n * size, 2 * (n - 1))
+
+
+def contended_step(*, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2):
+    """Build a network and a step in which nearly everything shares links.
+
+    Stages lie across nodes, so that the replicas' messages and gradient rings meet on
+    the nodes' uplinks; passes differ, so that they meet at odd moments.
+    """
+    size = num_stages * num_replicas * lanes
+    net = two_tiers(size // 4, 4, bandwidth=2e9, uplink=3e9, latency=2e-6)
+    devices = np.arange(size).reshape(num_replicas, num_stages, lanes)
+    devices = devices.transpose(1, 0, 2)
+    rings = [devices[s].T for s in range(num_stages)]
+    memory = tuple(
+        StageMemory(
+            static={"weights": 100.0 + s, "optimizer": 600.0},
+            saved_per_microbatch=7.0 + s,
+            forward_working=3.0,
+            backward_working=5.0 + s,
+        )
+        for s in range(num_stages)
+    )
+    tied = RingPhase(
+        np.stack([devices[0].ravel(), devices[-1].ravel()], axis=1), 1e6, 2
+    )
+    return net, pipeline(
+        devices,
+        num_microbatches,
+        forward_time=[1e-3 * (1 + 0.1 * s) for s in range(num_stages)],
+        backward_time=[2e-3 * (1 + 0.07 * s) for s in range(num_stages)],
+        boundary_bytes=[1e6 * (1 + s) for s in range(num_stages - 1)],
+        reduce_phases=tuple(
+            (RingPhase(r, 3e6, num_replicas - 1), RingPhase(r, 2e6, num_replicas - 1))
+            for r in rings
+        ),
+        optimizer_time=[1e-4] * num_stages,
+        gather_phases=tuple((RingPhase(r, 1e6, num_replicas - 1),) for r in rings),
+        tied_phases=(tied,),
+        memory=memory,
+        folded=("Tensor collectives are in the durations.",),
+    )

@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nestsim.simulator.flows import _binding, build_flows
+from nestsim.simulator.fluid import Incidence, max_min_rates
+from nestsim.simulator.work import TRANSFER_KINDS, RingPhase
+from tests.nestsim.simulator.cases import (
+    contended_step,
+    full_mesh,
+    network,
+    pipeline,
+    switch,
+    two_tiers,
+)
+from topologies.network import Routes
+
+
+def crossed(flows, flow):
+    """Return link -> weight of one flow."""
+    part = slice(flows.incidence.indptr[flow], flows.incidence.indptr[flow + 1])
+    return dict(
+        zip(flows.incidence.links[part], flows.incidence.weights[part], strict=True)
+    )
+
+
+def test_a_bundle_weighs_as_many_lanes_as_cross_a_link():
+    net = two_tiers(2, 2, latency=1e-6)
+    flows = build_flows(net, pipeline([[[0, 1]], [[2, 3]]], 1, boundary_bytes=[8.0]))
+    # Device links up 0..3, down 4..7; node links up 8, 9, down 10, 11.
+    forward = crossed(flows, flows.activation[0, 0])
+    assert forward == {0: 1, 1: 1, 8: 2, 11: 2, 6: 1, 7: 1}
+    backward = crossed(flows, flows.gradient[0, 0])
+    assert backward == {2: 1, 3: 1, 9: 2, 10: 2, 4: 1, 5: 1}
+    assert flows.latency.tolist() == [4e-6, 4e-6]
+
+
+def test_lanes_that_stay_on_their_device_use_no_link():
+    flows = build_flows(
+        switch(3, latency=1.0), pipeline([[[0, 1]], [[0, 2]]], 1, boundary_bytes=[8.0])
+    )
+    assert crossed(flows, flows.activation[0, 0]) == {1: 1, 5: 1}
+    assert flows.latency[flows.activation[0, 0]] == 2.0
+
+
+def test_a_collective_weighs_as_many_ring_edges_as_cross_a_link():
+    net = two_tiers(2, 2, latency=1e-6)
+    rings = np.array([[0, 2], [1, 3]])
+    work = pipeline([[[0, 1], [2, 3]]], 1, reduce_phases=((RingPhase(rings, 5.0, 2),),))
+    flows = build_flows(net, work)
+    (reduce,) = flows.reduce[0]
+    assert crossed(flows, reduce) == dict.fromkeys(range(8), 1) | dict.fromkeys(
+        range(8, 12), 2
+    )
+    assert flows.latency[reduce] == pytest.approx(2 * 4e-6)
+    assert flows.num_sources[reduce] == 2
+
+
+def test_every_flow_is_listed_once_with_its_bytes_and_senders():
+    net, work = contended_step(num_replicas=3, num_stages=4, lanes=1)
+    flows = build_flows(net, work)
+    listed = [
+        *flows.activation.ravel(),
+        *flows.gradient.ravel(),
+        *(f for phases in (*flows.reduce, *flows.gather) for f in phases),
+        *flows.tied,
+    ]
+    assert sorted(listed) == list(range(len(flows)))
+    for boundary in range(3):
+        for flow in (*flows.activation[boundary], *flows.gradient[boundary]):
+            assert flows.num_bytes[flow] == work.boundary_bytes[boundary]
+    assert [TRANSFER_KINDS[flows.kind[f]] for f in flows.tied] == ["tied"]
+    assert flows.num_sources[list(flows.tied)].tolist() == [6]
+    assert (
+        flows.num_bytes[flows.reduce[2][1]] == work.reduce_phases[2][1].bytes_per_member
+    )
+    assert flows.stage[flows.gradient[0, 0]] == 1
+
+
+def test_equal_routes_have_bitwise_equal_latencies():
+    net = two_tiers(64, 4, latency=1e-6 / 3)
+    devices = np.arange(256).reshape(2, 128, 1)
+    flows = build_flows(net, pipeline(devices, 1, boundary_bytes=[8.0]))
+    assert len(set(flows.latency.tolist())) == 1
+
+
+def test_a_step_on_one_device_has_no_flows():
+    assert len(build_flows(switch(1), pipeline([[[0]]], 3))) == 0
+
+
+def test_the_bound_of_a_transfer_holds_when_everything_is_active():
+    net, work = contended_step()
+    flows = build_flows(net, work)
+    levels = max_min_rates(flows.incidence, np.array(net.links.bandwidth))
+    slowest = flows.slowest_times(net.links) - flows.latency
+    assert np.all(flows.num_bytes / levels <= slowest * (1 + 1e-12))
+
+
+def test_full_bisection_uplinks_are_left_out_and_oversubscribed_ones_kept():
+    work = pipeline([[[d] for d in range(4)], [[4 + d] for d in range(4)]], 1)
+    for uplink, kept in ((4e9, 0), (3.9e9, 1)):
+        net = two_tiers(2, 4, bandwidth=1e9, uplink=uplink)
+        flows = build_flows(net, work)
+        # Node links: up 16, 17, down 18, 19. One way is 16 and then 19, with the same
+        # traffic and capacity, so that one of them is enough.
+        assert flows.binding[[16, 19]].sum() == kept
+        assert flows.binding[[17, 18]].sum() == kept
+        assert flows.binding[:16].all()
+
+
+def test_links_in_a_row_are_not_left_out_on_account_of_each_other():
+    # All of one capacity: each limits as much as its neighbours, so one must stay.
+    chain = [(i, i + 1, 5.0, 0.0) for i in range(4)]
+    back = [(4, 0, 5.0, 0.0)]
+    net = network(5, 5, chain + back, lambda a, b: range(4) if a == 0 else [4])
+    flows = build_flows(net, pipeline([[[0]], [[4]]], 1, boundary_bytes=[1.0]))
+    assert flows.binding[:4].sum() == 1
+
+
+@st.composite
+def random_routes(draw):
+    num_links = draw(st.integers(2, 10))
+    routes = draw(
+        st.lists(
+            st.permutations(range(num_links)).flatmap(
+                lambda order: st.integers(1, len(order)).map(lambda n: order[:n])
+            ),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    capacity = draw(st.lists(st.integers(1, 6), min_size=num_links, max_size=num_links))
+    return routes, np.array(capacity, dtype=np.float64)
+
+
+@settings(deadline=None, max_examples=300)
+@given(random_routes(), st.data())
+def test_leaving_links_out_changes_no_rate(case, data):
+    routes, capacity = case
+    lengths = [0, *(len(route) for route in routes)]
+    flat = np.array([link for route in routes for link in route], dtype=np.int64)
+    net = full_mesh(1)
+    links = type(net.links)(
+        source=np.zeros(capacity.size),
+        target=np.zeros(capacity.size),
+        bandwidth=capacity,
+        latency=np.zeros(capacity.size),
+        level=np.zeros(capacity.size),
+        num_parallel=np.ones(capacity.size),
+    )
+    binding = _binding(Routes(np.cumsum(lengths), flat), links)
+    # Any part of the flows may be active.
+    active = data.draw(st.sets(st.integers(0, len(routes) - 1), min_size=1))
+    chosen = [routes[f] for f in sorted(active)]
+    rates = []
+    for kept in (np.ones(capacity.size, dtype=bool), binding):
+        lists = [sorted(link for link in route if kept[link]) for route in chosen]
+        assert all(lists)
+        flat = np.array([link for one in lists for link in one])
+        indptr = np.cumsum([0, *(len(one) for one in lists)])
+        rates.append(
+            max_min_rates(Incidence(indptr, flat, np.ones(flat.size)), capacity)
+        )
+    np.testing.assert_allclose(rates[1], rates[0], rtol=1e-12)

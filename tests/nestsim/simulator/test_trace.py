@@ -1,0 +1,155 @@
+import itertools
+import json
+
+import pytest
+
+from nestsim.simulator.replay import replay
+from nestsim.simulator.trace import write_chrome_trace
+from tests.nestsim.simulator.cases import contended_step, pipeline, switch
+
+
+@pytest.fixture(scope="module")
+def result():
+    return replay(*contended_step())
+
+
+def written(result, path, **options):
+    write_chrome_trace(result, path, **options)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert set(document) == {"displayTimeUnit", "otherData", "traceEvents"}
+    return document["traceEvents"], document["otherData"]
+
+
+def of(events, phase):
+    return [event for event in events if event["ph"] == phase]
+
+
+def whole_nanoseconds(microseconds):
+    nanoseconds = microseconds * 1000
+    assert nanoseconds == pytest.approx(round(nanoseconds), abs=1e-3)
+    return round(nanoseconds)
+
+
+def test_slices_are_complete_and_do_not_overlap_on_a_thread(result, tmp_path):
+    events, _ = written(result, tmp_path / "trace.json")
+    assert {event["ph"] for event in events} == set("MXCsf")
+    threads = {}
+    for event in of(events, "X"):
+        begin, length = (whole_nanoseconds(event[key]) for key in ("ts", "dur"))
+        assert length >= 0
+        threads.setdefault((event["pid"], event["tid"]), []).append((begin, length))
+    for slices in threads.values():
+        slices.sort()
+        for (begin, length), (following, _) in itertools.pairwise(slices):
+            assert begin + length <= following
+    named = {
+        (event["pid"], event["tid"])
+        for event in of(events, "M")
+        if event["name"] == "thread_name"
+    }
+    assert set(threads) <= named
+
+
+def test_passes_are_where_the_replay_has_them_in_microseconds(result, tmp_path):
+    events, _ = written(result, tmp_path / "trace.json")
+    spans = result.spans
+    expected = sorted(
+        (s, r, ("F", "B")[kind] + f" {k}", round(start * 1e9))
+        for s, r, kind, k, start in zip(*spans[:5], strict=True)
+        if kind < 2
+    )
+    found = sorted(
+        (
+            event["pid"],
+            event["args"]["replica"],
+            event["name"],
+            whole_nanoseconds(event["ts"]),
+        )
+        for event in of(events, "X")
+        if event["cat"] in {"forward", "backward"}
+    )
+    assert found == expected
+    names = {event["name"] for event in of(events, "X")}
+    assert {"F 0", "B 5", "optimizer", "activation 3", "gradient 0"} <= names
+    assert {"reduce", "gather", "tied"} <= names
+
+
+def test_arrows_come_in_pairs_and_bind_to_slices(result, tmp_path):
+    events, _ = written(result, tmp_path / "trace.json")
+    slices = {(e["pid"], e["tid"], e["ts"]): e for e in of(events, "X")}
+    tails = {event["id"]: event for event in of(events, "s")}
+    heads = {event["id"]: event for event in of(events, "f")}
+    assert tails.keys() == heads.keys()
+    assert len(tails) == len(of(events, "s")) == len(of(events, "f"))
+    # Three boundaries, both ways, six microbatches, four replicas.
+    assert len(tails) == 3 * 2 * 6 * 4
+    for number, tail in tails.items():
+        head = heads[number]
+        assert (tail["name"], tail["cat"]) == (head["name"], head["cat"])
+        assert head["bp"] == "e"
+        assert tail["ts"] <= head["ts"]
+        message = slices[tail["pid"], tail["tid"], tail["ts"]]
+        work = slices[head["pid"], head["tid"], head["ts"]]
+        assert message["dur"] > 0
+        assert work["dur"] > 0
+        assert message["args"] == work["args"]
+        step = 1 if message["cat"] == "activation" else -1
+        assert head["pid"] - tail["pid"] == step
+        assert work["cat"] == ("forward" if step == 1 else "backward")
+
+
+def test_counters_follow_the_memory_of_each_stage(result, tmp_path):
+    events, _ = written(result, tmp_path / "trace.json")
+    for stage, timeline in enumerate(result.memory):
+        counted = [e["args"]["bytes"] for e in of(events, "C") if e["pid"] == stage]
+        assert counted == list(timeline.total)
+
+
+def test_events_are_in_order_of_time(result, tmp_path):
+    events, _ = written(result, tmp_path / "trace.json")
+    moments = [event["ts"] for event in events if event["ph"] != "M"]
+    assert moments == sorted(moments)
+
+
+def test_a_large_trace_shows_one_replica_and_says_so(result, tmp_path):
+    events, other = written(result, tmp_path / "trace.json", max_events=1000)
+    assert other["replicas_shown"] == 1
+    assert other["left_out"] == "replicas 1 to 3"
+    assert {event["args"].get("replica", 0) for event in of(events, "X")} == {0}
+    # The passes and the collectives of the replica that is shown are all there.
+    assert len([e for e in of(events, "X") if e["cat"] == "forward"]) == 4 * 6
+    assert [e["name"] for e in of(events, "X")].count("tied") == 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 57, 150])
+def test_the_cap_keeps_the_earliest_events_and_whole_arrows(result, tmp_path, most):
+    everything, _ = written(result, tmp_path / "trace.json", max_events=1000)
+    events, other = written(result, tmp_path / "trace.json", max_events=most)
+    kept = [event for event in events if event["ph"] != "M"]
+    assert len(kept) <= most
+    assert "what starts after" in other["left_out"]
+    whole = [event for event in everything if event["ph"] != "M"][:most]
+    assert [e for e in kept if e["ph"] in "XC"] == [e for e in whole if e["ph"] in "XC"]
+    tails, heads = ({e["id"] for e in of(events, phase)} for phase in "sf")
+    assert tails == heads
+
+
+def test_the_same_replay_writes_the_same_bytes(result, tmp_path):
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    write_chrome_trace(result, one)
+    write_chrome_trace(replay(*contended_step()), other)
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_single_stage_has_a_trace_without_arrows(tmp_path):
+    alone = replay(switch(1), pipeline([[[0]]], 2), memory=False)
+    events, other = written(alone, tmp_path / "trace.json")
+    assert other["left_out"] == "nothing"
+    assert [e["name"] for e in of(events, "X")] == [
+        "F 0",
+        "B 0",
+        "F 1",
+        "B 1",
+        "optimizer",
+    ]
+    assert not of(events, "s")

@@ -1,0 +1,86 @@
+"""The main job on every shipped scenario, and on some made to fail."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nestsim.job import plan_job, run_job
+from nestsim.scenario.load import load_scenario
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+FILES = sorted(
+    path for path in SCENARIOS.glob("*.toml") if not path.stem.endswith("_links")
+)
+
+
+def load(name, **search):
+    scenario = load_scenario(SCENARIOS / f"{name}.toml")
+    return replace(scenario, search=replace(scenario.search, **search))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_shipped_scenario_is_planned_and_confirmed(path):
+    result = run_job(load(path.stem, keep_best=2))
+    assert result.chosen is not None
+    chosen = result.candidates[result.chosen]
+    assert chosen.verdict.kind == "confirmed"
+    assert 0.2 < chosen.simulated.mfu < 0.8
+    assert chosen.planned.iteration_time >= result.lower_bound * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_replays_stay_within_the_planned_memory_and_explain_their_gap(path):
+    result = run_job(load(path.stem, keep_best=2))
+    for candidate in result.candidates:
+        stages = candidate.priced.stages
+        for cost, timeline in zip(stages, candidate.replay.memory, strict=True):
+            assert timeline.peak <= cost.peak_memory * (1 + 1e-9)
+        gap = candidate.verdict.gap
+        assert sum(gap.terms.values()) == pytest.approx(gap.total, abs=1e-9)
+        total = candidate.priced.iteration_time + gap.total
+        assert total == pytest.approx(candidate.replay.iteration_time)
+
+
+def test_candidates_are_ranked_by_the_replay():
+    result = run_job(load("custom_network"))
+    simulated = [candidate.simulated.iteration_time for candidate in result.candidates]
+    assert simulated == sorted(simulated)
+    planned = [candidate.planned.iteration_time for candidate in result.candidates]
+    by_rank = sorted(zip((c.rank for c in result.candidates), planned, strict=True))
+    assert [time for _, time in by_rank] == sorted(planned)
+
+
+def test_the_plan_job_finds_what_the_run_job_replays():
+    planned = plan_job(load("custom_network"))
+    replayed = run_job(load("custom_network"))
+    by_rank = sorted(replayed.candidates, key=lambda candidate: candidate.rank)
+    assert [c.priced.plan for c in planned.candidates] == [
+        c.priced.plan for c in by_rank
+    ]
+
+
+def test_progress_is_reported_in_order():
+    seen = []
+    run_job(load("gpt3_1.3b_8_a100"), progress=lambda what, share: seen.append(what))
+    steps = [what.split(":")[0] for what in seen]
+    assert list(dict.fromkeys(steps)) == ["network", "model", "search", "replay"]
+
+
+def test_what_does_not_fit_is_a_result_with_a_reason():
+    scenario = load("gpt3_175b_512_tpuv4")
+    tiny = replace(scenario.accelerator, memory_bytes=2.0**32)
+    result = run_job(replace(scenario, accelerator=tiny))
+    assert result.candidates == ()
+    assert result.chosen is None
+    assert result.lower_bound == np.inf
+    # 4 GiB of which the scenario reserves 2.
+    assert "needs" in result.shortfall
+    assert "2 GiB to give" in result.shortfall
+
+
+def test_an_empty_space_says_why():
+    result = run_job(load("gpt3_1.3b_8_a100", tensor_model_parallel_sizes=(5,)))
+    assert result.chosen is None
+    assert "not divisible" in result.shortfall
