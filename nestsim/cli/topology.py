@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, ScenarioFile
+from nestsim.cli.arguments import Json, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from topologies.network import Network
@@ -15,13 +15,20 @@ PICTURES = (".png", ".svg", ".pdf")
 Picture = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help="Draw the network (PNG, SVG or PDF)."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where the picture goes (PNG, SVG or PDF). Default: results/ and the "
+        "scenario file's name, ending in _topology.png; none with --json.",
     ),
 ]
 
 
 def topology(
-    scenario: ScenarioFile, output: Picture = None, as_json: Json = False
+    scenario: ScenarioFile,
+    output: Picture = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Show what the network of a scenario is, as text and as a picture.
 
@@ -31,7 +38,7 @@ def topology(
     Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
     """
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import result_console
+    from nestsim.cli.output import note, result_console
     from nestsim.scenario import load_scenario
     from topologies.builders import build_network
 
@@ -40,8 +47,11 @@ def topology(
     loaded = load_scenario(scenario)
     with naming(scenario):
         network = build_network(loaded.network_spec)
+    if output is None and not as_json:
+        output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
         _draw(network, output)
+        note(f"The picture is in {output}", quiet=quiet)
     if as_json:
         from nestsim.report.json import dump_json, topology_json
 
@@ -69,8 +79,11 @@ def _draw(network: "Network", path: Path) -> None:
     from nestsim.report.topology import draw_topology
     from topologies.errors import InputError
 
+    partial = path.with_stem(f".{path.stem}.partial")
     try:
-        draw_topology(network, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_topology(network, partial)
+        partial.replace(path)
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise InputError(problem, where="--output", got=str(path)) from None

@@ -14,7 +14,7 @@ SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO..."],
     "plan": ["--json", "--quiet", "-q", "SCENARIO"],
-    "topology": ["--json", "--output", "-o", "SCENARIO"],
+    "topology": ["--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],
     "schema": [],

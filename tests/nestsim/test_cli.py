@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -624,11 +623,15 @@ def test_showing_a_network_imports_no_torch(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["num_devices"] == 64
 
 
-@pytest.mark.benchmark
-def test_help_answers_in_half_a_second(tmp_path: Path) -> None:
-    durations = []
-    for _ in range(3):
-        start = time.perf_counter()
-        nestsim("module", "--help", cwd=tmp_path)
-        durations.append(time.perf_counter() - start)
-    assert min(durations) < 0.5
+def test_a_picture_of_the_network_is_drawn_unasked_and_left_out_with_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = str(SCENARIOS / "llama2_7b_64_h100.toml")
+    monkeypatch.chdir(tmp_path)
+    assert main(["topology", scenario, "--json"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert main(["topology", scenario]) == 0
+    (picture,) = (tmp_path / "results").iterdir()
+    assert picture.name == "llama2_7b_64_h100_topology.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.name in capsys.readouterr().err

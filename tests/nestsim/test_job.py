@@ -1,5 +1,8 @@
 """The main job on every shipped scenario, and on some made to fail."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +87,22 @@ def test_an_empty_space_says_why():
     result = run_job(load("gpt3_1.3b_8_a100", tensor_model_parallel_sizes=(5,)))
     assert result.chosen is None
     assert "not divisible" in result.shortfall
+
+
+def test_two_processes_write_the_same_bytes(tmp_path):
+    """Different hash seeds, so that no order of a set can hide."""
+    written = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        scenario = SCENARIOS / "custom_network.toml"
+        command = [sys.executable, "-m", "nestsim", "run", str(scenario), "-q"]
+        subprocess.run(
+            [*command, "--output", str(folder)],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        written.append({p.relative_to(folder): p.read_bytes() for p in files})
+    assert Path("result.json") in written[0]
+    assert written[0] == written[1]

@@ -64,7 +64,7 @@ def network(num_devices):
 
 def predicted(row):
     """Return TFLOP/s per device as the paper counts them (recompute included)."""
-    layers, hidden, heads, tp, pp, num_devices, batch, micro, _ = row
+    layers, hidden, heads, tp, pp, num_devices, batch, *_ = row
     spec = replace(
         load_model("gpt3-1.3b", attention_implementation="plain"),
         num_layers=layers,
