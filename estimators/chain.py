@@ -1,6 +1,7 @@
 """Assemble the planner's table of a model from its traced layers and an accelerator."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
@@ -9,6 +10,9 @@ from estimators.operators import OperatorModel
 from estimators.sharding import layer_work, tied_parameters
 from estimators.training import TrainingSpec
 from topologies.accelerators import Accelerator
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 def build_layer_table(
@@ -20,9 +24,10 @@ def build_layer_table(
 ) -> LayerTable:
     """Return the costs of every layer of the chain for one microbatch on one device.
 
-    Each distinct kind of layer is worked out once; the table repeats it. Only blocks
-    are recomputed (Megatron's ``recompute_granularity = "full"``): the embedding, the
-    final norm and the head keep what they save.
+    Each distinct kind of layer is worked out once; the table repeats it. Under
+    ``"full"`` recompute only blocks are run again (Megatron's
+    ``recompute_granularity``): the embedding, the final norm and the head keep what
+    they save.
 
     Raises
     ------
@@ -35,43 +40,60 @@ def build_layer_table(
         for kind in range(len(graph.layers))
     ]
     times = [
-        np.array([model.operator_time(op) for op in work.operators])
-        .reshape(-1, 2)
-        .sum(axis=0)
+        np.array([model.operator_time(op) for op in work.operators]).reshape(-1, 2)
         for work in works
     ]
     kinds = np.array(graph.kinds, dtype=np.int64)
-    blocks = np.array([name.startswith("block") for name in graph.names])
+    is_block = np.array([float(name.startswith("block")) for name in graph.names])
 
-    def column(values: list[float]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def column(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)[kinds]
 
-    saved = column([work.saved_bytes["none"] for work in works])
-    full = column([work.saved_bytes["full"] for work in works])
-    boundary = np.zeros(len(kinds) + 1)
-    boundary[:-1] = column([work.input_bytes for work in works])
+    saved = {
+        mode: column([work.saved_bytes[mode] for work in works])
+        for mode in ("none", "selective", "full")
+    }
+    saved["full"] = np.where(is_block > 0, saved["full"], saved["none"])
+    working = column([work.working_bytes for work in works])
+    forward = column([float(time[:, 0].sum()) for time in times])
+    core = column(
+        [
+            float(
+                sum(t[0] for t, op in zip(time, work.operators, strict=True) if op.core)
+            )
+            for time, work in zip(times, works, strict=True)
+        ]
+    )
+    boundary = np.append(column([work.input_bytes for work in works]), 0.0)
     boundary[0] = 0.0
+    parameters = column([work.parameters for work in works])
     return LayerTable(
         names=tuple(graph.names),
         kinds=kinds,
-        forward_time=column([time[0] for time in times]),
-        backward_time=column([time[1] for time in times]),
-        recompute_time=np.where(blocks, column([time[0] for time in times]), 0.0),
+        forward_time=forward,
+        backward_time=column([float(time[:, 1].sum()) for time in times]),
+        recompute_time={
+            "selective": core,
+            "full": forward * is_block,
+            "stage": forward,
+        },
         forward_flops=column([work.model_flops for work in works]),
-        parameters=column([work.parameters for work in works]),
+        parameters=parameters,
         expert_parameters=column([work.expert_parameters for work in works]),
         tied_parameters=tied_parameters(graph, degrees),
+        largest_parameters=parameters,
+        is_block=is_block,
         saved_bytes=saved,
-        checkpoint_bytes=np.where(blocks, full, saved),
-        working_bytes=column([work.working_bytes for work in works]),
+        working_bytes={
+            mode: working + (saved["none"] - saved[mode])
+            for mode in ("none", "selective", "full")
+        },
         boundary_bytes=boundary,
         traffic=_traffic(works, kinds),
     )
 
 
-def _traffic(
-    works: list[LayerWork], kinds: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> tuple[InLayerTraffic, ...]:
+def _traffic(works: list[LayerWork], kinds: IntArray) -> tuple[InLayerTraffic, ...]:
     present = sorted(
         {(c.operation, c.group) for work in works for c in work.collectives}
     )

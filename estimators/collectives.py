@@ -22,7 +22,34 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.folds import RING_OPERATIONS, Shape, Turn, fold_tables, folds
+from estimators.kernels import edges
+from estimators.kernels import groups as group_kernels
+from estimators.messages import (
+    EdgeCost,
+    edge_costs,
+    network_arrays,
+    no_such_device,
+    plain,
+    slowest_edges,
+)
 from topologies import Network
+
+__all__ = [
+    "ALGORITHMS",
+    "FREE",
+    "RING_OPERATIONS",
+    "CollectiveRate",
+    "EdgeCost",
+    "Phase",
+    "Turn",
+    "collective_rates",
+    "edge_costs",
+    "hierarchical_phases",
+    "rates_by_algorithm",
+    "ring_phases",
+    "slowest_edges",
+]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -41,42 +68,11 @@ class Phase(NamedTuple):
     """Rounds, each paying the latency once."""
 
 
-class Turn(NamedTuple):
-    """One pass of data round a ring of ``n`` members."""
-
-    fraction: float
-    num_steps: int
-
-
-def ring_pass(size: int) -> Turn:
-    """All-gather or reduce-scatter: ``n - 1`` rounds of ``S / n`` bytes [1]_."""
-    return Turn((size - 1) / size, size - 1)
-
-
-def ring_all_reduce(size: int) -> Turn:
-    """Reduce-scatter, then all-gather: ``2 (n - 1)`` rounds of ``S / n`` bytes [1]_."""
-    return Turn(2 * (size - 1) / size, 2 * (size - 1))
-
-
-RING_OPERATIONS: Mapping[str, Callable[[int], Turn]] = MappingProxyType(
-    {
-        "all_reduce": ring_all_reduce,
-        "all_gather": ring_pass,
-        "reduce_scatter": ring_pass,
-    }
-)
-"""What one ring does for each operation."""
-
-
 def ring_phases(
     operation: str, groups: IntArray, block_sizes: Sequence[int]
 ) -> tuple[Phase, ...]:
     """One flat ring per group, its members in order of device number [1]_."""
-    del block_sizes
-    size = groups.shape[1]
-    if size == 1:
-        return ()
-    return (Phase(np.sort(groups, axis=1), *RING_OPERATIONS[operation](size)),)
+    return _phases(operation, groups, block_sizes, _flat_shapes)
 
 
 def hierarchical_phases(
@@ -85,59 +81,50 @@ def hierarchical_phases(
     """One phase per level of the network [2]_.
 
     All-reduce: reduce-scatter inside the blocks, level by level outwards, all-reduce
-    over the outermost level, all-gather back inwards. Each level works on the part
-    that the levels inside it have left. Falls back to a flat ring where the groups
-    do not split evenly over the blocks.
+    over the outermost level, all-gather back inwards. Falls back to a flat ring where
+    the groups do not split evenly over the blocks.
     """
-    ordered = np.sort(groups, axis=1)
-    shape = _even_split(ordered, block_sizes)
-    if len(shape) < 2:
-        return ring_phases(operation, groups, block_sizes)
-    inwards: list[Phase] = []
-    part = 1.0
-    for axis, size in enumerate(shape):
-        grid = ordered.reshape(-1, *reversed(shape))
-        rings = np.moveaxis(grid, len(shape) - axis, -1).reshape(-1, size)
-        fraction, num_steps = ring_pass(size)
-        inwards.append(Phase(rings, fraction * part, num_steps))
-        part /= size
-    if operation == "reduce_scatter":
-        return tuple(inwards)
-    if operation == "all_gather":
-        return tuple(reversed(inwards))
-    top = inwards[-1]
-    turned = Phase(top.rings, 2 * top.fraction, 2 * top.num_steps)
-    return (*inwards[:-1], turned, *reversed(inwards[:-1]))
-
-
-def _even_split(ordered: IntArray, block_sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return members per block at each level, innermost first; empty if uneven."""
-    size = ordered.shape[1]
-    shape: list[int] = []
-    inner = 1
-    for block in block_sizes:
-        if inner == size:
-            break
-        blocks = ordered // block
-        inside = int(np.count_nonzero(blocks[0] == blocks[0, 0]))
-        if inside == inner:
-            continue
-        if size % inside or inside % inner:
-            return ()
-        runs = blocks.reshape(len(ordered), size // inside, inside)
-        if not (runs == runs[:, :, :1]).all():
-            return ()
-        if size > inside and (runs[:, 1:, 0] == runs[:, :-1, 0]).any():
-            return ()
-        shape.append(inside // inner)
-        inner = inside
-    return tuple(shape) if inner == size else ()
+    return _phases(operation, groups, block_sizes, _level_shapes)
 
 
 ALGORITHMS: Mapping[
     str, Callable[[str, IntArray, Sequence[int]], tuple[Phase, ...]]
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
 """Algorithms by name; `auto` choices take the cheapest, ties the first."""
+
+
+def _flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of all groups: one level."""
+    del blocks
+    return np.array([[ordered.shape[2]]], dtype=np.int64)
+
+
+def _level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of each stage's groups, or one row if all are alike."""
+    shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
+    alike = group_kernels.split_evenly(ordered, blocks, shapes)
+    return shapes[:1] if alike else shapes
+
+
+_Shapes = Callable[[IntArray, IntArray], IntArray]
+
+_SHAPES: Mapping[str, _Shapes] = MappingProxyType(
+    {"ring": _flat_shapes, "hierarchical": _level_shapes}
+)
+"""What the phases of each algorithm follow from."""
+
+
+def _phases(
+    operation: str, groups: IntArray, block_sizes: Sequence[int], shapes: _Shapes
+) -> tuple[Phase, ...]:
+    ordered = plain(np.sort(groups, axis=1))
+    (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
+    phases = []
+    for stride, size, fraction, num_steps in folds(operation, tuple(shape)):
+        grid = ordered.reshape(-1, size, stride)
+        rings = np.swapaxes(grid, 1, 2).reshape(-1, size)
+        phases.append(Phase(rings, fraction, num_steps))
+    return tuple(phases)
 
 
 class CollectiveRate(NamedTuple):
@@ -156,44 +143,6 @@ class CollectiveRate(NamedTuple):
 
 FREE = CollectiveRate(0.0, 0.0)
 """A group of one."""
-
-
-class EdgeCost(NamedTuple):
-    """What each of several simultaneous messages meets on its way."""
-
-    latency: FloatArray
-    """Of the route [s]."""
-
-    inverse_bandwidth: FloatArray
-    """Of the most loaded link of the route [s/byte]."""
-
-
-def edge_costs(
-    network: Network,
-    sources: IntArray,
-    targets: IntArray,
-    round_of: IntArray | None = None,
-) -> EdgeCost:
-    """Price messages that are sent at the same time.
-
-    A link used by ``w`` of the messages gives each of them at least ``1/w`` of its
-    capacity, and max-min sharing gives a message exactly that on the link that
-    limits it. Messages with different numbers in ``round_of`` do not meet. Cost
-    O(messages * hops).
-    """
-    routes = network.routes(sources, targets)
-    hops = np.diff(routes.indptr)
-    links = routes.links
-    if round_of is not None:
-        links = links + np.repeat(round_of, hops) * len(network.links)
-    load = np.bincount(links)[links]
-    seconds_per_byte = load / network.links.bandwidth[routes.links]
-    inverse = np.zeros(len(hops))
-    if links.size:
-        crossing = hops > 0
-        starts = routes.indptr[:-1][crossing]
-        inverse[crossing] = np.maximum.reduceat(seconds_per_byte, starts)
-    return EdgeCost(network.latencies(routes), inverse)
 
 
 def collective_rates(
@@ -224,28 +173,78 @@ def collective_rates(
     tuple[CollectiveRate, ...]
         For each stage the rate of its slowest group.
     """
-    build = ALGORITHMS[algorithm]
-    stages = [build(operation, stage, network.block_sizes) for stage in groups]
-    latency = np.zeros(len(stages))
-    inverse = np.zeros(len(stages))
-    for index in range(max(len(phases) for phases in stages)):
-        present = [s for s, phases in enumerate(stages) if index < len(phases)]
-        phases = [stages[s][index] for s in present]
-        sources = np.concatenate([phase.rings.ravel() for phase in phases])
-        targets = np.concatenate([_successors(phase.rings) for phase in phases])
-        sizes = [phase.rings.size for phase in phases]
-        rounds = None if together else np.repeat(np.arange(len(sizes)), sizes)
-        edges = edge_costs(network, sources, targets, rounds)
-        bounds = np.cumsum([0, *sizes])[:-1]
-        slowest_hop = np.maximum.reduceat(edges.latency, bounds)
-        slowest_edge = np.maximum.reduceat(edges.inverse_bandwidth, bounds)
-        latency[present] += slowest_hop * [phase.num_steps for phase in phases]
-        inverse[present] += slowest_edge * [phase.fraction for phase in phases]
-    return tuple(
-        CollectiveRate(float(a), float(b))
-        for a, b in zip(latency, inverse, strict=True)
+    (rates,) = _rates(network, (operation,), groups, (algorithm,), together=together)
+    return tuple(CollectiveRate(a, b) for a, b in rates.tolist())
+
+
+def rates_by_algorithm(
+    network: Network,
+    groups: IntArray,
+    algorithms: Sequence[str] = tuple(ALGORITHMS),
+    *,
+    together: bool = True,
+) -> dict[str, dict[str, FloatArray]]:
+    """Price all operations by several algorithms, as `collective_rates` does.
+
+    Phases that they have in common, and that is most, are priced once.
+
+    Returns
+    -------
+    dict[str, dict[str, FloatArray]]
+        Algorithm -> operation -> shape ``(stages, 2)``: latency [s] and inverse
+        bandwidth [s/byte].
+    """
+    operations = tuple(RING_OPERATIONS)
+    rates = iter(_rates(network, operations, groups, algorithms, together=together))
+    return {
+        algorithm: {operation: next(rates) for operation in operations}
+        for algorithm in algorithms
+    }
+
+
+def _rates(
+    network: Network,
+    operations: tuple[str, ...],
+    groups: IntArray,
+    algorithms: Sequence[str],
+    *,
+    together: bool,
+) -> FloatArray:
+    """Return shape ``(algorithms x operations, stages, 2)``."""
+    ordered = _ordered(network, groups)
+    blocks = np.array(network.block_sizes, dtype=np.int64)
+    shapes = [_SHAPES[name](ordered, blocks) for name in algorithms]
+    form_of, forms = _distinct(shapes, len(ordered))
+    tables = fold_tables(operations, forms)
+    rates = np.empty((len(tables.turns), len(ordered), 2))
+    edges.price_rings(
+        *network_arrays(network), ordered, form_of, *tables, together, rates
     )
+    return rates
 
 
-def _successors(rings: IntArray) -> IntArray:
-    return np.roll(rings, -1, axis=1).ravel()
+def _ordered(network: Network, groups: IntArray) -> IntArray:
+    """Return the groups with their members in order of device number."""
+    groups = plain(groups)
+    status = group_kernels.check_groups(groups, network.num_devices)
+    if status == group_kernels.NO_SUCH_DEVICE:
+        raise no_such_device(network)
+    return groups if status == group_kernels.OK else np.sort(groups, axis=2)
+
+
+def _distinct(
+    shapes: Sequence[IntArray], num_stages: int
+) -> tuple[IntArray, tuple[tuple[Shape, ...], ...]]:
+    """Return the form of each stage, and for each form a shape per algorithm."""
+    if all(len(rows) == 1 for rows in shapes):
+        form = tuple(tuple(rows[0].tolist()) for rows in shapes)
+        return np.zeros(num_stages, dtype=np.int64), (form,)
+    widths = [rows.shape[1] for rows in shapes]
+    full = [np.broadcast_to(rows, (num_stages, rows.shape[1])) for rows in shapes]
+    table, form_of = np.unique(np.hstack(full), axis=0, return_inverse=True)
+    parts = np.split(table, np.cumsum(widths)[:-1], axis=1)
+    forms = tuple(
+        tuple(tuple(shape) for shape in form)
+        for form in zip(*(part.tolist() for part in parts), strict=True)
+    )
+    return form_of.reshape(-1).astype(np.int64), forms

@@ -6,7 +6,10 @@ microbatch on one device of the group; collectives are kept as bytes, since thei
 time depends on where the group is placed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,8 @@ class InLayerTraffic:
     """Collectives of one kind that layers wait for, forward and backward."""
 
     operation: str
-    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"`` or ``"all_to_all"``."""
+    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or
+    ``"send_recv"`` (hops of a ring; their bytes are those of the hops together)."""
 
     group: str
     """``"tensor"``, ``"expert"`` or ``"context"``: who takes part."""
@@ -60,9 +64,10 @@ class LayerTable:
     backward_time: FloatArray
     """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
 
-    recompute_time: FloatArray
-    """What full recompute adds to the backward pass: the forward compute of blocks, 0
-    for layers that are never recomputed, shape ``(L,)`` [s]."""
+    recompute_time: Mapping[str, FloatArray]
+    """What each recompute mode but ``"none"`` adds to the backward pass: the attention
+    core (``"selective"``), the forward compute of blocks (``"full"``) or of every layer
+    (``"stage"``), shape ``(L,)`` [s]."""
 
     forward_flops: FloatArray
     """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
@@ -80,18 +85,22 @@ class LayerTable:
     """Parameters per device that the last layer shares with the first: counted once
     in a stage that holds both, synchronised between stages otherwise."""
 
-    saved_bytes: FloatArray
-    """Activations that the forward pass keeps for the backward pass when nothing is
-    recomputed, the layer's own input included if it is needed, shape ``(L,)``."""
+    largest_parameters: FloatArray
+    """Of the largest single layer: `parameters`, unless blocks are folded together,
+    shape ``(L,)``."""
 
-    checkpoint_bytes: FloatArray
-    """What the layer keeps under full recompute: a block its input, other layers what
-    they save, shape ``(L,)`` [byte]."""
+    is_block: FloatArray
+    """1 for transformer blocks, 0 for the ends of the chain, shape ``(L,)``."""
 
-    working_bytes: FloatArray
-    """The most that is alive only inside the layer's forward or backward pass,
-    beside what is saved (e.g. gradients of activations, an fp32 copy of the logits),
-    shape ``(L,)`` [byte]."""
+    saved_bytes: Mapping[str, FloatArray]
+    """Activations that the forward pass keeps for the backward pass under ``"none"``,
+    ``"selective"`` and ``"full"`` recompute (a block its input, other layers what they
+    save), shape ``(L,)`` [byte]. Under ``"stage"`` a stage keeps its input only."""
+
+    working_bytes: Mapping[str, FloatArray]
+    """The most that is alive only inside the layer's forward or backward pass beside
+    what is saved (gradients of activations, recomputed activations), under the same
+    three modes, shape ``(L,)`` [byte]."""
 
     boundary_bytes: FloatArray
     """Activation that one device sends if the chain is cut before layer ``l``, shape
@@ -113,9 +122,20 @@ class LayerTable:
 def _freeze(table: InLayerTraffic | LayerTable) -> None:
     for field in fields(table):
         value = getattr(table, field.name)
-        if not isinstance(value, np.ndarray):
+        frozen: Any
+        if isinstance(value, Mapping):
+            frozen = {mode: _frozen(array, field.name) for mode, array in value.items()}
+            frozen = MappingProxyType(frozen)
+        elif isinstance(value, np.ndarray):
+            frozen = _frozen(value, field.name)
+        else:
             continue
-        dtype = np.int64 if field.name == "kinds" else np.float64
-        array = np.array(value, dtype=dtype, order="C")
-        array.flags.writeable = False
-        object.__setattr__(table, field.name, array)
+        object.__setattr__(table, field.name, frozen)
+
+
+def _frozen(value: NDArray[Any], name: str) -> NDArray[Any]:
+    array = np.array(
+        value, dtype=np.int64 if name == "kinds" else np.float64, order="C"
+    )
+    array.flags.writeable = False
+    return array

@@ -53,6 +53,9 @@ class OperatorWork(NamedTuple):
     backward_bytes: float
     """Memory traffic of the backward pass [byte]."""
 
+    core: bool = False
+    """Whether it belongs to the attention core, which selective recompute repeats."""
+
 
 class CollectiveWork(NamedTuple):
     """Collectives of one kind in one layer."""

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from estimators.training import ParameterBytes
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64] | float
 
 
 class StaticBytes(NamedTuple):
@@ -31,41 +30,51 @@ class StaticBytes(NamedTuple):
         return self.weights + self.gradients + self.optimizer + self.buffers
 
 
+class Sharded(NamedTuple):
+    """Parameters of a stage on one device, and who shares their shards."""
+
+    parameters: FloatArray
+    """Held by one device before ZeRO shards them; a float or an array."""
+
+    group_size: int | FloatArray
+    """Devices that share the shards."""
+
+
 def static_bytes(
-    parameters: FloatArray,
+    dense: Sharded,
+    expert: Sharded,
     largest_layer: FloatArray,
     *,
     each: ParameterBytes,
     zero_stage: int,
-    zero_group: int | IntArray,
 ) -> StaticBytes:
     """Return what parameters cost a device.
 
     Parameters
     ----------
-    parameters
-        Of the stage, held by one device before ZeRO shards them.
+    dense, expert
+        Parameters outside and inside of routed experts.
     largest_layer
         Parameters of the stage's largest layer. ZeRO-2 keeps one layer's gradients
         whole until they are reduced; ZeRO-3 also two layers' weights gathered, the
         one in use and the one prefetched.
     each
         Bytes per parameter.
-    zero_stage, zero_group
-        0 to 3, and the devices that share the shards; an array in step with
-        `parameters` is allowed.
+    zero_stage
+        0 to 3.
     """
-    shards = [zero_group if zero_stage >= level else 1 for level in (3, 2, 1)]
-    buffers = 0.0 * (parameters + largest_layer)
-    shared = np.where(np.asarray(zero_group) > 1, 1.0, 0.0)
+    whole = dense.parameters + expert.parameters
+    shard = dense.parameters / dense.group_size + expert.parameters / expert.group_size
+    shared = np.maximum(dense.group_size, expert.group_size) > 1
+    buffers = np.zeros_like(whole + largest_layer)
     if zero_stage >= 2:
         buffers = buffers + shared * each.gradients * largest_layer
     if zero_stage >= 3:
         buffers = buffers + shared * 2 * each.weights * largest_layer
     return StaticBytes(
-        weights=parameters * (each.weights / shards[0]),
-        gradients=parameters * (each.gradients / shards[1]),
-        optimizer=parameters * (each.optimizer / shards[2]),
+        weights=each.weights * (shard if zero_stage >= 3 else whole),
+        gradients=each.gradients * (shard if zero_stage >= 2 else whole),
+        optimizer=each.optimizer * (shard if zero_stage >= 1 else whole),
         buffers=buffers,
     )
 

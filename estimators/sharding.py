@@ -72,7 +72,8 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     return LayerWork(
         operators=tuple(
-            _operator(device, op, causal=graph.spec.causal) for op in layer.operators
+            _operator(device, op, causal=graph.spec.causal)._replace(core=op.core)
+            for op in layer.operators
         ),
         collectives=layer_collectives(layer, shares, degrees, element_bytes),
         parameters=sum(count for _, count in parameters),

@@ -1,40 +1,48 @@
 """The candidates of a search: their bounds, their splits, their placements.
 
-Letters as in `planner.search`; positions ``s`` count stages from the end, as the
-split kernel does.
+Letters as in `planner.space`; positions ``s`` count stages from the end, as the split
+kernel does.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.parallelism import ParallelismConfig
+from estimators.layer_work import Degrees
+from estimators.memory import optimizer_step_bytes
 from planner.bounds import (
-    InnerCosts,
+    LayerBounds,
     closed_form_bounds,
-    inner_costs,
+    layer_bounds,
     least_memory_bounds,
 )
+from planner.class_table import (
+    Choice,
+    ClassTable,
+    choice_array,
+    choices_of,
+    class_table,
+)
 from planner.kernels import split as kernel
-from planner.placements import Placement, placements
-from planner.plan import Plan, Stage
-from planner.pricing import typical_sizes
-from planner.rates import AlgorithmChoice, PlacementRates, placement_rates
-from planner.relaxation import best_tensor_rates, relaxed_rates
+from planner.kernels import tables
+from planner.loads import iteration_weights, stage_adders, stage_transfers
+from planner.placements import Extents, Placement, placements
+from planner.pricing import placement_choices
+from planner.rates import PlacementRates, placement_rates
+from planner.relaxation import (
+    GroupSizes,
+    Relaxation,
+    best_group_rates,
+    relaxed_rates,
+)
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
-from planner.space import Configuration, inner_configurations
-from planner.stage_tables import (
-    Choice,
-    choices_of,
-    memory_slots,
-    stage_times,
-    tails,
-)
+from planner.space import Configuration, Inner, inner_configurations
+from planner.virtual import fold_sums, fold_table
 from planner.workload import Workload
 from topologies import Network
 
@@ -48,11 +56,32 @@ class Solution(NamedTuple):
     value: float
     """Iteration time [s]."""
     bounds: IntArray
-    """First layer of each stage, and the number of layers, shape ``(p + 1,)``."""
+    """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
     choices: tuple[Choice, ...]
     """Of each stage, first to last."""
     placement: Placement
     rates: PlacementRates
+
+
+class _Outer(NamedTuple):
+    """Configurations in the order of LB1, as arrays."""
+
+    inner: IntArray
+    """Which inner configuration."""
+    place: IntArray
+    """Which of its pairs ``(pp, dp)``."""
+    bounds: FloatArray
+    """LB1, rising [s]."""
+    memory: FloatArray
+    """Least memory [byte]."""
+
+
+class _Folded(NamedTuple):
+    """A folded chain, ready for the kernels."""
+
+    table: ClassTable
+    minima: FloatArray
+    """No choice and no placement makes a folded layer faster [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,14 +91,13 @@ class CandidateSet:
     network: Network
     workload: Workload
     spec: SearchSpec
-    configurations: tuple[Configuration, ...]
-    bounds: FloatArray
-    """LB1 of each configuration, rising [s]."""
-    memory_bounds: FloatArray
-    """Least memory that each configuration needs, in the same order [byte]."""
+    relaxation: Relaxation
+    inner: tuple[Inner, ...]
+    outer: _Outer
     statistics: Counter[str]
-    _costs: dict[tuple[int, int], InnerCosts]
-    _tensor_rates: dict[int, dict[str, FloatArray]]
+    tensor_rates: dict[int, dict[str, FloatArray]]
+    layers: dict[Degrees, LayerBounds]
+    _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -80,108 +108,123 @@ class CandidateSet:
             workload.graph.spec,
             spec,
             num_devices=network.num_devices,
-            num_layers=len(workload.graph.names),
+            chain=workload.chain,
             global_batch_size=workload.training.global_batch_size,
         )
+        relaxation = Relaxation.of(network)
         tensor = {
-            tp: dict(best_tensor_rates(network, tp))
+            tp: dict(best_group_rates(network, tp))
             for tp in sorted({item.degrees.tp for item in inner})
         }
-        costs = {
-            (item.degrees.tp, item.degrees.micro_batch_size): inner_costs(
-                workload, item.degrees, tensor[item.degrees.tp]
-            )
-            for item in inner
-        }
-        found: list[Configuration] = []
-        bounds: list[FloatArray] = [np.zeros(0)]
-        memory_bounds: list[FloatArray] = [np.zeros(0)]
+        layers: dict[Degrees, LayerBounds] = {}
         for item in inner:
-            key = item.degrees.tp, item.degrees.micro_batch_size
-            found += [Configuration(*key, *sizes) for sizes in item.sizes]
-            bounds.append(closed_form_bounds(network, workload, spec, item, costs[key]))
-            memory_bounds.append(least_memory_bounds(workload, spec, item, costs[key]))
-        values = np.concatenate(bounds) if bounds else np.zeros(0)
-        order = np.argsort(values, kind="stable")
-        dropped["configurations"] = len(found)
+            if item.degrees not in layers:
+                layers[item.degrees] = layer_bounds(
+                    workload.table(item.degrees),
+                    tensor[item.degrees.tp],
+                    relaxation.hop,
+                    item.degrees.ep,
+                )
+        bounds = [
+            closed_form_bounds(relaxation, workload, spec, item, layers[item.degrees])
+            for item in inner
+        ]
+        memory = [
+            least_memory_bounds(workload, spec, item, layers[item.degrees])
+            for item in inner
+        ]
+        outer = _ordered(inner, bounds, memory)
+        dropped["configurations"] = len(outer.bounds)
         return cls(
             network=network,
             workload=workload,
             spec=spec,
-            configurations=tuple(found[i] for i in order),
-            bounds=values[order],
-            memory_bounds=np.concatenate(memory_bounds)[order],
+            relaxation=relaxation,
+            inner=inner,
+            outer=outer,
             statistics=dropped,
-            _costs=costs,
-            _tensor_rates=tensor,
+            tensor_rates=tensor,
+            layers=layers,
         )
 
     def __len__(self) -> int:
-        return len(self.configurations)
+        return len(self.outer.bounds)
 
     def __getitem__(self, index: int) -> Configuration:
-        return self.configurations[index]
+        return self.inner_of(index).configuration(int(self.outer.place[index]))
 
-    def slots(self, configuration: Configuration, memory: float) -> IntArray:
-        """Return how many microbatches fit, by choice and interval class."""
-        return memory_slots(
-            self._costs[configuration[:2]].sums,
-            self.choices(configuration),
-            each=self.workload.parameter_bytes,
-            zero_group=configuration.dp,
-            memory=memory,
-        )
+    def bound(self, index: int) -> float:
+        """Return LB1 of a configuration, infinity past the last one [s]."""
+        return float(self.outer.bounds[index]) if index < len(self) else np.inf
 
-    def choices(self, configuration: Configuration) -> tuple[Choice, ...]:
-        """Return what the stages of a configuration may choose from."""
-        return choices_of(self.spec.recompute, self.spec.zero_stages, configuration.dp)
-
-    def in_flight(self, configuration: Configuration) -> IntArray:
-        """Return microbatches in flight by position, entry 0 unused."""
-        p, m = configuration.pp, self.num_microbatches(configuration)
-        schedule = SCHEDULES[self.spec.schedule]
-        return np.array(
-            [0, *(schedule.in_flight(p - s, p, m) for s in range(1, p + 1))]
-        )
-
-    def num_microbatches(self, configuration: Configuration) -> int:
-        """Return the microbatches of each replica."""
-        return self.workload.num_microbatches(configuration.b, configuration.dp)
+    def inner_of(self, index: int) -> Inner:
+        """Return what the tables of a configuration depend on."""
+        return self.inner[int(self.outer.inner[index])]
 
     @property
     def memory(self) -> float:
         """What plans may use of each device [byte]."""
         return self.workload.accelerator.memory_bytes - self.spec.memory_reserve
 
+    def num_microbatches(self, configuration: Configuration) -> int:
+        """Return the microbatches of each replica."""
+        return self.workload.num_microbatches(configuration.b, configuration.dp)
+
+    def folded(self, configuration: Configuration) -> _Folded:
+        """Return a configuration's folded chain, made once."""
+        degrees, v = self.degrees(configuration), configuration.v
+        if (degrees, v) not in self._folded:
+            table = self.workload.table(degrees)
+            minima = fold_sums(self.layers[degrees].minima, table.is_block, v)
+            self._folded[degrees, v] = _Folded(
+                class_table(fold_table(table, v), num_chunks=v), minima
+            )
+        return self._folded[degrees, v]
+
+    def degrees(self, configuration: Configuration) -> Degrees:
+        """Return what layer tables depend on."""
+        tp, cp, ep, b, *_ = configuration
+        sequence_parallel = tp > 1 and self.spec.sequence_parallel is not False
+        return Degrees(tp, cp, ep, b, sequence_parallel)
+
+    def choices(
+        self, configuration: Configuration, rates: PlacementRates
+    ) -> tuple[Choice, ...]:
+        """Return what the stages of a configuration may choose from."""
+        return choices_of(
+            self.spec.recompute,
+            self.spec.zero_stages,
+            num_replicas=configuration.dp * configuration.cp,
+            num_options=len(rates.shardings),
+            num_chunks=configuration.v,
+        )
+
+    def relaxed(self, configuration: Configuration) -> PlacementRates:
+        """Return rates that no placement of a configuration can beat."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        sizes = GroupSizes(tp, cp, ep, dp, pp)
+        return relaxed_rates(self.relaxation, self.tensor_rates[tp], sizes)
+
     def fits(self, configuration: Configuration, memory: float) -> bool:
         """Tell whether memory leaves room for any split (necessary)."""
-        return bool(
-            kernel.fits_in_memory(
-                self.workload.classes.class_of,
-                self.slots(configuration, memory),
-                self.in_flight(configuration),
-            )
-        )
+        rates = self.relaxed(configuration)
+        choices = choice_array(self.choices(configuration, rates))
+        slots = self._slots(configuration, choices, rates, memory)
+        in_flight = _in_flight(configuration, self.num_microbatches(configuration))
+        classes = self.folded(configuration).table.classes
+        return bool(kernel.fits_in_memory(classes.class_of, slots, in_flight))
 
     def relaxed_bound(self, index: int, cutoff: float) -> float:
         """Return LB2, or infinity if memory or the cutoff rules it out [s]."""
-        configuration = self.configurations[index]
-        if self.memory_bounds[index] > self.memory or not self.fits(
-            configuration, self.memory
-        ):
+        configuration = self[index]
+        if self.outer.memory[index] > self.memory:
             self.statistics["out of memory"] += 1
             return np.inf
-        rates = relaxed_rates(
-            self.network,
-            self._tensor_rates[configuration.tp],
-            dp=configuration.dp,
-            pp=configuration.pp,
-        )
-        slots = self.slots(configuration, self.memory)
-        value, _, _ = self._split(configuration, rates, slots, cutoff)
+        rates = self.relaxed(configuration)
+        value, *_ = self._split(configuration, rates, cutoff)
         if value >= cutoff:
-            # Only memory can stop a split that no cutoff stops.
-            no_split = np.isinf(cutoff)
+            # Without a cutoff only memory can stop a split.
+            no_split = np.isinf(cutoff) or not self.fits(configuration, self.memory)
             reason = "out of memory" if no_split else "pruned by the relaxed split"
             self.statistics[reason] += 1
             return np.inf
@@ -190,130 +233,183 @@ class CandidateSet:
     def solve(self, configuration: Configuration, cutoff: float) -> Solution | None:
         """Return the best placement and split with a value below the cutoff."""
         self.statistics["placed"] += 1
-        slots = self.slots(configuration, self.memory)
         best: Solution | None = None
-        for placement in placements(
-            tp=configuration.tp,
-            dp=configuration.dp,
-            pp=configuration.pp,
-            num_devices=self.network.num_devices,
-            block_sizes=self.network.block_sizes,
-        ):
+        seen: set[bytes] = set()
+        for placement in self.placements(configuration):
             self.statistics["placements"] += 1
             rates = self.rates(configuration, placement)
+            key = _signature_bytes(rates)
+            if key in seen:
+                self.statistics["placements priced alike"] += 1
+                continue
+            seen.add(key)
             limit = cutoff if best is None else best.value
-            value, bounds, choices = self._split(configuration, rates, slots, limit)
+            value, bounds, picked = self._split(configuration, rates, limit)
             if value < limit:
-                picked = tuple(self.choices(configuration)[c] for c in choices)
-                best = Solution(value, bounds, picked, placement, rates)
+                choices = self.choices(configuration, rates)
+                chosen = tuple(choices[c] for c in picked)
+                best = Solution(value, bounds, chosen, placement, rates)
         return best
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return every placement of a configuration."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        return placements(
+            Extents(tp, cp, ep, dp // ep, pp),
+            num_devices=self.network.num_devices,
+            block_sizes=self.network.block_sizes,
+        )
 
     def rates(
         self, configuration: Configuration, placement: Placement
     ) -> PlacementRates:
         """Price a placement."""
-        tensor, gradient = typical_sizes(
-            self._costs[configuration[:2]].table, self.workload, configuration.pp
-        )
+        table = self.workload.table(self.degrees(configuration))
+        tensor, gradient = placement_choices(table, self.workload, configuration.pp)
         return placement_rates(
-            self.network,
-            placement.devices,
-            tensor=AlgorithmChoice("auto", tensor),
-            gradient=AlgorithmChoice("auto", gradient),
+            self.network, placement.grid, tensor=tensor, gradient=gradient
         )
 
-    def plan(self, configuration: Configuration, solution: Solution) -> Plan:
-        """Write a solution out as a plan."""
-        degrees = self._costs[configuration[:2]].degrees
-        stages = tuple(
-            Stage(
-                layers=(int(solution.bounds[i]), int(solution.bounds[i + 1]) - 1),
-                devices=tuple(tuple(row) for row in devices.tolist()),
-                recompute=choice.recompute,
-                zero_stage=choice.zero_stage,
-            )
-            for i, (devices, choice) in enumerate(
-                zip(solution.placement.devices, solution.choices, strict=True)
-            )
-        )
-        return Plan(
-            parallel=ParallelismConfig(
-                tensor_model_parallel_size=configuration.tp,
-                pipeline_model_parallel_size=configuration.pp,
-                data_parallel_size=configuration.dp,
-                sequence_parallel=degrees.sequence_parallel,
-            ),
-            micro_batch_size=configuration.b,
-            num_microbatches=self.num_microbatches(configuration),
-            schedule=self.spec.schedule,
-            placement=solution.placement.name,
-            gradient_algorithm=solution.rates.gradient_algorithm,
-            tensor_algorithm=solution.rates.tensor_algorithm,
-            stages=stages,
-        )
-
-    def _split(
+    def _slots(
         self,
         configuration: Configuration,
+        choices: IntArray,
         rates: PlacementRates,
-        slots: IntArray,
-        cutoff: float,
+        memory: float,
+    ) -> IntArray:
+        table = self.folded(configuration).table
+        constants = self._constants(configuration, memory)
+        slots: IntArray = tables.memory_slots(
+            table.sums, choices, _group_sizes(rates), constants
+        )
+        return slots
+
+    def _constants(self, configuration: Configuration, memory: float) -> FloatArray:
+        each = self.workload.parameter_bytes
+        constants = np.zeros(tables.NUM_CONSTANTS)
+        constants[tables.WEIGHT_BYTES] = each.weights
+        constants[tables.GRADIENT_BYTES] = each.gradients
+        constants[tables.OPTIMIZER_BYTES] = each.optimizer
+        step = optimizer_step_bytes(each) / self.workload.memory_rate
+        constants[tables.STEP_TIME] = step
+        constants[tables.MEMORY] = memory
+        members = configuration.dp * configuration.cp // configuration.ep
+        constants[tables.EXPERT_GROUP] = members
+        return constants
+
+    def _split(
+        self, configuration: Configuration, rates: PlacementRates, cutoff: float
     ) -> tuple[float, IntArray, IntArray]:
         """Run the split kernel under the given rates."""
-        costs = self._costs[configuration[:2]]
-        choices = self.choices(configuration)
-        each = self.workload.parameter_bytes
-        stages, signature = _signatures(rates)
-        fixed, rate = tails(
-            rates,
-            each=each,
-            zero_group=configuration.dp,
-            memory_rate=self.workload.memory_rate,
-            tied_parameters=costs.table.tied_parameters,
+        table, minima = self.folded(configuration)
+        choices = choice_array(self.choices(configuration, rates))
+        rows, signature = _signatures(rates)
+        m, v = self.num_microbatches(configuration), configuration.v
+        weights = iteration_weights(m, v)
+        boundary = self.layers[self.degrees(configuration)].boundary_bytes
+        transfers = stage_transfers(rates, boundary, v)
+        adder, constant = stage_adders(transfers, weights)
+        time, tail = tables.time_and_tail(
+            table.sums,
+            table.traffic,
+            table.traffic_rate,
+            choices,
+            _group_sizes(rates),
+            rows,
+            self._constants(configuration, self.memory),
         )
-        boundary = _by_position(rates.boundary)
+        tied = self._tied_time(configuration, rates)
+        slots = self._slots(configuration, choices, rates, self.memory)
+        if v > 1:
+            # Every stage has a block in each of its chunks.
+            slots[:, ~table.has_block] = 0
         value: float
         _, value, bounds, picked = kernel.split_chain(
-            self.workload.classes.class_of,
-            np.array(costs.table.boundary_bytes),
-            costs.layer_minima,
-            stage_times(costs.sums, choices, rates, stages, each),
+            table.classes.class_of,
+            minima,
+            time,
+            tail,
             slots,
-            costs.sums.parameters,
-            np.array([choice.zero_stage for choice in choices]),
             np.concatenate(([0], signature[::-1])),
-            boundary[:, 1].copy(),
-            boundary[:, 0].copy(),
-            np.vstack([np.zeros((1, 4)), fixed[::-1]]),
-            np.vstack([np.zeros((1, 4)), rate[::-1]]),
-            self.in_flight(configuration),
-            self.num_microbatches(configuration),
-            cutoff,
+            np.concatenate(([0.0], adder[::-1])),
+            np.concatenate(([0.0], tied[::-1])),
+            _in_flight(configuration, m),
+            weights.sum,
+            weights.max,
+            _least_tail(table, tail, configuration.pp),
+            cutoff - constant,
         )
-        return value, bounds, picked
+        return value + constant, bounds, picked
+
+    def _tied_time(
+        self, configuration: Configuration, rates: PlacementRates
+    ) -> FloatArray:
+        """Return what the tied embedding adds to each stage's tail [s]."""
+        tied = np.zeros(configuration.pp)
+        table = self.workload.table(self.degrees(configuration))
+        if configuration.pp > 1 and table.tied_parameters > 0:
+            latency, inverse = rates.tied
+            size = table.tied_parameters * self.workload.parameter_bytes.gradients
+            tied[[0, -1]] = latency + size * inverse
+        return tied
 
 
-@lru_cache(maxsize=4096)
-def _in_flight(schedule: str, p: int, m: int) -> IntArray:
-    count = SCHEDULES[schedule].in_flight
-    return np.array([0, *(count(p - s, p, m) for s in range(1, p + 1))])
+def _ordered(
+    inner: tuple[Inner, ...], bounds: list[FloatArray], memory: list[FloatArray]
+) -> _Outer:
+    """Sort all configurations by their bound; ties stay in order of enumeration."""
+    sizes = [len(values) for values in bounds]
+    empty = np.zeros(0)
+    values = np.concatenate([empty, *bounds])
+    order = np.argsort(values, kind="stable")
+    starts = np.cumsum([0, *sizes])[:-1]
+    number = np.repeat(np.arange(len(inner)), sizes)
+    place = np.arange(len(values)) - np.repeat(starts, sizes)
+    held = np.concatenate([empty, *memory])
+    return _Outer(number[order], place[order], values[order], held[order])
 
 
-def _by_position(boundary: FloatArray) -> FloatArray:
-    """Reorder ``(p - 1, 2)`` rates of boundaries by position.
+def _group_sizes(rates: PlacementRates) -> FloatArray:
+    return np.array([float(option.group_size) for option in rates.shardings])
 
-    Entry ``s`` of ``p + 1`` is the boundary between positions ``s`` and ``s + 1``.
+
+def _signatures(rates: PlacementRates) -> tuple[FloatArray, IntArray]:
+    """Return the distinct rows of in-layer and gradient rates, and each stage's row."""
+    packed = rates.packed()
+    if (packed == packed[0]).all():
+        return packed[:1], np.zeros(len(packed), dtype=np.int64)
+    rows, signature = np.unique(packed, axis=0, return_inverse=True)
+    return rows, signature.ravel()
+
+
+def _signature_bytes(rates: PlacementRates) -> bytes:
+    """Return equal bytes for placements that no price can tell apart."""
+    sizes = np.array([option.group_size for option in rates.shardings])
+    both = rates.activation + rates.gradient
+    arrays = (rates.packed(), sizes, rates.tied, both)
+    return b"".join(array.tobytes() for array in arrays)
+
+
+def _least_tail(table: ClassTable, tail: FloatArray, num_stages: int) -> float:
+    """Bound the largest tail of any split from below [s].
+
+    Some stage holds at least the mean dense parameters, and a tail is a line over
+    them. Experts, which may sit elsewhere, make no such promise.
     """
-    edge = np.zeros((1, 2))
-    return np.vstack([edge, boundary[::-1], edge])
+    whole = table.classes.whole
+    if table.sums[tables.EXPERT_PARAMETERS, whole] > 0:
+        return 0.0
+    return float(tail[:, :, whole].min()) / num_stages * kernel.SAFE
 
 
-def _signatures(rates: PlacementRates) -> tuple[IntArray, IntArray]:
-    """Return one stage per distinct row of in-layer rates, and each stage's row."""
-    rows = np.hstack([*rates.tensor.values(), *rates.data.values()])
-    if (rows == rows[0]).all():
-        return np.zeros(1, dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    _, stages, signature = np.unique(
-        rows, axis=0, return_index=True, return_inverse=True
-    )
-    return stages, signature.ravel()
+@lru_cache(maxsize=8192)
+def _in_flight(configuration: Configuration, m: int) -> IntArray:
+    """Return passes in flight by position, entry 0 unused."""
+    p, v = configuration.pp, configuration.v
+    schedule = SCHEDULES[schedule_name(v)]
+    return np.array([0, *(schedule.in_flight(p - s, p, m, v) for s in range(1, p + 1))])
+
+
+def schedule_name(v: int) -> str:
+    """Return the schedule of plans with ``v`` virtual stages."""
+    return "1f1b" if v == 1 else "interleaved-1f1b"

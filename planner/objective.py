@@ -5,6 +5,16 @@ from dataclasses import dataclass
 
 from planner.plan import Plan
 
+PART_NAMES = (
+    "compute",
+    "tensor collectives",
+    "context ring",
+    "expert all-to-all",
+    "recompute",
+    "zero gathers",
+)
+"""What the time of a stage is made of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
@@ -16,15 +26,18 @@ class StageCost:
     backward_time: float
     """Backward pass with everything folded into it [s]."""
 
+    chunk_times: tuple[tuple[float, float], ...]
+    """Forward and backward pass of each chunk; they add up to the two above [s]."""
+
     parts: Mapping[str, float]
-    """`forward_time` + `backward_time` by cause [s]: ``"compute"``,
-    ``"tensor collectives"``, ``"recompute"``, ``"zero gathers"``."""
+    """`forward_time` + `backward_time` by cause [s], keys of `PART_NAMES`."""
 
     boundary_bytes: float
-    """Sent by each lane to the next stage, forward; 0 for the last stage [byte]."""
+    """Sent by each lane over every boundary, forward; 0 with one stage [byte]."""
 
     transfer_time: float
-    """One way to the next stage, latency included; 0 for the last stage [s]."""
+    """Per microbatch at both boundaries of the stage, half of each round trip, in the
+    replica that sets the pace [s]."""
 
     reduce_time: float
     """Gradient collective after the last backward pass [s]."""
@@ -70,9 +83,8 @@ class PricedPlan:
     """The objective: closed form of section 5 of the design [s]."""
 
     terms: Mapping[str, float]
-    """`iteration_time` by cause [s]: ``"compute"``, ``"tensor collectives"``,
-    ``"recompute"``, ``"zero gathers"`` and ``"transfers"`` of the slowest stage times
-    the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
+    """`iteration_time` by cause [s]: `PART_NAMES` and ``"transfers"`` of the slowest
+    stage times the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
     (synchronisation and optimizer step)."""
 
     timeline_pipeline_time: float

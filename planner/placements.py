@@ -1,33 +1,58 @@
-"""Where stages, replicas and tensor groups stand: nestings over device numbers.
+"""Where stages, replicas and groups stand: nestings over device numbers.
 
 A placement is a sequence of factors, innermost first; a factor gives one parallel
 dimension, or a part of it, a stride over device numbers. Tensor parallelism is always
-innermost with stride 1. Data and pipeline parallelism follow in either order, and
-each may be split once into an inner part that fills a block of the network and an
-outer part that comes later: pipelines inside a node and replicas across, the reverse,
-or half of one inside the other. Once per placement the extent may be padded to the
-size of a block, leaving devices idle to avoid a slow link.
+innermost with stride 1. Context, expert, data and pipeline parallelism follow in any
+order (``dp`` here counts the replicas of each expert; times ``ep`` it is the
+data-parallel size). Data and pipeline parallelism may each be split once into an inner
+part that fills a block of the network and an outer part that comes later: pipelines
+inside a node and replicas across, the reverse, or half of one inside the other. Once
+per placement the extent may be padded to the size of a block, leaving devices idle to
+avoid a slow link.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 
+SPLIT_ONCE = ("dp", "pp")
+"""Dimensions that may have an inner and an outer factor."""
+
+
+class Extents(NamedTuple):
+    """Sizes of the dimensions of a placement; ``dp`` counts replicas of experts."""
+
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    pp: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placement:
-    """Devices of every stage, replica and tensor rank."""
+    """Devices of every stage, replica and rank."""
 
     name: str
     """The factors, innermost first: ``"tp8 dp4 pp2"``; ``"/12"`` after a factor
     means padded to an extent of 12 devices."""
 
-    devices: IntArray
-    """Device numbers, shape ``(p, d, t)``, stages from the first to the last."""
+    grid: IntArray
+    """Device numbers, shape ``(pp, dp, ep, cp, tp)``, stages from first to last."""
+
+    @property
+    def devices(self) -> IntArray:
+        """Device numbers, shape ``(p, d, lanes)``.
+
+        Replica ``dp_rank * ep + ep_rank``, lane ``cp_rank * tp + tp_rank``.
+        """
+        pp, dp, ep, cp, tp = self.grid.shape
+        return self.grid.reshape(pp, dp * ep, cp * tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +68,14 @@ class _Open:
 
 
 def placements(
-    *, tp: int, dp: int, pp: int, num_devices: int, block_sizes: Sequence[int]
+    extents: Extents, *, num_devices: int, block_sizes: Sequence[int]
 ) -> tuple[Placement, ...]:
     """Return every placement of the space that fits the cluster, without repetition.
 
     Parameters
     ----------
-    tp, dp, pp
-        Parallel degrees.
+    extents
+        Sizes of the dimensions.
     num_devices
         Devices of the cluster.
     block_sizes
@@ -59,24 +84,29 @@ def placements(
     Returns
     -------
     tuple[Placement, ...]
-        Empty if ``tp * dp * pp`` devices do not fit. Compact orders come first.
+        Empty if the devices do not suffice. Compact orders come first.
     """
-    if tp * dp * pp > num_devices:
+    if int(np.prod(extents)) > num_devices:
         return ()
     start = _Open(
-        extent=tp,
+        extent=extents.tp,
         strides=(),
-        left=tuple((n, size) for n, size in (("dp", dp), ("pp", pp)) if size > 1),
+        left=tuple(
+            (name, size)
+            for name, size in extents._asdict().items()
+            if name != "tp" and size > 1
+        ),
         split=(),
         padded=False,
-        name=f"tp{tp}",
+        name=f"tp{extents.tp}",
     )
     seen: dict[bytes, Placement] = {}
     for state in _complete(start, num_devices, block_sizes):
-        devices = _devices(state, tp, dp, pp)
-        if devices.max() < num_devices:
-            found = Placement(name=state.name, devices=devices)
-            seen.setdefault(devices.tobytes(), found)
+        offsets = _offsets(state, extents)
+        if sum(int(offset.max()) for offset in offsets.values()) < num_devices:
+            key = b"".join(offset.tobytes() for offset in offsets.values())
+            if key not in seen:
+                seen[key] = Placement(name=state.name, grid=_grid(offsets))
     return tuple(seen.values())
 
 
@@ -90,7 +120,8 @@ def _complete(
     for opened in (state, *_padded(state, block_sizes)):
         for name, size in opened.left:
             for step in _steps(opened, name, size, block_sizes):
-                if step.extent <= 2 * num_devices:
+                # Whatever comes next has at least this extent for its stride.
+                if not step.left or step.extent < num_devices:
                     yield from _complete(step, num_devices, block_sizes)
 
 
@@ -100,31 +131,23 @@ def _steps(
     """Yield the next factor: the whole dimension, or an inner part of it."""
     rest = tuple(item for item in state.left if item[0] != name)
     yield _with_factor(state, name, size, rest)
-    if name in state.split:
+    if name in state.split or name not in SPLIT_ONCE:
         return
     for inner in sorted({block // state.extent for block in block_sizes}):
         if 2 <= inner < size:
             outer = -(-size // inner)
             partly = _with_factor(state, name, inner, (*rest, (name, outer)))
-            yield _Open(
-                extent=partly.extent,
-                strides=partly.strides,
-                left=partly.left,
-                split=(*state.split, name),
-                padded=state.padded,
-                name=partly.name,
-            )
+            yield replace(partly, split=(*state.split, name))
 
 
 def _with_factor(
     state: _Open, name: str, size: int, left: tuple[tuple[str, int], ...]
 ) -> _Open:
-    return _Open(
+    return replace(
+        state,
         extent=state.extent * size,
         strides=(*state.strides, (name, size, state.extent)),
         left=left,
-        split=state.split,
-        padded=state.padded,
         name=f"{state.name} {name}{size}",
     )
 
@@ -144,26 +167,32 @@ def _padded(state: _Open, block_sizes: Sequence[int]) -> Iterator[_Open]:
                 if block % parts == 0
             )
     for extent in sorted(extents - {state.extent}):
-        yield _Open(
-            extent=extent,
-            strides=state.strides,
-            left=state.left,
-            split=state.split,
-            padded=True,
-            name=f"{state.name}/{extent}",
-        )
+        name = f"{state.name}/{extent}"
+        yield replace(state, extent=extent, padded=True, name=name)
 
 
-def _devices(state: _Open, tp: int, dp: int, pp: int) -> IntArray:
-    offsets = {"dp": np.zeros(dp, np.int64), "pp": np.zeros(pp, np.int64)}
-    digits = {"dp": np.arange(dp), "pp": np.arange(pp)}
-    for position, (name, size, stride) in enumerate(state.strides):
-        is_last = all(later[0] != name for later in state.strides[position + 1 :])
+def _offsets(state: _Open, extents: Extents) -> dict[str, IntArray]:
+    """Return what each rank of each dimension adds to the device number."""
+    digits = {
+        name: np.arange(size, dtype=np.int64)
+        for name, size in extents._asdict().items()
+    }
+    offsets = {name: np.zeros_like(digit) for name, digit in digits.items()}
+    offsets["tp"] = digits["tp"]
+    last_factor = {name: place for place, (name, _, _) in enumerate(state.strides)}
+    for place, (name, size, stride) in enumerate(state.strides):
+        is_last = last_factor[name] == place
         digit = digits[name] if is_last else digits[name] % size
         offsets[name] = offsets[name] + digit * stride
         digits[name] = digits[name] // size
+    return offsets
+
+
+def _grid(offsets: dict[str, IntArray]) -> IntArray:
     return (
-        offsets["pp"][:, None, None]
-        + offsets["dp"][None, :, None]
-        + np.arange(tp, dtype=np.int64)
+        offsets["pp"][:, None, None, None, None]
+        + offsets["dp"][:, None, None, None]
+        + offsets["ep"][:, None, None]
+        + offsets["cp"][:, None]
+        + offsets["tp"]
     )

@@ -1,7 +1,8 @@
 """A plan: plain data, to and from JSON.
 
-Stages run from the first (with the embedding) to the last (with the head). Layers of
-a stage are a closed interval of the model's chain.
+Stages run from the first (with the embedding) to the last (with the head). A stage
+holds one closed interval of the model's chain, or with virtual stages (interleaved
+1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
 """
 
 from collections.abc import Mapping
@@ -25,18 +26,28 @@ _PARALLEL_NAMES = (
 class Stage:
     """One pipeline stage: its layers, its devices, and what it saves memory with."""
 
-    layers: tuple[int, int]
-    """First and last layer of the chain, both included."""
+    chunks: tuple[tuple[int, int], ...]
+    """First and last layer of the chain, both included, of each chunk in turn."""
 
     devices: tuple[tuple[int, ...], ...]
-    """Device numbers: one row per data-parallel replica, one column per
-    tensor-parallel rank."""
+    """Device numbers: one row per data-parallel replica, one column per lane
+    (context-parallel rank times the tensor-parallel size plus tensor-parallel rank)."""
 
     recompute: str
-    """``"none"`` or ``"full"`` (Megatron's recompute granularity)."""
+    """``"none"``, ``"selective"`` (the attention core), ``"full"`` (each block from its
+    input) or ``"stage"`` (everything from the stage's input)."""
 
     zero_stage: int
-    """0 to 3, sharded over the stage's data-parallel group."""
+    """0 to 3."""
+
+    sharding_group_size: int
+    """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
+    one block of the network (hybrid sharding). 1 with ZeRO-0."""
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """The first chunk's interval; the only one without virtual stages."""
+        return self.chunks[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +56,9 @@ class Plan:
 
     parallel: ParallelismConfig
     """The parallel degrees."""
+
+    virtual_pipeline_model_parallel_size: int
+    """Chunks per stage; 1 without interleaving."""
 
     micro_batch_size: int
     """Sequences per microbatch."""
@@ -79,6 +93,9 @@ class Plan:
             "parallel": {
                 name: getattr(self.parallel, name) for name in _PARALLEL_NAMES
             },
+            "virtual_pipeline_model_parallel_size": (
+                self.virtual_pipeline_model_parallel_size
+            ),
             "micro_batch_size": self.micro_batch_size,
             "num_microbatches": self.num_microbatches,
             "schedule": self.schedule,
@@ -90,9 +107,11 @@ class Plan:
             "stages": [
                 {
                     "layers": list(stage.layers),
+                    "chunks": [list(chunk) for chunk in stage.chunks],
                     "devices": [list(row) for row in stage.devices],
                     "recompute": stage.recompute,
                     "zero_stage": stage.zero_stage,
+                    "sharding_group_size": stage.sharding_group_size,
                 }
                 for stage in self.stages
             ],
@@ -110,6 +129,9 @@ class Plan:
         try:
             return cls(
                 parallel=ParallelismConfig(**data["parallel"]),
+                virtual_pipeline_model_parallel_size=int(
+                    data["virtual_pipeline_model_parallel_size"]
+                ),
                 micro_batch_size=int(data["micro_batch_size"]),
                 num_microbatches=int(data["num_microbatches"]),
                 schedule=str(data["schedule"]),
@@ -127,12 +149,12 @@ class Plan:
 
 
 def _stage_from_json(data: Mapping[str, Any]) -> Stage:
-    first, last = (int(layer) for layer in data["layers"])
     return Stage(
-        layers=(first, last),
+        chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
         devices=tuple(tuple(int(d) for d in row) for row in data["devices"]),
         recompute=str(data["recompute"]),
         zero_stage=int(data["zero_stage"]),
+        sharding_group_size=int(data["sharding_group_size"]),
     )
 
 

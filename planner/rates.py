@@ -1,11 +1,12 @@
 """From devices to rates: what collectives and transfers cost at each stage.
 
 All groups of one kind, of all stages and replicas, are priced as communicating at the
-same time, so that groups that share links share them in the price. Where replicas
-differ, the slowest counts.
+same time, so that groups that share links share them in the price. In-layer groups
+and gradients are priced at the slowest group of a stage; boundaries replica by replica,
+all replicas of a boundary sending at the same time in either direction.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,44 +17,17 @@ from estimators.collectives import (
     ALGORITHMS,
     RING_OPERATIONS,
     collective_rates,
-    edge_costs,
+    rates_by_algorithm,
 )
+from estimators.messages import slowest_edges
+from planner.kernels import tables as columns
 from topologies import Network
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacementRates:
-    """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
-
-    tensor: Mapping[str, FloatArray]
-    """Operation -> shape ``(p, 2)``: tensor-parallel collectives; the inverse
-    bandwidth is per byte of the full tensor."""
-
-    data: Mapping[str, FloatArray]
-    """Operation -> shape ``(p, 2)``: data-parallel collectives."""
-
-    activation: FloatArray
-    """Forward over the boundary after each stage, per byte and lane, ``(p - 1, 2)``."""
-
-    gradient: FloatArray
-    """Backward over the boundary after each stage, likewise."""
-
-    tied: FloatArray
-    """All-reduce between the first and the last stage, shape ``(2,)``."""
-
-    tensor_algorithm: str
-    """The cheaper of `ALGORITHMS` for the tensor-parallel collectives."""
-
-    gradient_algorithm: str
-    """The cheaper of `ALGORITHMS` for the data-parallel collectives."""
-
-    @property
-    def boundary(self) -> FloatArray:
-        """One way over each boundary, mean of both directions, shape ``(p - 1, 2)``."""
-        return 0.5 * (self.activation + self.gradient)
+Rates = Mapping[str, FloatArray]
+"""Operation -> latency [s] and inverse bandwidth [s/byte] of each stage, ``(p, 2)``."""
 
 
 class AlgorithmChoice(NamedTuple):
@@ -65,9 +39,82 @@ class AlgorithmChoice(NamedTuple):
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
 
 
+class Sharding(NamedTuple):
+    """Rates of one way to share ZeRO's shards."""
+
+    group_size: int
+    """Data-parallel ranks that share the shards."""
+    inside: Rates
+    """All-gather and reduce-scatter among them."""
+    across: Rates
+    """All-reduce of a shard among those that hold the same one; 0 if nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacementRates:
+    """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
+
+    tensor: Rates
+    """Tensor-parallel collectives, per byte of the full tensor."""
+
+    context: FloatArray
+    """One hop of the context-parallel ring, shape ``(p, 2)``."""
+
+    expert: FloatArray
+    """All-to-all of expert-parallel ranks, per byte that a rank holds, ``(p, 2)``."""
+
+    data: Rates
+    """Collectives over the replicas of dense parameters."""
+
+    expert_data: Rates
+    """Collectives over the replicas of experts."""
+
+    shardings: tuple[Sharding, ...]
+    """Ways to share ZeRO's shards; the first is the whole group."""
+
+    activation: FloatArray
+    """Forward over the boundary after each stage, per byte and lane, by replica,
+    shape ``(p, d, 2)``; the last one is the wrap-around to the first stage."""
+
+    gradient: FloatArray
+    """Backward over the same boundary, likewise."""
+
+    tied: FloatArray
+    """All-reduce between the first and the last stage, shape ``(2,)``."""
+
+    tensor_algorithm: str
+    """Of the tensor-parallel collectives."""
+
+    gradient_algorithm: str
+    """Of the data-parallel collectives."""
+
+    def packed(self) -> FloatArray:
+        """Return the rates as the kernels read them, one row per stage."""
+        num_stages = len(self.context)
+        packed = np.zeros(
+            (num_stages, columns.NUM_FIXED_RATES + 4 * len(self.shardings))
+        )
+        pairs = {
+            columns.TENSOR_REDUCE: self.tensor["all_reduce"],
+            columns.TENSOR_PASS: self.tensor["all_gather"],
+            columns.CONTEXT: self.context,
+            columns.EXPERT: self.expert,
+            columns.DENSE_REDUCE: self.data["all_reduce"],
+            columns.EXPERT_REDUCE: self.expert_data["all_reduce"],
+            columns.EXPERT_PASS: self.expert_data["all_gather"],
+        }
+        for option, sharding in enumerate(self.shardings):
+            inside = columns.SHARD_PASS + 4 * option
+            pairs[inside] = sharding.inside["all_gather"]
+            pairs[inside + 2] = sharding.across["all_reduce"]
+        for column, rates in pairs.items():
+            packed[:, column : column + 2] = rates
+        return packed
+
+
 def placement_rates(
     network: Network,
-    devices: IntArray,
+    grid: IntArray,
     *,
     tensor: AlgorithmChoice,
     gradient: AlgorithmChoice,
@@ -78,48 +125,70 @@ def placement_rates(
     ----------
     network
         The cluster.
-    devices
-        Device numbers, shape ``(p, d, t)``.
+    grid
+        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
     tensor, gradient
         How the tensor-parallel and the data-parallel collectives are done.
     """
-    tensor_algorithm, tensor_rates = _chosen(network, devices, tensor)
-    gradient_algorithm, data_rates = _chosen(
-        network, np.swapaxes(devices, 1, 2), gradient
-    )
+    pp, dp, ep, cp, tp = grid.shape
+    lanes = grid.reshape(pp, dp * ep, cp * tp)
+    tensor_algorithm, tensor_rates = _chosen(network, grid.reshape(pp, -1, tp), tensor)
+    dense = dense_groups(grid)
+    gradient_algorithm, data = _chosen(network, dense, gradient)
+    experts = expert_data_groups(grid)
     return PlacementRates(
         tensor=tensor_rates,
-        data=data_rates,
-        activation=_boundary_rates(network, devices[:-1], devices[1:]),
-        gradient=_boundary_rates(network, devices[1:], devices[:-1]),
-        tied=_tied_rate(network, devices),
+        context=_hop_rates(network, np.moveaxis(grid, 3, -1).reshape(pp, -1, cp)),
+        expert=_all_to_all_rates(network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)),
+        data=data,
+        expert_data=(
+            group_rates(network, experts, gradient_algorithm) if ep > 1 else data
+        ),
+        shardings=_shardings(network, dense, gradient_algorithm, data, hybrid=ep == 1),
+        activation=_boundary_rates(network, lanes, np.roll(lanes, -1, axis=0)),
+        gradient=_boundary_rates(network, np.roll(lanes, -1, axis=0), lanes),
+        tied=_tied_rate(network, lanes),
         tensor_algorithm=tensor_algorithm,
         gradient_algorithm=gradient_algorithm,
     )
 
 
+def dense_groups(grid: IntArray) -> IntArray:
+    """Return the ranks that hold the same dense parameters, ``(pp, tp, dp ep cp)``."""
+    pp, tp = grid.shape[0], grid.shape[4]
+    return np.moveaxis(grid.reshape(pp, -1, tp), 2, 1)
+
+
+def expert_data_groups(grid: IntArray) -> IntArray:
+    """Return the ranks that hold the same experts, ``(pp, ep tp, dp cp)``."""
+    pp, dp, ep, cp, tp = grid.shape
+    return np.transpose(grid, (0, 2, 4, 1, 3)).reshape(pp, ep * tp, dp * cp)
+
+
 def group_rates(
     network: Network, groups: IntArray, algorithm: str
-) -> dict[str, FloatArray]:
+) -> Mapping[str, FloatArray]:
     """Return ``(stages, 2)`` rates of each operation for groups of given shape.
 
-    ``groups`` has shape ``(stages, groups, n)``. An all-reduce is a reduce-scatter
-    and an all-gather over the same links, and those two cost the same.
+    ``groups`` has shape ``(stages, groups, n)``.
     """
-    rates = np.array(collective_rates(network, "all_gather", groups, algorithm))
-    both = np.array(collective_rates(network, "all_reduce", groups, algorithm))
-    assert set(RING_OPERATIONS) == {"all_reduce", "all_gather", "reduce_scatter"}
-    return {"all_gather": rates, "reduce_scatter": rates, "all_reduce": both}
+    if groups.shape[2] == 1:
+        return free_rates(groups.shape[0])
+    return rates_by_algorithm(network, groups, (algorithm,))[algorithm]
+
+
+def free_rates(num_stages: int) -> dict[str, FloatArray]:
+    """Return the rates of groups of one."""
+    return dict.fromkeys(RING_OPERATIONS, np.zeros((num_stages, 2)))
 
 
 def _chosen(
     network: Network, groups: IntArray, choice: AlgorithmChoice
-) -> tuple[str, dict[str, FloatArray]]:
-    names = list(ALGORITHMS) if choice.name == "auto" else [choice.name]
+) -> tuple[str, Mapping[str, FloatArray]]:
+    names = tuple(ALGORITHMS) if choice.name == "auto" else (choice.name,)
     if groups.shape[2] == 1:
-        free = np.zeros((groups.shape[0], 2))
-        return names[0], dict.fromkeys(RING_OPERATIONS, free)
-    priced = {name: group_rates(network, groups, name) for name in names}
+        return names[0], free_rates(groups.shape[0])
+    priced = rates_by_algorithm(network, groups, names)
 
     def slowest(name: str) -> float:
         rates = priced[name]["all_reduce"]
@@ -129,25 +198,88 @@ def _chosen(
     return best, priced[best]
 
 
+def _shardings(
+    network: Network,
+    groups: IntArray,
+    algorithm: str,
+    whole: Rates,
+    *,
+    hybrid: bool,
+) -> tuple[Sharding, ...]:
+    """Return the whole group, and for each block of the network the ranks inside it."""
+    num_stages, num_groups, size = groups.shape
+    options = [Sharding(size, whole, free_rates(num_stages))]
+    for part in sharding_sizes(groups, network.block_sizes) if hybrid else ():
+        parts = np.sort(groups, axis=2).reshape(num_stages, num_groups, -1, part)
+        inside = group_rates(network, parts.reshape(num_stages, -1, part), algorithm)
+        across = np.swapaxes(parts, 2, 3).reshape(num_stages, -1, size // part)
+        options.append(Sharding(part, inside, group_rates(network, across, algorithm)))
+    return tuple(options)
+
+
+def sharding_sizes(groups: IntArray, block_sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of ranks that every group has in each block, if it is even.
+
+    ``groups`` has shape ``(stages, groups, n)``; sizes 1 and ``n`` are left out.
+    """
+    size = groups.shape[2]
+    ordered = np.sort(groups.reshape(-1, size), axis=1)
+    found: list[int] = []
+    for block in block_sizes:
+        blocks = ordered // block
+        part = int(np.count_nonzero(blocks[0] == blocks[0, 0]))
+        if part in {1, size, *found} or size % part:
+            continue
+        runs = blocks.reshape(len(blocks), -1, part)
+        same = (runs == runs[:, :, :1]).all()
+        if same and (runs[:, 1:, 0] != runs[:, :-1, 0]).all():
+            found.append(part)
+    return tuple(found)
+
+
+def _hop_rates(network: Network, groups: IntArray) -> FloatArray:
+    """Price a hop of rings of shape ``(stages, groups, n)``, all turning at once."""
+    num_stages, _, size = groups.shape
+    if size == 1:
+        return np.zeros((num_stages, 2))
+    following = np.roll(groups, -1, axis=2)
+    return _slowest(network, groups, following)
+
+
+def _all_to_all_rates(network: Network, groups: IntArray) -> FloatArray:
+    """Price an all-to-all: a rank sends ``1 / n`` of what it holds to each other."""
+    num_stages, num_groups, size = groups.shape
+    if size == 1:
+        return np.zeros((num_stages, 2))
+    shape = (num_stages, num_groups, size, size)
+    senders = np.broadcast_to(groups[..., :, None], shape)
+    receivers = np.broadcast_to(groups[..., None, :], shape)
+    rates = _slowest(network, senders, receivers)
+    return np.asarray(rates / (1.0, size))
+
+
+def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatArray:
+    """Price messages sent at once; return the slowest of each stage (first axis)."""
+    shape = (1, len(senders), -1)
+    return slowest_edges(network, senders.reshape(shape), receivers.reshape(shape))[0]
+
+
 def _boundary_rates(
     network: Network, senders: IntArray, receivers: IntArray
 ) -> FloatArray:
     """Price the transfers of each boundary, all replicas and lanes at the same time.
 
-    Different boundaries are priced apart: the schedule staggers them.
+    Different boundaries are priced apart: the schedule staggers them. Shape
+    ``(p, d, 2)``: the slowest lane of each replica.
     """
-    num_boundaries = len(senders)
-    if num_boundaries == 0:
-        return np.zeros((0, 2))
-    boundary = np.repeat(np.arange(num_boundaries), senders[0].size)
-    costs = edge_costs(network, senders.ravel(), receivers.ravel(), boundary)
-    return np.stack(
-        [values.reshape(num_boundaries, -1).max(axis=1) for values in costs], axis=1
-    )
+    num_stages, num_replicas, _ = senders.shape
+    if num_stages == 1:
+        return np.zeros((1, num_replicas, 2))
+    return slowest_edges(network, senders, receivers)
 
 
-def _tied_rate(network: Network, devices: IntArray) -> FloatArray:
-    if devices.shape[0] == 1:
+def _tied_rate(network: Network, lanes: IntArray) -> FloatArray:
+    if lanes.shape[0] == 1:
         return np.zeros(2)
-    pairs = np.stack([devices[0].ravel(), devices[-1].ravel()], axis=1)
+    pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
     return np.array(collective_rates(network, "all_reduce", pairs[None], "ring")[0])

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.assembly import assemble_plan
 from planner.candidates import CandidateSet, Solution
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
@@ -114,9 +115,7 @@ def search(
     next_index = 0
     bound = np.inf
     while True:
-        fresh = (
-            candidates.bounds[next_index] if next_index < len(candidates) else np.inf
-        )
+        fresh = candidates.bound(next_index)
         opened = waiting[0][0] if waiting else np.inf
         bound = min(fresh, opened)
         if bound >= best.cutoff or bound == np.inf:
@@ -153,7 +152,9 @@ def _result(
 ) -> SearchResult:
     plans = tuple(
         price_plan(
-            network, workload, candidates.plan(found.configuration, found.solution)
+            network,
+            workload,
+            assemble_plan(candidates, found.configuration, found.solution),
         )
         for found in best.found
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class SearchSpec:
     """The space that a planner searches, and when it stops.
 
-    None for a list of sizes means every size that the cluster and the model allow.
+    None for a list of sizes means every size that the cluster and the model allow
+    (micro-batch sizes: powers of two).
     """
 
     micro_batch_sizes: tuple[int, ...] | None = None
@@ -22,17 +23,24 @@ class SearchSpec:
     data_parallel_sizes: tuple[int, ...] | None = None
     """Numbers of replicas."""
 
+    context_parallel_sizes: tuple[int, ...] | None = None
+    """Devices that share each sequence."""
+
+    expert_model_parallel_sizes: tuple[int, ...] | None = None
+    """Replicas that share the experts of each mixture-of-experts layer."""
+
+    virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
+    """Chunks per stage; more than 1 is interleaved 1F1B."""
+
     sequence_parallel: bool | None = None
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
 
-    recompute: tuple[str, ...] = ("none", "full")
-    """Modes that a stage may use: ``"none"``, ``"full"``."""
+    recompute: tuple[str, ...] = ("none", "selective", "full", "stage")
+    """Modes that a stage may use: ``"none"``, ``"selective"``, ``"full"``,
+    ``"stage"``."""
 
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that a stage may use, 0 to 3."""
-
-    schedule: str = "1f1b"
-    """A name of `planner.schedules.SCHEDULES`."""
 
     keep_best: int = 5
     """Distinct plans to return, best first."""

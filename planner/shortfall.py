@@ -11,7 +11,7 @@ PRECISION = 0.01
 
 def memory_shortfall(candidates: CandidateSet) -> str:
     """Say in one sentence what stops every configuration of the space."""
-    if not candidates.configurations:
+    if not len(candidates):
         reasons = ", ".join(
             f"{n} {why}" for why, n in candidates.statistics.items() if n
         )
@@ -26,10 +26,11 @@ def memory_shortfall(candidates: CandidateSet) -> str:
             f"memory is full to the brim: the parts of a model do not divide well "
             f"enough to fit {format_size(memory)} of {name}"
         )
-    tp, b, pp, dp = candidates[index]
+    sizes = candidates[index]._asdict()
+    described = ", ".join(f"{size} {value}" for size, value in sizes.items())
     return (
-        f"out of memory: the least demanding configuration (tp {tp}, pp {pp}, dp {dp}, "
-        f"micro-batch {b}) needs {format_size(needed)} per device, and {name} has "
+        f"out of memory: the least demanding configuration ({described}) needs "
+        f"{format_size(needed)} per device, and {name} has "
         f"{format_size(memory)} to give"
     )
 
@@ -41,8 +42,8 @@ def _least_memory(candidates: CandidateSet) -> tuple[float, int]:
     better; each is bisected only if it beats the best so far by the precision.
     """
     best, found = np.inf, 0
-    for index in np.argsort(candidates.memory_bounds, kind="stable"):
-        bound = float(candidates.memory_bounds[index])
+    for index in np.argsort(candidates.outer.memory, kind="stable"):
+        bound = float(candidates.outer.memory[index])
         if bound >= best * (1 - PRECISION):
             break
         configuration = candidates[int(index)]

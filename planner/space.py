@@ -1,16 +1,23 @@
 """The configurations that a search considers, and how many it cannot.
 
-Letters: ``tp`` tensor-parallel size, ``b`` micro-batch size, ``pp`` stages, ``dp``
-replicas, ``N`` devices.
+Letters: ``tp``, ``cp``, ``ep`` tensor-, context- and expert-parallel size, ``b``
+micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multiple of
+``ep``), ``m`` microbatches, ``N`` devices.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.sharding import divisibility_problem
 from planner.search_spec import SearchSpec
+
+IntArray = NDArray[np.int64]
 
 LARGEST_MICRO_BATCH = 64
 """Searched when the scenario does not say: powers of two up to this."""
@@ -20,17 +27,29 @@ class Configuration(NamedTuple):
     """One point of the outer search; its splits and placements are the inner one."""
 
     tp: int
+    cp: int
+    ep: int
     b: int
+    v: int
     pp: int
     dp: int
 
 
 class Inner(NamedTuple):
-    """What layer tables depend on, and the outer sizes that go with it."""
+    """What tables depend on, and the outer sizes that go with it."""
 
     degrees: Degrees
-    sizes: tuple[tuple[int, int], ...]
-    """Pairs ``(pp, dp)``."""
+    v: int
+    pp: IntArray
+    dp: IntArray
+    """In step with `pp`."""
+
+    def configuration(self, index: int) -> Configuration:
+        """Return one of its configurations."""
+        tp, cp, ep, b, _ = self.degrees
+        return Configuration(
+            tp, cp, ep, b, self.v, int(self.pp[index]), int(self.dp[index])
+        )
 
 
 def inner_configurations(
@@ -38,14 +57,16 @@ def inner_configurations(
     spec: SearchSpec,
     *,
     num_devices: int,
-    num_layers: int,
+    chain: tuple[int, int],
     global_batch_size: int,
 ) -> tuple[tuple[Inner, ...], Counter[str]]:
     """Enumerate the space.
 
     Sizes that the scenario leaves out are searched: every tensor-parallel size that
-    divides the model, micro-batch sizes that are powers of two, every number of
-    stages and of replicas that the cluster holds, dividing it or not.
+    divides the model, context-parallel sizes and micro-batch sizes that are powers of
+    two, every expert-parallel size that divides the experts, every number of virtual
+    stages that divides the blocks, of stages and of replicas that the cluster holds,
+    dividing it or not. ``chain`` is the number of layers and of blocks.
 
     Returns
     -------
@@ -54,29 +75,61 @@ def inner_configurations(
     """
     dropped: Counter[str] = Counter()
     inner: list[Inner] = []
-    tps = spec.tensor_model_parallel_sizes or range(1, num_devices + 1)
-    powers = [2**k for k in range(LARGEST_MICRO_BATCH.bit_length())]
-    for tp in sorted(tps):
-        for b in sorted(spec.micro_batch_sizes or powers):
-            degrees = Degrees(
-                tp=tp,
-                micro_batch_size=b,
-                sequence_parallel=_sequence_parallel(spec, tp),
-            )
-            if divisibility_problem(model, degrees) is not None:
-                dropped["not divisible"] += 1
-                continue
-            sizes = _outer_sizes(
+    outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
+    for degrees in _degrees(model, spec, num_devices):
+        if divisibility_problem(model, degrees) is not None:
+            dropped["not divisible"] += 1
+            continue
+        group = degrees.tp * degrees.cp
+        key = group, degrees.ep
+        if key not in outer:
+            outer[key] = _outer_sizes(
                 spec,
-                num_groups=num_devices // tp,
-                num_layers=num_layers,
-                most_replicas=global_batch_size // b,
+                num_groups=num_devices // group,
+                num_layers=chain[0],
+                ep=degrees.ep,
             )
-            if sizes:
-                inner.append(Inner(degrees, sizes))
-            else:
-                dropped["too large for the cluster or the batch"] += 1
+        b = degrees.micro_batch_size
+        pp, dp = (sizes[outer[key][1] * b <= global_batch_size] for sizes in outer[key])
+        if pp.size == 0:
+            dropped["too large for the cluster or the batch"] += 1
+        for v in _virtual_sizes(spec, chain[1]):
+            sizes = pp, dp
+            if v > 1:
+                m = -(-global_batch_size // (b * dp))
+                allowed = (pp >= 2) & (pp * v <= chain[1]) & (m % pp == 0)
+                sizes = pp[allowed], dp[allowed]
+            if sizes[0].size:
+                inner.append(Inner(degrees, v, *sizes))
     return tuple(inner), dropped
+
+
+def _degrees(
+    model: TransformerSpec, spec: SearchSpec, num_devices: int
+) -> Iterator[Degrees]:
+    tps = spec.tensor_model_parallel_sizes or _divisors(model.num_attention_heads)
+    powers = [2**k for k in range(num_devices.bit_length())]
+    cps = spec.context_parallel_sizes or (
+        powers if model.attention_implementation == "flash" else [1]
+    )
+    eps = spec.expert_model_parallel_sizes or _divisors(max(model.num_moe_experts, 1))
+    batches = spec.micro_batch_sizes or [
+        2**k for k in range(LARGEST_MICRO_BATCH.bit_length())
+    ]
+    for tp in sorted(tps):
+        for cp in sorted(cps):
+            for ep in sorted(eps) if tp * cp <= num_devices else ():
+                for b in sorted(batches) if tp * cp * ep <= num_devices else ():
+                    yield Degrees(tp, cp, ep, b, _sequence_parallel(spec, tp))
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
+    sizes = spec.virtual_pipeline_model_parallel_sizes or _divisors(max(num_blocks, 1))
+    return [v for v in sorted(sizes) if v == 1 or (num_blocks and num_blocks % v == 0)]
 
 
 def _sequence_parallel(spec: SearchSpec, tp: int) -> bool:
@@ -84,14 +137,20 @@ def _sequence_parallel(spec: SearchSpec, tp: int) -> bool:
 
 
 def _outer_sizes(
-    spec: SearchSpec, *, num_groups: int, num_layers: int, most_replicas: int
-) -> tuple[tuple[int, int], ...]:
+    spec: SearchSpec, *, num_groups: int, num_layers: int, ep: int
+) -> tuple[IntArray, IntArray]:
+    """Return all pairs of stages and replicas that fit, as two arrays."""
     stages = spec.pipeline_model_parallel_sizes or range(1, num_layers + 1)
-    replicas = spec.data_parallel_sizes or range(1, most_replicas + 1)
-    return tuple(
-        (pp, dp)
-        for pp in sorted(stages)
-        if pp <= min(num_layers, num_groups)
-        for dp in sorted(replicas)
-        if dp <= min(most_replicas, num_groups // pp)
-    )
+    pps: list[IntArray] = []
+    dps: list[IntArray] = []
+    for pp in sorted(stages):
+        most = num_groups // pp
+        if pp > num_layers or most == 0:
+            continue
+        chosen = spec.data_parallel_sizes
+        dp = np.arange(1, most + 1) if chosen is None else np.array(sorted(chosen))
+        dp = dp[(dp <= most) & (dp % ep == 0)].astype(np.int64)
+        pps.append(np.full_like(dp, pp))
+        dps.append(dp)
+    empty = np.zeros(0, dtype=np.int64)
+    return np.concatenate([empty, *pps]), np.concatenate([empty, *dps])

@@ -8,7 +8,6 @@ from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
 from estimators.operators import MEMORY_EFFICIENCY
 from estimators.training import ParameterBytes, TrainingSpec
-from planner.intervals import IntervalClasses, interval_classes
 from topologies.accelerators import Accelerator
 
 
@@ -26,7 +25,6 @@ class Workload:
     """The device."""
 
     _tables: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
-    _classes: list[IntervalClasses] = field(default_factory=list, init=False)
 
     def table(self, degrees: Degrees) -> LayerTable:
         """Return the layer table under the given degrees, made once."""
@@ -40,14 +38,6 @@ class Workload:
         return self._tables[degrees]
 
     @property
-    def classes(self) -> IntervalClasses:
-        """Interval classes of the chain: the same for all degrees, made once."""
-        if not self._classes:
-            table = self.table(Degrees())
-            self._classes.append(interval_classes(table.kinds))
-        return self._classes[0]
-
-    @property
     def parameter_bytes(self) -> ParameterBytes:
         """Weights, gradients and optimizer states per parameter [byte]."""
         return self.training.parameter_bytes
@@ -56,6 +46,12 @@ class Workload:
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
         return self.accelerator.memory_bandwidth * MEMORY_EFFICIENCY
+
+    @property
+    def chain(self) -> tuple[int, int]:
+        """Layers of the chain, and those of them that are blocks."""
+        names = self.graph.names
+        return len(names), sum(name.startswith("block") for name in names)
 
     def num_microbatches(self, micro_batch_size: int, data_parallel_size: int) -> int:
         """Return ``ceil(global batch / (b dp))``; a last one may be padded."""

@@ -78,7 +78,7 @@ class TreeRouting:
     ) -> None:
         self.switch_tiers = tiers
         self.relay = relay
-        self.seed = seed
+        self.mixed_seed = int(_mix(np.array([seed % 2**64], dtype=np.uint64))[0])
         self.block_sizes = [
             int(b) for b in np.cumprod([tier.fan_out for tier in tiers], dtype=np.int64)
         ]
@@ -129,7 +129,7 @@ class TreeRouting:
             planes = self.num_planes
             proxies = sources // planes * planes + targets % planes
             crosses = (lowest >= 1) & (proxies != sources)
-            columns += [(self._up(sources, 0), crosses)]
+            columns += [(self.up(sources, 0), crosses)]
             columns += [(self._down(proxies, 0), crosses)]
             sources = np.where(crosses, proxies, sources)
         used = [lowest >= k for k in range(len(self.switch_tiers))]
@@ -138,7 +138,7 @@ class TreeRouting:
         spines = self._spines(sources, targets)
         outermost = len(self.switch_tiers) - 1
         for k in range(outermost + 1):
-            columns.append((self._up(sources, k, spines), used[k]))
+            columns.append((self.up(sources, k, spines), used[k]))
         for k in range(outermost, -1, -1):
             columns.append((self._down(targets, k, spines), used[k]))
         links = np.stack([column for column, _ in columns], axis=-1)
@@ -152,19 +152,19 @@ class TreeRouting:
         num_spines = self.switch_tiers[-1].num_spines
         if num_spines == 1:
             return 0
-        seed = np.array([self.seed % 2**64], dtype=np.uint64)
         pairs = (sources * self.num_devices + targets).astype(np.uint64)
-        hashes = _mix(pairs ^ _mix(seed)) % np.uint64(num_spines)
+        hashes = _mix(pairs ^ np.uint64(self.mixed_seed)) % np.uint64(num_spines)
         return hashes.astype(np.int64)
 
-    def _up(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
+    def up(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
+        """Return the link through which each device goes up into tier ``k``."""
         num_spines = self.switch_tiers[k].num_spines
         spine = spines if num_spines > 1 else 0
         return self.first_link[k] + self._child(devices, k) * num_spines + spine
 
     def _down(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
         num_up = self.num_children[k] * self.switch_tiers[k].num_spines
-        return num_up + self._up(devices, k, spines)
+        return num_up + self.up(devices, k, spines)
 
     def uplink_bandwidth(self, k: int) -> float:
         """Return what one block of tier ``k`` can send upwards [byte/s]."""

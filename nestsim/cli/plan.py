@@ -1,11 +1,47 @@
 """``nestsim plan``."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Json, Quiet
+
+OptionalScenarioFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="SCENARIO", help="A scenario file (TOML).", show_default=False
+    ),
+]
+
+NestInstanceFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--nest-instance",
+        metavar="FILE",
+        help="Instead of a scenario: an instance file (JSON) of the published NEST "
+        "artifact, solved exactly under the artifact's own cost model.",
+        show_default=False,
+    ),
+]
+
+NestScore = Annotated[
+    bool,
+    typer.Option(
+        "--score",
+        help="With --nest-instance: price the baselines stored in the file as the "
+        "artifact scores them and with their stages in the true order.",
+    ),
+]
 
 
-def plan(scenario: ScenarioFile, as_json: Json = False, quiet: Quiet = False) -> None:
+def plan(
+    scenario: OptionalScenarioFile = None,
+    nest_instance: NestInstanceFile = None,
+    score: NestScore = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Print the k best plans of a scenario, without replaying them.
 
     What is printed is what the planner believes; `nestsim run` finds out whether it
@@ -13,6 +49,39 @@ def plan(scenario: ScenarioFile, as_json: Json = False, quiet: Quiet = False) ->
 
     Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml`
     """
+    _check_what(scenario, nest_instance, score=score)
+    if nest_instance is not None:
+        from nestsim.cli.nest_instance import plan_instance
+
+        raise typer.Exit(plan_instance(nest_instance, score=score, as_json=as_json))
+    if scenario is not None:
+        raise typer.Exit(_plan_scenario(scenario, as_json=as_json, quiet=quiet))
+
+
+def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) -> None:
+    """Refuse anything but either a scenario or an instance."""
+    from topologies.errors import InputError
+
+    expected = "either a scenario file or --nest-instance FILE"
+    if scenario is None and instance is None:
+        raise InputError("nothing to plan", where="SCENARIO", expected=expected)
+    if scenario is not None and instance is not None:
+        raise InputError(
+            "does not go with a scenario",
+            where="--nest-instance",
+            got=str(scenario),
+            expected=expected,
+        )
+    if score and instance is None:
+        raise InputError(
+            "needs an instance that stores baselines",
+            where="--score",
+            expected="--nest-instance FILE",
+        )
+
+
+def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
+    """Plan a scenario, print the plans and return the exit status."""
     from nestsim.cli.errors import naming
     from nestsim.cli.output import progress_bar, result_console
     from nestsim.scenario import load_scenario
@@ -30,4 +99,4 @@ def plan(scenario: ScenarioFile, as_json: Json = False, quiet: Quiet = False) ->
         from nestsim.report.text import print_plans
 
         print_plans(result, result_console())
-    raise typer.Exit(0 if result.candidates else 1)
+    return 0 if result.candidates else 1

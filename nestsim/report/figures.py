@@ -94,7 +94,10 @@ def draw_timeline(candidate: "Candidate", path: Path) -> None:
     rest = 3.65 if zooms else 2.55
     panels = min(max(0.9 * num_stages * (2 if zooms else 1), 1.4), _HEIGHT - rest)
     height = rest + panels
-    subtitle = f"{plan_label(candidate.priced.plan)}: replica 0; numbers: microbatches"
+    plan = candidate.priced.plan
+    subtitle = f"{plan_label(plan)}: replica 0; numbers: microbatches"
+    if plan.virtual_pipeline_model_parallel_size > 1:
+        subtitle += "; the later the chunk of a stage, the darker"
     with _figure(timeline_title(replay), subtitle, height) as (figure, colours):
         grid = figure.add_gridspec(
             2 if zooms else 1,

@@ -258,6 +258,9 @@ def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
                 "planner_rank": candidate.rank,
                 "verdict": candidate.verdict.kind,
                 **data["parallel"],
+                "virtual_pipeline_model_parallel_size": (
+                    plan.virtual_pipeline_model_parallel_size
+                ),
                 "micro_batch_size": plan.micro_batch_size,
                 "num_microbatches": plan.num_microbatches,
                 "recompute": data["recompute"],

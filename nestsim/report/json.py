@@ -193,6 +193,9 @@ def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
     return {
         "planner_rank": candidate.rank,
         "parallel": plan.to_json()["parallel"],
+        "virtual_pipeline_model_parallel_size": (
+            plan.virtual_pipeline_model_parallel_size
+        ),
         "micro_batch_size": plan.micro_batch_size,
         "placement": plan.placement,
         "planned_iteration_time_s": candidate.planned.iteration_time,

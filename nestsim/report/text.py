@@ -41,6 +41,7 @@ from nestsim.report.wording import (
     percent,
     plural,
     recompute_label,
+    schedule_label,
     zero_label,
 )
 from planner.plan import Plan
@@ -178,7 +179,7 @@ def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
             "micro batch": f"{plural(plan.micro_batch_size, 'sequence')}; "
             f"{plural(plan.num_microbatches, 'microbatch')} per step and replica",
             "memory saving": saving,
-            "schedule": plan.schedule,
+            "schedule": schedule_label(plan),
             "placement": f"{plan.placement} (innermost first)",
             "collectives": f"gradients {plan.gradient_algorithm}, "
             f"tensor {plan.tensor_algorithm}",

@@ -35,8 +35,15 @@ class Bars(NamedTuple):
     stage: IntArray
     microbatch: IntArray
     """-1 where there is none."""
+    chunk: IntArray
+    """-1 where there is none."""
     start: FloatArray
     end: FloatArray
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks per stage."""
+        return int(self.chunk.max(initial=0)) + 1
 
 
 class Window(NamedTuple):
@@ -77,6 +84,7 @@ def timeline_bars(replay: Replay, replica: int = 0) -> Bars:
         np.concatenate((spans.kind[own], bar_of[transfers.kind[pick]])),
         np.concatenate((spans.stage[own], stage)),
         np.concatenate((spans.microbatch[own], transfers.microbatch[pick])),
+        np.concatenate((spans.chunk[own], transfers.chunk[pick])),
         np.concatenate((spans.start[own], transfers.start[pick])),
         np.concatenate((spans.end[own], transfers.end[pick])),
     )

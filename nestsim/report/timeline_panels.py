@@ -18,6 +18,9 @@ _NAMES = {
     "gather": "parameter gather",
     "tied": "tied embedding",
 }
+_PASSES = ("forward", "backward")
+_PALEST = 0.4
+"""Share of colour in the first of several chunks; the rest is white."""
 _COMPUTE_LANE, _NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
 """Top and bottom of the bars around their stage's row."""
 
@@ -35,12 +38,18 @@ def _bar_colours(colours: Colours) -> dict[str, Any]:
     }
 
 
+def _shades(colour: Any, num_chunks: int) -> list[Any]:
+    """Return the colours of passes by chunk: the last one's is the colour itself."""
+    shares = np.linspace(_PALEST, 1.0, num_chunks) if num_chunks > 1 else (1.0,)
+    return [tuple(1 - share * (1 - part) for part in colour) for share in shares]
+
+
 def draw_bars(axes: "Axes", bars: Bars, window: Window, colours: Colours) -> None:
     """Draw the part of the bars that a window shows; waiting stays blank."""
     from matplotlib.collections import PolyCollection
 
     scale, unit = time_unit(float(bars.end.max()))
-    num_stages = int(bars.stage.max(initial=0)) + 1
+    num_stages, num_chunks = int(bars.stage.max(initial=0)) + 1, bars.num_chunks
     axes.set_xlim(window.start / scale, window.end / scale)
     axes.set_ylim(num_stages - 0.5, -0.5)
     pixels = axes.get_window_extent().width / (window.end - window.start)
@@ -54,14 +63,18 @@ def draw_bars(axes: "Axes", bars: Bars, window: Window, colours: Colours) -> Non
             continue  # hairlines that only blur what is above and below them
         computes = index < BAR_KINDS.index("send")
         corners = _corners(own, _COMPUTE_LANE if computes else _NETWORK_LANE, scale)
+        facecolors = [_bar_colours(colours)[kind]]
+        if kind in _PASSES and num_chunks > 1:
+            shades = _shades(facecolors[0], num_chunks)
+            facecolors = [shades[chunk] for chunk in own.chunk]
         collection = PolyCollection(
             list(corners),
-            facecolors=[_bar_colours(colours)[kind]],
+            facecolors=facecolors,
             edgecolors="white",
             linewidths=0.6 if computes and width > 6 else 0.0,
         )
         axes.add_collection(collection, autolim=False)
-        if kind in {"forward", "backward"}:
+        if kind in _PASSES:
             _number_bars(axes, own, window, scale)
     axes.set_title(window.title, loc="left", size=13)
     axes.set_xlabel(f"time [{unit}]", size=12)
@@ -112,14 +125,22 @@ def _number_bars(axes: "Axes", bars: Bars, window: Window, scale: float) -> None
 
 def draw_legend(figure: "Figure", bars: Bars, colours: Colours) -> None:
     """Name the colours of the kinds of bars that occur, below the panels."""
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
     present = [BAR_KINDS[index] for index in np.unique(bars.kind)]
+    handles: list[Any] = []
+    for kind in present:
+        colour = _bar_colours(colours)[kind]
+        handle: Any = Patch(color=colour)
+        if kind in _PASSES and bars.num_chunks > 1:
+            shades = _shades(colour, bars.num_chunks)
+            handle = tuple(Patch(color=shade) for shade in shades)
+        handles.append(handle)
     figure.legend(
-        handles=[
-            Patch(color=_bar_colours(colours)[kind], label=_NAMES.get(kind, kind))
-            for kind in present
-        ],
+        handles,
+        [_NAMES.get(kind, kind) for kind in present],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
         loc="lower center",
         ncols=len(present),
         frameon=False,

@@ -96,17 +96,51 @@ def stage_devices(stage: Stage) -> tuple[int, ...]:
 
 
 def layer_span(names: Sequence[str], stage: Stage) -> str:
-    """Write a stage's layers by name: ``embedding .. block 7``."""
-    first, last = stage.layers
-    if first == last:
-        return names[first]
-    return f"{names[first]} .. {names[last]}"
+    """Write a stage's layers by name: ``embedding .. block 7``.
+
+    Several chunks are written in short, one after the other:
+    ``embedding .. block 3, block 16-19, 32-35``.
+    """
+    ends = [(names[first], names[last]) for first, last in stage.chunks]
+    if len(ends) == 1:
+        return _joined(*ends[0])
+    spans, before = [], ""
+    for first, last in ends:
+        kind, number, to = _numbered(first, last)
+        span = number if first == last else f"{number}-{to}"
+        if not kind:
+            spans.append(_joined(first, last))
+        else:
+            spans.append(span if kind == before else f"{kind} {span}")
+        before = kind
+    return ", ".join(spans)
+
+
+def _joined(first: str, last: str) -> str:
+    return first if first == last else f"{first} .. {last}"
+
+
+def _numbered(first: str, last: str) -> tuple[str, str, str]:
+    """Split ``block 3`` and ``block 7`` into the word and the two numbers.
+
+    All are empty if the names are not numbers of one word.
+    """
+    (kind, _, start), (other, _, end) = first.rpartition(" "), last.rpartition(" ")
+    if kind and kind == other and start.isdigit() and end.isdigit():
+        return kind, start, end
+    return "", "", ""
 
 
 def plan_label(plan: Plan) -> str:
-    """Write a plan's degrees and savings in short: ``tp2 pp4 dp8 b1 ZeRO-1``."""
+    """Write a plan's degrees and savings in short: ``tp2 pp4 dp8 b1 ZeRO-1``.
+
+    ``vpp2``, if there, stands for two chunks per pipeline stage.
+    """
     sizes = plan.parallel.sizes()
-    parts = [f"tp{sizes.tp}", f"pp{sizes.pp}", f"dp{sizes.dp}"]
+    chunks = plan.virtual_pipeline_model_parallel_size
+    parts = [f"tp{sizes.tp}", f"pp{sizes.pp}"]
+    parts += [f"vpp{chunks}"] if chunks > 1 else []
+    parts.append(f"dp{sizes.dp}")
     parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
     parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
     parts.append(f"b{plan.micro_batch_size}")
@@ -141,6 +175,14 @@ def parallel_sentence(plan: Plan, num_devices: int) -> str:
     rest = f", {number(idle)} idle" if idle else ""
     experts = f"; expert {sizes.ep}" if sizes.ep > 1 else ""
     return f"{' x '.join(parts)}{experts} ({use}{rest})"
+
+
+def schedule_label(plan: Plan) -> str:
+    """Write the schedule, with the number of chunks if there are several."""
+    chunks = plan.virtual_pipeline_model_parallel_size
+    return (
+        f"{plan.schedule}, {chunks} chunks per stage" if chunks > 1 else plan.schedule
+    )
 
 
 VERDICT_WORDS = {

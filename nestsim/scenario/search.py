@@ -11,7 +11,8 @@ from planner.search_spec import SearchSpec
 from topologies.errors import InputError
 
 MAX_BATCH = 1_000_000_000
-KNOWN_SCHEDULES = ("gpipe", "interleaved", "interleaved-1f1b", "zero-bubble")
+KNOWN_SCHEDULES = ("gpipe", "zero-bubble")
+MOST_CHUNKS = 512
 
 
 def _planned(schedule: object) -> object:
@@ -19,13 +20,16 @@ def _planned(schedule: object) -> object:
         raise InputError(
             "this schedule is known, but cannot be planned and replayed",
             got=schedule,
-            expected='"1f1b"',
+            expected='"1f1b" or "interleaved-1f1b"',
         )
     return schedule
 
 
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Schedule = Annotated[Literal["1f1b"], BeforeValidator(_planned)]
+Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_planned)]
+
+
+Recompute = Literal["none", "selective", "full", "stage"]
 
 
 class TrainingTable(Table):
@@ -83,19 +87,33 @@ class SearchTable(Table):
     data_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[8, 16]])
     """Numbers of replicas of the pipeline."""
 
+    context_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2]])
+    """Devices that share each sequence; more than 1 needs flash attention."""
+
+    expert_model_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 8]])
+    """Replicas that share the experts of each mixture-of-experts layer."""
+
+    virtual_pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
+        None, examples=[[1, 2, 4]]
+    )
+    """Chunks of each stage; more than 1 is interleaved 1F1B."""
+
     sequence_parallel: bool | None = Field(None, examples=[True])
     """Megatron's sequence parallelism; left out, it is on wherever the
     tensor-parallel size exceeds 1."""
 
-    recompute: Distinct[Literal["none", "full"]] = Field(
-        ["none", "full"], examples=[["none", "full"]]
+    recompute: Distinct[Recompute] = Field(
+        ["none", "selective", "full", "stage"], examples=[["none", "full"]]
     )
-    """What a stage may recompute in the backward pass."""
+    """What a stage may recompute in the backward pass: nothing, the attention core,
+    each block from its input, or everything from the stage's input."""
 
     zero_stages: Distinct[ZeroStage] = Field([0, 1, 2, 3], examples=[[0, 1]])
     """ZeRO stages that a stage may use."""
 
-    schedules: Distinct[Schedule] = Field(["1f1b"], examples=[["1f1b"]])
+    schedules: Distinct[Schedule] = Field(
+        ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
+    )
     """Order of the microbatches' forward and backward passes."""
 
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
@@ -119,14 +137,35 @@ class SearchTable(Table):
             tensor_model_parallel_sizes=_frozen(self.tensor_model_parallel_sizes),
             pipeline_model_parallel_sizes=_frozen(self.pipeline_model_parallel_sizes),
             data_parallel_sizes=_frozen(self.data_parallel_sizes),
+            context_parallel_sizes=_frozen(self.context_parallel_sizes),
+            expert_model_parallel_sizes=_frozen(self.expert_model_parallel_sizes),
+            virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
             sequence_parallel=self.sequence_parallel,
             recompute=tuple(self.recompute),
             zero_stages=tuple(self.zero_stages),
-            schedule=self.schedules[0],
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             memory_reserve=memory_reserve,
         )
+
+    def _virtual_sizes(self) -> tuple[int, ...] | None:
+        """Return the numbers of chunks that the schedules allow."""
+        given = self.virtual_pipeline_model_parallel_sizes
+        plain, interleaved = (
+            name in self.schedules for name in ("1f1b", "interleaved-1f1b")
+        )
+        if plain and interleaved:
+            return _frozen(given)
+        allowed = range(1, 2) if plain else range(2, MOST_CHUNKS + 1)
+        sizes = tuple(size for size in given or allowed if size in allowed)
+        if not sizes:
+            raise InputError(
+                "no size goes with the schedules",
+                where="virtual_pipeline_model_parallel_sizes",
+                got=given,
+                expected='[1] with "1f1b", sizes above 1 with "interleaved-1f1b"',
+            )
+        return sizes
 
 
 class SimulationTable(Table):

@@ -1,11 +1,13 @@
 """The flows of one training step: who sends what over which links.
 
-Every message between two stages of a replica and every phase of a collective is one
-static flow, used once or once per microbatch. Its lanes (tensor-parallel ranks, or the
-members of rings) run at one rate, the slowest lane's; its weight on a link is the
-number of lanes there.
+Every message between two virtual stages of a replica and every phase of a collective
+is one static flow, used once or once per microbatch. Its lanes (tensor-parallel ranks,
+or the members of rings) run at one rate, the slowest lane's; its weight on a link is
+the number of lanes there. With several chunks per stage several flows join the same
+two stages, and share the links between them.
 
-Letters: ``p`` stages, ``d`` replicas, ``t`` lanes, ``E`` links, ``F`` flows.
+Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` lanes, ``E`` links,
+``F`` flows. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ class Flows:
     stage: IntArray
     """The sending stage, or the stage that a collective belongs to."""
 
+    chunk: IntArray
+    """The sending chunk; -1 for collectives."""
+
     replica: IntArray
     """-1 for collectives."""
 
@@ -52,10 +57,12 @@ class Flows:
     """Links that can limit a flow when the others are respected, shape ``(E,)``."""
 
     activation: IntArray
-    """Flow of the activations from stage ``s`` to ``s + 1``, shape ``(p - 1, d)``."""
+    """Flow of the activations from virtual stage ``k`` to ``k + 1``, shape
+    ``(v p - 1, d)``."""
 
     gradient: IntArray
-    """Flow of the gradients from stage ``s + 1`` to ``s``, shape ``(p - 1, d)``."""
+    """Flow of the gradients from virtual stage ``k + 1`` to ``k``, shape
+    ``(v p - 1, d)``."""
 
     reduce: tuple[tuple[int, ...], ...]
     """Per stage: flows of the gradient collective's phases."""
@@ -97,10 +104,16 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
     O(total length of all lanes' routes), vectorised.
     """
     num_stages, num_replicas, num_lanes = work.devices.shape
-    bundles = np.arange(2 * (num_stages - 1) * num_replicas)
-    activation, gradient = bundles.reshape(2, num_stages - 1, num_replicas)
+    num_boundaries = num_stages * work.num_chunks - 1
+    bundles = np.arange(2 * num_boundaries * num_replicas)
+    activation, gradient = bundles.reshape(2, num_boundaries, num_replicas)
     collectives, reduce, gather, tied = _collectives(work, bundles.size)
-    up, down = work.devices[:-1].ravel(), work.devices[1:].ravel()
+    # Along the boundaries, then the replicas: the virtual stage at either side.
+    boundary = np.repeat(np.arange(num_boundaries), num_replicas)
+    senders = np.concatenate([boundary, boundary + 1])
+    around = np.arange(num_boundaries + 1) % num_stages
+    up = work.devices[around[:-1]].ravel()
+    down = work.devices[around[1:]].ravel()
     rings = [collective.phase.rings for collective in collectives]
     lanes = np.array([num_lanes] * bundles.size + [r.size for r in rings], np.int64)
     routes = _routes(
@@ -108,8 +121,8 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
         [up, down, *(r.ravel() for r in rings)],
         [down, up, *(np.roll(r, -1, axis=1).ravel() for r in rings)],
     )
-    boundary = np.repeat(np.arange(num_stages - 1), num_replicas)
     steps = [collective.phase.num_steps for collective in collectives]
+    nothing = np.full(len(collectives), -1)
     return Flows(
         kind=np.concatenate(
             [
@@ -118,13 +131,11 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
             ]
         ).astype(np.int64),
         stage=np.concatenate(
-            [boundary, boundary + 1, [one.stage for one in collectives]]
+            [senders % num_stages, [one.stage for one in collectives]]
         ).astype(np.int64),
+        chunk=np.concatenate([senders // num_stages, nothing]).astype(np.int64),
         replica=np.concatenate(
-            [
-                np.tile(np.arange(num_replicas), 2 * (num_stages - 1)),
-                np.full(len(collectives), -1),
-            ]
+            [np.tile(np.arange(num_replicas), 2 * num_boundaries), nothing]
         ).astype(np.int64),
         num_sources=np.array(
             [1] * bundles.size + [one.num_sources for one in collectives], np.int64

@@ -1,8 +1,8 @@
 """The account of memory: every allocation and release of a worker, at its moment.
 
-A forward pass allocates what is saved for its backward pass, and its working memory;
-it releases the latter when it ends. A backward pass allocates its working memory and
-releases both when it ends.
+A forward pass allocates what its chunk saves for the backward pass, and its working
+memory; it releases the latter when it ends. A backward pass allocates its working
+memory and releases both when it ends.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.work import SPAN_KINDS, MemoryTimeline, StageMemory
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +32,7 @@ class _Account(NamedTuple):
 
 def stage_memory_timeline(
     memory: StageMemory,
-    kinds: IntArray,
+    program: StageProgram,
     workers: Sequence[tuple[FloatArray, FloatArray]],
 ) -> MemoryTimeline:
     """Return the timeline of the worker with the largest peak, the first of equals.
@@ -40,14 +41,14 @@ def stage_memory_timeline(
     ----------
     memory
         What one device of the stage allocates [byte].
-    kinds
-        Index into `SPAN_KINDS` of each span, in the workers' order of work.
+    program
+        What its spans are, in the workers' order of work.
     workers
         Start and end of each span, for each replica of the stage [s].
     """
     best: _Account | None = None
     for starts, ends in workers:
-        account = _account(memory, kinds, starts, ends)
+        account = _account(memory, program, starts, ends)
         if best is None or account.total.max() > best.total.max():
             best = account
     assert best is not None
@@ -69,16 +70,18 @@ def stage_memory_timeline(
 
 
 def _account(
-    memory: StageMemory, kinds: IntArray, starts: FloatArray, ends: FloatArray
+    memory: StageMemory, program: StageProgram, starts: FloatArray, ends: FloatArray
 ) -> _Account:
     """Write down the moment and the outcome of every change, from the step's start."""
-    forward, backward = kinds == _FORWARD, kinds == _BACKWARD
-    num_changes = 2 * kinds.size
-    # Whole microbatches are counted, so that the end is exactly the beginning.
-    change = np.zeros(num_changes, dtype=np.int64)
-    change[0::2] = forward
-    change[1::2] = -backward.astype(np.int64)
-    saved = np.cumsum(change) * memory.saved_per_microbatch
+    forward, backward = program.kinds == _FORWARD, program.kinds == _BACKWARD
+    num_changes = 2 * program.kinds.size
+    saved = np.zeros(num_changes)
+    for chunk, num_bytes in enumerate(memory.saved_per_microbatch):
+        # Whole microbatches are counted, so that the end is exactly the beginning.
+        change = np.zeros(num_changes, dtype=np.int64)
+        change[0::2] = forward & (program.chunks == chunk)
+        change[1::2] -= backward & (program.chunks == chunk)
+        saved += np.cumsum(change) * num_bytes
     working = np.zeros(num_changes)
     working[0::2] = (
         forward * memory.forward_working + backward * memory.backward_working

@@ -70,7 +70,7 @@ def replay(network: Network, work: PipelineWork, *, memory: bool = True) -> Repl
     Raises
     ------
     InputError
-        If the schedule does not exist.
+        If the schedule does not exist or does not work with these sizes.
     """
     model = build_model(network, work)
     engine = Engine(model.actors, model.channels, model.fluid)
@@ -97,6 +97,10 @@ def build_model(network: Network, work: PipelineWork) -> Model:
     is simulated, where alike actors and flows could be merged into classes.
     """
     num_stages, num_replicas, num_lanes = work.devices.shape
+    num_virtual = num_stages * work.num_chunks
+    assert work.forward_time.size == work.backward_time.size == num_virtual
+    assert work.boundary_bytes.size == num_virtual - 1
+    assert all(len(m.saved_per_microbatch) == work.num_chunks for m in work.memory)
     flows = build_flows(network, work)
     tick = tick_for(_horizon(network.links, work, flows))
     programs = stage_programs(work, flows, tick=tick)
@@ -164,11 +168,13 @@ def _spans(model: Model, work: PipelineWork) -> Spans:
     replicas = np.tile(np.arange(num_replicas), per_stage.size)
     kinds = [np.tile(program.kinds, num_replicas) for program in model.programs]
     microbatches = [np.tile(one.microbatches, num_replicas) for one in model.programs]
+    chunks = [np.tile(one.chunks, num_replicas) for one in model.programs]
     spans = Spans(
         stage=stage[order],
         replica=np.repeat(replicas, np.repeat(per_stage, num_replicas))[order],
         kind=np.concatenate(kinds)[order],
         microbatch=np.concatenate(microbatches)[order],
+        chunk=np.concatenate(chunks)[order],
         start=start[order],
         end=_joined([actor.ends for actor in model.actors])[order],
     )
@@ -184,14 +190,18 @@ def _transfers(model: Model, engine: Engine, counts: IntArray) -> Transfers:
     order = np.argsort(start, kind="stable")
     flow = np.repeat(np.arange(len(flows)), counts)
     microbatch = [
-        _sent(model.programs, int(flows.kind[f]), int(flows.stage[f]))
-        for f in range(len(flows))
+        _sent(model.programs, kind, stage, chunk)
+        for kind, stage, chunk in zip(
+            *(each.tolist() for each in (flows.kind, flows.stage, flows.chunk)),
+            strict=True,
+        )
     ]
     transfers = Transfers(
         kind=flows.kind[flow][order],
         stage=flows.stage[flow][order],
         replica=flows.replica[flow][order],
         microbatch=np.concatenate([*microbatch, np.zeros(0, np.int64)])[order],
+        chunk=flows.chunk[flow][order],
         posted=_joined([channel.posts for channel in engine.channels])[order],
         start=start[order],
         end=_joined([channel.arrivals for channel in engine.channels])[order],
@@ -202,13 +212,17 @@ def _transfers(model: Model, engine: Engine, counts: IntArray) -> Transfers:
     return transfers
 
 
-def _sent(programs: Sequence[StageProgram], kind: int, stage: int) -> IntArray:
+def _sent(
+    programs: Sequence[StageProgram], kind: int, stage: int, chunk: int
+) -> IntArray:
     """Return the microbatches that a flow carries, in order; -1 for a collective."""
     if kind > TRANSFER_KINDS.index("gradient"):
         return np.array([-1])
     program = programs[stage]
     # Activations are sent by forward passes, gradients by backward passes.
-    sent: IntArray = program.microbatches[program.kinds == kind]
+    sent: IntArray = program.microbatches[
+        (program.kinds == kind) & (program.chunks == chunk)
+    ]
     return sent
 
 
@@ -217,7 +231,7 @@ def _memory(model: Model, work: PipelineWork) -> tuple[MemoryTimeline, ...]:
     return tuple(
         stage_memory_timeline(
             work.memory[stage],
-            program.kinds,
+            program,
             [
                 (np.array(actor.starts), np.array(actor.ends))
                 for actor in model.actors[

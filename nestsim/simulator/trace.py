@@ -1,10 +1,14 @@
 """Write a replay as a Chrome trace, the JSON that Perfetto and chrome://tracing open.
 
-A process is a stage; its threads are the compute stream, the two directions in which it
-sends, and its collectives. A slice of a sending thread lasts from the first byte's
-leaving to the message's arrival, or to the next message's start if that comes first.
-Arrows lead from a message to the pass that works on it. Moments are rounded to
-nanoseconds, the resolution of Perfetto.
+A process is a stage; its threads are the compute stream, the two directions in which
+each of its chunks sends, and its collectives. A slice of a sending thread lasts from
+the first byte's leaving to the message's arrival, or to the next message's start if
+that comes first. Arrows lead from a message to the pass that works on it. Slices are
+numbered by microbatch, and where stages have several chunks by chunk too: ``F 3.1`` is
+the forward pass of microbatch 3 through chunk 1. Moments are rounded to nanoseconds,
+the resolution of Perfetto.
+
+Letters: ``p`` stages, ``v`` chunks of each.
 
 References
 ----------
@@ -20,19 +24,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.trace_threads import Threads
 from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, Replay
 
 IntArray = NDArray[np.int64]
 Event = dict[str, Any]
 
 _SHORT_NAMES = ("F", "B", "optimizer")
-_COMPUTE, _SEND_ACTIVATION, _SEND_GRADIENT = range(3)
-_THREAD_NAMES = ("compute", "send activations", "send gradients")
-_COLLECTIVES = len(_THREAD_NAMES)
-_NUM_THREADS = len(_THREAD_NAMES) + 1
 _ACTIVATION = TRANSFER_KINDS.index("activation")
 _GRADIENT = TRANSFER_KINDS.index("gradient")
-_COLUMN = {_ACTIVATION: _SEND_ACTIVATION, _GRADIENT: _SEND_GRADIENT}
 
 
 class _Track(NamedTuple):
@@ -44,6 +44,7 @@ class _Track(NamedTuple):
     stage: IntArray
     replica: IntArray
     microbatch: IntArray
+    chunk: IntArray
     begin: IntArray
     """[ns]"""
     length: IntArray
@@ -107,9 +108,12 @@ def _events(replay: Replay, shown: int, max_events: int) -> list[Event]:
     messages = np.flatnonzero(transfers.replica < shown)[: max_events + 1]
     compute = list(_compute_tracks(replay, work))
     sends = list(_transfer_tracks(replay, messages))
-    events = [event for track in (*compute, *sends) for event in _slices(track)]
+    numbered = _threads(replay).num_chunks > 1
+    events = [
+        event for track in (*compute, *sends) for event in _slices(track, numbered)
+    ]
     events.extend(_counters(replay))
-    events.extend(_arrows(compute, sends))
+    events.extend(_arrows(compute, sends, _num_stages(replay)))
     return sorted(events, key=_order)
 
 
@@ -123,37 +127,47 @@ def _with_heads(events: list[Event]) -> list[Event]:
     return [event for event in events if event["ph"] != "s" or event["id"] in heads]
 
 
+def _num_stages(replay: Replay) -> int:
+    return int(replay.spans.stage.max(initial=0)) + 1
+
+
+def _threads(replay: Replay) -> Threads:
+    return Threads(int(replay.spans.chunk.max(initial=0)) + 1)
+
+
 def _nanoseconds(times: NDArray[np.float64]) -> IntArray:
     return np.rint(times * 1e9).astype(np.int64)
 
 
 def _compute_tracks(replay: Replay, chosen: IntArray) -> Iterator[_Track]:
-    spans = replay.spans
+    spans, threads = replay.spans, _threads(replay)
     for kind, name in enumerate(_SHORT_NAMES):
         here = chosen[spans.kind[chosen] == kind]
         begin, end = _nanoseconds(spans.start[here]), _nanoseconds(spans.end[here])
         yield _Track(
             name,
             SPAN_KINDS[kind],
-            spans.replica[here] * _NUM_THREADS + _COMPUTE,
+            threads.compute(spans.replica[here]),
             spans.stage[here],
             spans.replica[here],
             spans.microbatch[here],
+            spans.chunk[here],
             begin,
             end - begin,
         )
 
 
 def _transfer_tracks(replay: Replay, chosen: IntArray) -> Iterator[_Track]:
-    transfers = replay.transfers
+    transfers, threads = replay.transfers, _threads(replay)
     for kind, name in enumerate(TRANSFER_KINDS):
         here = chosen[transfers.kind[chosen] == kind]
         stage, replica = transfers.stage[here], transfers.replica[here]
+        chunk = transfers.chunk[here]
         begin = _nanoseconds(transfers.start[here])
         end = _nanoseconds(transfers.end[here])
-        # Collectives have no replica: their thread is among those of replica 0.
-        thread = np.maximum(replica, 0) * _NUM_THREADS + _COLUMN.get(kind, _COLLECTIVES)
-        channel = stage * (replica.max(initial=0) + 2) + replica + 1
+        thread = threads.transfer(kind, replica, chunk)
+        # One thread of one stage is one channel.
+        channel = stage * (thread.max(initial=0) + 1) + thread
         yield _Track(
             name,
             name,
@@ -161,6 +175,7 @@ def _transfer_tracks(replay: Replay, chosen: IntArray) -> Iterator[_Track]:
             stage,
             replica,
             transfers.microbatch[here],
+            chunk,
             begin,
             _until_next(channel, begin, end) - begin,
         )
@@ -177,16 +192,21 @@ def _until_next(channel: IntArray, begin: IntArray, end: IntArray) -> IntArray:
     return result
 
 
-def _slices(track: _Track) -> Iterator[Event]:
-    for thread, stage, replica, microbatch, begin, length in zip(
+def _slices(track: _Track, numbered: bool) -> Iterator[Event]:
+    """Return the slices of a track; ``numbered``: chunks are told apart."""
+    for thread, stage, replica, microbatch, chunk, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
-        args = {} if microbatch < 0 else {"microbatch": microbatch}
+        name, args = track.name, {}
+        if microbatch >= 0:
+            name += f" {microbatch}.{chunk}" if numbered else f" {microbatch}"
+            args = {"microbatch": microbatch}
+            args |= {"chunk": chunk} if numbered else {}
         if replica >= 0:
             args["replica"] = replica
         yield {
             "ph": "X",
-            "name": track.name if microbatch < 0 else f"{track.name} {microbatch}",
+            "name": name,
             "cat": track.category,
             "pid": stage,
             "tid": thread,
@@ -210,12 +230,14 @@ def _counters(replay: Replay) -> Iterator[Event]:
             }
 
 
-def _arrows(compute: list[_Track], sends: list[_Track]) -> Iterator[Event]:
+def _arrows(
+    compute: list[_Track], sends: list[_Track], num_stages: int
+) -> Iterator[Event]:
     """Lead from each message to its pass; slices too short to be seen have none."""
     number = 0
     for kind, offset in ((_ACTIVATION, 1), (_GRADIENT, -1)):
-        passes = dict(_places(compute[kind], 0))
-        for key, place in _places(sends[kind], offset):
+        passes = dict(_places(compute[kind], num_stages, 0))
+        for key, place in _places(sends[kind], num_stages, offset):
             if key not in passes:
                 continue
             number += 1
@@ -225,31 +247,32 @@ def _arrows(compute: list[_Track], sends: list[_Track]) -> Iterator[Event]:
 
 
 def _places(
-    track: _Track, offset: int
+    track: _Track, num_stages: int, offset: int
 ) -> Iterator[tuple[tuple[int, int, int], dict[str, float]]]:
     """Return where each visible slice begins, by receiver, replica and microbatch.
 
-    The receiver is ``offset`` stages from the track's own.
+    The receiver is ``offset`` virtual stages from the track's own.
     """
-    for thread, stage, replica, microbatch, begin, length in zip(
+    for thread, stage, replica, microbatch, chunk, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
         if length > 0:
             place = {"pid": stage, "tid": thread, "ts": begin / 1000}
-            yield (stage + offset, replica, microbatch), place
+            receiver = chunk * num_stages + stage + offset
+            yield (receiver, replica, microbatch), place
 
 
 def _names(replay: Replay, shown: int) -> Iterable[Event]:
     """Name processes and threads, and put them in order."""
-    num_stages = int(replay.spans.stage.max(initial=0)) + 1
-    for stage in range(num_stages):
+    threads = _threads(replay)
+    for stage in range(_num_stages(replay)):
         yield _metadata("process_name", stage, 0, name=f"stage {stage}")
         yield _metadata("process_sort_index", stage, 0, sort_index=stage)
-        yield _metadata("thread_name", stage, _COLLECTIVES, name="collectives")
+        yield _metadata("thread_name", stage, threads.collectives, name="collectives")
         for replica in range(shown):
             suffix = f", replica {replica}" if shown > 1 else ""
-            for column, name in enumerate(_THREAD_NAMES):
-                thread = replica * _NUM_THREADS + column
+            for column, name in enumerate(threads.names()):
+                thread = replica * threads.per_replica + column
                 yield _metadata("thread_name", stage, thread, name=name + suffix)
                 yield _metadata("thread_sort_index", stage, thread, sort_index=thread)
 

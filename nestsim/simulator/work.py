@@ -1,8 +1,9 @@
 """What the simulator is given, and what it gives back.
 
-Letters: ``p`` stages (0 is the first, with the embedding), ``d`` replicas, ``t``
-tensor-parallel ranks ("lanes"), ``m`` microbatches, ``E`` links. An *actor* is one
-stage of one replica: its lanes work in lock-step.
+Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per stage (1
+without interleaving), ``d`` replicas, ``t`` lanes (tensor- and context-parallel ranks),
+``m`` microbatches, ``E`` links. An *actor* is one stage of one replica: its lanes work
+in lock-step. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
 """
 
 from collections.abc import Mapping
@@ -37,8 +38,9 @@ class StageMemory:
     """Held for the whole step: ``"weights"``, ``"gradients"``, ``"optimizer"``,
     ``"buffers"``."""
 
-    saved_per_microbatch: float
-    """Allocated when a forward pass starts, released when its backward pass ends."""
+    saved_per_microbatch: tuple[float, ...]
+    """For each chunk: allocated when its forward pass starts, released when the
+    backward pass of the same chunk and microbatch ends."""
 
     forward_working: float
     """Allocated when a forward pass starts, released when it ends."""
@@ -59,6 +61,9 @@ class PipelineWork:
     schedule: str
     """A name of `planner.schedules.SCHEDULES`."""
 
+    num_chunks: int
+    """Chunks ``v`` of each stage."""
+
     num_microbatches: int
     """Microbatches ``m`` of each replica."""
 
@@ -66,14 +71,14 @@ class PipelineWork:
     """Device numbers, shape ``(p, d, t)``."""
 
     forward_time: FloatArray
-    """Of one microbatch, shape ``(p,)`` [s]."""
+    """Of one microbatch in each virtual stage, shape ``(v p,)`` [s]."""
 
     backward_time: FloatArray
-    """Of one microbatch, shape ``(p,)`` [s]."""
+    """Of one microbatch in each virtual stage, shape ``(v p,)`` [s]."""
 
     boundary_bytes: FloatArray
-    """What each lane sends over the boundary after stage ``i``, forward; the same
-    comes back, shape ``(p - 1,)`` [byte]."""
+    """What each lane sends over the boundary after each virtual stage, forward; the
+    same comes back, shape ``(v p - 1,)`` [byte]."""
 
     reduce_phases: tuple[tuple[RingPhase, ...], ...]
     """Per stage: gradient collective after the last backward pass, before the
@@ -106,6 +111,8 @@ class Spans(NamedTuple):
     """An index into `SPAN_KINDS`."""
     microbatch: IntArray
     """-1 where there is none."""
+    chunk: IntArray
+    """-1 where there is none."""
     start: FloatArray
     end: FloatArray
 
@@ -124,6 +131,8 @@ class Transfers(NamedTuple):
     """-1 for collectives."""
     microbatch: IntArray
     """-1 for collectives."""
+    chunk: IntArray
+    """The sending chunk; -1 for collectives."""
     posted: FloatArray
     """When the sender had it ready [s]."""
     start: FloatArray

@@ -2,24 +2,29 @@
 
 Letters: ``L`` layers, ``K`` interval classes, ``p`` stages numbered by their position
 ``s`` from the *end* (the last stage is 1, the first ``p``), ``C`` choices of recompute
-and ZeRO, ``m`` microbatches. With ``x(s, i)`` the one-way transfer over the boundary
-between positions ``s`` and ``s + 1`` when the stage at ``s`` starts with layer ``i``
-(0 at both ends of the pipeline)::
+and ZeRO, ``m`` microbatches, ``v`` virtual stages, ``r`` replicas. With ``C_s`` the
+time of one microbatch in the stage at ``s``, ``x[r, s]`` its transfers at both
+boundaries in replica ``r`` and ``X_r`` their sum over ``s``::
 
-    t(s; i, j) = best[s, class(i, j)] + x(s, i) + x(s - 1, j)
-    T          = sum_s t + (m - 1) max_s t + max_s tail_s
+    T = max_r { ws sum_s (C_s + x[r, s]) + wm max_s (C_s + x[r, s]) } + max_s tail_s
 
-is minimised over all splits into ``p`` non-empty intervals and all choices that fit.
-The network level that the paper keeps as a state is data here: with the placement
-fixed, every rate is a function of the position.
+with ``ws = 1 / v`` and ``wm = m - 1 / v``. Since the transfers do not depend on the
+cuts (every cut carries the same bytes), the maximum over replicas moves inside::
+
+    T = ws sum_s C_s + wm max_s (C_s + xi_s) + max_s tail_s,
+    xi_s = max_r { x[r, s] + ws / wm X_r }
+
+which is minimised over all splits into ``p`` non-empty intervals and all choices that
+fit. The network level that the NEST paper keeps as a state is data here: with the
+placement fixed, every rate is a function of the position.
 
 Two dynamic programs over suffixes, each O(p L w) with ``w`` the width of a window
-that prefix sums of lower bounds leave open::
+that prefix sums of lower bounds leave open; ``C(s; i, j) = best[s, class(i, j)]``::
 
-    g[s, i] = min_j max( t(s; i, j), g[s - 1, j] )               bottleneck
-    f[s, i] = min_j { t(s; i, j) + f[s - 1, j] : t <= B }        sum under a threshold
+    g[s, i] = min_j max( C(s; i, j) + xi_s, g[s - 1, j] )            bottleneck
+    f[s, i] = min_j { C(s; i, j) + f[s - 1, j] : C + xi_s <= B }     sum below B
 
-Every solution whose maximum lies in ``[M', B)`` costs at least ``f(B) + (m - 1) M'``
+Every solution whose maximum lies in ``[M', B)`` costs at least ``ws f(B) + wm M'``
 with ``M'`` the maximum of the solution found under ``B``; the threshold therefore
 falls through a finite set, and the loop stops when no maximum that is left can pay
 for the smallest sum (inner proof). A tail below ``Y`` is a restriction on the choices;
@@ -41,54 +46,67 @@ SAFE = 1.0 - 1e-12
 
 
 @numba.njit(cache=True, error_model="numpy")
-def fill_choices(
+def best_choice(
+    s: int,
+    k: int,
     time: FloatArray,
+    tail: FloatArray,
     slots: IntArray,
-    parameters: FloatArray,
-    zero_of: IntArray,
     signature: IntArray,
-    tail_fixed: FloatArray,
-    tail_rate: FloatArray,
+    tail_adder: FloatArray,
     in_flight: IntArray,
     tail_limit: float,
+    version: int,
+    stamp: IntArray,
     best: FloatArray,
     choice: IntArray,
-) -> None:
-    """Fill ``best[s, k]`` and ``choice[s, k]``: the fastest choice that fits.
+) -> float:
+    """Return ``best[s, k]``, filled once per version: the fastest choice that fits.
 
-    A choice ``c`` fits class ``k`` at position ``s`` iff ``slots[c, k] >=
-    in_flight[s]`` and its tail ``tail_fixed[s, z] + tail_rate[s, z] parameters[k]`` is
-    below ``tail_limit``. Of equally fast choices the one with the smaller tail, then
-    the first. O(p K C).
+    Choice ``c`` fits class ``k`` at position ``s`` iff ``slots[c, k] >= in_flight[s]``
+    and its tail is below ``tail_limit``. Of equally fast choices the one with the
+    smaller tail, then the first; infinity if none fits. O(C).
     """
-    num_choices, num_classes = slots.shape
-    for s in range(1, len(in_flight)):
-        for k in range(num_classes):
-            best[s, k] = np.inf
-            choice[s, k] = -1
-            best_tail = np.inf
-            for c in range(num_choices):
-                if slots[c, k] < in_flight[s]:
-                    continue
-                z = zero_of[c]
-                tail = tail_fixed[s, z] + tail_rate[s, z] * parameters[k]
-                if not tail < tail_limit:
-                    continue
-                t = time[signature[s], c, k]
-                if t < best[s, k] or (t == best[s, k] and tail < best_tail):
-                    best[s, k] = t
-                    choice[s, k] = c
-                    best_tail = tail
+    if stamp[s, k] == version:
+        known: float = best[s, k]
+        return known
+    fastest = np.inf
+    smallest_tail = np.inf
+    picked = -1
+    row = signature[s]
+    for c in range(slots.shape[0]):
+        if slots[c, k] < in_flight[s]:
+            continue
+        y = tail[row, c, k] + tail_adder[s]
+        if not y < tail_limit:
+            continue
+        t = time[row, c, k]
+        if t < fastest or (t == fastest and y < smallest_tail):
+            fastest = t
+            smallest_tail = y
+            picked = c
+    stamp[s, k] = version
+    best[s, k] = fastest
+    choice[s, k] = picked
+    return fastest
 
 
 @numba.njit(cache=True, error_model="numpy")
 def bottleneck(
     class_of: IntArray,
-    cut_bytes: FloatArray,
     prefix: FloatArray,
-    inverse: FloatArray,
-    latency: FloatArray,
+    adder: FloatArray,
+    time: FloatArray,
+    tail: FloatArray,
+    slots: IntArray,
+    signature: IntArray,
+    tail_adder: FloatArray,
+    in_flight: IntArray,
+    tail_limit: float,
+    version: int,
+    stamp: IntArray,
     best: FloatArray,
+    choice: IntArray,
     cut: float,
     g: FloatArray,
 ) -> float:
@@ -98,26 +116,25 @@ def bottleneck(
     g[:] = np.inf
     g[0, num_layers] = 0.0
     for s in range(1, p + 1):
-        first = p - s
         last = num_layers - s if s < p else 0
-        for i in range(first, last + 1):
+        for i in range(p - s, last + 1):
             if prefix[i] > (p - s) * cut:
                 break
             if prefix[num_layers] - prefix[i] > s * cut:
                 continue
-            before = 0.0 if s == p else cut_bytes[i] * inverse[s] + latency[s]
             value = np.inf
             start = i + 1 if s > 1 else num_layers
             for j in range(start, num_layers - s + 2):
-                floor = prefix[j] - prefix[i] + before
+                floor = prefix[j] - prefix[i] + adder[s]
                 if floor > cut or floor >= value:
                     break
                 rest = g[s - 1, j]
                 if rest >= value:
                     continue
-                t = best[s, class_of[i, j]] + before
-                if s > 1:
-                    t += cut_bytes[j] * inverse[s - 1] + latency[s - 1]
+                t = adder[s] + best_choice(
+                    s, class_of[i, j], time, tail, slots, signature, tail_adder,
+                    in_flight, tail_limit, version, stamp, best, choice,
+                )  # fmt: skip
                 t = max(t, rest)
                 if t <= cut and t < value:
                     value = t
@@ -129,11 +146,19 @@ def bottleneck(
 @numba.njit(cache=True, error_model="numpy")
 def smallest_sum(
     class_of: IntArray,
-    cut_bytes: FloatArray,
     prefix: FloatArray,
-    inverse: FloatArray,
-    latency: FloatArray,
+    adder: FloatArray,
+    time: FloatArray,
+    tail: FloatArray,
+    slots: IntArray,
+    signature: IntArray,
+    tail_adder: FloatArray,
+    in_flight: IntArray,
+    tail_limit: float,
+    version: int,
+    stamp: IntArray,
     best: FloatArray,
+    choice: IntArray,
     threshold: float,
     strict: bool,
     f: FloatArray,
@@ -145,26 +170,26 @@ def smallest_sum(
     f[:] = np.inf
     f[0, num_layers] = 0.0
     for s in range(1, p + 1):
-        first = p - s
         last = num_layers - s if s < p else 0
-        for i in range(first, last + 1):
+        for i in range(p - s, last + 1):
             if prefix[i] > (p - s) * threshold:
                 break
             if prefix[num_layers] - prefix[i] > s * threshold:
                 continue
-            before = 0.0 if s == p else cut_bytes[i] * inverse[s] + latency[s]
             value = np.inf
             start = i + 1 if s > 1 else num_layers
             for j in range(start, num_layers - s + 2):
-                if prefix[j] - prefix[i] + before > threshold:
+                if prefix[j] - prefix[i] + adder[s] > threshold:
                     break
                 rest = f[s - 1, j]
                 if rest == np.inf:
                     continue
-                t = best[s, class_of[i, j]] + before
-                if s > 1:
-                    t += cut_bytes[j] * inverse[s - 1] + latency[s - 1]
-                if t > threshold or (strict and t == threshold):
+                t = best_choice(
+                    s, class_of[i, j], time, tail, slots, signature, tail_adder,
+                    in_flight, tail_limit, version, stamp, best, choice,
+                )  # fmt: skip
+                load = adder[s] + t
+                if load > threshold or (strict and load == threshold):
                     continue
                 if t + rest < value:
                     value = t + rest
@@ -177,20 +202,17 @@ def smallest_sum(
 @numba.njit(cache=True, error_model="numpy")
 def walk(
     class_of: IntArray,
-    cut_bytes: FloatArray,
-    inverse: FloatArray,
-    latency: FloatArray,
+    adder: FloatArray,
+    tail: FloatArray,
+    signature: IntArray,
+    tail_adder: FloatArray,
     best: FloatArray,
     choice: IntArray,
-    parameters: FloatArray,
-    zero_of: IntArray,
-    tail_fixed: FloatArray,
-    tail_rate: FloatArray,
     following: IntArray,
     bounds: IntArray,
     choices: IntArray,
 ) -> tuple[float, float]:
-    """Read a solution back; return its largest stage time and largest tail.
+    """Read a solution back; return its largest load and its largest tail.
 
     ``bounds`` (shape ``(p + 1,)``) and ``choices`` (shape ``(p,)``) are filled from the
     first stage to the last.
@@ -202,16 +224,11 @@ def walk(
     for s in range(p, 0, -1):
         j = following[s, i]
         k = class_of[i, j]
-        t = best[s, k] + (0.0 if s == p else cut_bytes[i] * inverse[s] + latency[s])
-        if s > 1:
-            t += cut_bytes[j] * inverse[s - 1] + latency[s - 1]
-        z = zero_of[choice[s, k]]
-        largest = max(largest, t)
-        largest_tail = max(
-            largest_tail, tail_fixed[s, z] + tail_rate[s, z] * parameters[k]
-        )
+        c = choice[s, k]
+        largest = max(largest, adder[s] + best[s, k])
+        largest_tail = max(largest_tail, tail[signature[s], c, k] + tail_adder[s])
         bounds[p - s] = i
-        choices[p - s] = choice[s, k]
+        choices[p - s] = c
         i = j
     bounds[p] = i
     return largest, largest_tail
@@ -220,116 +237,102 @@ def walk(
 @numba.njit(cache=True, error_model="numpy")
 def split_chain(
     class_of: IntArray,
-    cut_bytes: FloatArray,
     layer_minima: FloatArray,
     time: FloatArray,
+    tail: FloatArray,
     slots: IntArray,
-    parameters: FloatArray,
-    zero_of: IntArray,
     signature: IntArray,
-    inverse: FloatArray,
-    latency: FloatArray,
-    tail_fixed: FloatArray,
-    tail_rate: FloatArray,
+    adder: FloatArray,
+    tail_adder: FloatArray,
     in_flight: IntArray,
-    num_microbatches: int,
+    sum_weight: float,
+    max_weight: float,
+    least_tail: float,
     cutoff: float,
 ) -> tuple[int, float, IntArray, IntArray]:
     """Return ``(status, T, bounds, choices)`` of the best split with ``T < cutoff``.
 
-    Shapes: ``class_of (L+1, L+1)``, ``cut_bytes (L+1,)``, ``layer_minima (L,)`` (a
-    lower bound of each layer's time under any choice and position), ``time (sig, C,
-    K)``, ``slots (C, K)`` (microbatches in flight that memory allows), ``parameters
-    (K,)``, ``zero_of (C,)``; by position, entry 0 unused: ``signature``,
-    ``inverse``, ``latency`` and ``in_flight (p+1,)``, ``tail_fixed`` and
-    ``tail_rate (p+1, 4)``. ``inverse[s]`` and ``latency[s]`` price the boundary
-    between ``s`` and ``s + 1`` one way (mean of both directions). Requires
-    ``1 <= p <= L``; the caller checks. A few passes of O(p L w) in practice.
+    Shapes: ``class_of (L+1, L+1)``; ``layer_minima (L,)``, a lower bound of a layer's
+    time under any choice and position; ``time`` and ``tail (sig, C, K)``; ``slots (C,
+    K)``, the passes in flight that memory allows; by position, entry 0 unused:
+    ``signature``, ``adder`` (``xi``), ``tail_adder`` and ``in_flight (p+1,)``.
+    ``sum_weight`` is ``ws > 0``, ``max_weight`` is ``wm >= 0``; ``least_tail`` bounds
+    the largest tail of any solution from below. Requires ``1 <= p <= L``; the caller
+    checks. A few passes of O(p L w) in practice.
     """
     p = len(in_flight) - 1
     num_layers = len(layer_minima)
-    num_classes = len(parameters)
+    num_classes = slots.shape[1]
     bounds = np.zeros(p + 1, dtype=np.int64)
     choices = np.zeros(p, dtype=np.int64)
     trial_bounds = np.zeros(p + 1, dtype=np.int64)
     trial_choices = np.zeros(p, dtype=np.int64)
     best = np.empty((p + 1, num_classes))
     choice = np.empty((p + 1, num_classes), dtype=np.int64)
+    stamp = np.zeros((p + 1, num_classes), dtype=np.int64)
     table = np.empty((p + 1, num_layers + 1))
     following = np.zeros((p + 1, num_layers + 1), dtype=np.int64)
     prefix = np.zeros(num_layers + 1)
     for i in range(num_layers):
         prefix[i + 1] = prefix[i] + layer_minima[i] * SAFE
-    weight = max(num_microbatches - 1.0, 1e-30)
-
-    smallest_cut = np.inf
-    for i in range(1, num_layers):
-        smallest_cut = min(smallest_cut, cut_bytes[i])
     least_sum = prefix[num_layers]
-    for s in range(1, p):
-        least_sum += 2.0 * (smallest_cut * inverse[s] + latency[s]) * SAFE
-    mean_parameters = parameters[class_of[0, num_layers]] / p
-    least_tail = np.inf
-    for s in range(1, p + 1):
-        for c in range(len(zero_of)):
-            z = zero_of[c]
-            tail = (tail_fixed[s, z] + tail_rate[s, z] * mean_parameters) * SAFE
-            least_tail = min(least_tail, tail)
+    weight = max(max_weight, 1e-30)
 
     upper = cutoff
     value = np.inf
     tail_limit = np.inf
+    version = 0
     while True:
         room = upper - least_tail
-        cut = min((room - least_sum) / weight, room / (1.0 + weight))
+        cut = (room - sum_weight * least_sum) / weight
         if not cut > 0.0:
             break
-        fill_choices(
-            time, slots, parameters, zero_of, signature, tail_fixed, tail_rate,
-            in_flight, tail_limit, best, choice,
-        )  # fmt: skip
+        version += 1
         lowest = bottleneck(
-            class_of, cut_bytes, prefix, inverse, latency, best, cut, table
-        )
+            class_of, prefix, adder, time, tail, slots, signature, tail_adder,
+            in_flight, tail_limit, version, stamp, best, choice, cut, table,
+        )  # fmt: skip
         if lowest == np.inf:
             break
         total = smallest_sum(
-            class_of, cut_bytes, prefix, inverse, latency, best, lowest, False,
-            table, following,
+            class_of, prefix, adder, time, tail, slots, signature, tail_adder,
+            in_flight, tail_limit, version, stamp, best, choice, lowest, False, table,
+            following,
         )  # fmt: skip
-        largest, tail = walk(
-            class_of, cut_bytes, inverse, latency, best, choice, parameters, zero_of,
-            tail_fixed, tail_rate, following, trial_bounds, trial_choices,
+        largest, last_tail = walk(
+            class_of, adder, tail, signature, tail_adder, best, choice, following,
+            trial_bounds, trial_choices,
         )  # fmt: skip
-        front = total + weight * largest
-        front_tail = tail
-        if front + tail < value:
-            value = front + tail
+        front = sum_weight * total + max_weight * largest
+        front_tail = last_tail
+        if front + last_tail < value:
+            value = front + last_tail
             bounds[:] = trial_bounds
             choices[:] = trial_choices
         upper = min(upper, value)
         covered_sum = least_sum
         threshold = np.inf
         while True:
-            threshold = min(threshold, (front - covered_sum) / weight)
+            threshold = min(threshold, (front - sum_weight * covered_sum) / weight)
             if threshold <= lowest * (1.0 + 1e-12):
                 break
             total = smallest_sum(
-                class_of, cut_bytes, prefix, inverse, latency, best, threshold, True,
+                class_of, prefix, adder, time, tail, slots, signature, tail_adder,
+                in_flight, tail_limit, version, stamp, best, choice, threshold, True,
                 table, following,
             )  # fmt: skip
             if total == np.inf:
                 break
-            largest, tail = walk(
-                class_of, cut_bytes, inverse, latency, best, choice, parameters,
-                zero_of, tail_fixed, tail_rate, following, trial_bounds,
-                trial_choices,
+            largest, last_tail = walk(
+                class_of, adder, tail, signature, tail_adder, best, choice, following,
+                trial_bounds, trial_choices,
             )  # fmt: skip
-            if total + weight * largest < front:
-                front = total + weight * largest
-                front_tail = tail
-            if total + weight * largest + tail < value:
-                value = total + weight * largest + tail
+            cost = sum_weight * total + max_weight * largest
+            if cost < front:
+                front = cost
+                front_tail = last_tail
+            if cost + last_tail < value:
+                value = cost + last_tail
                 bounds[:] = trial_bounds
                 choices[:] = trial_choices
             upper = min(upper, value)
@@ -369,31 +372,3 @@ def fits_in_memory(class_of: IntArray, slots: IntArray, in_flight: IntArray) -> 
             return start == 0
         end = start
     return end == 0
-
-
-@numba.njit(cache=True, error_model="numpy")
-def least_bottlenecks(layer_minima: FloatArray) -> FloatArray:
-    """Return the smallest possible maximum for every number of stages.
-
-    ``bound[p] = min over splits into p intervals of max of sums``, shape ``(L + 1,)``,
-    entry 0 infinite. O(L^3) worst case, O(L^2 w) with the break on sums.
-    """
-    num_layers = len(layer_minima)
-    prefix = np.zeros(num_layers + 1)
-    for i in range(num_layers):
-        prefix[i + 1] = prefix[i] + layer_minima[i]
-    bound = np.full(num_layers + 1, np.inf)
-    previous = np.full(num_layers + 1, np.inf)
-    previous[0] = 0.0
-    current = np.empty(num_layers + 1)
-    for p in range(1, num_layers + 1):
-        current[:] = np.inf
-        for j in range(p, num_layers + 1):
-            for i in range(j - 1, p - 2, -1):
-                load = prefix[j] - prefix[i]
-                if load >= current[j]:
-                    break
-                current[j] = min(current[j], max(load, previous[i]))
-        bound[p] = current[num_layers]
-        previous[:] = current
-    return bound

@@ -15,11 +15,18 @@ pytestmark = pytest.mark.benchmark(timer=time.process_time)
 
 
 # A lone replica has an instant of its own for nearly every event.
-@pytest.mark.parametrize("replicas", [1, 8, 32])
-def test_replay_per_instruction(benchmark, replicas):
-    # 8 stages and 192 microbatches; 8 replicas are 64 actors, 24,640 instructions.
+@pytest.mark.parametrize(
+    ("replicas", "chunks"), [(1, 1), (8, 1), (32, 1), (1, 4), (8, 4)]
+)
+def test_replay_per_instruction(benchmark, replicas, chunks):
+    # 8 stages and 192 passes of each kind; 8 replicas are 64 actors, 24,640
+    # instructions.
     net, work = contended_step(
-        num_replicas=replicas, num_stages=8, num_microbatches=192, lanes=1
+        num_replicas=replicas,
+        num_stages=8,
+        num_microbatches=192 // chunks,
+        lanes=1,
+        num_chunks=chunks,
     )
     replay(net, work)
     result = benchmark.pedantic(replay, args=(net, work), rounds=5)
@@ -28,10 +35,13 @@ def test_replay_per_instruction(benchmark, replicas):
     benchmark.extra_info["us_per_instruction"] = seconds / instructions * 1e6
 
 
-def test_recurrence_of_16_stages_and_192_microbatches(benchmark):
+@pytest.mark.parametrize(
+    ("schedule", "v"), [("1f1b", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 6)]
+)
+def test_recurrence_of_16_stages_and_192_microbatches(benchmark, schedule, v):
     p, m = 16, 192
-    program = SCHEDULES["1f1b"].program(p, m)
-    stages, boundaries = np.linspace(1.0, 1.2, p), np.full(p - 1, 0.1)
+    program = SCHEDULES[schedule].program(p, m, v)
+    stages, boundaries = np.linspace(1.0, 1.2, v * p) / v, np.full(v * p - 1, 0.1)
     arguments = (*program, m, stages, 2 * stages, *[boundaries] * 4)
     timeline(*arguments)
     benchmark(timeline, *arguments)

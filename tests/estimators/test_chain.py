@@ -50,17 +50,19 @@ def test_tensor_parallelism_splits_time_and_memory_but_not_below_a_share():
     one, four = table(), table(tp=4, sequence_parallel=True)
     assert (four.forward_time < one.forward_time).all()
     assert (four.forward_time >= one.forward_time / 4 * (1 - 1e-9)).all()
-    assert four.saved_bytes.sum() == pytest.approx(one.saved_bytes.sum() / 4, rel=0.02)
+    kept = one.saved_bytes["none"].sum() / 4
+    assert four.saved_bytes["none"].sum() == pytest.approx(kept, rel=0.02)
 
 
 def test_only_blocks_are_recomputed():
     whole = table()
     blocks = np.array([name.startswith("block") for name in whole.names])
-    assert (whole.recompute_time > 0).tolist() == blocks.tolist()
+    assert (whole.recompute_time["full"] > 0).tolist() == blocks.tolist()
+    assert (whole.is_block > 0).tolist() == blocks.tolist()
     np.testing.assert_array_equal(
-        whole.checkpoint_bytes[~blocks], whole.saved_bytes[~blocks]
+        whole.saved_bytes["full"][~blocks], whole.saved_bytes["none"][~blocks]
     )
-    assert (whole.checkpoint_bytes[blocks] == 4096 * 4096 * 2).all()
+    assert (whole.saved_bytes["full"][blocks] == 4096 * 4096 * 2).all()
 
 
 def test_boundaries_carry_the_hidden_states_of_one_lane():

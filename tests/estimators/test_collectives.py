@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 
 from estimators.collectives import (
     ALGORITHMS,
+    FREE,
     RING_OPERATIONS,
     collective_rates,
     edge_costs,
     hierarchical_phases,
+    rates_by_algorithm,
     ring_phases,
+    slowest_edges,
 )
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
@@ -94,6 +97,36 @@ def test_hierarchy_needs_fewer_rounds_than_a_ring():
     (flat,) = collective_rates(tree(), "all_reduce", groups, "ring")
     (levels,) = collective_rates(tree(), "all_reduce", groups, "hierarchical")
     assert levels.latency < flat.latency
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("operation", sorted(RING_OPERATIONS))
+def test_a_group_of_one_is_free(operation, algorithm):
+    groups = np.arange(24).reshape(2, 12, 1)
+    assert collective_rates(tree(), operation, groups, algorithm) == (FREE, FREE)
+    assert ALGORITHMS[algorithm](operation, groups[0], (4, 12, 24)) == ()
+
+
+def test_one_call_prices_every_operation_by_every_algorithm():
+    """A ring over 3 nodes of 4, and its hierarchy, as in the closed forms above."""
+    rates = rates_by_algorithm(tree(), np.arange(12)[None, None, :])
+    flat, levels = (
+        rates[name]["all_reduce"][0, 1] for name in ("ring", "hierarchical")
+    )
+    assert flat == pytest.approx(2 * 11 / 12 / 20.0)
+    assert levels == pytest.approx(2 * 3 / 4 / 80.0 + 2 * 2 / 3 / 4 * (4 / 20.0))
+    for each in rates.values():
+        halves = each["reduce_scatter"] + each["all_gather"]
+        np.testing.assert_allclose(halves, each["all_reduce"])
+
+
+def test_teams_of_a_round_meet_and_rounds_do_not():
+    """Two devices of a node send out of it, as teams of a round or one by one."""
+    sources, targets = np.array([[[0], [1]]]), np.array([[[4], [5]]])
+    meeting = slowest_edges(tree(), sources, targets)
+    apart = slowest_edges(tree(), *(np.swapaxes(e, 0, 1) for e in (sources, targets)))
+    assert meeting[0].tolist() == [[4.0, 2 / 20.0], [4.0, 2 / 20.0]]
+    assert apart[:, 0].tolist() == [[4.0, 1 / 20.0], [4.0, 1 / 20.0]]
 
 
 def test_uneven_groups_fall_back_to_a_ring():

@@ -5,18 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.memory import optimizer_step_bytes, static_bytes
+from estimators.memory import Sharded, optimizer_step_bytes, static_bytes
 from estimators.training import TrainingSpec
 
 PAPER = TrainingSpec(global_batch_size=1, gradient_precision="bf16").parameter_bytes
 
 
 def held(zero_stage, group):
-    parameters = np.array([7.5e9])
-    static = static_bytes(
-        parameters, np.zeros(1), each=PAPER, zero_stage=zero_stage, zero_group=group
-    )
-    return float(static.total()[0])
+    dense = Sharded(7.5e9, group)
+    none = Sharded(0.0, 1)
+    static = static_bytes(dense, none, 0.0, each=PAPER, zero_stage=zero_stage)
+    return float(static.total())
 
 
 @pytest.mark.parametrize(
@@ -33,14 +32,29 @@ def test_a_higher_stage_never_holds_more_before_buffers(stage, group):
 
 
 def test_stages_2_and_3_pay_for_whole_layers_in_buffers():
-    args = np.array([8.0]), np.array([3.0])
     each = TrainingSpec(global_batch_size=1).parameter_bytes
-    two = static_bytes(*args, each=each, zero_stage=2, zero_group=4)
-    three = static_bytes(*args, each=each, zero_stage=3, zero_group=4)
-    alone = static_bytes(*args, each=each, zero_stage=3, zero_group=1)
-    assert two.buffers.tolist() == [4 * 3.0]
-    assert three.buffers.tolist() == [4 * 3.0 + 2 * 2 * 3.0]
-    assert alone.buffers.tolist() == [0.0]
+
+    def buffers(zero_stage, group):
+        dense, none = Sharded(8.0, group), Sharded(0.0, 1)
+        static = static_bytes(dense, none, 3.0, each=each, zero_stage=zero_stage)
+        return static.buffers
+
+    assert buffers(1, 4) == 0
+    assert buffers(2, 4) == 4 * 3.0
+    assert buffers(3, 4) == 4 * 3.0 + 2 * 2 * 3.0
+    assert buffers(3, 1) == 0
+
+
+def test_experts_are_sharded_over_their_own_group():
+    static = static_bytes(
+        Sharded(np.array([8.0]), 8),
+        Sharded(np.array([6.0]), 2),
+        np.zeros(1),
+        each=PAPER,
+        zero_stage=1,
+    )
+    assert static.weights.tolist() == [2 * 14.0]
+    assert static.optimizer.tolist() == [12 * (1.0 + 3.0)]
 
 
 @pytest.mark.parametrize(

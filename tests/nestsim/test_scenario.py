@@ -147,9 +147,11 @@ def test_what_is_left_out_has_the_documented_defaults(load: Any) -> None:
     assert search.micro_batch_sizes is None
     assert search.data_parallel_sizes is None
     assert search.sequence_parallel is None
-    assert search.recompute == ("none", "full")
+    assert search.recompute == ("none", "selective", "full", "stage")
+    assert search.context_parallel_sizes is None
+    assert search.virtual_pipeline_model_parallel_sizes is None
     assert search.zero_stages == (0, 1, 2, 3)
-    assert (search.schedule, search.keep_best) == ("1f1b", 5)
+    assert search.keep_best == 5
     assert (search.time_limit, search.memory_reserve) == (60.0, 0.0)
     assert scenario.simulation.tolerance == 0.05
     assert scenario.training.precision == "bf16"

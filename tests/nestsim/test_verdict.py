@@ -46,6 +46,7 @@ def plan(devices, num_microbatches):
         parallel=ParallelismConfig(
             pipeline_model_parallel_size=pp, data_parallel_size=dp
         ),
+        virtual_pipeline_model_parallel_size=1,
         micro_batch_size=1,
         num_microbatches=num_microbatches,
         schedule="1f1b",
@@ -54,10 +55,11 @@ def plan(devices, num_microbatches):
         tensor_algorithm="ring",
         stages=tuple(
             Stage(
-                layers=(s * 8 // pp, (s + 1) * 8 // pp - 1),
+                chunks=((s * 8 // pp, (s + 1) * 8 // pp - 1),),
                 devices=tuple(tuple(row) for row in devices[s].tolist()),
                 recompute="none",
                 zero_stage=0,
+                sharding_group_size=1,
             )
             for s in range(pp)
         ),

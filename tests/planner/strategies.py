@@ -1,5 +1,7 @@
 """Small random planning problems, with integers as floats where sums must be exact."""
 
+from itertools import product
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -14,17 +16,26 @@ from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
 
 
-def tiny_spec(num_blocks: int) -> TransformerSpec:
+def tiny_spec(num_blocks: int, *, family: str = "gpt") -> TransformerSpec:
     """Return an architecture that tensor parallelism of 1, 2, 3 and 4 divides."""
+    experts = {
+        "num_moe_experts": 2,
+        "moe_router_topk": 1,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "normalization": "rmsnorm",
+        "position_embedding_type": "rope",
+    }
     return TransformerSpec(
-        family="gpt",
+        family=family,
         num_layers=num_blocks,
         hidden_size=24,
         ffn_hidden_size=96,
         num_attention_heads=12,
         vocab_size=128,
-        sequence_length=24,
-        max_position_embeddings=24,
+        sequence_length=48,
+        max_position_embeddings=48,
+        **(experts if family == "mixtral" else {}),
     )
 
 
@@ -74,85 +85,98 @@ def networks(draw, max_devices=8):
     return build_network(FatTreeSpec(levels=levels, nic=nic))
 
 
-@st.composite
-def layer_tables(draw, kinds: np.ndarray, tp: int):
-    """Costs per kind of layer; the first and last layers have kinds of their own."""
+TRAFFIC = (
+    ("tensor", "all_reduce"),
+    ("tensor", "all_gather"),
+    ("context", "send_recv"),
+    ("expert", "all_to_all"),
+)
+
+
+def random_table(rng, kinds, degrees, *, boundary, has_tied):
+    """Costs per kind of layer; the first and the last layer are no blocks."""
     num_kinds = int(kinds.max()) + 1
 
     def column(low=0, high=9):
-        values = draw(
-            st.lists(st.integers(low, high), min_size=num_kinds, max_size=num_kinds)
-        )
-        return np.array(values, dtype=np.float64)[kinds]
+        return rng.integers(low, high + 1, num_kinds).astype(float)[kinds]
 
-    inner = np.ones(len(kinds), dtype=bool)
-    inner[[0, -1]] = False
-    boundary = np.zeros(len(kinds) + 1)
-    boundary[1:-1] = float(draw(st.integers(0, 9)))
-    if draw(st.booleans()) and len(kinds) > 2:
-        boundary[1] = float(draw(st.integers(0, 9)))
-    parameters = column(1, 9)
-    traffic = ()
-    if tp > 1:
-        traffic = (
-            InLayerTraffic(
-                operation=draw(st.sampled_from(["all_reduce", "all_gather"])),
-                group="tensor",
-                forward_count=column(high=2),
-                forward_bytes=column(),
-                backward_count=column(high=2),
-                backward_bytes=column(),
-            ),
+    inner = np.ones(len(kinds))
+    inner[[0, -1]] = 0.0
+    sizes = {"tensor": degrees.tp, "context": degrees.cp, "expert": degrees.ep}
+    traffic = tuple(
+        InLayerTraffic(
+            operation=operation,
+            group=group,
+            forward_count=column(high=2),
+            forward_bytes=column(),
+            backward_count=column(high=2),
+            backward_bytes=column(),
         )
-    saved = column()
-    tied = draw(st.booleans()) and float(min(parameters[0], parameters[-1]))
+        for group, operation in TRAFFIC
+        if sizes[group] > 1 and rng.integers(0, 2)
+    )
+    parameters = column(1, 9)
+    expert = np.minimum(column(), parameters - 1) * inner * (degrees.ep > 1)
+    forward, core = column(1, 9), column(0, 1)
+    saved = column(2, 9)
+    kept = {
+        "none": saved,
+        "selective": saved - 1.0,
+        "full": np.where(inner > 0, np.minimum(saved, 1.0), saved),
+    }
+    working = column(high=3)
+    tied = float(min(parameters[0], parameters[-1])) if has_tied else 0.0
     return LayerTable(
-        names=tuple(f"layer {i}" for i in range(len(kinds))),
+        names=tuple(
+            f"block {i}" if inside else f"end {i}" for i, inside in enumerate(inner)
+        ),
         kinds=kinds,
-        forward_time=column(),
+        forward_time=forward,
         backward_time=column(),
-        recompute_time=np.where(inner, column(1, 5), 0.0),
+        recompute_time={"selective": core, "full": forward * inner, "stage": forward},
         forward_flops=column(),
         parameters=parameters,
-        expert_parameters=np.zeros(len(kinds)),
-        tied_parameters=float(tied),
-        saved_bytes=saved,
-        checkpoint_bytes=np.where(inner, np.minimum(saved, 1.0), saved),
-        working_bytes=column(high=3),
-        boundary_bytes=boundary,
+        expert_parameters=expert,
+        tied_parameters=tied,
+        largest_parameters=parameters,
+        is_block=inner,
+        saved_bytes=kept,
+        working_bytes={mode: working + saved - kept[mode] for mode in kept},
+        boundary_bytes=np.array([0.0, *[boundary] * (len(kinds) - 1), 0.0]),
         traffic=traffic,
     )
 
 
 @st.composite
-def workloads(draw, tps=(1, 2), micro_batches=(1, 2), max_blocks=3, memory=None):
-    """A workload whose layer tables are drawn instead of derived from a model."""
+def workloads(draw, *, wide=False, max_blocks=4, memory=None):
+    """A workload whose layer tables are drawn instead of derived from a model.
+
+    ``wide`` ones may be split by context and by experts, too.
+    """
     num_blocks = draw(st.integers(1, max_blocks))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     kinds = np.array([0, *[1] * num_blocks, 2], dtype=np.int64)
     if num_blocks > 1 and draw(st.booleans()):
         kinds[2] = 3
         kinds = np.unique(kinds, return_inverse=True)[1].astype(np.int64)
     if memory is None:
-        memory = draw(st.sampled_from([60.0, 150.0, 300.0, 1e6]))
+        memory = draw(st.sampled_from([60.0, 100.0, 150.0, 300.0, 1e6]))
+    has_tied, boundary = draw(st.booleans()), float(draw(st.integers(0, 9)))
+    names = ("embedding", *(f"block {i}" for i in range(num_blocks)), "head")
     workload = Workload(
         graph=LayerGraph(
-            spec=tiny_spec(num_blocks),
-            names=tuple(f"layer {i}" for i in range(len(kinds))),
+            spec=tiny_spec(num_blocks, family="mixtral" if wide else "gpt"),
+            names=names,
             kinds=tuple(kinds.tolist()),
             layers=(),
         ),
-        training=TrainingSpec(global_batch_size=draw(st.integers(2, 6))),
+        training=TrainingSpec(global_batch_size=draw(st.sampled_from([2, 3, 4, 6, 8]))),
         accelerator=accelerator(memory),
     )
-    for tp in tps:
-        for b in micro_batches:
-            degrees = Degrees(tp=tp, micro_batch_size=b, sequence_parallel=tp > 1)
-            workload._tables[degrees] = draw(layer_tables(kinds, tp))
-    workload._classes.append(_classes(kinds))
+    sizes = (1, 2) if wide else (1,)
+    for tp, cp, ep, b in product((1, 2), sizes, sizes, (1, 2)):
+        degrees = Degrees(tp, cp, ep, b, tp > 1)
+        workload._tables[degrees] = random_table(
+            rng, kinds, degrees, boundary=boundary, has_tied=has_tied
+        )
     return workload
-
-
-def _classes(kinds):
-    from planner.intervals import interval_classes
-
-    return interval_classes(kinds)

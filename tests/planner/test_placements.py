@@ -4,18 +4,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.placements import placements
+from planner.placements import Extents, placements
 
 
 @st.composite
 def cases(draw):
     fan_outs = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
     blocks = np.cumprod(fan_outs).tolist()
-    tp = draw(st.sampled_from([1, 2, 3, 4]))
+    sizes = Extents(
+        tp=draw(st.sampled_from([1, 2, 3, 4])),
+        cp=draw(st.sampled_from([1, 1, 2])),
+        ep=draw(st.sampled_from([1, 1, 2])),
+        dp=draw(st.integers(1, 8)),
+        pp=draw(st.integers(1, 8)),
+    )
     return {
-        "tp": tp,
-        "dp": draw(st.integers(1, 8)),
-        "pp": draw(st.integers(1, 8)),
+        "extents": sizes,
         "num_devices": blocks[-1],
         "block_sizes": blocks,
     }
@@ -26,7 +30,8 @@ def cases(draw):
 def test_every_device_of_a_placement_is_used_once(case):
     for placement in placements(**case):
         devices = placement.devices
-        assert devices.shape == (case["pp"], case["dp"], case["tp"])
+        tp, cp, ep, dp, pp = case["extents"]
+        assert devices.shape == (pp, dp * ep, cp * tp)
         assert np.unique(devices).size == devices.size
         assert devices.min() >= 0
         assert devices.max() < case["num_devices"]
@@ -36,21 +41,21 @@ def test_every_device_of_a_placement_is_used_once(case):
 @settings(deadline=None, max_examples=200)
 def test_tensor_groups_stand_on_consecutive_devices(case):
     for placement in placements(**case):
-        steps = np.diff(placement.devices, axis=2)
+        steps = np.diff(placement.grid, axis=4)
         assert (steps == 1).all()
 
 
 @given(cases())
 @settings(deadline=None, max_examples=100)
 def test_there_is_a_placement_whenever_the_devices_suffice(case):
-    fits = case["tp"] * case["dp"] * case["pp"] <= case["num_devices"]
+    fits = np.prod(case["extents"]) <= case["num_devices"]
     assert bool(placements(**case)) == fits
 
 
 @given(cases())
 @settings(deadline=None, max_examples=100)
 def test_no_placement_comes_twice(case):
-    found = [placement.devices.tobytes() for placement in placements(**case)]
+    found = [placement.grid.tobytes() for placement in placements(**case)]
     assert len(set(found)) == len(found)
 
 
@@ -58,7 +63,7 @@ def test_both_nestings_and_a_hybrid_of_them_are_there():
     found = {
         placement.name: placement.devices[:, :, 0].tolist()
         for placement in placements(
-            tp=1, dp=4, pp=4, num_devices=16, block_sizes=(2, 8, 16)
+            Extents(1, 1, 1, 4, 4), num_devices=16, block_sizes=(2, 8, 16)
         )
     }
     assert found["tp1 dp4 pp4"][0] == [0, 1, 2, 3]
@@ -70,6 +75,8 @@ def test_padding_aligns_replicas_to_nodes():
     """Three stages in nodes of four: one device of each node stays idle."""
     found = {
         placement.name: placement.devices
-        for placement in placements(tp=1, dp=2, pp=3, num_devices=8, block_sizes=(4, 8))
+        for placement in placements(
+            Extents(1, 1, 1, 2, 3), num_devices=8, block_sizes=(4, 8)
+        )
     }
     assert found["tp1 pp3/4 dp2"][:, :, 0].tolist() == [[0, 4], [1, 5], [2, 6]]

@@ -16,12 +16,13 @@ def plans(draw):
     pp, dp, tp = (draw(st.integers(1, 3)) for _ in range(3))
     stages = tuple(
         Stage(
-            layers=(2 * s, 2 * s + 1),
+            chunks=((2 * s, 2 * s + 1),),
             devices=tuple(
                 tuple(100 * s + 10 * d + t for t in range(tp)) for d in range(dp)
             ),
             recompute=draw(st.sampled_from(["none", "full"])),
             zero_stage=draw(st.integers(0, 3)),
+            sharding_group_size=draw(st.integers(1, 3)),
         )
         for s in range(pp)
     )
@@ -32,6 +33,7 @@ def plans(draw):
             data_parallel_size=dp,
             sequence_parallel=draw(st.booleans()),
         ),
+        virtual_pipeline_model_parallel_size=draw(st.integers(1, 4)),
         micro_batch_size=draw(st.integers(1, 8)),
         num_microbatches=draw(st.integers(1, 64)),
         schedule="1f1b",
@@ -65,9 +67,10 @@ def test_a_missing_key_is_named(plan, data):
 
 @pytest.mark.parametrize("value", [None, "x", [1, 2, 3]])
 def test_nonsense_is_refused_as_input(value):
-    stage = {"layers": value, "devices": [[0]], "recompute": "none", "zero_stage": 0}
+    stage = {"chunks": value, "devices": [[0]], "recompute": "none", "zero_stage": 0}
     written = {
         "parallel": {},
+        "virtual_pipeline_model_parallel_size": 1,
         "micro_batch_size": 1,
         "num_microbatches": 1,
         "schedule": "1f1b",

@@ -46,20 +46,32 @@ def table(tp=1, tied=0.0):
                 backward_bytes=8 * ones,
             ),
         )
+    saved = {
+        "none": column(1, 50, 7),
+        "selective": column(1, 30, 7),
+        "full": column(1, 5, 7),
+    }
+    working = column(0, 3, 6)
+    parameters = column(10, 20, 10)
     return LayerTable(
         names=("embedding", "block 0", "head"),
         kinds=np.array([0, 1, 2]),
         forward_time=column(1, 4, 2),
         backward_time=column(2, 8, 4),
-        recompute_time=column(0, 4, 0),
+        recompute_time={
+            "selective": column(0, 1, 0),
+            "full": column(0, 4, 0),
+            "stage": column(1, 4, 2),
+        },
         forward_flops=column(0, 1, 1),
-        parameters=column(10, 20, 10),
+        parameters=parameters,
         expert_parameters=column(0, 0, 0),
         tied_parameters=tied,
-        saved_bytes=column(1, 50, 7),
-        checkpoint_bytes=column(1, 5, 7),
-        working_bytes=column(0, 3, 6),
-        boundary_bytes=column(0, 16, 24, 0),
+        largest_parameters=parameters,
+        is_block=column(0, 1, 0),
+        saved_bytes=saved,
+        working_bytes={mode: working + saved["none"] - saved[mode] for mode in saved},
+        boundary_bytes=column(0, 24, 24, 0),
         traffic=traffic,
     )
 
@@ -88,6 +100,7 @@ def plan(devices, cuts, *, m, recompute="none", zero=0):
             data_parallel_size=dp,
             sequence_parallel=tp > 1,
         ),
+        virtual_pipeline_model_parallel_size=1,
         micro_batch_size=1,
         num_microbatches=m,
         schedule="1f1b",
@@ -96,10 +109,11 @@ def plan(devices, cuts, *, m, recompute="none", zero=0):
         tensor_algorithm="ring",
         stages=tuple(
             Stage(
-                layers=(bounds[s], bounds[s + 1] - 1),
+                chunks=((bounds[s], bounds[s + 1] - 1),),
                 devices=tuple(tuple(row) for row in devices[s].tolist()),
                 recompute=recompute,
                 zero_stage=zero,
+                sharding_group_size=dp if zero else 1,
             )
             for s in range(pp)
         ),
@@ -123,7 +137,7 @@ def test_two_stages_across_nodes_pay_for_the_boundary():
     priced = price_plan(TREE, workload(), plan([[[0]], [[4]]], (2,), m=8))
     transfer = 24 / 2.0 + 2 * (0.5 + 1.0)
     loads = 15 + transfer, 6 + transfer
-    assert [stage.transfer_time for stage in priced.stages] == [transfer, 0.0]
+    assert [stage.transfer_time for stage in priced.stages] == [transfer, transfer]
     assert priced.iteration_time == sum(loads) + 7 * max(loads) + 30 * STEP
     assert priced.timeline_time < priced.iteration_time
     assert sum(priced.terms.values()) == priced.iteration_time
@@ -184,7 +198,8 @@ def test_memory_counts_microbatches_in_flight():
         TREE, workload(), plan([[[0]], [[4]]], (2,), m=8, recompute="full")
     )
     assert full.stages[0].memory["activations"] == 2 * 6
-    assert full.stages[0].memory["working"] == 50 + 3
+    # Of the block's 50 bytes its input, 5, is kept anyway.
+    assert full.stages[0].memory["working"] == 3 + 50 - 5
 
 
 def test_a_tied_embedding_is_stored_once_or_synchronised():
@@ -208,6 +223,45 @@ def test_the_slowest_replica_sets_the_price():
 
 def test_stages_that_leave_a_gap_are_refused():
     good = plan([[[0]], [[4]]], (2,), m=8)
-    first = replace(good.stages[0], layers=(0, 0))
+    first = replace(good.stages[0], chunks=((0, 0),))
     with pytest.raises(InputError, match="do not cover"):
         price_plan(TREE, workload(), replace(good, stages=(first, good.stages[1])))
+
+
+def test_selective_recompute_repeats_the_attention_core():
+    priced = price_plan(TREE, workload(), plan([[[0]]], (), m=2, recompute="selective"))
+    assert priced.stages[0].parts["recompute"] == 1
+    assert priced.stages[0].memory["activations"] == 1 + 30 + 7
+    assert priced.stages[0].memory["working"] == 3 + 50 - 30
+
+
+def test_stage_recompute_keeps_the_input_and_repeats_everything():
+    priced = price_plan(
+        TREE, workload(), plan([[[0]], [[4]]], (1,), m=8, recompute="stage")
+    )
+    first, last = priced.stages
+    assert (first.parts["recompute"], last.parts["recompute"]) == (1, 4 + 2)
+    assert first.memory["activations"] == 0
+    assert last.memory["activations"] == 24
+    assert last.memory["working"] == 50 + 7 + 6
+
+
+def test_hybrid_sharding_scatters_inside_and_reduces_across():
+    """Four replicas, two in each node, shards of ZeRO-1 over the node's two."""
+    whole = plan([[[0], [1], [4], [5]]], (), m=2, zero=1)
+    stage = replace(whole.stages[0], sharding_group_size=2)
+    priced = price_plan(TREE, workload(), replace(whole, stages=(stage,)))
+    inside = 1.0 + 0.5 * 160 / 8.0
+    # Both ranks of a node reduce their halves over the node's one link.
+    across = 2 * 3.0 + 2 * 0.5 * 80 * 2 / 2.0
+    assert priced.stages[0].reduce_time == inside + across
+    assert priced.stages[0].gather_time == 1.0 + 0.5 * 80 / 8.0
+    assert priced.stages[0].memory["optimizer"] == 40 * 12 / 2
+
+
+def test_a_sharding_group_that_the_network_does_not_form_is_refused():
+    whole = plan([[[0], [1], [4], [5]]], (), m=2, zero=1)
+    stage = replace(whole.stages[0], sharding_group_size=3)
+    with pytest.raises(InputError, match="do not form such groups") as caught:
+        price_plan(TREE, workload(), replace(whole, stages=(stage,)))
+    assert caught.value.expected == "one of [4, 2]"

@@ -1,6 +1,9 @@
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,91 +12,235 @@ from planner.kernels.timeline import timeline
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, find_schedule
 from topologies.errors import InputError
 
-pytestmark = pytest.mark.parametrize("name", list(SCHEDULES))
-
-sizes = {
-    "p": st.integers(1, 9),
-    "m": st.integers(1, 20),
-}
+every = pytest.mark.parametrize("name", list(SCHEDULES))
+interleaving = [name for name, one in SCHEDULES.items() if one.interleaves]
+sequential = [name for name in SCHEDULES if name not in interleaving]
 
 
-def words(schedule, stage, p, m):
-    kinds, microbatches = SCHEDULES[schedule].instructions(stage, p, m)
-    return [
-        "FB"[kind] + str(microbatch)
-        for kind, microbatch in zip(kinds, microbatches, strict=True)
-    ]
+@st.composite
+def sizes(draw, name):
+    """Stages, microbatches and chunks that the schedule takes."""
+    if SCHEDULES[name].interleaves:
+        p = draw(st.integers(2, 6))
+        return p, p * draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    return draw(st.integers(1, 9)), draw(st.integers(1, 20)), 1
 
 
+def passes(name, stage, size):
+    """List kind, microbatch and chunk of what a stage does."""
+    columns = SCHEDULES[name].instructions(stage, *size)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@every
 @settings(deadline=None, max_examples=60)
-@given(**sizes)
-def test_each_stage_has_one_forward_and_then_one_backward_of_each_microbatch(
-    name, p, m
+@given(data=st.data())
+def test_each_chunk_has_one_forward_and_then_one_backward_of_each_microbatch(
+    name, data
 ):
+    p, m, v = data.draw(sizes(name))
     for stage in range(p):
-        kinds, microbatches = SCHEDULES[name].instructions(stage, p, m)
         done = [set(), set()]
-        for kind, microbatch in zip(kinds, microbatches, strict=True):
-            assert microbatch not in done[kind]
+        for kind, *one in passes(name, stage, (p, m, v)):
+            assert tuple(one) not in done[kind]
             if kind == BACKWARD:
-                assert microbatch in done[FORWARD]
-            done[kind].add(microbatch)
-        assert done == [set(range(m))] * 2
+                assert tuple(one) in done[FORWARD]
+            done[kind].add(tuple(one))
+        assert done == [{(k, c) for k in range(m) for c in range(v)}] * 2
 
 
+def alive_after_each_pass(name, stage, size):
+    """List how many activations of each chunk are kept, pass by pass."""
+    alive = [0] * size[2]
+    for kind, _, chunk in passes(name, stage, size):
+        # A backward pass still holds its own activation while it runs.
+        alive[chunk] += 1 if kind == FORWARD else -1
+        yield tuple(alive)
+
+
+@every
 @settings(deadline=None, max_examples=60)
-@given(**sizes)
-def test_in_flight_is_the_most_microbatches_that_wait_for_their_backward(name, p, m):
+@given(data=st.data())
+def test_in_flight_is_the_most_activations_that_wait_for_their_backward(name, data):
+    size = data.draw(sizes(name))
+    for stage in range(size[0]):
+        most = max(map(sum, alive_after_each_pass(name, stage, size)))
+        assert SCHEDULES[name].in_flight(stage, *size) == most
+        assert SCHEDULES[name].held(stage, *size).sum(axis=1).max() == most
+
+
+@every
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_whatever_the_chunks_save_the_most_is_held_in_one_of_the_rows(name, data):
+    p, m, v = size = data.draw(sizes(name))
+    lists = st.lists(st.integers(0, 9), min_size=v, max_size=v)
+    saved = np.array(data.draw(lists))
     for stage in range(p):
-        kinds, _ = SCHEDULES[name].instructions(stage, p, m)
-        alive, most = 0, 0
-        for kind in kinds:
-            # A backward pass still holds its own microbatch while it runs.
-            alive += 1 if kind == FORWARD else -1
-            most = max(most, alive)
-        assert SCHEDULES[name].in_flight(stage, p, m) == most
+        alive = set(alive_after_each_pass(name, stage, size))
+        held = SCHEDULES[name].held(stage, p, m, v)
+        assert {tuple(row) for row in held.tolist()} <= alive
+        assert (held @ saved).max() == max(np.dot(row, saved) for row in alive)
 
 
+@every
 @settings(deadline=None, max_examples=60)
-@given(**sizes)
-def test_the_stages_do_not_wait_for_each_other_in_a_circle(name, p, m):
-    import numpy as np
-
-    program = SCHEDULES[name].program(p, m)
-    assert program.indptr.tolist() == [2 * m * stage for stage in range(p + 1)]
-    stages, boundaries = np.ones(p), np.ones(p - 1)
-    status, *_ = timeline(*program, m, stages, stages, *[boundaries] * 4)
+@given(data=st.data())
+def test_the_stages_do_not_wait_for_each_other_in_a_circle(name, data):
+    p, m, v = data.draw(sizes(name))
+    program = SCHEDULES[name].program(p, m, v)
+    assert program.indptr.tolist() == [2 * m * v * stage for stage in range(p + 1)]
+    times, boundaries = np.ones(v * p), np.ones(v * p - 1)
+    status, *_ = timeline(*program, m, times, times, *[boundaries] * 4)
     assert status == 0
 
 
-def test_schedules_read_as_in_the_papers(name):
-    expected = {
-        "1f1b": [
-            "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4",
-            "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
-            "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4",
-            "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4",
-        ],
-        "gpipe": ["F0 F1 F2 F3 F4 B0 B1 B2 B3 B4"] * 4,
-    }
-    assert [" ".join(words(name, i, 4, 5)) for i in range(4)] == expected[name]
+def words(name, stage, *size):
+    chunk = ".{}" if size[2:] else ""
+    return " ".join(
+        "FB"[kind] + str(microbatch) + chunk.format(c)
+        for kind, microbatch, c in passes(name, stage, size)
+    )
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "1f1b",
+            [
+                "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4",
+                "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4",
+                "F0 F1 B0 F2 B1 F3 B2 F4 B3 B4",
+                "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4",
+            ],
+        ),
+        ("gpipe", ["F0 F1 F2 F3 F4 B0 B1 B2 B3 B4"] * 4),
+    ],
+)
+def test_schedules_read_as_in_the_papers(name, expected):
+    assert [words(name, i, 4, 5) for i in range(4)] == expected
+
+
+def test_interleaved_1f1b_reads_as_in_megatron():
+    assert [words("interleaved-1f1b", i, 2, 4, 2) for i in range(2)] == [
+        "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 "
+        "B2.1 B3.1 B2.0 B3.0",
+        "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 "
+        "F3.1 B3.1 B2.0 B3.0",
+    ]
+    # As many microbatches as stages: nothing is left to alternate with on the first.
+    assert words("interleaved-1f1b", 0, 2, 2, 2) == (
+        "F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"
+    )
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("v", [2, 3, 4])
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_interleaved_1f1b_is_that_of_pytorch(p, v, rounds):
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    m = p * rounds
+    # The list of actions needs these numbers only, no stages and no process group.
+    schedule = SimpleNamespace(
+        n_local_stages=v, pp_group_size=p, microbatches_per_round=p, _n_microbatches=m
+    )
+    kinds = {torch.FORWARD: FORWARD, torch.FULL_BACKWARD: BACKWARD}
+    for stage in range(p):
+        actions = torch.ScheduleInterleaved1F1B._calculate_single_rank_operations(
+            schedule, stage
+        )
+        expected = [
+            (kinds[one.computation_type], one.microbatch_index, one.stage_index // p)
+            for one in actions
+            if one is not None
+        ]
+        assert passes("interleaved-1f1b", stage, (p, m, v)) == expected
+        assert {one.stage_index % p for one in actions if one is not None} == {stage}
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("1f1b", "Schedule1F1B"), ("gpipe", "ScheduleGPipe")]
+)
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (2, 3), (4, 2), (4, 9), (8, 8)])
+def test_1f1b_and_gpipe_are_what_pytorch_runs(name, theirs, p, m):
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    for stage in range(p):
+        done = []
+        # Its loop runs on a stage that sends and receives nothing, and takes notes.
+        fake = MagicMock(stage_index=stage)
+        fake.forward_one_chunk = lambda k, *_, done=done, **__: done.append((0, k, 0))
+        fake.backward_one_chunk = lambda k, *, done=done, **_: done.append((1, k, 0))
+        for way in ("fwd_recv", "fwd_send", "bwd_recv", "bwd_send"):
+            getattr(fake, f"get_{way}_ops").return_value = []
+        runner = MagicMock(_stage=fake, _num_stages=p, _n_microbatches=m)
+        runner._check_inputs.return_value = [()] * m, [{}] * m
+        getattr(torch, theirs)._step_microbatches(runner)
+        assert passes(name, stage, (p, m, 1)) == done
+
+
+def test_interleaving_keeps_more_but_smaller_activations():
+    # Narayanan et al., figure 4: four stages, eight microbatches, two chunks.
+    one, two = SCHEDULES["1f1b"], SCHEDULES["interleaved-1f1b"]
+    assert [one.in_flight(i, 4, 8) for i in range(4)] == [4, 3, 2, 1]
+    assert [two.in_flight(i, 4, 8, 2) for i in range(4)] == [11, 9, 7, 5]
+    # The last stage never has two microbatches in its last chunk: one set of logits.
+    assert two.held(3, 4, 8, 2).tolist() == [[4, 1], [5, 0]]
+
+
+@pytest.mark.parametrize("name", sequential)
+def test_one_chunk_is_the_default_and_the_only_choice(name):
+    one = SCHEDULES[name]
+    for plain, spelled in zip(one.program(3, 5), one.program(3, 5, 1), strict=True):
+        assert plain.tolist() == spelled.tolist()
+    assert one.in_flight(0, 3, 5) == one.in_flight(0, 3, 5, 1)
+    with pytest.raises(InputError, match="chunks per stage") as caught:
+        one.program(4, 8, 2)
+    assert (caught.value.got, caught.value.expected) == (2, "1")
+
+
+@pytest.mark.parametrize("name", interleaving)
+@pytest.mark.parametrize(
+    ("size", "what", "got"),
+    [
+        ((1, 4, 2), "pipeline stages", 1),
+        ((4, 8, 1), "chunks per stage", 1),
+        ((4, 8), "chunks per stage", 1),
+        ((4, 6, 2), "microbatches", 6),
+        ((4, 2, 2), "microbatches", 2),
+    ],
+)
+def test_interleaving_needs_stages_chunks_and_whole_groups(name, size, what, got):
+    one = SCHEDULES[name]
+    for ask in (one.check, one.program):
+        with pytest.raises(InputError, match=what) as caught:
+            ask(*size)
+        assert caught.value.got == got
+        assert "multiple of the 4" in caught.value.expected or what != "microbatches"
+    for ask in (one.instructions, one.in_flight, one.held):
+        with pytest.raises(InputError, match=what):
+            ask(0, *size)
+
+
+@every
 def test_names_are_the_keys(name):
     assert SCHEDULES[name].name == name
     assert find_schedule(name) is SCHEDULES[name]
 
 
+@every
 def test_an_unknown_schedule_is_refused_with_the_known_ones(name):
     with pytest.raises(InputError, match="no such schedule") as caught:
         find_schedule("zigzag")
     assert f'"{name}"' in caught.value.expected
 
 
+@every
 def test_reading_schedules_imports_no_compiler(name):
+    chunks = 2 if name in interleaving else 1
     code = f"""
 import sys, planner.schedules as s
-s.SCHEDULES[{name!r}].program(4, 8)
+s.SCHEDULES[{name!r}].program(4, 8, {chunks})
 sys.exit(any(heavy in sys.modules for heavy in ("numba", "torch", "simpy")))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

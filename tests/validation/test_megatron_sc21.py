@@ -104,6 +104,7 @@ def megatron_plan(tp, pp, row, num_layers):
             pipeline_model_parallel_size=pp,
             data_parallel_size=dp,
         ),
+        virtual_pipeline_model_parallel_size=1,
         micro_batch_size=micro,
         num_microbatches=batch // (dp * micro),
         schedule="1f1b",
@@ -112,10 +113,11 @@ def megatron_plan(tp, pp, row, num_layers):
         tensor_algorithm="auto",
         stages=tuple(
             Stage(
-                layers=(bounds[s], bounds[s + 1] - 1),
+                chunks=((bounds[s], bounds[s + 1] - 1),),
                 devices=tuple(tuple(row) for row in placement.devices[s].tolist()),
                 recompute="full",
                 zero_stage=0,
+                sharding_group_size=1,
             )
             for s in range(pp)
         ),

@@ -61,53 +61,67 @@ def cluster(num_devices: int) -> Network:
 class _Log:
     """What a run of the timeline writes down."""
 
-    spans: list[tuple[int, int, int, int, float, float]] = field(default_factory=list)
-    transfers: list[tuple[int, int, int, int, float, float, float, float]] = field(
-        default_factory=list
-    )
+    spans: list[tuple[float, ...]] = field(default_factory=list)
+    """The columns of `Spans`."""
+    transfers: list[tuple[float, ...]] = field(default_factory=list)
+    """The columns of `Transfers`."""
 
 
-def one_f_one_b(stage: int, num_stages: int, m: int) -> list[tuple[str, int]]:
-    """Return the instructions of one stage: PipeDream-Flush."""
-    warm_up = min(num_stages - 1 - stage, m)
-    order = [("forward", k) for k in range(warm_up)]
-    for k in range(m - warm_up):
-        order += [("forward", warm_up + k), ("backward", k)]
-    return order + [("backward", k) for k in range(m - warm_up, m)]
+def one_f_one_b(stage: int, p: int, m: int, v: int) -> list[tuple[str, int, int]]:
+    """Return the instructions of one stage: PipeDream-Flush, or Megatron's interleaved.
+
+    Kind, microbatch and chunk of each.
+    """
+    # Microbatches in groups of p, each group through one chunk after the other.
+    group = min(p, m) if v > 1 else m
+    turn = [
+        (first + k, c)
+        for first in range(0, m, group)
+        for c in range(v)
+        for k in range(group)
+    ]
+    ahead = [("forward", k, c) for k, c in turn]
+    back = [("backward", k, v - 1 - c) for k, c in turn]
+    warm_up = p - 1 - stage if v == 1 else 2 * (p - 1 - stage) + (v - 1) * p
+    warm_up = min(warm_up, len(turn))
+    order = ahead[:warm_up]
+    for pair in zip(ahead[warm_up:], back, strict=False):
+        order += pair
+    return order + back[len(turn) - warm_up :]
 
 
-def _pipeline(
-    log: _Log, replica: int, *, m: int, times: list[tuple[float, float]], hop: float
-) -> list[float]:
+def _pipeline(log: _Log, replica: int, shape: "Shape", hop: float) -> list[float]:
     """Run one replica's pipeline; return when each stage ends its last backward."""
-    p = len(times)
-    todo = [one_f_one_b(stage, p, m) for stage in range(p)]
+    p, m, last = shape.p, shape.m, shape.p * shape.v - 1
+    times = [virtual_times(shape, s) for s in range(last + 1)]
+    todo = [one_f_one_b(stage, p, m, shape.v) for stage in range(p)]
     clock = [0.0] * p
     done = [0] * p
     channel: dict[tuple[int, str], float] = {}
     arrived = {(0, "forward", k): 0.0 for k in range(m)}
-    arrived |= {(p - 1, "backward", k): 0.0 for k in range(m)}
+    arrived |= {(last, "backward", k): 0.0 for k in range(m)}
     progress = True
     while progress:
         progress = False
         for stage in range(p):
             while done[stage] < len(todo[stage]):
-                kind, k = todo[stage][done[stage]]
-                if (stage, kind, k) not in arrived:
+                kind, k, chunk = todo[stage][done[stage]]
+                s = chunk * p + stage
+                if (s, kind, k) not in arrived:
                     break
-                start = max(clock[stage], arrived[stage, kind, k])
-                end = start + times[stage][kind == "backward"]
+                start = max(clock[stage], arrived[s, kind, k])
+                end = start + times[s][kind == "backward"]
                 log.spans.append(
-                    (stage, replica, SPAN_KINDS.index(kind), k, start, end)
+                    (stage, replica, SPAN_KINDS.index(kind), k, chunk, start, end)
                 )
                 clock[stage] = end
                 done[stage] += 1
                 progress = True
                 step = 1 if kind == "forward" else -1
-                if not 0 <= stage + step < p:
+                if not 0 <= s + step <= last:
                     continue
-                sent = max(end, channel.get((stage, kind), 0.0))
-                channel[stage, kind] = sent + hop
+                sent = max(end, channel.get((s, kind), 0.0))
+                channel[s, kind] = sent + hop
                 name = "activation" if kind == "forward" else "gradient"
                 log.transfers.append(
                     (
@@ -115,13 +129,14 @@ def _pipeline(
                         stage,
                         replica,
                         k,
+                        chunk,
                         end,
                         sent,
                         sent + hop,
                         14e6,
                     )
                 )
-                arrived[stage + step, kind, k] = sent + hop
+                arrived[s + step, kind, k] = sent + hop
     assert all(done[stage] == len(todo[stage]) for stage in range(p))
     return clock
 
@@ -133,7 +148,7 @@ def _finish(
     num_stages, num_replicas = len(ends[0]), len(ends)
 
     def collective(kind: str, stage: int, start: float, time: float) -> float:
-        row = (TRANSFER_KINDS.index(kind), stage, -1, -1, start, start)
+        row = (TRANSFER_KINDS.index(kind), stage, -1, -1, -1, start, start)
         log.transfers.append((*row, start + time, 24e9 * time))
         return start + time
 
@@ -146,7 +161,7 @@ def _finish(
     for stage, start in enumerate(ready):
         for replica in range(num_replicas):
             kind = SPAN_KINDS.index("optimizer")
-            log.spans.append((stage, replica, kind, -1, start, start + step))
+            log.spans.append((stage, replica, kind, -1, -1, start, start + step))
         if num_replicas > 1:
             collective("gather", stage, start + step, reduce / 2)
 
@@ -206,9 +221,8 @@ def _link_use(
             name = TRANSFER_KINDS[kind]
             if name in ("activation", "gradient"):
                 step = 1 if name == "activation" else -1
-                pairs = zip(
-                    rows[stage][replica], rows[stage + step][replica], strict=True
-                )
+                other = rows[(stage + step) % len(rows)]
+                pairs = zip(rows[stage][replica], other[replica], strict=True)
             elif name == "tied":
                 pairs = zip(sum(rows[0], ()), sum(rows[-1], ()), strict=True)
             else:
@@ -250,6 +264,7 @@ class Shape:
     t: int = 8
     m: int = 8
     b: int = 1
+    v: int = 1
     zero: int = 1
     recompute: str = "none"
     static: float = 30 * GIB
@@ -264,7 +279,8 @@ def layer_names(num_layers: int = 34) -> tuple[str, ...]:
 
 
 def make_plan(shape: Shape, num_layers: int = 34) -> Plan:
-    cuts = [round(i * num_layers / shape.p) for i in range(shape.p + 1)]
+    num_virtual = shape.p * shape.v
+    cuts = [round(i * num_layers / num_virtual) for i in range(num_virtual + 1)]
     devices = np.arange(shape.p * shape.d * shape.t)
     devices = devices.reshape(shape.p, shape.d, shape.t)
     return Plan(
@@ -274,45 +290,49 @@ def make_plan(shape: Shape, num_layers: int = 34) -> Plan:
             data_parallel_size=shape.d,
             sequence_parallel=shape.t > 1,
         ),
+        virtual_pipeline_model_parallel_size=shape.v,
         micro_batch_size=shape.b,
         num_microbatches=shape.m,
-        schedule="1f1b",
+        schedule="1f1b" if shape.v == 1 else "interleaved-1f1b",
         placement=f"tp{shape.t} dp{shape.d} pp{shape.p}",
         gradient_algorithm="ring",
         tensor_algorithm="ring",
         stages=tuple(
             Stage(
-                layers=(cuts[i], cuts[i + 1] - 1),
+                chunks=tuple(
+                    (cuts[s], cuts[s + 1] - 1) for s in range(i, num_virtual, shape.p)
+                ),
                 devices=tuple(tuple(int(x) for x in row) for row in devices[i]),
                 recompute=shape.recompute,
                 zero_stage=shape.zero,
+                sharding_group_size=shape.d if shape.zero else 1,
             )
             for i in range(shape.p)
         ),
     )
 
 
-def stage_times(shape: Shape, stage: int) -> tuple[float, float]:
-    forward = (
-        shape.pace * 9.6e-3 * 4 / shape.p * (1.08 if stage == shape.p - 1 else 1.0)
-    )
+def virtual_times(shape: Shape, virtual: int) -> tuple[float, float]:
+    """Return the forward and the backward time of a virtual stage."""
+    num_virtual = shape.p * shape.v
+    with_head = 1.08 if virtual == num_virtual - 1 else 1.0
+    forward = shape.pace * 9.6e-3 * 4 / num_virtual * with_head
     again = 1.0 if shape.recompute == "full" else 0.0
     return forward, forward * (2.0 + again)
 
 
 def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
     log = _Log()
-    times = [stage_times(shape, stage) for stage in range(shape.p)]
     ends = [
-        _pipeline(log, r, m=shape.m, times=times, hop=shape.hop * (1 + 0.1 * (r % 3)))
+        _pipeline(log, r, shape, shape.hop * (1 + 0.1 * (r % 3)))
         for r in range(shape.d)
     ]
     pipeline_time = max(max(row) for row in ends)
     _finish(log, ends, reduce=shape.reduce, step=4e-3, tied=2.5e-3)
-    log.spans.sort(key=lambda row: (row[4], row[:4]))
-    log.transfers.sort(key=lambda row: (row[5], row[:4]))
-    spans = Spans(*_columns(log.spans, 4))
-    transfers = Transfers(*_columns(log.transfers or [(0,) * 8], 4))
+    log.spans.sort(key=lambda row: (row[5], row[:5]))
+    log.transfers.sort(key=lambda row: (row[6], row[:5]))
+    spans = Spans(*_columns(log.spans, 5))
+    transfers = Transfers(*_columns(log.transfers or [(0,) * 9], 5))
     if not log.transfers:
         transfers = Transfers(*(column[:0] for column in transfers))
     total = float(max(spans.end.max(), transfers.end.max(initial=0.0)))
@@ -326,7 +346,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
                 spans,
                 stage,
                 static=shape.static * (1.15 if stage == 0 else 1.0),
-                saved=8 * GIB * 4 / shape.p,
+                saved=8 * GIB * 4 / (shape.p * shape.v),
             )
             for stage in range(shape.p)
         ),
@@ -341,13 +361,20 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
 def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
     costs = []
     for stage in range(shape.p):
-        forward, backward = stage_times(shape, stage)
+        chunk_times = tuple(
+            virtual_times(shape, s) for s in range(stage, shape.p * shape.v, shape.p)
+        )
+        forward, backward = (sum(times) for times in zip(*chunk_times, strict=True))
+        ahead, num_passes = shape.p - 1 - stage, shape.m * shape.v
+        in_flight = 1 + (ahead if shape.v == 1 else 2 * ahead + (shape.v - 1) * shape.p)
+        in_flight = min(in_flight, num_passes)
         again = forward if shape.recompute == "full" else 0.0
         collectives = 0.12 * (forward + backward - again) if shape.t > 1 else 0.0
         costs.append(
             StageCost(
                 forward_time=forward,
                 backward_time=backward,
+                chunk_times=chunk_times,
                 parts={
                     "compute": forward + backward - again - collectives,
                     "tensor collectives": collectives,
@@ -365,11 +392,7 @@ def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
                     "gradients": 2 * shape.static / 9,
                     "optimizer": 6 * shape.static / 9,
                     "buffers": 0.0,
-                    "activations": min(shape.p - stage, shape.m)
-                    * 8
-                    * GIB
-                    * 4
-                    / shape.p,
+                    "activations": in_flight * 8 * GIB * 4 / (shape.p * shape.v),
                     "working": 2 * GIB,
                 },
             )
@@ -380,7 +403,7 @@ def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
     worst = slowest.forward_time + slowest.backward_time
     terms = {name: shape.m * seconds for name, seconds in slowest.parts.items()}
     terms["transfers"] = (shape.m - 1) * 2 * slowest.transfer_time
-    terms["bubble"] = whole - worst + hops
+    terms["bubble"] = (whole - worst) / shape.v + hops
     terms["tail"] = costs[0].tail_time
     total = sum(terms.values())
     return PricedPlan(
@@ -520,3 +543,8 @@ FOUR_STAGES = (
 
 ONE_STAGE = (Shape(p=1, d=64, t=1, m=8, static=40 * GIB),)
 SIXTEEN_STAGES = (Shape(p=16, d=4, t=8, m=192, static=50 * GIB),)
+INTERLEAVED = (
+    Shape(p=4, v=2, d=2, t=8, m=8),
+    Shape(p=4, d=2, t=8, m=8),
+)
+"""Two chunks per stage, and the same plan without them."""

@@ -14,8 +14,10 @@ from nestsim.report.figures import (
     draw_timeline,
 )
 from nestsim.report.json import reported_candidate
+from nestsim.report.timeline_panels import _shades
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
+    INTERLEAVED,
     ONE_STAGE,
     Shape,
     make_job,
@@ -33,6 +35,8 @@ JOBS = {
     "one stage": make_job(*ONE_STAGE),
     "one device group": make_job(Shape(p=1, d=1, t=8, m=1)),
     "deep": make_job(Shape(p=16, d=1, t=8, m=80)),
+    "two chunks": make_job(*INTERLEAVED),
+    "deep with three chunks": make_job(Shape(p=8, v=3, d=1, t=8, m=64)),
     "very deep": make_job(Shape(p=34, d=1, t=1, m=40)),
 }
 
@@ -61,6 +65,18 @@ def test_the_same_result_gives_the_same_picture(name: str, tmp_path: Path) -> No
     first, second = (path.read_bytes() for path in paths)
     assert first == second
     assert b"matplotlib" not in first.lower()
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 3, 8])
+def test_chunks_have_shades_of_one_colour_the_last_one_that_colour(
+    num_chunks: int,
+) -> None:
+    colour = (0.2, 0.4, 0.9)
+    shades = _shades(colour, num_chunks)
+    assert shades[-1] == pytest.approx(colour)
+    assert len(set(shades)) == num_chunks
+    assert shades == sorted(shades, reverse=True)
+    assert all(0 <= part <= 1 for shade in shades for part in shade)
 
 
 def test_drawing_leaves_the_users_settings_alone(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_the_files_agree_with_the_result(written: Path) -> None:
     rows = list(csv.DictReader((written / "summary.csv").read_text().splitlines()))
     times = [float(row["simulated_iteration_time_s"]) for row in rows]
     assert times == [c.simulated.iteration_time for c in JOB.candidates]
+    assert {row["virtual_pipeline_model_parallel_size"] for row in rows} == {"1"}
     assert json.loads((written / "trace.json").read_text())["traceEvents"]
     assert (written / "report.txt").read_text().startswith("CONFIRMED")
 

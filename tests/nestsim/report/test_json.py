@@ -19,6 +19,7 @@ from nestsim.report.json import (
 from planner.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
+    INTERLEAVED,
     ONE_STAGE,
     cluster,
     make_job,
@@ -119,6 +120,14 @@ def test_candidates_stand_in_the_order_of_the_replay() -> None:
     rows = job_json(result)["candidates"]
     assert [row["planner_rank"] for row in rows] == [c.rank for c in result.candidates]
     assert [row["verdict"] for row in rows][-1] == "infeasible"
+
+
+def test_candidates_that_differ_in_their_chunks_only_are_told_apart() -> None:
+    report = job_json(make_job(*INTERLEAVED))
+    key = "virtual_pipeline_model_parallel_size"
+    assert [row[key] for row in report["candidates"]] == [2, 1]
+    assert report["plan"][key] == 2
+    assert [len(stage["chunks"]) for stage in report["plan"]["stages"]] == [2] * 4
 
 
 def test_without_a_confirmed_plan_the_best_one_is_reported_as_what_it_is() -> None:

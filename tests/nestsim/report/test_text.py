@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from nestsim.report.text import print_job, print_plans, print_topology
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
+    INTERLEAVED,
     ONE_STAGE,
     SIXTEEN_STAGES,
     Shape,
@@ -23,6 +24,7 @@ from topologies import load_accelerator
 
 MIXED = (Shape(p=8, d=4, t=2, m=4, recompute="full", zero=3, pace=1.3), *FOUR_STAGES)
 DEEP = (replace(SIXTEEN_STAGES[0], m=16, t=4),)
+MANY_CHUNKS = (replace(INTERLEAVED[0], v=8),)
 
 
 def shown(write: Callable[[Console], None], width: int = 100) -> str:
@@ -38,6 +40,13 @@ def test_a_confirmed_job_reads_as_approved(
 ) -> None:
     result = make_job(*FOUR_STAGES)
     assert shown(lambda console: print_job(result, console), width) == snapshot
+
+
+def test_the_chunks_of_a_stage_read_as_approved(snapshot: SnapshotAssertion) -> None:
+    text = shown(lambda console: print_job(make_job(*INTERLEAVED), console), 120)
+    shows = ("schedule   ", "Stage ", "block", "vpp2")
+    rows = (line for line in text.splitlines() if any(word in line for word in shows))
+    assert "\n".join(rows) == snapshot
 
 
 def test_plans_read_as_approved(snapshot: SnapshotAssertion) -> None:
@@ -59,7 +68,7 @@ def test_nothing_fits_reads_as_approved(snapshot: SnapshotAssertion) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-@pytest.mark.parametrize("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP])
+@pytest.mark.parametrize("shapes", [FOUR_STAGES, ONE_STAGE, MIXED, DEEP, MANY_CHUNKS])
 def test_nothing_is_cut_off_and_no_line_is_too_long(
     shapes: tuple[Shape, ...], width: int
 ) -> None:

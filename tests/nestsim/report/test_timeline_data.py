@@ -10,7 +10,13 @@ from nestsim.report.timeline_data import (
     timeline_windows,
 )
 from nestsim.simulator.work import TRANSFER_KINDS
-from tests.nestsim.report.examples import FOUR_STAGES, Shape, cluster, make_candidate
+from tests.nestsim.report.examples import (
+    FOUR_STAGES,
+    INTERLEAVED,
+    Shape,
+    cluster,
+    make_candidate,
+)
 
 REPLAY = make_candidate(FOUR_STAGES[0], cluster(64)).replay
 
@@ -21,6 +27,21 @@ def test_one_replica_shows_each_pass_once() -> None:
         rows = bars.kind == BAR_KINDS.index(kind)
         passes = zip(bars.stage[rows], bars.microbatch[rows], strict=True)
         assert sorted(passes) == [(stage, k) for stage in range(4) for k in range(8)]
+
+
+def test_one_replica_shows_each_pass_of_each_chunk_once() -> None:
+    replay = make_candidate(INTERLEAVED[0], cluster(64)).replay
+    bars = timeline_bars(replay, replica=1)
+    assert bars.num_chunks == 2
+    assert timeline_bars(REPLAY).num_chunks == 1
+    for kind in ("forward", "backward"):
+        rows = bars.kind == BAR_KINDS.index(kind)
+        columns = (bars.stage[rows], bars.microbatch[rows], bars.chunk[rows])
+        assert sorted(zip(*columns, strict=True)) == [
+            (stage, k, c) for stage in range(4) for k in range(8) for c in range(2)
+        ]
+    collectives = bars.kind > BAR_KINDS.index("send")
+    assert set(bars.chunk[collectives].tolist()) == {-1}
 
 
 def test_compute_of_a_stage_never_overlaps() -> None:

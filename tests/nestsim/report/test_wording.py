@@ -1,6 +1,7 @@
 """How numbers, devices and plans are written."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from nestsim.report.wording import (
     percent,
     plan_label,
     plural,
+    schedule_label,
     signed_duration,
     signed_percent,
     size_of_limit,
@@ -83,6 +85,13 @@ def test_a_plan_is_named_by_its_degrees_and_savings() -> None:
     shape = Shape(p=4, d=2, t=8, recompute="full", zero=1)
     assert plan_label(make_plan(shape)) == "tp8 pp4 dp2 b1 recompute full ZeRO-1"
     assert plan_label(make_plan(Shape(zero=0))) == "tp8 pp4 dp2 b1"
+    assert plan_label(make_plan(Shape(zero=0, v=2))) == "tp8 pp4 vpp2 dp2 b1"
+
+
+def test_a_schedule_says_how_many_chunks_it_interleaves() -> None:
+    assert schedule_label(make_plan(Shape())) == "1f1b"
+    interleaved = schedule_label(make_plan(Shape(v=3)))
+    assert interleaved == "interleaved-1f1b, 3 chunks per stage"
 
 
 def test_idle_devices_are_said() -> None:
@@ -95,3 +104,29 @@ def test_layers_are_named_from_the_first_to_the_last() -> None:
     assert layer_span(layer_names(), plan.stages[0]) == "embedding"
     whole = make_plan(Shape(p=1)).stages[0]
     assert layer_span(layer_names(), whole) == "embedding .. head"
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"),
+    [
+        (((0, 3), (12, 15)), "embedding .. block 2, block 11-14"),
+        (((4, 7), (16, 19), (28, 31)), "block 3-6, 15-18, 27-30"),
+        (((4, 4), (16, 16)), "block 3, 15"),
+        (((12, 15), (28, 33)), "block 11-14, block 27 .. head"),
+        (((0, 0), (16, 17), (33, 33)), "embedding, block 15-16, head"),
+    ],
+)
+def test_chunks_are_named_in_short(
+    chunks: tuple[tuple[int, int], ...], text: str
+) -> None:
+    stage = replace(make_plan(Shape(p=1)).stages[0], chunks=chunks)
+    assert layer_span(layer_names(), stage) == text
+
+
+def test_only_numbers_after_the_same_word_are_shortened() -> None:
+    names = ("encoder 0", "encoder 1", "decoder 0", "layer a", "layer b", "7", "8")
+    one = make_plan(Shape(p=1)).stages[0]
+    stage = replace(one, chunks=((0, 1), (1, 2), (2, 2), (3, 4), (5, 6)))
+    assert layer_span(names, stage) == (
+        "encoder 0-1, encoder 1 .. decoder 0, decoder 0, layer a .. layer b, 7 .. 8"
+    )

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from nestsim.simulator.work import PipelineWork, RingPhase, StageMemory
+from planner.schedules import SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 
 
@@ -99,30 +101,45 @@ def two_tiers(num_nodes, per_node, *, bandwidth=1e9, uplink=1e9, latency=1e-6):
     return network(n, core + 1, links, route)
 
 
-NO_MEMORY = StageMemory(
-    static={"weights": 0.0},
-    saved_per_microbatch=0.0,
-    forward_working=0.0,
-    backward_working=0.0,
-)
+@st.composite
+def step_sizes(draw, schedule, *, most_stages=5, most_microbatches=9):
+    """Stages, microbatches and chunks that the schedule takes."""
+    if not SCHEDULES[schedule].interleaves:
+        p, m = (
+            draw(st.integers(1, most_stages)),
+            draw(st.integers(1, most_microbatches)),
+        )
+        return p, m, 1
+    p, v = draw(st.integers(2, min(4, most_stages))), draw(st.integers(2, 3))
+    return p, p * draw(st.integers(1, most_microbatches // p)), v
 
 
-def pipeline(devices, num_microbatches, **changes):
+def no_memory(num_chunks):
+    return StageMemory(
+        static={"weights": 0.0},
+        saved_per_microbatch=(0.0,) * num_chunks,
+        forward_working=0.0,
+        backward_working=0.0,
+    )
+
+
+def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
     """Build work with nothing but passes of 1 s; ``changes`` replace fields."""
     devices = np.array(devices, dtype=np.int64)
-    p = devices.shape[0]
+    p, v = devices.shape[0], num_chunks
     fields = {
-        "schedule": "1f1b",
+        "schedule": "1f1b" if v == 1 else "interleaved-1f1b",
+        "num_chunks": v,
         "num_microbatches": num_microbatches,
         "devices": devices,
-        "forward_time": np.ones(p),
-        "backward_time": np.ones(p),
-        "boundary_bytes": np.zeros(p - 1),
+        "forward_time": np.ones(v * p),
+        "backward_time": np.ones(v * p),
+        "boundary_bytes": np.zeros(v * p - 1),
         "reduce_phases": ((),) * p,
         "optimizer_time": np.zeros(p),
         "gather_phases": ((),) * p,
         "tied_phases": (),
-        "memory": (NO_MEMORY,) * p,
+        "memory": (no_memory(v),) * p,
         "folded": (),
     }
     fields.update(changes)
@@ -137,12 +154,16 @@ def ring_all_reduce(members, size):
     return RingPhase(np.array([members]), 2 * (n - 1) / n * size, 2 * (n - 1))
 
 
-def contended_step(*, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2):
+def contended_step(
+    *, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2, num_chunks=1
+):
     """Build a network and a step in which nearly everything shares links.
 
     Stages lie across nodes, so that the replicas' messages and gradient rings meet on
-    the nodes' uplinks; passes differ, so that they meet at odd moments.
+    the nodes' uplinks; passes differ, so that they meet at odd moments. Chunks share
+    the work of their stage.
     """
+    v, num_virtual = num_chunks, num_chunks * num_stages
     size = num_stages * num_replicas * lanes
     net = two_tiers(size // 4, 4, bandwidth=2e9, uplink=3e9, latency=2e-6)
     devices = np.arange(size).reshape(num_replicas, num_stages, lanes)
@@ -151,7 +172,7 @@ def contended_step(*, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2)
     memory = tuple(
         StageMemory(
             static={"weights": 100.0 + s, "optimizer": 600.0},
-            saved_per_microbatch=7.0 + s,
+            saved_per_microbatch=tuple(7.0 + s + 2.0 * c for c in range(v)),
             forward_working=3.0,
             backward_working=5.0 + s,
         )
@@ -163,9 +184,10 @@ def contended_step(*, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2)
     return net, pipeline(
         devices,
         num_microbatches,
-        forward_time=[1e-3 * (1 + 0.1 * s) for s in range(num_stages)],
-        backward_time=[2e-3 * (1 + 0.07 * s) for s in range(num_stages)],
-        boundary_bytes=[1e6 * (1 + s) for s in range(num_stages - 1)],
+        num_chunks=v,
+        forward_time=[1e-3 * (1 + 0.1 * s) / v for s in range(num_virtual)],
+        backward_time=[2e-3 * (1 + 0.07 * s) / v for s in range(num_virtual)],
+        boundary_bytes=[1e6 * (1 + s) for s in range(num_virtual - 1)],
         reduce_phases=tuple(
             (RingPhase(r, 3e6, num_replicas - 1), RingPhase(r, 2e6, num_replicas - 1))
             for r in rings

@@ -16,18 +16,20 @@ from tests.nestsim.simulator.cases import (
     full_mesh,
     pipeline,
     ring_all_reduce,
+    step_sizes,
     switch,
     two_tiers,
 )
 from topologies.errors import InputError
 
-schedules = pytest.mark.parametrize("schedule", list(SCHEDULES))
+sequential = [name for name, one in SCHEDULES.items() if not one.interleaves]
+schedules = pytest.mark.parametrize("schedule", sequential)
 
 
 @st.composite
-def lone_pipelines(draw, *, least=1e-3, bandwidth_of_all=None):
+def lone_pipelines(draw, schedule, *, least=1e-3, most_bytes=1e7):
     """One replica, a link of its own for each pair, random speeds and latencies."""
-    p, m = draw(st.integers(1, 6)), draw(st.integers(1, 12))
+    p, m, v = draw(step_sizes(schedule, most_stages=6, most_microbatches=12))
 
     def numbers(count, low, high):
         values = st.lists(st.floats(low, high), min_size=count, max_size=count)
@@ -39,18 +41,23 @@ def lone_pipelines(draw, *, least=1e-3, bandwidth_of_all=None):
     work = pipeline(
         np.arange(p).reshape(p, 1, 1),
         m,
-        forward_time=numbers(p, least, 0.02),
-        backward_time=numbers(p, least, 0.02),
-        boundary_bytes=numbers(p - 1, 0.0, 1e7),
+        num_chunks=v,
+        schedule=schedule,
+        forward_time=numbers(v * p, least, 0.02),
+        backward_time=numbers(v * p, least, 0.02),
+        boundary_bytes=numbers(v * p - 1, 0.0, most_bytes),
     )
     return net, work, speed, delay
 
 
-def recurrence(work, speed, delay, rounded):
-    """Return the timeline's spans: (stage, kind, microbatch) -> (start, end)."""
-    p, m = work.devices.shape[0], work.num_microbatches
-    low, high = np.arange(p - 1), np.arange(1, p)
-    program = SCHEDULES[work.schedule].program(p, m)
+def recurrence(work, delay, wires, rounded):
+    """Return the timeline: (stage, kind, microbatch, chunk) -> (start, end).
+
+    ``wires`` are the times that messages forward and back are on the wire.
+    """
+    p, m, v = work.devices.shape[0], work.num_microbatches, work.num_chunks
+    low, high = np.arange(v * p - 1) % p, np.arange(1, v * p) % p
+    program = SCHEDULES[work.schedule].program(p, m, v)
     status, start, end, _ = timeline(
         *program,
         m,
@@ -59,8 +66,7 @@ def recurrence(work, speed, delay, rounded):
             for values in (
                 work.forward_time,
                 work.backward_time,
-                work.boundary_bytes / speed[low, high],
-                work.boundary_bytes / speed[high, low],
+                *wires,
                 delay[low, high],
                 delay[high, low],
             )
@@ -68,61 +74,57 @@ def recurrence(work, speed, delay, rounded):
     )
     assert status == 0
     stage = np.repeat(np.arange(p), np.diff(program.indptr))
-    keys = zip(stage, program.kind, program.microbatch, strict=True)
+    keys = zip(stage, program.kind, program.microbatch, program.chunk, strict=True)
     return dict(zip(keys, zip(start, end, strict=True), strict=True))
 
 
-def passes(result):
+def wires_of_pairs(work, speed):
+    """Return how long messages are on the wire at the speeds of their pair's links."""
+    p, last = work.devices.shape[0], work.boundary_bytes.size
+    low, high = np.arange(last) % p, np.arange(1, last + 1) % p
+    volume = work.boundary_bytes
+    return volume / speed[low, high], volume / speed[high, low]
+
+
+def passes(spans):
     """Return the replay's spans of the only replica in the same form."""
-    columns = (
-        result.spans.stage,
-        result.spans.kind,
-        result.spans.microbatch,
-        result.spans.start,
-        result.spans.end,
-    )
     return {
-        (stage, kind, k): (start, end)
-        for stage, kind, k, start, end in zip(*columns, strict=True)
+        (stage, kind, k, chunk): (start, end)
+        for stage, _, kind, k, chunk, start, end in zip(*spans, strict=True)
         if kind != SPAN_KINDS.index("optimizer")
     }
 
 
+def in_ticks(values):
+    return quantise(values, TICK)
+
+
 @schedules
 @settings(deadline=None, max_examples=60)
-@given(case=lone_pipelines(least=0.0))
+@given(data=st.data())
 def test_alone_the_replay_is_exactly_the_recurrence_of_rounded_durations(
-    schedule, case
+    schedule, data
 ):
-    net, work, speed, delay = case
-    work = pipeline(work.devices, work.num_microbatches, **fields(work, schedule))
-    expected = recurrence(work, speed, delay, lambda values: quantise(values, TICK))
+    net, work, speed, delay = data.draw(lone_pipelines(schedule, least=0.0))
+    expected = recurrence(work, delay, wires_of_pairs(work, speed), in_ticks)
     result = replay(net, work)
-    assert passes(result) == expected
+    assert passes(result.spans) == expected
     assert result.iteration_time == max(end for _, end in expected.values())
     assert result.pipeline_time == result.iteration_time
 
 
 @schedules
 @settings(deadline=None, max_examples=60)
-@given(case=lone_pipelines())
-def test_alone_the_replay_is_the_recurrence_to_a_billionth(schedule, case):
-    net, work, speed, delay = case
-    work = pipeline(work.devices, work.num_microbatches, **fields(work, schedule))
-    expected = recurrence(work, speed, delay, lambda values: values)
-    found = passes(replay(net, work))
+@given(data=st.data())
+def test_alone_the_replay_is_the_recurrence_to_a_billionth(schedule, data):
+    net, work, speed, delay = data.draw(lone_pipelines(schedule))
+    expected = recurrence(
+        work, delay, wires_of_pairs(work, speed), lambda values: values
+    )
+    found = passes(replay(net, work).spans)
     assert found.keys() == expected.keys()
     for key, moments in expected.items():
         assert found[key] == pytest.approx(moments, rel=1e-9, abs=0)
-
-
-def fields(work, schedule):
-    return {
-        "schedule": schedule,
-        "forward_time": work.forward_time,
-        "backward_time": work.backward_time,
-        "boundary_bytes": work.boundary_bytes,
-    }
 
 
 @settings(deadline=None, max_examples=60)
@@ -385,9 +387,14 @@ def test_the_same_step_gives_the_same_bytes(contended):
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("misaligned", [False, True])
-def test_the_order_in_which_processes_are_created_changes_nothing(seed, misaligned):
-    net, work = contended_step(num_replicas=3 if misaligned else 4, num_microbatches=16)
+@pytest.mark.parametrize("replicas", [3, 4])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_the_order_in_which_processes_are_created_changes_nothing(
+    seed, replicas, chunks
+):
+    net, work = contended_step(
+        num_replicas=replicas, num_microbatches=16, num_chunks=chunks
+    )
 
     def run(shuffled):
         model = build_model(net, work)

@@ -13,6 +13,16 @@ def result():
     return replay(*contended_step())
 
 
+@pytest.fixture(scope="module")
+def interleaved():
+    return replay(*contended_step(num_chunks=2, num_microbatches=8))
+
+
+@pytest.fixture(params=["result", "interleaved"])
+def any_result(request):
+    return request.getfixturevalue(request.param)
+
+
 def written(result, path, **options):
     write_chrome_trace(result, path, **options)
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -30,8 +40,8 @@ def whole_nanoseconds(microseconds):
     return round(nanoseconds)
 
 
-def test_slices_are_complete_and_do_not_overlap_on_a_thread(result, tmp_path):
-    events, _ = written(result, tmp_path / "trace.json")
+def test_slices_are_complete_and_do_not_overlap_on_a_thread(any_result, tmp_path):
+    events, _ = written(any_result, tmp_path / "trace.json")
     assert {event["ph"] for event in events} == set("MXCsf")
     threads = {}
     for event in of(events, "X"):
@@ -55,7 +65,7 @@ def test_passes_are_where_the_replay_has_them_in_microseconds(result, tmp_path):
     spans = result.spans
     expected = sorted(
         (s, r, ("F", "B")[kind] + f" {k}", round(start * 1e9))
-        for s, r, kind, k, start in zip(*spans[:5], strict=True)
+        for s, r, kind, k, _, start, _ in zip(*spans, strict=True)
         if kind < 2
     )
     found = sorted(
@@ -72,6 +82,64 @@ def test_passes_are_where_the_replay_has_them_in_microseconds(result, tmp_path):
     names = {event["name"] for event in of(events, "X")}
     assert {"F 0", "B 5", "optimizer", "activation 3", "gradient 0"} <= names
     assert {"reduce", "gather", "tied"} <= names
+
+
+def test_chunks_are_told_apart_where_there_are_several(interleaved, tmp_path):
+    events, _ = written(interleaved, tmp_path / "trace.json")
+    spans = interleaved.spans
+    expected = sorted(
+        (s, r, "FB"[kind] + f" {k}.{c}", round(start * 1e9))
+        for s, r, kind, k, c, start, _ in zip(*spans, strict=True)
+        if kind < 2
+    )
+    passes = [e for e in of(events, "X") if e["cat"] in {"forward", "backward"}]
+    found = sorted(
+        (e["pid"], e["args"]["replica"], e["name"], whole_nanoseconds(e["ts"]))
+        for e in passes
+    )
+    assert found == expected
+    for event in passes:
+        number = f"{event['args']['microbatch']}.{event['args']['chunk']}"
+        assert event["name"].endswith(f" {number}")
+    # Each chunk of the first stage sends on a thread of its own.
+    threads = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in of(events, "M")
+        if event["name"] == "thread_name"
+    }
+    for event in of(events, "X"):
+        thread = threads[event["pid"], event["tid"]]
+        if event["cat"] in {"activation", "gradient"}:
+            chunk, replica = event["args"]["chunk"], event["args"]["replica"]
+            expected_thread = f"send {event['cat']}s, chunk {chunk}, replica {replica}"
+            assert thread == expected_thread
+        elif event["cat"] in {"reduce", "gather", "tied"}:
+            assert thread == "collectives"
+            assert event["args"] == {}
+        else:
+            assert thread == f"compute, replica {event['args']['replica']}"
+
+
+def test_arrows_of_chunks_go_round_from_the_last_stage_to_the_first(
+    interleaved, tmp_path
+):
+    events, _ = written(interleaved, tmp_path / "trace.json")
+    slices = {(e["pid"], e["tid"], e["ts"]): e for e in of(events, "X")}
+    heads = {event["id"]: event for event in of(events, "f")}
+    # Seven boundaries, both ways, eight microbatches, four replicas.
+    assert len(heads) == 7 * 2 * 8 * 4
+    for tail in of(events, "s"):
+        head = heads[tail["id"]]
+        message = slices[tail["pid"], tail["tid"], tail["ts"]]
+        work = slices[head["pid"], head["tid"], head["ts"]]
+        for same in ("microbatch", "replica"):
+            assert message["args"][same] == work["args"][same]
+        step = 1 if message["cat"] == "activation" else -1
+        sent, taken = (e["args"]["chunk"] * 4 + e["pid"] for e in (message, work))
+        assert taken - sent == step
+        begin, length = (whole_nanoseconds(message[key]) for key in ("ts", "dur"))
+        assert begin + length <= whole_nanoseconds(work["ts"])
+        assert work["cat"] == ("forward" if step == 1 else "backward")
 
 
 def test_arrows_come_in_pairs_and_bind_to_slices(result, tmp_path):

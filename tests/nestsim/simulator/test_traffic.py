@@ -12,9 +12,9 @@ from tests.nestsim.simulator.cases import contended_step, pipeline, switch
 
 def messages(work):
     """List every message and ring edge of the step: source, target, bytes."""
-    for low, high, volume in zip(
-        work.devices[:-1], work.devices[1:], work.boundary_bytes, strict=True
-    ):
+    p = work.devices.shape[0]
+    for boundary, volume in enumerate(work.boundary_bytes):
+        low, high = work.devices[boundary % p], work.devices[(boundary + 1) % p]
         for one, other in zip(low.ravel(), high.ravel(), strict=True):
             yield one, other, work.num_microbatches * volume
             yield other, one, work.num_microbatches * volume
@@ -40,15 +40,18 @@ def expected_bytes(net, work):
     stages=st.integers(1, 4),
     microbatches=st.integers(1, 5),
     lanes=st.sampled_from([4, 8]),
+    chunks=st.integers(1, 3),
 )
 def test_links_carry_every_byte_and_never_more_than_they_can(
-    replicas, stages, microbatches, lanes
+    replicas, stages, microbatches, lanes, chunks
 ):
+    interleaves = stages > 1 and chunks > 1
     net, work = contended_step(
         num_replicas=replicas,
         num_stages=stages,
-        num_microbatches=microbatches,
+        num_microbatches=microbatches * (stages if interleaves else 1),
         lanes=lanes,
+        num_chunks=chunks if interleaves else 1,
     )
     use = replay(net, work).links
     np.testing.assert_allclose(use.num_bytes, expected_bytes(net, work), rtol=1e-12)

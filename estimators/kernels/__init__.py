@@ -1,0 +1,1 @@
+"""Numba kernels of the cost models: arrays in, arrays out."""

@@ -1,0 +1,99 @@
+"""What device numbers and groups of them look like.
+
+Letters: ``S`` stages, ``G`` groups of a stage, ``n`` members of a group, ``K`` levels.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+
+OK = 0
+UNSORTED = 1
+NO_SUCH_DEVICE = 2
+
+
+@numba.njit(cache=True, error_model="numpy")
+def check_devices(devices: IntArray, num_devices: int) -> bool:
+    """Return whether all numbers, in one row, are of devices."""
+    inside = True
+    for device in devices:
+        inside &= 0 <= device < num_devices
+    return inside
+
+
+@numba.njit(cache=True, error_model="numpy")
+def check_groups(groups: IntArray, num_devices: int) -> int:
+    """Say whether each row of shape ``(S, G, n)`` rises and holds devices. O(S G n)."""
+    num_stages, num_groups, size = groups.shape
+    status = OK
+    for s in range(num_stages):
+        for g in range(num_groups):
+            for i in range(size):
+                if not 0 <= groups[s, g, i] < num_devices:
+                    return NO_SUCH_DEVICE
+                if i and groups[s, g, i] < groups[s, g, i - 1]:
+                    status = UNSORTED
+    return status
+
+
+@numba.njit(cache=True, error_model="numpy")
+def split_evenly(ordered: IntArray, blocks: IntArray, shapes: IntArray) -> bool:
+    """Find how many members the groups of a stage have per block at each level.
+
+    Parameters
+    ----------
+    ordered
+        Rising device numbers, shape ``(S, G, n)``.
+    blocks
+        Devices per block, rising, shape ``(K,)``.
+    shapes
+        Shape ``(S, K)``: filled with how many parts, each within one block of a
+        level, a group has within one block of the next, innermost first, then zeros.
+        The first block of a stage's first group says how many members a block has;
+        levels at which it has no more than one level below are left out. Where
+        another block or group has other numbers, there is one level of all members.
+
+    Returns
+    -------
+    bool
+        Whether all stages are alike. O(S G n K) at most: of members in a row, the
+        first and the last one tell whether all are in one block.
+    """
+    num_stages, num_groups, size = ordered.shape
+    alike = True
+    for s in range(num_stages):
+        depth = 0
+        inner = 1
+        even = True
+        for block in blocks:
+            if inner == size or not even:
+                break
+            end = ordered[s, 0, 0] // block * block + block
+            inside = 0
+            while inside < size and ordered[s, 0, inside] < end:
+                inside += 1
+            if inside == inner:
+                continue
+            even = size % inside == 0 and inside % inner == 0
+            for g in range(num_groups if even else 0):
+                for run in range(0, size, inside):
+                    end = ordered[s, g, run] // block * block + block
+                    after = run + inside
+                    if ordered[s, g, after - 1] >= end:
+                        even = False
+                    if after < size and ordered[s, g, after] < end:
+                        even = False
+            shapes[s, depth] = inside // inner
+            inner = inside
+            depth += 1
+        if not even or inner != size:
+            depth = 0
+        if depth == 0:
+            shapes[s, 0] = size
+            depth = 1
+        shapes[s, depth:] = 0
+        for k in range(shapes.shape[1]):
+            alike &= shapes[s, k] == shapes[0, k]
+    return alike

@@ -1,0 +1,199 @@
+"""A layer table summed over the interval classes of its chain, for the kernels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_table import InLayerTraffic, LayerTable
+from planner.intervals import IntervalClasses, interval_classes
+from planner.kernels import tables as rows
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+RECOMPUTE_MODES: Mapping[str, int] = MappingProxyType(
+    {
+        "none": rows.NONE,
+        "selective": rows.SELECTIVE,
+        "full": rows.FULL,
+        "stage": rows.STAGE,
+    }
+)
+"""Recompute mode -> its number in the kernels, cheapest in time first."""
+
+RATE_COLUMNS: Mapping[tuple[str, str], int] = MappingProxyType(
+    {
+        ("tensor", "all_reduce"): rows.TENSOR_REDUCE,
+        ("tensor", "all_gather"): rows.TENSOR_PASS,
+        ("tensor", "reduce_scatter"): rows.TENSOR_PASS,
+        ("context", "send_recv"): rows.CONTEXT,
+        ("expert", "all_to_all"): rows.EXPERT,
+    }
+)
+"""(Group, operation) of an in-layer collective -> its column of the rates."""
+
+
+class Choice(NamedTuple):
+    """What a stage may do about its memory."""
+
+    recompute: str
+    zero_stage: int
+    sharding: int
+    """Number of the placement's sharding option; 0 is the whole group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassTable:
+    """One chain under one set of degrees, ready for the kernels."""
+
+    classes: IntervalClasses
+    sums: FloatArray
+    """Shape ``(NUM_SUMS, K)``, rows as in `planner.kernels.tables`."""
+
+    has_block: NDArray[np.bool_]
+    """Whether intervals of the class hold a transformer block, shape ``(K,)``."""
+
+    traffic: FloatArray
+    """Shape ``(J, NUM_TRAFFIC, K)``, rows as there."""
+
+    traffic_rate: IntArray
+    """Column of the rates for each kind of collective, shape ``(J,)``."""
+
+    @property
+    def whole_parameters(self) -> float:
+        """Parameters of the whole chain on one device, tied ones once."""
+        whole = self.sums[:, self.classes.whole]
+        return float(whole[rows.PARAMETERS] + whole[rows.EXPERT_PARAMETERS])
+
+
+def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
+    """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""
+    classes = interval_classes(table.kinds)
+    first_of_kind = np.unique(table.kinds, return_index=True)[1]
+    sums = np.zeros((rows.NUM_SUMS, len(classes.counts)))
+
+    def total(values: FloatArray) -> FloatArray:
+        return classes.sums(values[first_of_kind])
+
+    sums[rows.COMPUTE] = total(table.forward_time + table.backward_time)
+    for mode in ("selective", "full", "stage"):
+        sums[rows.RECOMPUTE + RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
+    _fill_memory(sums, table, classes, num_chunks)
+    sums[rows.NUM_LAYERS] = total(np.where(table.is_block > 0, num_chunks, 1.0))
+    dense = table.parameters - table.expert_parameters
+    sums[rows.PARAMETERS] = total(dense)
+    sums[rows.PARAMETERS, classes.whole] -= table.tied_parameters
+    sums[rows.EXPERT_PARAMETERS] = total(table.expert_parameters)
+    sums[rows.LARGEST_LAYER] = classes.maxima(table.largest_parameters[first_of_kind])
+    traffic = np.zeros((len(table.traffic), rows.NUM_TRAFFIC, len(classes.counts)))
+    for block, item in zip(traffic, table.traffic, strict=True):
+        _fill_traffic(block, item, table, total)
+    columns = [RATE_COLUMNS[item.group, item.operation] for item in table.traffic]
+    return ClassTable(
+        classes=classes,
+        sums=sums,
+        has_block=total(table.is_block) > 0,
+        traffic=traffic,
+        traffic_rate=np.array(columns, dtype=np.int64),
+    )
+
+
+def _fill_memory(
+    sums: FloatArray, table: LayerTable, classes: IntervalClasses, num_chunks: int
+) -> None:
+    """Fill what a pass in flight keeps and what one pass works with.
+
+    With virtual stages a pass is one chunk: it keeps its part of the blocks; the ends
+    of the chain belong to one chunk, the last of which runs its backward pass at
+    once.
+    """
+    first_of_kind = np.unique(table.kinds, return_index=True)[1]
+    is_block = table.is_block[first_of_kind]
+    leading = (np.arange(len(table.kinds)) < table.is_block.argmax())[first_of_kind]
+    trailing = (is_block == 0) & ~leading
+    for mode in ("none", "selective", "full"):
+        row = RECOMPUTE_MODES[mode]
+        saved = table.saved_bytes[mode][first_of_kind]
+        if num_chunks > 1:
+            sums[rows.ONCE] = classes.sums(np.where(trailing, saved, 0.0))
+            saved = np.where(
+                trailing, 0.0, np.where(leading, saved, saved / num_chunks)
+            )
+        sums[rows.SAVED + row] = classes.sums(saved)
+        working = table.working_bytes[mode][first_of_kind]
+        sums[rows.WORKING + row] = classes.maxima(working)
+    # Recompute of the whole stage: its input, and everything while it is redone.
+    entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    sums[rows.SAVED + rows.STAGE] = entering
+    start = classes.counts[:, table.kinds[0]] > 0
+    sums[rows.SAVED + rows.STAGE, start] = 0.0
+    everything = classes.sums(table.saved_bytes["none"][first_of_kind])
+    sums[rows.WORKING + rows.STAGE] = everything + sums[rows.WORKING + rows.NONE]
+
+
+def _fill_traffic(
+    block: FloatArray,
+    item: InLayerTraffic,
+    table: LayerTable,
+    total: Callable[[FloatArray], FloatArray],
+) -> None:
+    block[rows.COUNT] = total(item.forward_count + item.backward_count)
+    block[rows.BYTES] = total(item.forward_bytes + item.backward_bytes)
+    for mode, share in recompute_shares(item, table).items():
+        row = RECOMPUTE_MODES[mode]
+        block[rows.RECOMPUTE_COUNT + row] = total(item.forward_count * share)
+        block[rows.RECOMPUTE_BYTES + row] = total(item.forward_bytes * share)
+
+
+def recompute_shares(
+    item: InLayerTraffic, table: LayerTable
+) -> Mapping[str, FloatArray]:
+    """Return which forward collectives each recompute mode repeats, by layer.
+
+    The attention core holds the ring of context parallelism, and nothing else.
+    """
+    ones = np.ones(table.num_layers)
+    return {
+        "selective": ones if item.group == "context" else 0.0 * ones,
+        "full": np.asarray(table.is_block, dtype=np.float64),
+        "stage": ones,
+    }
+
+
+def choices_of(
+    recompute: Sequence[str],
+    zero_stages: Sequence[int],
+    *,
+    num_replicas: int,
+    num_options: int = 1,
+    num_chunks: int = 1,
+) -> tuple[Choice, ...]:
+    """Return the choices worth trying, cheapest first.
+
+    With one replica there is nothing to shard over: ZeRO collapses to its smallest
+    stage. A stage's recompute from its input is for stages of one chunk.
+    """
+    stages = sorted(set(zero_stages))
+    if num_replicas == 1:
+        stages = stages[:1]
+    kinds = [kind for kind in RECOMPUTE_MODES if kind in recompute]
+    if num_chunks > 1 and len(kinds) > 1:
+        kinds = [kind for kind in kinds if kind != "stage"]
+    return tuple(
+        Choice(kind, stage, option)
+        for kind in kinds
+        for stage in stages
+        for option in range(num_options if stage > 0 else 1)
+    )
+
+
+def choice_array(choices: Sequence[Choice]) -> IntArray:
+    """Return the choices as the kernels read them, shape ``(C, 3)``."""
+    return np.array(
+        [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],
+        dtype=np.int64,
+    ).reshape(-1, 3)

@@ -1,0 +1,18 @@
+"""The published NEST artifact's problem files, solved and priced by its own rules.
+
+Of use only for comparing searches on identical work; nestsim's own model is elsewhere.
+"""
+
+from planner.nest_artifact.baselines import ScoredBaseline, score_baselines
+from planner.nest_artifact.instance import NestInstance
+from planner.nest_artifact.reading import read_instance
+from planner.nest_artifact.solver import NestSolution, solve
+
+__all__ = [
+    "NestInstance",
+    "NestSolution",
+    "ScoredBaseline",
+    "read_instance",
+    "score_baselines",
+    "solve",
+]

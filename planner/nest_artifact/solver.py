@@ -1,0 +1,266 @@
+"""Solve an instance of the published NEST artifact under its own cost model, exactly.
+
+For every tensor-parallel width a dynamic program over stages from the end, see
+`planner.kernels.nest_compat`; the best width wins. Widths without a solution are
+passed over, where the artifact gives up.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.kernels import nest_compat, nest_tables
+from planner.nest_artifact.costs import ArtifactCosts
+from planner.nest_artifact.instance import LayerChain, NestInstance, Traffic
+from planner.nest_artifact.pricing import PricedSplit, price_split
+from topologies.errors import InputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MAX_CELLS = 50_000_000
+"""Largest table of a search with ZeRO, ten bytes a cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestSolution:
+    """The answer to one instance."""
+
+    instance: NestInstance
+    plan: PricedSplit | None
+    """The best plan, None if there is none."""
+    reason: str
+    """Why there is no plan; empty if there is one."""
+    solve_seconds: float
+    """Without reading the file and without compiling kernels [s]."""
+
+
+class Found(NamedTuple):
+    """A split that a kernel returned."""
+
+    value: float
+    data: int
+    bounds: tuple[int, ...]
+
+
+def solve(instance: NestInstance) -> NestSolution:
+    """Find the plan of the least time per batch over widths, replicas and cuts.
+
+    Returns
+    -------
+    NestSolution
+        Without a plan, but with the reason, if nothing fits. Ties go to the narrowest
+        width, then to fewer stages, the earliest end of the first stage and more
+        replicas.
+    """
+    zeros = zero_widths(instance)
+    warm_up(zero=any(zeros.values()))
+    start = time.perf_counter()
+    plan: PricedSplit | None = None
+    best, chosen = math.inf, None
+    for t, chain in instance.chains.items():
+        found = _best_split(instance, chain, zero=zeros[t], cutoff=best)
+        if found is not None:
+            best, chosen = found.value, (t, found)
+    if chosen is not None:
+        t, found = chosen
+        costs = ArtifactCosts(instance, instance.chains[t], zero=zeros[t])
+        plan = price_split(costs, found.bounds, found.data)
+        assert math.isclose(plan.time_per_batch, best, rel_tol=1e-12)
+    seconds = time.perf_counter() - start
+    return NestSolution(
+        instance=instance,
+        plan=plan,
+        reason="" if plan else _reason(instance),
+        solve_seconds=seconds,
+    )
+
+
+def best_cuts(
+    instance: NestInstance, tensor: int, pipeline: int, data: int
+) -> PricedSplit | None:
+    """Return the best cuts for a given width, depth and number of replicas.
+
+    Without ZeRO. None if no cuts fit.
+    """
+    chain = instance.chains[tensor]
+    found = _best_split(instance, chain, pipeline=pipeline, data=data)
+    if found is None:
+        return None
+    return price_split(ArtifactCosts(instance, chain), found.bounds, found.data)
+
+
+def zero_widths(instance: NestInstance) -> dict[int, bool]:
+    """Return at which widths stages may be sharded with ZeRO, by the artifact's rule.
+
+    It looks at the last node alone. Once that has fitted a device without ZeRO, at
+    this width or a narrower one, ZeRO is off for good.
+    """
+    last = instance.num_nodes - 1
+    allowed, found = True, {}
+    for t, chain in instance.chains.items():
+        costs = ArtifactCosts(instance, chain, zero=True)
+        allowed = allowed and costs.slots(last, last + 1) == 0
+        found[t] = allowed and costs.sharding(last, last + 1) is not None
+    return found
+
+
+@lru_cache
+def warm_up(*, zero: bool) -> None:
+    """Compile the kernels that a solve needs, or load them from numba's cache."""
+    link = (Traffic(0, 1.0),)
+    chain = LayerChain(
+        tensor=1,
+        parameters=(1.0, 1.0),
+        activations=(0.0, 0.0),
+        forward=(1.0, 1.0),
+        backward=(1.0, 1.0),
+        incoming=((), link),
+        outgoing=((Traffic(1, 1.0),), ()),
+    )
+    tiny = NestInstance(
+        ids=(0, 1),
+        chains={1: chain},
+        num_devices=4,
+        memory_bytes=4.0,
+        num_microbatches=1,
+        bandwidths=(1.0,),
+        latencies=(0.0,),
+        group_sizes=(4,),
+        expert_parallel=1,
+        context_parallel=1,
+        recompute=False,
+        optimizer="SGD",
+        frequency=1.0,
+    )
+    for sharded in {False, zero}:
+        _best_split(tiny, chain, zero=sharded)
+
+
+def _best_split(
+    instance: NestInstance,
+    chain: LayerChain,
+    *,
+    zero: bool = False,
+    pipeline: int = 0,
+    data: int = 0,
+    cutoff: float = math.inf,
+) -> Found | None:
+    """Return the best split of one width below a cutoff, None if there is none."""
+    width = instance.devices_per_stage(chain.tensor)
+    units = instance.num_devices // width
+    if units == 0:
+        return None
+    bandwidth, latency = np.array(instance.bandwidths), np.array(instance.latencies)
+    group_devices = np.cumprod(np.array(instance.group_sizes, dtype=np.float64))
+    # A group of more than all devices is as good as one of all, and fits an integer.
+    group_devices = np.minimum(group_devices, instance.num_devices).astype(np.int64)
+    incoming = _edges(chain.incoming)
+    kept, alive, stash = _memory_tables(instance, chain, incoming)
+    slots, degree, zero_stage = nest_tables.fill_slots(
+        kept, alive, stash, instance.memory_bytes, instance.num_devices, width,
+        instance.optimizer == "Adam", zero,
+    )  # fmt: skip
+    times = nest_tables.time_tables(
+        np.array(chain.forward), np.array(chain.backward), *incoming,
+        *_edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
+        instance.recompute, slots,
+    )  # fmt: skip
+    network = bandwidth, latency, group_devices
+    if not zero:
+        link = _links(group_devices, width, min(units, chain.num_nodes))
+        status, value, best_data, bounds = nest_compat.split_even(
+            *times, slots, kept, link, width, instance.num_devices,
+            instance.num_microbatches, *network, pipeline, data, cutoff,
+        )  # fmt: skip
+    else:
+        _check_size(units, chain.num_nodes)
+        costs = ArtifactCosts(instance, chain)
+        extra = np.zeros(kept.shape)
+        for stage in (2, 3):
+            extra[zero_stage == stage] = costs.sharding_time(stage)
+        status, value, best_data, bounds = nest_compat.split_uneven(
+            *times, slots, np.where(zero_stage == 3, kept / degree, kept), degree,
+            extra, _links(group_devices, width, units), width, instance.num_devices,
+            instance.num_microbatches, *network, cutoff,
+        )  # fmt: skip
+    if status == nest_compat.NOT_BETTER:
+        return None
+    return Found(value, int(best_data), tuple(bounds.tolist()))
+
+
+def _memory_tables(
+    instance: NestInstance,
+    chain: LayerChain,
+    incoming: tuple[IntArray, IntArray, FloatArray],
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    tables: tuple[FloatArray, FloatArray, FloatArray] = nest_tables.memory_tables(
+        np.array(chain.parameters),
+        np.array(chain.activations),
+        *incoming,
+        instance.recompute,
+    )
+    return tables
+
+
+def _edges(
+    traffic: Sequence[Sequence[Traffic]],
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return first entry of each node, far ends, bytes."""
+    flat = [edge for edges in traffic for edge in edges]
+    start = np.zeros(len(traffic) + 1, dtype=np.int64)
+    np.cumsum([len(edges) for edges in traffic], out=start[1:])
+    node = np.array([edge.node for edge in flat], dtype=np.int64)
+    return start, node, np.array([edge.num_bytes for edge in flat], dtype=np.float64)
+
+
+def _links(group_devices: IntArray, width: int, count: int) -> IntArray:
+    """Return the level between units ``k - 1`` and ``k`` of ``width`` devices.
+
+    For ``1 <= k < count``; entry 0 is unused.
+    """
+    here = np.arange(count) * width
+    apart = (here - 1) // group_devices[:, None] != here // group_devices[:, None]
+    level: IntArray = np.minimum(apart.sum(axis=0), len(group_devices) - 1)
+    return level
+
+
+def _check_size(units: int, num_nodes: int) -> None:
+    cells = (min(units, num_nodes) + 1) * (num_nodes + 1) * (units + 1)
+    if cells > MAX_CELLS:
+        raise InputError(
+            "needs ZeRO, and is too large for a search with it",
+            got=f"{cells} states",
+            expected=f"at most {MAX_CELLS}",
+        )
+
+
+def _reason(instance: NestInstance) -> str:
+    """Return what is missing at the width that comes closest to fitting."""
+    found = [_missing(instance, chain) for chain in instance.chains.values()]
+    return min(found)[1]
+
+
+def _missing(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:
+    """Return the memory that a width needs at least, and what is missing in words."""
+    width = instance.devices_per_stage(chain.tensor)
+    name = f"tensor width {chain.tensor}"
+    need, stages = nest_tables.least_memory(
+        *_memory_tables(instance, chain, _edges(chain.incoming)),
+        instance.num_devices // width,
+        instance.optimizer == "Adam",
+    )
+    if stages == 0:
+        devices = f"a stage takes {width} devices, there are {instance.num_devices}"
+        return math.inf, f"{name}: {devices}"
+    return need, (
+        f"{name}: without ZeRO even the split that needs least, into {stages} stages, "
+        f"needs {need / 2**30:.4g} GiB on a device, which has "
+        f"{instance.memory_bytes / 2**30:.4g} GiB"
+    )

@@ -1,0 +1,164 @@
+"""Virtual stages: fold the chain of layers, so that interleaving becomes a plain split.
+
+With ``v`` virtual stages per device the blocks are dealt out in ``v`` rounds of equal
+shape: a device with folded position ``q`` holds blocks ``q, q + B/v, q + 2 B/v, ..``.
+An interval of the folded chain is then one device's share, and its cost the sum over
+the rounds, exact for unlike blocks too. The embedding stays with the first device,
+final norm and head with the last. Free chunk sizes per round are outside the space.
+
+References
+----------
+.. [1] Narayanan et al., SC 2021, section 2.2: interleaved 1F1B.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_table import InLayerTraffic, LayerTable
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def block_span(is_block: FloatArray) -> tuple[int, int]:
+    """Return the first block and the one after the last."""
+    blocks = np.flatnonzero(is_block)
+    if blocks.size == 0:
+        return len(is_block), len(is_block)
+    return int(blocks[0]), int(blocks[-1]) + 1
+
+
+def can_fold(table: LayerTable, v: int) -> bool:
+    """Tell whether the blocks are contiguous and come in ``v`` equal rounds."""
+    first, last = block_span(table.is_block)
+    contiguous = bool(table.is_block[first:last].all())
+    return v == 1 or (last > first and contiguous and (last - first) % v == 0)
+
+
+def fold_table(table: LayerTable, v: int) -> LayerTable:
+    """Return the table of the folded chain; the same table for ``v`` = 1.
+
+    Times and parameters are sums over the rounds, sizes that only one layer has at a
+    time are maxima; saved bytes are ``v`` times the largest round, so that a chunk's
+    share of them is an upper bound. Requires `can_fold`.
+    """
+    if v == 1:
+        return table
+    first, last = block_span(table.is_block)
+
+    def fold(values: FloatArray, combine: Callable[..., FloatArray]) -> FloatArray:
+        return _fold(values, table.is_block, v, combine)
+
+    def total(values: FloatArray) -> FloatArray:
+        return fold(values, np.sum)
+
+    def largest_round(rounds: FloatArray, axis: int) -> FloatArray:
+        return np.asarray(v * rounds.max(axis=axis))
+
+    def by_mode(
+        columns: Mapping[str, FloatArray], combine: Callable[..., FloatArray]
+    ) -> dict[str, FloatArray]:
+        return {mode: fold(values, combine) for mode, values in columns.items()}
+
+    length = (last - first) // v
+    return replace(
+        table,
+        names=(
+            *table.names[:first],
+            *(f"{name} and {v - 1} more" for name in table.names[first:][:length]),
+            *table.names[last:],
+        ),
+        kinds=_folded_kinds(table.kinds, first, last, v),
+        forward_time=total(table.forward_time),
+        backward_time=total(table.backward_time),
+        recompute_time=by_mode(table.recompute_time, np.sum),
+        forward_flops=total(table.forward_flops),
+        parameters=total(table.parameters),
+        expert_parameters=total(table.expert_parameters),
+        largest_parameters=fold(table.largest_parameters, np.max),
+        is_block=fold(table.is_block, np.max),
+        saved_bytes=by_mode(table.saved_bytes, largest_round),
+        working_bytes=by_mode(table.working_bytes, np.max),
+        boundary_bytes=np.concatenate(
+            (table.boundary_bytes[: first + length], table.boundary_bytes[last:])
+        ),
+        traffic=tuple(_folded_traffic(item, total) for item in table.traffic),
+    )
+
+
+def fold_sums(values: FloatArray, is_block: FloatArray, v: int) -> FloatArray:
+    """Add up a per-layer quantity over the rounds, shape of the folded chain."""
+    return values if v == 1 else _fold(values, is_block, v, np.sum)
+
+
+def _fold(
+    values: FloatArray,
+    is_block: FloatArray,
+    v: int,
+    combine: Callable[..., FloatArray],
+) -> FloatArray:
+    first, last = block_span(is_block)
+    rounds = values[first:last].reshape(v, -1)
+    return np.concatenate((values[:first], combine(rounds, axis=0), values[last:]))
+
+
+def _folded_traffic(
+    item: InLayerTraffic, total: Callable[[FloatArray], FloatArray]
+) -> InLayerTraffic:
+    return replace(
+        item,
+        forward_count=total(item.forward_count),
+        forward_bytes=total(item.forward_bytes),
+        backward_count=total(item.backward_count),
+        backward_bytes=total(item.backward_bytes),
+    )
+
+
+def _folded_kinds(kinds: IntArray, first: int, last: int, v: int) -> IntArray:
+    """Give equal columns of rounds equal numbers, other than those of the ends."""
+    rounds = kinds[first:last].reshape(v, -1)
+    _, folded = np.unique(rounds, axis=1, return_inverse=True)
+    offset = int(kinds.max()) + 1
+    parts = (kinds[:first], offset + folded.ravel(), kinds[last:])
+    return np.unique(np.concatenate(parts), return_inverse=True)[1].astype(np.int64)
+
+
+def unfold_bounds(
+    bounds: IntArray, is_block: FloatArray, v: int
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Turn a split of the folded chain into the chunks of each stage.
+
+    Parameters
+    ----------
+    bounds
+        First folded layer of each stage, and their number, shape ``(p + 1,)``.
+    is_block
+        Of the unfolded chain.
+    v
+        Virtual stages.
+
+    Returns
+    -------
+    tuple
+        For each stage its chunks: closed intervals of the unfolded chain. Every stage
+        must hold a block if ``v`` > 1.
+    """
+    first, last = block_span(is_block)
+    length = (last - first) // v
+    stages = []
+    for start, end in pairwise(int(bound) for bound in bounds):
+        chunks = []
+        for turn in range(v):
+            low = first + turn * length + max(start - first, 0)
+            high = first + turn * length + min(end - first, length)
+            if turn == 0:
+                low = min(low, start)
+            if turn == v - 1:
+                high += max(end - first - length, 0)
+            chunks.append((low, high - 1))
+        stages.append(tuple(chunks))
+    return tuple(stages)

@@ -1,0 +1,243 @@
+"""The replay of stages with several chunks.
+
+Channels of several chunks join the same two stages and share the link between them, so
+that a network of one link for each pair of devices is contended. What is compared with
+the recurrence exactly: messages that only have a latency, over the real network; and
+messages with bytes where every channel has a link of its own, in place of the network.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nestsim.simulator.clock import TICK
+from nestsim.simulator.engine import Engine
+from nestsim.simulator.flows import build_flows
+from nestsim.simulator.fluid import Fluid, Incidence
+from nestsim.simulator.replay import _spans, build_model, replay
+from nestsim.simulator.work import TRANSFER_KINDS
+from tests.nestsim.simulator.cases import contended_step, full_mesh, pipeline, switch
+from tests.nestsim.simulator.test_replay import (
+    in_ticks,
+    lone_pipelines,
+    passes,
+    recurrence,
+    wires_of_pairs,
+)
+from topologies.errors import InputError
+
+ACTIVATION, GRADIENT = range(2)
+
+
+def replay_apart(net, work, capacity):
+    """Replay with a link of its own for each channel, instead of the network's."""
+    model = build_model(net, work)
+    flows = np.arange(len(model.flows))
+    own = Incidence(np.arange(flows.size + 1), flows, np.ones(flows.size))
+    fluid = Fluid(
+        own,
+        capacity,
+        model.flows.num_bytes,
+        tick=TICK,
+        num_recorded_links=flows.size,
+    )
+    Engine(model.actors, model.channels, fluid).run()
+    return _spans(model, work)
+
+
+cases = lone_pipelines("interleaved-1f1b", least=0.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=lone_pipelines("interleaved-1f1b", least=0.0, most_bytes=0.0))
+def test_messages_without_bytes_follow_exactly_the_recurrence(case):
+    net, work, speed, delay = case
+    expected = recurrence(work, delay, wires_of_pairs(work, speed), in_ticks)
+    result = replay(net, work)
+    assert passes(result.spans) == expected
+    assert result.iteration_time == max(end for _, end in expected.values())
+    assert result.pipeline_time == result.iteration_time
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=cases, data=st.data())
+def test_channels_with_links_of_their_own_follow_exactly_the_recurrence(case, data):
+    net, work, _, delay = case
+    flows = build_flows(net, work)
+    speeds = st.lists(st.floats(1e8, 1e10), min_size=len(flows), max_size=len(flows))
+    capacity = np.array(data.draw(speeds))
+    wires = tuple(
+        work.boundary_bytes / capacity[of[:, 0]]
+        for of in (flows.activation, flows.gradient)
+    )
+    expected = recurrence(work, delay, wires, in_ticks)
+    assert passes(replay_apart(net, work, capacity)) == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=cases)
+def test_sharing_links_between_chunks_never_makes_a_pass_earlier(case):
+    net, work, speed, delay = case
+    alone = recurrence(work, delay, wires_of_pairs(work, speed), in_ticks)
+    shared = passes(replay(net, work).spans)
+    assert shared.keys() == alone.keys()
+    # Each change of rate rounds an end to the nearest tick.
+    slack = TICK * len(shared)
+    for key, (start, end) in alone.items():
+        assert shared[key][0] >= start - slack
+        assert shared[key][1] >= end - slack
+
+
+def test_equal_chunks_take_the_closed_form_of_the_divided_bubble():
+    # A stage's time is 3 s; chunks of 1.5 s divide the bubble by two.
+    p, m, v = 4, 8, 2
+    work = pipeline(
+        np.arange(p).reshape(p, 1, 1),
+        m,
+        num_chunks=v,
+        forward_time=[0.5] * (v * p),
+        backward_time=[1.0] * (v * p),
+    )
+    assert replay(switch(p), work).iteration_time == m * 3.0 + (p - 1) * 3.0 / v
+
+
+@pytest.mark.parametrize(("p", "v"), [(2, 2), (3, 2), (3, 1)])
+def test_replicas_that_share_no_link_run_as_if_alone(p, v):
+    # Each pair of devices has its own link, and each link its own speed.
+    net = full_mesh(3 * p, bandwidth=lambda a, b: 1e9 / (1 + (a * a + b) % 7))
+
+    def step(devices):
+        return pipeline(
+            devices,
+            2 * p,
+            num_chunks=v,
+            forward_time=[1e-3 * (1 + s % 3) for s in range(v * p)],
+            backward_time=[2e-3 * (1 + s % 2) for s in range(v * p)],
+            boundary_bytes=[1e6 * (1 + s % 4) for s in range(v * p - 1)],
+        )
+
+    devices = np.arange(3 * p).reshape(3, p, 1).transpose(1, 0, 2)
+    together = replay(net, step(devices)).spans
+    ends = []
+    for replica in range(3):
+        alone = replay(net, step(devices[:, [replica]])).spans
+        own = together.replica == replica
+        assert passes(column[own] for column in together) == passes(alone)
+        ends.append(alone.end.max())
+    assert len(set(ends)) == 3
+
+
+def when(transfers, **keys):
+    """Return (start, end) of the only transfer with these keys."""
+    chosen = np.ones(transfers.start.size, dtype=bool)
+    for name, value in keys.items():
+        chosen &= getattr(transfers, name) == value
+    ((start,), (end,)) = transfers.start[chosen], transfers.end[chosen]
+    return start, end
+
+
+def test_chunks_share_the_link_between_their_stages():
+    # Passes take no time; links carry 1 byte/s. Boundaries of 3, 1 and 1 byte.
+    work = pipeline(
+        [[[0]], [[1]]],
+        2,
+        num_chunks=2,
+        forward_time=[0.0] * 4,
+        backward_time=[0.0] * 4,
+        boundary_bytes=[3.0, 1.0, 1.0],
+    )
+    sent = replay(full_mesh(2, bandwidth=1.0), work).transfers
+    of = {"kind": ACTIVATION, "stage": 0}
+    assert when(sent, **of, microbatch=0, chunk=0) == (0.0, 3.0)
+    # Round the corner, from the last stage to the first, on the link back.
+    back = {"kind": ACTIVATION, "stage": 1, "chunk": 0}
+    assert when(sent, **back, microbatch=0) == (3.0, 4.0)
+    # From 4 s on the second chunk's message has half of the link, until 6 s.
+    assert when(sent, **of, microbatch=0, chunk=1) == (4.0, 6.0)
+    assert when(sent, **of, microbatch=1, chunk=0) == (3.0, 7.0)
+
+
+def test_boundaries_go_round_the_stages():
+    net, work = full_mesh(3), pipeline([[[0]], [[1]], [[2]]], 3, num_chunks=2)
+    flows = build_flows(net, work)
+    links = np.split(flows.incidence.links, flows.incidence.indptr[1:-1])
+    sender = list(zip(flows.stage.tolist(), flows.chunk.tolist(), strict=True))
+    # Link 3 a + b leads from device a to device b.
+    ahead = [(*sender[f], *links[f].tolist()) for f in flows.activation[:, 0]]
+    assert ahead == [(0, 0, 1), (1, 0, 5), (2, 0, 6), (0, 1, 1), (1, 1, 5)]
+    back = [(*sender[f], *links[f].tolist()) for f in flows.gradient[:, 0]]
+    assert back == [(1, 0, 3), (2, 0, 7), (0, 1, 2), (1, 1, 3), (2, 1, 7)]
+
+
+@pytest.fixture(scope="module")
+def contended():
+    net, work = contended_step(num_chunks=2, num_microbatches=8)
+    return work, replay(net, work)
+
+
+def test_every_pass_and_message_happens_once_in_each_replica(contended):
+    work, result = contended
+    p, d, _ = work.devices.shape
+    m, v = work.num_microbatches, work.num_chunks
+    spans = result.spans
+    columns = (spans.stage, spans.replica, spans.kind, spans.microbatch, spans.chunk)
+    expected = [
+        (s, r, kind, k, c)
+        for s in range(p)
+        for r in range(d)
+        for kind in (0, 1)
+        for k in range(m)
+        for c in range(v)
+    ]
+    expected += [(s, r, 2, -1, -1) for s in range(p) for r in range(d)]
+    assert sorted(zip(*columns, strict=True)) == sorted(expected)
+    transfers = result.transfers
+    boundary = transfers.chunk * p + transfers.stage - transfers.kind
+    for kind in (ACTIVATION, GRADIENT):
+        own = transfers.kind == kind
+        found = zip(
+            boundary[own],
+            transfers.replica[own],
+            transfers.microbatch[own],
+            strict=True,
+        )
+        assert sorted(found) == [
+            (k, r, n) for k in range(v * p - 1) for r in range(d) for n in range(m)
+        ]
+    collective = transfers.kind > TRANSFER_KINDS.index("gradient")
+    assert set(transfers.chunk[collective].tolist()) == {-1}
+
+
+def test_a_pass_waits_for_the_message_of_its_own_chunk_and_microbatch(contended):
+    work, result = contended
+    p = work.devices.shape[0]
+    begun = {
+        (kind, c * p + s, r, k): start
+        for s, r, kind, k, c, start, _ in zip(*result.spans, strict=True)
+    }
+    transfers = result.transfers
+    rows = zip(*transfers[:5], transfers.end, strict=True)
+    for kind, stage, replica, microbatch, chunk, end in rows:
+        if kind > GRADIENT:
+            continue
+        receiver = chunk * p + stage + (1 if kind == ACTIVATION else -1)
+        assert begun[kind, receiver, replica, microbatch] >= end
+
+
+def test_messages_of_a_channel_do_not_overtake_each_other(contended):
+    work, result = contended
+    transfers = result.transfers
+    for kind in (ACTIVATION, GRADIENT):
+        for stage in range(work.devices.shape[0]):
+            for chunk in range(work.num_chunks):
+                own = (transfers.kind == kind) & (transfers.stage == stage)
+                own &= (transfers.chunk == chunk) & (transfers.replica == 1)
+                assert np.all(np.diff(transfers.end[own]) > 0)
+
+
+def test_sizes_that_the_schedule_does_not_take_are_refused():
+    with pytest.raises(InputError, match="microbatches"):
+        replay(switch(2), pipeline([[[0]], [[1]]], 3, num_chunks=2))
+    with pytest.raises(InputError, match="chunks per stage"):
+        replay(switch(2), pipeline([[[0]], [[1]]], 2, num_chunks=2, schedule="1f1b"))
