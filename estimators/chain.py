@@ -79,7 +79,9 @@ def build_layer_table(
         },
         forward_flops=column([work.model_flops for work in works]),
         parameters=parameters,
-        expert_parameters=column([work.expert_parameters for work in works]),
+        expert_parameters=column(
+            [work.expert_parameters * (degrees.ep > 1) for work in works]
+        ),
         tied_parameters=tied_parameters(graph, degrees),
         largest_parameters=parameters,
         is_block=is_block,

@@ -79,7 +79,8 @@ class LayerTable:
 
     expert_parameters: FloatArray
     """Those of `parameters` that are sharded over the expert-parallel group and
-    therefore synchronised over fewer replicas, shape ``(L,)``."""
+    therefore synchronised over fewer replicas, shape ``(L,)``; 0 with ``ep`` = 1, where
+    experts are like any other parameters."""
 
     tied_parameters: float
     """Parameters per device that the last layer shares with the first: counted once

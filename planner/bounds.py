@@ -107,27 +107,42 @@ def _tail_bound(
 
     Some stage holds at least the mean dense parameters. Under ZeRO-0 and 1 it pays for
     them in its tail; under ZeRO-2 and 3 in its tail and, for one microbatch, in the
-    sum of stage times. Hybrid sharding can halve what a port carries.
+    sum of stage times. Hybrid sharding pays for gradients at least as much as the whole
+    group in a reduce-scatter under ZeRO-1, and may pay next to nothing else.
     """
     n = (item.dp * item.degrees.cp).astype(np.float64)
     each = workload.parameter_bytes
     held = layers.dense / item.pp
-    whole = 0.5 * relaxation.gradient_inverse(item.degrees.tp, n)
-    hybrid = np.where(n > 2, np.minimum(whole, 0.5 * relaxation.hop[1]), whole)
-    half = hybrid if item.degrees.ep == 1 else whole
+    whole = relaxation.pass_inverse(item.degrees.tp, n)
+    port = 0.5 * relaxation.hop[1] * (n > 1)
+    inside = np.minimum(whole, port) if item.degrees.ep == 1 else whole
     ws = 1.0 / item.v
     sums = {
         0: 2.0 * each.gradients * whole,
-        1: (each.gradients + each.weights) * half,
-        2: (ws * each.gradients + each.weights) * half,
-        3: ws * (each.gradients + 2.0 * each.weights) * half,
+        1: each.gradients * (inside if relaxation.has_racks else whole)
+        + each.weights * inside,
+        2: (ws * each.gradients + each.weights) * inside,
+        3: ws * (each.gradients + 2.0 * each.weights) * inside,
     }
     step = optimizer_step_bytes(each) / workload.memory_rate
     costs = [
         held * (sums[zero] + step / (n if zero >= 1 else 1.0))
         for zero in set(spec.zero_stages)
     ]
-    return np.asarray(np.min(costs, axis=0), dtype=np.float64)
+    tail = np.min(costs, axis=0)
+    if layers.expert > 0:
+        # The least of a sum is at least the sum of the least.
+        members = n / item.degrees.ep
+        one = relaxation.pass_inverse(item.degrees.tp, members)
+        shares = {
+            0: 2.0 * each.gradients,
+            1: each.gradients + each.weights,
+            2: ws * each.gradients + each.weights,
+            3: ws * (each.gradients + 2.0 * each.weights),
+        }
+        least = min(shares[zero] for zero in set(spec.zero_stages))
+        tail = tail + layers.expert / item.pp * (least * one + step / members)
+    return np.asarray(tail, dtype=np.float64)
 
 
 def least_memory_bounds(

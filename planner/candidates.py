@@ -32,7 +32,7 @@ from planner.kernels import tables
 from planner.loads import iteration_weights, stage_adders, stage_transfers
 from planner.placements import Extents, Placement, placements
 from planner.pricing import placement_choices
-from planner.rates import PlacementRates, placement_rates
+from planner.rates import PlacementRates, PricedGrid
 from planner.relaxation import (
     GroupSizes,
     Relaxation,
@@ -48,6 +48,14 @@ from topologies import Network
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+MOST_PRICED_DEVICES = 2**22
+"""Devices of the placements whose rates are kept at a time: about 100 MB."""
+
+
+MOST_RELAXED = 2**13
+"""Bounds of configurations' rates that are kept at a time: about 50 MB."""
 
 
 class Solution(NamedTuple):
@@ -98,6 +106,8 @@ class CandidateSet:
     tensor_rates: dict[int, dict[str, FloatArray]]
     layers: dict[Degrees, LayerBounds]
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
+    _priced: dict[object, PricedGrid] = field(default_factory=dict)
+    _relaxed: dict[GroupSizes, PlacementRates] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -203,14 +213,20 @@ class CandidateSet:
         """Return rates that no placement of a configuration can beat."""
         tp, cp, ep, _, _, pp, dp = configuration
         sizes = GroupSizes(tp, cp, ep, dp, pp)
-        return relaxed_rates(self.relaxation, self.tensor_rates[tp], sizes)
+        if sizes not in self._relaxed:
+            if len(self._relaxed) >= MOST_RELAXED:
+                self._relaxed.clear()
+            tensor = self.tensor_rates[tp]
+            self._relaxed[sizes] = relaxed_rates(self.relaxation, tensor, sizes)
+        return self._relaxed[sizes]
 
     def fits(self, configuration: Configuration, memory: float) -> bool:
         """Tell whether memory leaves room for any split (necessary)."""
         rates = self.relaxed(configuration)
         choices = choice_array(self.choices(configuration, rates))
         slots = self._slots(configuration, choices, rates, memory)
-        in_flight = _in_flight(configuration, self.num_microbatches(configuration))
+        m = self.num_microbatches(configuration)
+        in_flight = _in_flight(configuration.pp, configuration.v, m)
         classes = self.folded(configuration).table.classes
         return bool(kernel.fits_in_memory(classes.class_of, slots, in_flight))
 
@@ -228,7 +244,7 @@ class CandidateSet:
             reason = "out of memory" if no_split else "pruned by the relaxed split"
             self.statistics[reason] += 1
             return np.inf
-        return value * kernel.SAFE
+        return max(value * kernel.SAFE, self.bound(index))
 
     def solve(self, configuration: Configuration, cutoff: float) -> Solution | None:
         """Return the best placement and split with a value below the cutoff."""
@@ -256,8 +272,8 @@ class CandidateSet:
         tp, cp, ep, _, _, pp, dp = configuration
         return placements(
             Extents(tp, cp, ep, dp // ep, pp),
-            num_devices=self.network.num_devices,
-            block_sizes=self.network.block_sizes,
+            self.network.num_devices,
+            self.network.block_sizes,
         )
 
     def rates(
@@ -266,9 +282,14 @@ class CandidateSet:
         """Price a placement."""
         table = self.workload.table(self.degrees(configuration))
         tensor, gradient = placement_choices(table, self.workload, configuration.pp)
-        return placement_rates(
-            self.network, placement.grid, tensor=tensor, gradient=gradient
-        )
+        key = placement.extents, placement.steps
+        priced = self._priced.get(key)
+        if priced is None:
+            if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
+                self._priced.clear()
+            priced = PricedGrid(self.network, placement.grid)
+            self._priced[key] = priced
+        return priced.rates(tensor, gradient)
 
     def _slots(
         self,
@@ -280,7 +301,7 @@ class CandidateSet:
         table = self.folded(configuration).table
         constants = self._constants(configuration, memory)
         slots: IntArray = tables.memory_slots(
-            table.sums, choices, _group_sizes(rates), constants
+            table.sums, choices, rates.group_sizes, constants
         )
         return slots
 
@@ -303,7 +324,7 @@ class CandidateSet:
         """Run the split kernel under the given rates."""
         table, minima = self.folded(configuration)
         choices = choice_array(self.choices(configuration, rates))
-        rows, signature = _signatures(rates)
+        rows, signature = rates.signatures
         m, v = self.num_microbatches(configuration), configuration.v
         weights = iteration_weights(m, v)
         boundary = self.layers[self.degrees(configuration)].boundary_bytes
@@ -314,7 +335,7 @@ class CandidateSet:
             table.traffic,
             table.traffic_rate,
             choices,
-            _group_sizes(rates),
+            rates.group_sizes,
             rows,
             self._constants(configuration, self.memory),
         )
@@ -333,7 +354,7 @@ class CandidateSet:
             np.concatenate(([0], signature[::-1])),
             np.concatenate(([0.0], adder[::-1])),
             np.concatenate(([0.0], tied[::-1])),
-            _in_flight(configuration, m),
+            _in_flight(configuration.pp, v, m),
             weights.sum,
             weights.max,
             _least_tail(table, tail, configuration.pp),
@@ -369,24 +390,10 @@ def _ordered(
     return _Outer(number[order], place[order], values[order], held[order])
 
 
-def _group_sizes(rates: PlacementRates) -> FloatArray:
-    return np.array([float(option.group_size) for option in rates.shardings])
-
-
-def _signatures(rates: PlacementRates) -> tuple[FloatArray, IntArray]:
-    """Return the distinct rows of in-layer and gradient rates, and each stage's row."""
-    packed = rates.packed()
-    if (packed == packed[0]).all():
-        return packed[:1], np.zeros(len(packed), dtype=np.int64)
-    rows, signature = np.unique(packed, axis=0, return_inverse=True)
-    return rows, signature.ravel()
-
-
 def _signature_bytes(rates: PlacementRates) -> bytes:
     """Return equal bytes for placements that no price can tell apart."""
-    sizes = np.array([option.group_size for option in rates.shardings])
     both = rates.activation + rates.gradient
-    arrays = (rates.packed(), sizes, rates.tied, both)
+    arrays = (*rates.signatures, rates.group_sizes, rates.tied, both)
     return b"".join(array.tobytes() for array in arrays)
 
 
@@ -403,9 +410,8 @@ def _least_tail(table: ClassTable, tail: FloatArray, num_stages: int) -> float:
 
 
 @lru_cache(maxsize=8192)
-def _in_flight(configuration: Configuration, m: int) -> IntArray:
+def _in_flight(p: int, v: int, m: int) -> IntArray:
     """Return passes in flight by position, entry 0 unused."""
-    p, v = configuration.pp, configuration.v
     schedule = SCHEDULES[schedule_name(v)]
     return np.array([0, *(schedule.in_flight(p - s, p, m, v) for s in range(1, p + 1))])
 

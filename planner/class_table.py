@@ -1,7 +1,8 @@
 """A layer table summed over the interval classes of its chain, for the kernels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -73,7 +74,7 @@ class ClassTable:
 def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
     """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""
     classes = interval_classes(table.kinds)
-    first_of_kind = np.unique(table.kinds, return_index=True)[1]
+    first_of_kind = classes.first_of_kind
     sums = np.zeros((rows.NUM_SUMS, len(classes.counts)))
 
     def total(values: FloatArray) -> FloatArray:
@@ -111,7 +112,7 @@ def _fill_memory(
     of the chain belong to one chunk, the last of which runs its backward pass at
     once.
     """
-    first_of_kind = np.unique(table.kinds, return_index=True)[1]
+    first_of_kind = classes.first_of_kind
     is_block = table.is_block[first_of_kind]
     leading = (np.arange(len(table.kinds)) < table.is_block.argmax())[first_of_kind]
     trailing = (is_block == 0) & ~leading
@@ -164,9 +165,10 @@ def recompute_shares(
     }
 
 
+@lru_cache(maxsize=1024)
 def choices_of(
-    recompute: Sequence[str],
-    zero_stages: Sequence[int],
+    recompute: tuple[str, ...],
+    zero_stages: tuple[int, ...],
     *,
     num_replicas: int,
     num_options: int = 1,
@@ -191,7 +193,8 @@ def choices_of(
     )
 
 
-def choice_array(choices: Sequence[Choice]) -> IntArray:
+@lru_cache(maxsize=1024)
+def choice_array(choices: tuple[Choice, ...]) -> IntArray:
     """Return the choices as the kernels read them, shape ``(C, 3)``."""
     return np.array(
         [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],

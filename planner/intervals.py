@@ -7,6 +7,7 @@ class.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ class IntervalClasses:
     whole: int
     """Class of the whole chain."""
 
+    first_of_kind: IntArray
+    """A layer of each kind, shape ``(kinds,)``."""
+
     def sums(self, values: FloatArray) -> FloatArray:
         """Add up a per-kind quantity over the interval, shape ``(K,)``."""
         return np.asarray(self.counts @ values, dtype=np.float64)
@@ -41,8 +45,14 @@ class IntervalClasses:
 def interval_classes(kinds: IntArray) -> IntervalClasses:
     """Group the intervals of a chain whose layer ``l`` is of kind ``kinds[l]``.
 
-    Cost O(L^2) in numpy.
+    Cost O(L^2) in numpy, once for chains of the same kinds.
     """
+    return _interval_classes(tuple(kinds.tolist()))
+
+
+@lru_cache(maxsize=256)
+def _interval_classes(chain: tuple[int, ...]) -> IntervalClasses:
+    kinds = np.array(chain, dtype=np.int64)
     num_layers = len(kinds)
     one_hot = np.eye(int(kinds.max()) + 1, dtype=np.int64)[kinds]
     prefix = np.vstack([np.zeros_like(one_hot[:1]), np.cumsum(one_hot, axis=0)])
@@ -53,5 +63,8 @@ def interval_classes(kinds: IntArray) -> IntervalClasses:
     class_of = np.full((num_layers + 1, num_layers + 1), -1, dtype=np.int64)
     class_of[first, last] = class_ids.ravel()
     return IntervalClasses(
-        class_of=class_of, counts=counts, whole=int(class_of[0, num_layers])
+        class_of=class_of,
+        counts=counts,
+        whole=int(class_of[0, num_layers]),
+        first_of_kind=np.unique(kinds, return_index=True)[1],
     )

@@ -11,8 +11,10 @@ per placement the extent may be padded to the size of a block, leaving devices i
 avoid a slow link.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +44,25 @@ class Placement:
     """The factors, innermost first: ``"tp8 dp4 pp2"``; ``"/12"`` after a factor
     means padded to an extent of 12 devices."""
 
-    grid: IntArray
-    """Device numbers, shape ``(pp, dp, ep, cp, tp)``, stages from first to last."""
+    extents: Extents
+    """Sizes of the dimensions."""
+
+    steps: tuple[tuple[int, ...], ...]
+    """Of each dimension, in the order of `Extents`: size and stride of the inner
+    factor, stride of the outer one (0 if there is none)."""
+
+    @property
+    def grid(self) -> IntArray:
+        """Device numbers, shape ``(pp, dp, ep, cp, tp)``, stages from first to last."""
+        grid = np.zeros((1,) * len(self.extents), dtype=np.int64)
+        for axis, (size, step) in enumerate(zip(self.extents, self.steps, strict=True)):
+            inner, inner_stride, outer_stride = step
+            ranks = np.arange(size, dtype=np.int64)
+            offsets = ranks % inner * inner_stride + ranks // inner * outer_stride
+            shape = [1] * len(self.extents)
+            shape[-1 - axis] = size
+            grid = grid + offsets.reshape(shape)
+        return grid
 
     @property
     def devices(self) -> IntArray:
@@ -55,20 +74,25 @@ class Placement:
         return self.grid.reshape(pp, dp * ep, cp * tp)
 
 
-@dataclass(frozen=True, slots=True)
-class _Open:
+class _Open(NamedTuple):
     """A placement under construction."""
 
     extent: int
-    strides: tuple[tuple[str, int, int], ...]  # (dimension, size, stride)
+    factors: tuple[tuple[str, int, int], ...]
+    """(Dimension, size, stride), innermost first."""
     left: tuple[tuple[str, int], ...]
     split: tuple[str, ...]
     padded: bool
     name: str
 
+    def key(self) -> tuple[object, ...]:
+        """Return what decides which placements the state leads to."""
+        return self.extent, frozenset(self.factors), self.left, self.split, self.padded
 
+
+@lru_cache(maxsize=4096)
 def placements(
-    extents: Extents, *, num_devices: int, block_sizes: Sequence[int]
+    extents: Extents, num_devices: int, block_sizes: tuple[int, ...]
 ) -> tuple[Placement, ...]:
     """Return every placement of the space that fits the cluster, without repetition.
 
@@ -86,11 +110,11 @@ def placements(
     tuple[Placement, ...]
         Empty if the devices do not suffice. Compact orders come first.
     """
-    if int(np.prod(extents)) > num_devices:
+    if math.prod(extents) > num_devices:
         return ()
     start = _Open(
         extent=extents.tp,
-        strides=(),
+        factors=(),
         left=tuple(
             (name, size)
             for name, size in extents._asdict().items()
@@ -100,99 +124,126 @@ def placements(
         padded=False,
         name=f"tp{extents.tp}",
     )
-    seen: dict[bytes, Placement] = {}
-    for state in _complete(start, num_devices, block_sizes):
-        offsets = _offsets(state, extents)
-        if sum(int(offset.max()) for offset in offsets.values()) < num_devices:
-            key = b"".join(offset.tobytes() for offset in offsets.values())
-            if key not in seen:
-                seen[key] = Placement(name=state.name, grid=_grid(offsets))
-    return tuple(seen.values())
+    states = _complete(start, num_devices, block_sizes)
+    found: dict[tuple[tuple[int, ...], ...], Placement] = {}
+    for state in states:
+        steps = _steps_of(state, extents)
+        if steps not in found and _largest(steps, extents) < num_devices:
+            found[steps] = Placement(name=state.name, extents=extents, steps=steps)
+    return tuple(found.values())
 
 
 def _complete(
-    state: _Open, num_devices: int, block_sizes: Sequence[int]
+    start: _Open, num_devices: int, block_sizes: tuple[int, ...]
 ) -> Iterator[_Open]:
-    """Yield every way to finish a placement, depth first."""
-    if not state.left:
-        yield state
-        return
-    for opened in (state, *_padded(state, block_sizes)):
-        for name, size in opened.left:
-            for step in _steps(opened, name, size, block_sizes):
-                # Whatever comes next has at least this extent for its stride.
-                if not step.left or step.extent < num_devices:
-                    yield from _complete(step, num_devices, block_sizes)
+    """Yield every way to finish a placement, depth first, each state once."""
+    seen: set[tuple[object, ...]] = set()
+    stack = [start]
+    while stack:
+        state = stack.pop()
+        if state.key() in seen:
+            continue
+        seen.add(state.key())
+        if not state.left:
+            yield state
+            continue
+        following = [
+            step
+            for opened in (state, *_padded(state, block_sizes))
+            for name, size in opened.left
+            for step in _next_factors(opened, name, size, block_sizes)
+            # Whatever comes next has at least this extent for its stride.
+            if not step.left or step.extent < num_devices
+        ]
+        stack.extend(reversed(following))
 
 
-def _steps(
-    state: _Open, name: str, size: int, block_sizes: Sequence[int]
+def _next_factors(
+    state: _Open, name: str, size: int, block_sizes: tuple[int, ...]
 ) -> Iterator[_Open]:
     """Yield the next factor: the whole dimension, or an inner part of it."""
     rest = tuple(item for item in state.left if item[0] != name)
     yield _with_factor(state, name, size, rest)
-    if name in state.split or name not in SPLIT_ONCE:
+    if name in state.split or name not in SPLIT_ONCE or not rest:
         return
     for inner in sorted({block // state.extent for block in block_sizes}):
         if 2 <= inner < size:
             outer = -(-size // inner)
-            partly = _with_factor(state, name, inner, (*rest, (name, outer)))
-            yield replace(partly, split=(*state.split, name))
+            left = tuple(sorted((*rest, (name, outer))))
+            partly = _with_factor(state, name, inner, left)
+            yield partly._replace(split=tuple(sorted((*state.split, name))))
 
 
 def _with_factor(
     state: _Open, name: str, size: int, left: tuple[tuple[str, int], ...]
 ) -> _Open:
-    return replace(
-        state,
-        extent=state.extent * size,
-        strides=(*state.strides, (name, size, state.extent)),
-        left=left,
-        name=f"{state.name} {name}{size}",
+    return _Open(
+        state.extent * size,
+        (*state.factors, (name, size, state.extent)),
+        left,
+        state.split,
+        state.padded,
+        f"{state.name} {name}{size}",
     )
 
 
-def _padded(state: _Open, block_sizes: Sequence[int]) -> Iterator[_Open]:
+def _padded(state: _Open, block_sizes: tuple[int, ...]) -> Iterator[_Open]:
     """Yield the state with its extent rounded up to fit blocks evenly."""
     if state.padded:
         return
-    extents = set()
+    for extent in _even_extents(state.extent, block_sizes):
+        name = f"{state.name}/{extent}"
+        yield state._replace(extent=extent, padded=True, name=name)
+
+
+@lru_cache(maxsize=4096)
+def _even_extents(extent: int, block_sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the extents above this one that divide a block, or fill whole ones."""
+    found = set()
     for block in block_sizes:
-        if state.extent > block:
-            extents.add(-(-state.extent // block) * block)
+        if extent > block:
+            found.add(-(-extent // block) * block)
         else:
-            extents.update(
+            found.update(
                 block // parts
-                for parts in range(1, block // state.extent + 1)
+                for parts in range(1, block // extent + 1)
                 if block % parts == 0
             )
-    for extent in sorted(extents - {state.extent}):
-        name = f"{state.name}/{extent}"
-        yield replace(state, extent=extent, padded=True, name=name)
+    return tuple(sorted(found - {extent}))
 
 
-def _offsets(state: _Open, extents: Extents) -> dict[str, IntArray]:
-    """Return what each rank of each dimension adds to the device number."""
-    digits = {
-        name: np.arange(size, dtype=np.int64)
-        for name, size in extents._asdict().items()
-    }
-    offsets = {name: np.zeros_like(digit) for name, digit in digits.items()}
-    offsets["tp"] = digits["tp"]
-    last_factor = {name: place for place, (name, _, _) in enumerate(state.strides)}
-    for place, (name, size, stride) in enumerate(state.strides):
-        is_last = last_factor[name] == place
-        digit = digits[name] if is_last else digits[name] % size
-        offsets[name] = offsets[name] + digit * stride
-        digits[name] = digits[name] // size
-    return offsets
+def _steps_of(state: _Open, extents: Extents) -> tuple[tuple[int, ...], ...]:
+    """Return ``(inner size, inner stride, outer stride)`` of each dimension.
+
+    An inner size of the whole dimension makes the outer stride 0.
+    """
+    steps = {name: (size, 0, 0) for name, size in extents._asdict().items()}
+    steps["tp"] = (extents.tp, 1, 0)
+    for name, size, stride in state.factors:
+        inner, first, _ = steps[name]
+        if first == 0:
+            steps[name] = (size, stride, 0)
+        elif stride == inner * first:  # the two parts join up to one
+            steps[name] = (inner * size, first, 0)
+        else:
+            steps[name] = (inner, first, stride)
+    return tuple(
+        (min(inner, size), first, outer)
+        for size, (inner, first, outer) in zip(extents, steps.values(), strict=True)
+    )
 
 
-def _grid(offsets: dict[str, IntArray]) -> IntArray:
-    return (
-        offsets["pp"][:, None, None, None, None]
-        + offsets["dp"][:, None, None, None]
-        + offsets["ep"][:, None, None]
-        + offsets["cp"][:, None]
-        + offsets["tp"]
+def _largest(steps: tuple[tuple[int, ...], ...], extents: Extents) -> int:
+    """Return the largest device number of a placement."""
+    return sum(
+        (size - 1) * inner_stride
+        if outer_stride == 0
+        else max(
+            (size - 1) // inner * outer_stride + (size - 1) % inner * inner_stride,
+            # A last outer part that is not full may lie lower than the one before.
+            ((size // inner) - 1) * outer_stride + (inner - 1) * inner_stride,
+        )
+        for size, (inner, inner_stride, outer_stride) in zip(
+            extents, steps, strict=True
+        )
     )

@@ -8,6 +8,7 @@ all replicas of a boundary sending at the same time in either direction.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ class Sharding(NamedTuple):
     """All-reduce of a shard among those that hold the same one; 0 if nobody does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PlacementRates:
     """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
 
@@ -88,6 +89,20 @@ class PlacementRates:
     gradient_algorithm: str
     """Of the data-parallel collectives."""
 
+    @cached_property
+    def signatures(self) -> tuple[FloatArray, IntArray]:
+        """The distinct rows of `packed`, and which one each stage has."""
+        packed = self.packed()
+        if (packed == packed[0]).all():
+            return packed[:1], np.zeros(len(packed), dtype=np.int64)
+        rows, signature = np.unique(packed, axis=0, return_inverse=True)
+        return rows, signature.ravel()
+
+    @cached_property
+    def group_sizes(self) -> FloatArray:
+        """Ranks of each sharding option."""
+        return np.array([float(option.group_size) for option in self.shardings])
+
     def packed(self) -> FloatArray:
         """Return the rates as the kernels read them, one row per stage."""
         num_stages = len(self.context)
@@ -112,6 +127,69 @@ class PlacementRates:
         return packed
 
 
+class PricedGrid:
+    """A placement's rates under every algorithm, worked out when asked for.
+
+    Micro-batch size and virtual stages change which algorithm is chosen, not what it
+    costs: configurations that differ in those alone share one of these.
+
+    Parameters
+    ----------
+    network
+        The cluster.
+    grid
+        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    """
+
+    def __init__(self, network: Network, grid: IntArray) -> None:
+        pp, dp, ep, cp, tp = grid.shape
+        lanes = grid.reshape(pp, dp * ep, cp * tp)
+        self.network, self.num_stages = network, pp
+        self._tensor = _by_algorithm(network, grid.reshape(pp, -1, tp))
+        self._dense = dense_groups(grid)
+        self._data = _by_algorithm(network, self._dense)
+        self._experts = expert_data_groups(grid) if ep > 1 else None
+        rings = np.moveaxis(grid, 3, -1).reshape(pp, -1, cp)
+        self._context = _hop_rates(network, rings)
+        self._expert = _all_to_all_rates(
+            network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)
+        )
+        self._activation = _boundary_rates(network, lanes, np.roll(lanes, -1, axis=0))
+        self._gradient = _boundary_rates(network, np.roll(lanes, -1, axis=0), lanes)
+        self._tied = _tied_rate(network, lanes)
+        self._chosen: dict[tuple[str, str], PlacementRates] = {}
+
+    def rates(
+        self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
+    ) -> PlacementRates:
+        """Return the rates under the algorithms chosen, made once for each choice."""
+        names = _cheapest(self._tensor, tensor), _cheapest(self._data, gradient)
+        if names not in self._chosen:
+            self._chosen[names] = self._assemble(*names)
+        return self._chosen[names]
+
+    def _assemble(self, tensor: str, gradient: str) -> PlacementRates:
+        data = expert_data = self._data[gradient]
+        experts = self._experts
+        if experts is not None:
+            expert_data = group_rates(self.network, experts, gradient)
+        return PlacementRates(
+            tensor=self._tensor[tensor],
+            context=self._context,
+            expert=self._expert,
+            data=data,
+            expert_data=expert_data,
+            shardings=_shardings(
+                self.network, self._dense, gradient, data, hybrid=experts is None
+            ),
+            activation=self._activation,
+            gradient=self._gradient,
+            tied=self._tied,
+            tensor_algorithm=tensor,
+            gradient_algorithm=gradient,
+        )
+
+
 def placement_rates(
     network: Network,
     grid: IntArray,
@@ -130,27 +208,7 @@ def placement_rates(
     tensor, gradient
         How the tensor-parallel and the data-parallel collectives are done.
     """
-    pp, dp, ep, cp, tp = grid.shape
-    lanes = grid.reshape(pp, dp * ep, cp * tp)
-    tensor_algorithm, tensor_rates = _chosen(network, grid.reshape(pp, -1, tp), tensor)
-    dense = dense_groups(grid)
-    gradient_algorithm, data = _chosen(network, dense, gradient)
-    experts = expert_data_groups(grid)
-    return PlacementRates(
-        tensor=tensor_rates,
-        context=_hop_rates(network, np.moveaxis(grid, 3, -1).reshape(pp, -1, cp)),
-        expert=_all_to_all_rates(network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)),
-        data=data,
-        expert_data=(
-            group_rates(network, experts, gradient_algorithm) if ep > 1 else data
-        ),
-        shardings=_shardings(network, dense, gradient_algorithm, data, hybrid=ep == 1),
-        activation=_boundary_rates(network, lanes, np.roll(lanes, -1, axis=0)),
-        gradient=_boundary_rates(network, np.roll(lanes, -1, axis=0), lanes),
-        tied=_tied_rate(network, lanes),
-        tensor_algorithm=tensor_algorithm,
-        gradient_algorithm=gradient_algorithm,
-    )
+    return PricedGrid(network, grid).rates(tensor, gradient)
 
 
 def dense_groups(grid: IntArray) -> IntArray:
@@ -182,20 +240,22 @@ def free_rates(num_stages: int) -> dict[str, FloatArray]:
     return dict.fromkeys(RING_OPERATIONS, np.zeros((num_stages, 2)))
 
 
-def _chosen(
-    network: Network, groups: IntArray, choice: AlgorithmChoice
-) -> tuple[str, Mapping[str, FloatArray]]:
-    names = tuple(ALGORITHMS) if choice.name == "auto" else (choice.name,)
+def _by_algorithm(network: Network, groups: IntArray) -> Mapping[str, Rates]:
     if groups.shape[2] == 1:
-        return names[0], free_rates(groups.shape[0])
-    priced = rates_by_algorithm(network, groups, names)
+        return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
+    return rates_by_algorithm(network, groups)
+
+
+def _cheapest(priced: Mapping[str, Rates], choice: AlgorithmChoice) -> str:
+    """Return the algorithm that the slowest stage fares best with; ties the first."""
+    if choice.name != "auto":
+        return choice.name
 
     def slowest(name: str) -> float:
         rates = priced[name]["all_reduce"]
         return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
 
-    best = min(names, key=slowest)
-    return best, priced[best]
+    return min(priced, key=slowest)
 
 
 def _shardings(

@@ -3,9 +3,9 @@
 A tensor group stands on consecutive device numbers in every placement, so its best
 rate is that of the best window of the cluster, alone. Everything else is bounded by
 the fastest link and the smallest latency: a member of a ring sends over one port, and
-every algorithm for an all-reduce over ``n`` members sends at least ``2 (n - 1) / n``
-of the tensor through each of them. Replicas that do not fit into one block of a tree
-must send every gradient of their stage out of each block that they touch.
+an all-reduce over ``n`` members sends at least ``2 (n - 1) / n`` of the tensor through
+each of them. Replicas that do not fit into a node of a tree must send gradients out of
+each node that they touch: how much depends on how many of them a node can hold.
 """
 
 from collections.abc import Mapping
@@ -34,6 +34,10 @@ class Relaxation(NamedTuple):
     """Devices of a node of a tree; all of them elsewhere."""
     exit_inverse: float
     """Seconds for a byte to leave a node, all its ways out together [s/byte]."""
+    exit_link_inverse: float
+    """The same over the fastest single link out of a node [s/byte]."""
+    has_racks: bool
+    """Whether there are blocks larger than a node and smaller than the cluster."""
 
     @classmethod
     def of(cls, network: Network) -> "Relaxation":
@@ -43,22 +47,40 @@ class Relaxation(NamedTuple):
         if len(links):
             hop = np.array([links.latency.min(), 1.0 / links.bandwidth.max()])
         node = network.levels[0]
+        has_racks = len(network.block_sizes) > 2
         if network.kind not in TREES or node.num_blocks == 1:
-            return cls(hop, network.num_devices, 0.0)
-        return cls(hop, node.block_size, 1.0 / node.uplink_bandwidth)
+            return cls(hop, network.num_devices, 0.0, 0.0, has_racks)
+        outside = links.bandwidth[links.level == 1]
+        return cls(
+            hop,
+            node.block_size,
+            1.0 / node.uplink_bandwidth,
+            1.0 / float(outside.max()),
+            has_racks,
+        )
 
-    def gradient_inverse(self, tp: int, num_replicas: FloatArray) -> FloatArray:
-        """Return seconds per byte of a device's gradients that an all-reduce takes.
+    def pass_inverse(self, tp: int, num_replicas: FloatArray) -> FloatArray:
+        """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
-        At least; halves of it bound a reduce-scatter and an all-gather. ``n`` replicas
-        of ``tp`` lanes that span several nodes send ``tp`` gradients out of each.
+        Over ``n`` replicas of ``tp`` lanes of which a node holds at most ``k``; twice
+        this for an all-reduce. A member sends ``(n - 1) / n`` of the tensor through
+        its port. If the replicas span nodes, a flat ring sends that much over a link
+        out of each node, and the ring of every lane shares the node's ways out; a
+        hierarchical algorithm with ``j <= k`` members in a node sends ``(j - 1) / j``
+        inside first, then each node's lanes ``1 - j / n`` outside, which is least for
+        ``j = 1`` or ``j = k``. Tensor groups that straddle nodes get the port's bound.
         """
         n = np.asarray(num_replicas, dtype=np.float64)
-        port = 2.0 * (n - 1.0) / n * self.hop[1]
-        spans = n * tp > self.block_size
-        return np.asarray(
-            np.where(spans, np.maximum(port, tp * self.exit_inverse), port)
-        )
+        port = (n - 1.0) / n * self.hop[1]
+        if self.block_size % tp and tp % self.block_size:
+            return np.asarray(port)
+        lanes = min(tp, self.block_size)
+        k = max(self.block_size // tp, 1)
+        alone = max(lanes * self.exit_inverse, self.exit_link_inverse)
+        inside = (1.0 - 1.0 / k) * self.hop[1]
+        levels = inside + (1.0 - k / n) * lanes * self.exit_inverse
+        spanning = np.maximum(port, np.minimum((n - 1.0) / n * alone, levels))
+        return np.asarray(np.where(n * tp > self.block_size, spanning, port))
 
 
 def best_group_rates(network: Network, size: int) -> Mapping[str, FloatArray]:
@@ -92,41 +114,57 @@ class GroupSizes(NamedTuple):
 def relaxed_rates(
     relaxation: Relaxation, tensor: Mapping[str, FloatArray], sizes: GroupSizes
 ) -> PlacementRates:
-    """Return rates elementwise at most those of any placement of these sizes.
-
-    The second sharding option stands for all hybrid ones: its shards are as small as
-    those of the whole group, its collectives as cheap as those of two ranks.
-    """
+    """Return rates elementwise at most those of any placement of these sizes."""
     tp, cp, ep, dp, pp = sizes
     hop, n = relaxation.hop, dp * cp
-    whole = float(relaxation.gradient_inverse(tp, np.array(n)))
-    shardings = [Sharding(n, _halves(pp, whole), free_rates(pp))]
+    whole = float(relaxation.pass_inverse(tp, np.array(n)))
+    shardings = [Sharding(n, _passes(pp, whole), free_rates(pp))]
     if ep == 1 and n > 2:
-        spans = n * tp > relaxation.block_size
-        # At least two groups share the replicas, so a node's ranks hold at least this
-        # much of what crosses between the groups.
-        leaving = min(n * tp, 2 * relaxation.block_size) * relaxation.exit_inverse
-        across = leaving if spans else 0.0
-        inside = _halves(pp, hop[1])
-        shardings.append(Sharding(n, inside, _halves(pp, across)))
+        shardings += _hybrid_shardings(relaxation, sizes)
     members = n // ep
-    experts = _halves(pp, 2.0 * (members - 1) / members * hop[1])
+    boundary = np.broadcast_to(hop * (pp > 1), (pp, 1, 2))
     return PlacementRates(
         tensor={name: np.repeat(rate, pp, axis=0) for name, rate in tensor.items()},
-        context=np.tile(hop * (cp > 1), (pp, 1)),
-        expert=np.tile(hop * ((ep > 1), (ep - 1) / ep), (pp, 1)),
-        data=_halves(pp, whole),
-        expert_data=experts,
+        context=np.broadcast_to(hop * (cp > 1), (pp, 2)),
+        expert=np.broadcast_to(hop * ((ep > 1), (ep - 1) / ep), (pp, 2)),
+        data=_passes(pp, whole),
+        expert_data=_passes(pp, float(relaxation.pass_inverse(tp, np.array(members)))),
         shardings=tuple(shardings),
-        activation=np.tile(hop * (pp > 1), (pp, 1, 1)),
-        gradient=np.tile(hop * (pp > 1), (pp, 1, 1)),
+        activation=boundary,
+        gradient=boundary,
         tied=hop * (2.0, 1.0) if pp > 1 else np.zeros(2),
         tensor_algorithm="",
         gradient_algorithm="",
     )
 
 
-def _halves(num_stages: int, inverse: float) -> dict[str, FloatArray]:
-    """Return rates without latency: an all-reduce, and its two halves."""
-    half = np.tile((0.0, 0.5 * inverse), (num_stages, 1))
-    return {"all_reduce": 2.0 * half, "all_gather": half, "reduce_scatter": half}
+def _hybrid_shardings(relaxation: Relaxation, sizes: GroupSizes) -> list[Sharding]:
+    """Return bounds of sharding inside a node, and inside larger blocks.
+
+    Shards are as small as those of the whole group, and what is shared is as cheap as
+    between two ranks. The all-reduce across groups of ``g`` out of ``n`` replicas takes
+    twice ``k / g (1 - g / n)`` of the gradients out of each node, of ``k`` replicas:
+    all of it where groups stay inside nodes (``g <= k``), at least ``2 k / n`` where
+    they do not (``g <= n / 2``); then sharing takes half of the tensor out, too.
+    """
+    tp, cp, _, dp, pp = sizes
+    n, port = dp * cp, relaxation.hop[1]
+    aligned = relaxation.block_size % tp == 0 or tp % relaxation.block_size == 0
+    if n * tp <= relaxation.block_size or not aligned:
+        return [Sharding(n, _passes(pp, 0.5 * port), free_rates(pp))]
+    lanes = min(tp, relaxation.block_size)
+    k = max(relaxation.block_size // tp, 1)
+    out = lanes * relaxation.exit_inverse
+    # Rates are per byte of a shard, 1 / n of the gradients.
+    across = n * max(1.0 - k / n, 0.0) * out
+    options = [Sharding(n, _passes(pp, 0.5 * port), _passes(pp, across))]
+    if relaxation.has_racks:
+        inside = max(0.5 * port, 0.5 * out)
+        options.append(Sharding(n, _passes(pp, inside), _passes(pp, k * out)))
+    return options
+
+
+def _passes(num_stages: int, inverse: float) -> dict[str, FloatArray]:
+    """Return rates without latency; an all-reduce is two passes."""
+    one = np.broadcast_to((0.0, inverse), (num_stages, 2))
+    return {"all_reduce": 2.0 * one, "all_gather": one, "reduce_scatter": one}

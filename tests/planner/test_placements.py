@@ -21,7 +21,7 @@ def cases(draw):
     return {
         "extents": sizes,
         "num_devices": blocks[-1],
-        "block_sizes": blocks,
+        "block_sizes": tuple(blocks),
     }
 
 

@@ -202,8 +202,8 @@ def best_by_enumeration(network, workload, spec):
             m = workload.num_microbatches(b, dp)
             for placement in placements(
                 Extents(tp, cp, ep, dp // ep, pp),
-                num_devices=network.num_devices,
-                block_sizes=network.block_sizes,
+                network.num_devices,
+                network.block_sizes,
             ):
                 plan = skeleton(configuration, placement, m)
                 value = best_split(network, workload, plan, spec)
