@@ -5,11 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark slow clean
+.PHONY: help demo test lint unit benchmark bench-planner slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # Installed once; again only when pyproject.toml changes. The stamp is written last,
 # so that an interrupted installation is taken up again.
@@ -35,6 +35,9 @@ unit: $(STAMP)  ## the tests, on all cores
 
 benchmark: $(STAMP)  ## timed tests, one at a time
 	$(BIN)/python -m pytest -m benchmark -p no:xdist tests/benchmarks
+
+bench-planner: $(STAMP)  ## time and memory of the search: a table and a plot
+	$(BIN)/python -m tests.benchmarks.planner_growth --output results/bench-planner
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

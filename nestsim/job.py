@@ -1,7 +1,7 @@
 """The main job: plan, replay the best plans, judge, and choose."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.model_flops import model_flops_per_sequence
 from estimators.tracing import trace_model
@@ -10,8 +10,11 @@ from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
 from nestsim.simulator.work import Replay
 from nestsim.verdict import Verdict, judge
+from planner.explain import Explanation, explain
 from planner.objective import PricedPlan
+from planner.remedies import shortfall_and_remedy
 from planner.search import SearchResult, search
+from planner.wanted import Wanted
 from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.network import Network
@@ -125,6 +128,17 @@ class PlanResult:
     """Why nothing fits, in one sentence; empty if something does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainResult:
+    """What became of a configuration that a user named."""
+
+    scenario_name: str
+    network: Network
+    layer_names: tuple[str, ...]
+    device_name: str
+    explanation: Explanation
+
+
 def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
     """Search the k best plans of a scenario, without replaying them.
 
@@ -148,6 +162,27 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
         lower_bound=found.lower_bound,
         search_statistics=found.statistics,
         shortfall=found.shortfall,
+    )
+
+
+def explain_job(
+    scenario: Scenario, wanted: Wanted, *, progress: Progress | None = None
+) -> ExplainResult:
+    """Price what a user names beside the best plan of a scenario.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    network, workload = _built(scenario, progress)
+    found = explain(network, workload, scenario.search, wanted, progress=progress)
+    return ExplainResult(
+        scenario_name=scenario.name,
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_name=workload.accelerator.name,
+        explanation=found,
     )
 
 
@@ -188,9 +223,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     )
 
 
-def _search(
-    scenario: Scenario, progress: Progress | None
-) -> tuple[Network, Workload, SearchResult]:
+def _built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workload]:
     if progress is not None:
         progress("network: build", None)
     network = build_network(scenario.network_spec)
@@ -201,8 +234,16 @@ def _search(
         training=scenario.training,
         accelerator=scenario.accelerator,
     )
+    return network, workload
+
+
+def _search(
+    scenario: Scenario, progress: Progress | None
+) -> tuple[Network, Workload, SearchResult]:
+    network, workload = _built(scenario, progress)
     found = search(network, workload, scenario.search, progress=progress)
-    return network, workload, found
+    shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+    return network, workload, replace(found, shortfall=shortfall)
 
 
 def _replayed(

@@ -37,6 +37,7 @@ from planner.relaxation import (
     GroupSizes,
     Relaxation,
     best_group_rates,
+    expert_spreads,
     relaxed_rates,
 )
 from planner.schedules import SCHEDULES
@@ -107,7 +108,7 @@ class CandidateSet:
     layers: dict[Degrees, LayerBounds]
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
     _priced: dict[object, PricedGrid] = field(default_factory=dict)
-    _relaxed: dict[GroupSizes, PlacementRates] = field(default_factory=dict)
+    _relaxed: dict[GroupSizes, tuple[PlacementRates, ...]] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -209,20 +210,23 @@ class CandidateSet:
             num_chunks=configuration.v,
         )
 
-    def relaxed(self, configuration: Configuration) -> PlacementRates:
-        """Return rates that no placement of a configuration can beat."""
+    def relaxed(self, configuration: Configuration) -> tuple[PlacementRates, ...]:
+        """Return rates one of which no placement of a configuration can beat."""
         tp, cp, ep, _, _, pp, dp = configuration
         sizes = GroupSizes(tp, cp, ep, dp, pp)
         if sizes not in self._relaxed:
             if len(self._relaxed) >= MOST_RELAXED:
                 self._relaxed.clear()
             tensor = self.tensor_rates[tp]
-            self._relaxed[sizes] = relaxed_rates(self.relaxation, tensor, sizes)
+            self._relaxed[sizes] = tuple(
+                relaxed_rates(self.relaxation, tensor, sizes, together)
+                for together in expert_spreads(self.relaxation, sizes)
+            )
         return self._relaxed[sizes]
 
     def fits(self, configuration: Configuration, memory: float) -> bool:
         """Tell whether memory leaves room for any split (necessary)."""
-        rates = self.relaxed(configuration)
+        rates = self.relaxed(configuration)[0]
         choices = choice_array(self.choices(configuration, rates))
         slots = self._slots(configuration, choices, rates, memory)
         m = self.num_microbatches(configuration)
@@ -236,8 +240,10 @@ class CandidateSet:
         if self.outer.memory[index] > self.memory:
             self.statistics["out of memory"] += 1
             return np.inf
-        rates = self.relaxed(configuration)
-        value, *_ = self._split(configuration, rates, cutoff)
+        value = cutoff
+        for rates in self.relaxed(configuration):
+            found, *_ = self._split(configuration, rates, value)
+            value = min(value, found)
         if value >= cutoff:
             # Without a cutoff only memory can stop a split.
             no_split = np.isinf(cutoff) or not self.fits(configuration, self.memory)

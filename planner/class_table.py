@@ -183,7 +183,7 @@ def choices_of(
     if num_replicas == 1:
         stages = stages[:1]
     kinds = [kind for kind in RECOMPUTE_MODES if kind in recompute]
-    if num_chunks > 1 and len(kinds) > 1:
+    if num_chunks > 1:
         kinds = [kind for kind in kinds if kind != "stage"]
     return tuple(
         Choice(kind, stage, option)

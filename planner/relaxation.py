@@ -59,7 +59,9 @@ class Relaxation(NamedTuple):
             has_racks,
         )
 
-    def pass_inverse(self, tp: int, num_replicas: FloatArray) -> FloatArray:
+    def pass_inverse(
+        self, tp: int, num_replicas: FloatArray, groups: int = 1
+    ) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
         Over ``n`` replicas of ``tp`` lanes of which a node holds at most ``k``; twice
@@ -68,19 +70,34 @@ class Relaxation(NamedTuple):
         out of each node, and the ring of every lane shares the node's ways out; a
         hierarchical algorithm with ``j <= k`` members in a node sends ``(j - 1) / j``
         inside first, then each node's lanes ``1 - j / n`` outside, which is least for
-        ``j = 1`` or ``j = k``. Tensor groups that straddle nodes get the port's bound.
+        ``j = 1`` or ``j = k``. Where ``groups`` groups have members in a node, they
+        share its places and its ways out. Tensor groups that straddle nodes get the
+        port's bound.
         """
         n = np.asarray(num_replicas, dtype=np.float64)
         port = (n - 1.0) / n * self.hop[1]
         if self.block_size % tp and tp % self.block_size:
             return np.asarray(port)
         lanes = min(tp, self.block_size)
-        k = max(self.block_size // tp, 1)
-        alone = max(lanes * self.exit_inverse, self.exit_link_inverse)
+        room = max(self.block_size // tp, 1)
+        k = max(room // groups, 1)
+        out = lanes * groups * self.exit_inverse
+        alone = max(out, self.exit_link_inverse)
         inside = (1.0 - 1.0 / k) * self.hop[1]
-        levels = inside + (1.0 - k / n) * lanes * self.exit_inverse
+        levels = inside + (1.0 - room / (groups * n)) * out
         spanning = np.maximum(port, np.minimum((n - 1.0) / n * alone, levels))
         return np.asarray(np.where(n * tp > self.block_size, spanning, port))
+
+    def exchange_inverse(self, tp: int, ep: int, together: int) -> float:
+        """Return seconds per byte held that an all-to-all over ``ep`` ranks takes.
+
+        At least, if ``together`` of them stand in one node of a tree: each sends the
+        share of the others out of it.
+        """
+        inside = (ep - 1) / ep * float(self.hop[1])
+        lanes = min(tp, self.block_size)
+        leaving = max(together * lanes * self.exit_inverse, self.exit_link_inverse)
+        return max(inside, (ep - together) / ep * leaving)
 
 
 def best_group_rates(network: Network, size: int) -> Mapping[str, FloatArray]:
@@ -111,10 +128,29 @@ class GroupSizes(NamedTuple):
     pp: int
 
 
+def expert_spreads(relaxation: Relaxation, sizes: GroupSizes) -> tuple[int, ...]:
+    """Return how many expert-parallel ranks a node may hold: the cases to bound.
+
+    Few make the all-to-all leave the node, many leave little room for replicas of the
+    same expert, whose gradients then leave it.
+    """
+    room = max(relaxation.block_size // sizes.tp, 1)
+    if sizes.ep == 1 or relaxation.exit_inverse == 0.0:
+        return (1,)
+    return tuple(range(1, min(sizes.ep, room) + 1))
+
+
 def relaxed_rates(
-    relaxation: Relaxation, tensor: Mapping[str, FloatArray], sizes: GroupSizes
+    relaxation: Relaxation,
+    tensor: Mapping[str, FloatArray],
+    sizes: GroupSizes,
+    together: int = 1,
 ) -> PlacementRates:
-    """Return rates elementwise at most those of any placement of these sizes."""
+    """Return rates elementwise at most those of any placement of these sizes.
+
+    ``together`` is one of `expert_spreads`: the least over all of them bounds every
+    placement.
+    """
     tp, cp, ep, dp, pp = sizes
     hop, n = relaxation.hop, dp * cp
     whole = float(relaxation.pass_inverse(tp, np.array(n)))
@@ -122,13 +158,17 @@ def relaxed_rates(
     if ep == 1 and n > 2:
         shardings += _hybrid_shardings(relaxation, sizes)
     members = n // ep
+    exchange = relaxation.exchange_inverse(tp, ep, together)
+    expert = (hop[0] * (ep > 1), exchange * (ep > 1))
     boundary = np.broadcast_to(hop * (pp > 1), (pp, 1, 2))
     return PlacementRates(
         tensor={name: np.repeat(rate, pp, axis=0) for name, rate in tensor.items()},
         context=np.broadcast_to(hop * (cp > 1), (pp, 2)),
-        expert=np.broadcast_to(hop * ((ep > 1), (ep - 1) / ep), (pp, 2)),
+        expert=np.broadcast_to(expert, (pp, 2)),
         data=_passes(pp, whole),
-        expert_data=_passes(pp, float(relaxation.pass_inverse(tp, np.array(members)))),
+        expert_data=_passes(
+            pp, float(relaxation.pass_inverse(tp, np.array(members), together))
+        ),
         shardings=tuple(shardings),
         activation=boundary,
         gradient=boundary,

@@ -129,6 +129,9 @@ def _divisors(number: int) -> list[int]:
 
 def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
     sizes = spec.virtual_pipeline_model_parallel_sizes or _divisors(max(num_blocks, 1))
+    if set(spec.recompute) == {"stage"}:
+        # A stage is run again from its input as a whole: it has one chunk.
+        sizes = [v for v in sizes if v == 1]
     return [v for v in sorted(sizes) if v == 1 or (num_blocks and num_blocks % v == 0)]
 
 

@@ -35,8 +35,23 @@ NestScore = Annotated[
 ]
 
 
+Explain = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="KEY=VALUE,..",
+        help="Price the configuration with these values beside the best plan, and say "
+        "why it lost or does not fit. Keys: tp, pp, dp, cp, ep, b (micro-batch), v "
+        "(virtual stages), recompute (none, selective, full, stage), zero (0 to 3); "
+        "what is not named is searched.",
+        show_default=False,
+    ),
+]
+
+
 def plan(
     scenario: OptionalScenarioFile = None,
+    explain: Explain = None,
     nest_instance: NestInstanceFile = None,
     score: NestScore = False,
     as_json: Json = False,
@@ -45,11 +60,13 @@ def plan(
     """Print the k best plans of a scenario, without replaying them.
 
     What is printed is what the planner believes; `nestsim run` finds out whether it
-    is true. Exit status 1 if no plan fits.
+    is true. Exit status 1 if no plan fits, 0 for whatever --explain has explained.
 
-    Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml`
+    Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml --explain tp=4,pp=2`
     """
     _check_what(scenario, nest_instance, score=score)
+    if explain is not None:
+        raise typer.Exit(_explain(scenario, explain, as_json=as_json, quiet=quiet))
     if nest_instance is not None:
         from nestsim.cli.nest_instance import plan_instance
 
@@ -78,6 +95,39 @@ def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) ->
             where="--score",
             expected="--nest-instance FILE",
         )
+
+
+def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) -> int:
+    """Explain a configuration of a scenario and return the exit status."""
+    from nestsim.cli.errors import naming
+    from nestsim.cli.output import progress_bar, result_console
+    from nestsim.scenario import load_scenario
+    from topologies.errors import InputError
+
+    if scenario is None:
+        raise InputError(
+            "needs a scenario to search", where="--explain", expected="a scenario file"
+        )
+    loaded = load_scenario(scenario)
+    from nestsim.job import explain_job
+    from planner.wanted import Wanted
+
+    try:
+        wanted = Wanted.parse(text)
+    except InputError as error:
+        raise error.at("--explain") from None
+    with naming(scenario), progress_bar(quiet=quiet) as progress:
+        result = explain_job(loaded, wanted, progress=progress)
+    if as_json:
+        from nestsim.report.explain import explain_json
+        from nestsim.report.json import dump_json
+
+        typer.echo(dump_json(explain_json(result)), nl=False)
+    else:
+        from nestsim.report.explain import print_explanation
+
+        print_explanation(result, result_console())
+    return 0
 
 
 def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:

@@ -13,7 +13,10 @@ from nestsim.cli.app import app
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO..."],
-    "plan": ["--json", "--nest-instance", "--quiet", "--score", "-q", "SCENARIO"],
+    "plan": [
+        *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
+        "SCENARIO",
+    ],
     "topology": ["--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],

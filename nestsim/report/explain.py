@@ -1,0 +1,247 @@
+"""Why not this configuration: text for people, JSON for programs."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.report.tables import add_row, new_table
+from nestsim.report.wording import (
+    layer_span,
+    parallel_sentence,
+    plan_label,
+    plural,
+    recompute_label,
+    schedule_label,
+    signed_duration,
+    without_rounding,
+    zero_label,
+)
+from planner.objective import PricedPlan
+from planner.shortfall import fullest_stage
+from topologies.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from nestsim.job import ExplainResult
+    from planner.plan import Plan
+
+_HEADLINES: Mapping[str, tuple[str, str]] = {
+    "outside": ("OUTSIDE THE SPACE", "bold red"),
+    "does not fit": ("DOES NOT FIT", "bold red"),
+    "winner": ("THE WINNER", "bold green"),
+    "equal": ("AS FAST AS THE WINNER", "bold green"),
+    "slower": ("SLOWER", "bold yellow"),
+    "faster": ("FASTER THAN THE WINNER", "bold green"),
+    "fits": ("FITS", "bold green"),
+}
+"""Verdict -> headline and style; the words say the same without colour."""
+
+
+def print_explanation(result: "ExplainResult", console: Console) -> None:
+    """Print the verdict in words, then the named plan term by term by the winner."""
+    found = result.explanation
+    words, style = _HEADLINES[found.verdict]
+    console.print(
+        Text.assemble(Text(words, style=style), f"  {found.wanted}"), highlight=False
+    )
+    subject = f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}"
+    console.print(Text(subject), highlight=False)
+    for sentence in explanation_sentences(result):
+        console.print(Text(sentence), highlight=False)
+    plans = _plans(result)
+    if not plans:
+        return
+    _section(console, "Plans", _plans_table(result, plans))
+    if found.priced is None:
+        return
+    _section(console, "Iteration time, by cause", _terms_table(result, plans))
+    _section(console, "Memory of the fullest stage", _memory_table(result, plans))
+
+
+def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:
+    """Say why the named values lost or do not fit, a sentence for each reason."""
+    found = result.explanation
+    sentences = [_SENTENCES[found.verdict](result)]
+    if found.verdict == "does not fit" and found.winner is not None:
+        sentences.append(f"With enough memory: {_compared(result)}")
+    if found.excluded:
+        clauses = "; ".join(found.excluded)
+        sentences.append(f"The scenario does not search {found.wanted}: {clauses}.")
+    if found.winner is None:
+        sentences.append(f"Nothing in the scenario's space fits. {found.shortfall}")
+    return tuple(sentences)
+
+
+def explain_json(result: "ExplainResult") -> dict[str, Any]:
+    """Return the explanation for programs."""
+    found = result.explanation
+    both = found.priced is not None and found.winner is not None
+    term, seconds = found.largest_difference() if both else (None, None)
+    return {
+        "scenario": result.scenario_name,
+        "named": dict(found.wanted.values),
+        "verdict": found.verdict,
+        "reason": " ".join(explanation_sentences(result)),
+        "rule": found.rule or None,
+        "not_searched": list(found.excluded),
+        "time_ratio": found.ratio if both else None,
+        "difference_s": dict(found.differences()) if both else None,
+        "largest_difference": {"term": term, "seconds": seconds} if both else None,
+        "available_memory_bytes": found.memory,
+        "missing_memory_bytes": (
+            max(found.missing_memory, 0.0) if found.priced is not None else None
+        ),
+        "lower_bound_s": found.lower_bound,
+        "named_plan": _plan_json(found.priced),
+        "winner": _plan_json(found.winner),
+    }
+
+
+def _plan_json(priced: PricedPlan | None) -> dict[str, Any] | None:
+    if priced is None:
+        return None
+    index = fullest_stage(priced)
+    cost = priced.stages[index]
+    return {
+        "plan": priced.plan.to_json(),
+        "iteration_time_s": priced.iteration_time,
+        "terms_s": dict(priced.terms),
+        "fullest_stage": index,
+        "peak_memory_bytes": cost.peak_memory,
+        "memory_bytes": dict(cost.memory),
+    }
+
+
+def _outside(result: "ExplainResult") -> str:
+    rule = result.explanation.rule
+    return f"No such configuration: {rule}."
+
+
+def _lacking(result: "ExplainResult") -> str:
+    found = result.explanation
+    priced = found.priced
+    assert priced is not None
+    index = fullest_stage(priced)
+    stage, cost = priced.plan.stages[index], priced.stages[index]
+    name, size = max(cost.memory.items(), key=lambda part: part[1])
+    saving = f"{recompute_label(stage.recompute)}, {zero_label(stage.zero_stage)}"
+    return (
+        f"Stage {index + 1} of {len(priced.stages)} "
+        f"({layer_span(result.layer_names, stage)}) needs "
+        f"{format_size(cost.peak_memory)} even with {saving}, and {result.device_name} "
+        f"has {format_size(found.memory)} to give: {format_size(found.missing_memory)} "
+        f"too little. Most of it is {name}, {format_size(size)}."
+    )
+
+
+def _compared(result: "ExplainResult") -> str:
+    found = result.explanation
+    priced, winner = found.priced, found.winner
+    assert priced is not None
+    assert winner is not None
+    seconds = priced.iteration_time - winner.iteration_time
+    term, most = found.largest_difference()
+    longer = "longer" if seconds > 0 else "shorter"
+    return (
+        f"it takes {format_duration(abs(seconds))} {longer} than the winner (x "
+        f"{found.ratio:.3f}); the largest term of the difference is {term}, "
+        f"{signed_duration(most)}."
+    )
+
+
+def _slower(result: "ExplainResult") -> str:
+    sentence = _compared(result)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _faster(result: "ExplainResult") -> str:
+    why = (
+        ""
+        if result.explanation.excluded
+        else " The scenario's search was stopped before it got there."
+    )
+    return f"{_slower(result)}{why}"
+
+
+_SENTENCES: "Mapping[str, Callable[[ExplainResult], str]]" = {
+    "outside": _outside,
+    "does not fit": _lacking,
+    "winner": lambda _: "It is the best plan of the scenario's space.",
+    "equal": lambda _: "Another plan takes as long, and comes first.",
+    "slower": _slower,
+    "faster": _faster,
+    "fits": lambda _: "It fits, and nothing that the scenario searches does.",
+}
+
+
+def _plans(result: "ExplainResult") -> dict[str, PricedPlan]:
+    """Return the plans that there are, by the heading of their column."""
+    found = result.explanation
+    plans = {"Named": found.priced, "Winner": found.winner}
+    if found.verdict == "winner":
+        plans = {"Winner": found.winner}
+    return {name: plan for name, plan in plans.items() if plan is not None}
+
+
+def _section(console: Console, title: str, body: RenderableType) -> None:
+    console.print()
+    console.print(Text(title, style="bold underline"), highlight=False)
+    console.print(body, highlight=False)
+
+
+def _plans_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Table:
+    table = new_table("", *plans)
+    rows: dict[str, Callable[[Plan], str]] = {
+        "plan": plan_label,
+        "parallelism": lambda plan: parallel_sentence(plan, result.network.num_devices),
+        "microbatches": lambda plan: str(plan.num_microbatches),
+        "schedule": schedule_label,
+        "placement": lambda plan: plan.placement,
+        "gradients": lambda plan: plan.gradient_algorithm,
+    }
+    for name, write in rows.items():
+        add_row(table, name, *(write(priced.plan) for priced in plans.values()))
+    return table
+
+
+def _terms_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Table:
+    numbers = (*plans, *(("Difference",) if len(plans) > 1 else ()))
+    table = new_table("Cause", *numbers, numbers=numbers)
+    shown = list(plans.values())
+    for term in shown[0].terms:
+        if any(priced.terms[term] for priced in shown):
+            _add_times(table, term, [priced.terms[term] for priced in shown], shown)
+    table.add_section()
+    _add_times(table, "total", [priced.iteration_time for priced in shown], shown)
+    if len(shown) > 1:
+        add_row(table, "ratio", f"x {result.explanation.ratio:.3f}", "x 1.000")
+    return table
+
+
+def _add_times(
+    table: Table, name: str, times: list[float], shown: list[PricedPlan]
+) -> None:
+    """Add a row of times, and of two plans the difference."""
+    cells = [format_duration(time) for time in times]
+    if len(times) > 1:
+        whole = shown[1].iteration_time
+        cells.append(signed_duration(without_rounding(times[0] - times[1], whole)))
+    add_row(table, name, *cells)
+
+
+def _memory_table(result: "ExplainResult", plans: Mapping[str, PricedPlan]) -> Table:
+    table = new_table("Part", *plans, numbers=tuple(plans))
+    stages = {name: fullest_stage(priced) for name, priced in plans.items()}
+    places = [f"{stages[name] + 1} of {len(plans[name].stages)}" for name in plans]
+    add_row(table, "stage", *places)
+    costs = [plans[name].stages[stages[name]] for name in plans]
+    for part in costs[0].memory:
+        if any(cost.memory[part] for cost in costs):
+            add_row(table, part, *(format_size(cost.memory[part]) for cost in costs))
+    table.add_section()
+    add_row(table, "total", *(format_size(cost.peak_memory) for cost in costs))
+    available = format_size(result.explanation.memory)
+    add_row(table, "to give", *(available for _ in costs))
+    return table

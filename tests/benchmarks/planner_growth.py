@@ -1,0 +1,250 @@
+"""Measure the search: the planner's named figures, and how time and memory grow.
+
+    python -m tests.benchmarks.planner_growth --output results/bench-planner
+
+Each run is a process of its own, since peak memory is that of a process, and nothing
+that one search keeps can speed up the next. It imports everything, searches a small
+job of the same kind so that all kernels are compiled and loaded, and only then takes
+the time of one search. Tracing the model and building the network are not timed
+either. Seconds are medians of the runs, megabytes (1e6 bytes) their largest peak,
+imports and kernels included. Searches of more than 20 s run once. One that meets its
+time limit says so in the last column; its gap is what it has not proven.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.planner_cases import FIGURES, Case, all_cases, warm_up
+
+ROOT = Path(__file__).parents[2]
+GRACE = 90.0
+"""A process may outlive its search's limit by this much [s]: imports, compilation,
+one step of the search."""
+
+LONG = 20.0
+"""A search that takes longer is not repeated [s]."""
+
+COLUMNS = {
+    "case": "case",
+    "layers": "layers",
+    "devices": "devices",
+    "levels": "levels",
+    "configurations": "configurations",
+    "placed": "placed",
+    "seconds": "seconds",
+    "cpu_seconds": "CPU s",
+    "runs": "runs",
+    "peak_mb": "peak MB",
+    "idle_mb": "MB before",
+    "gap": "gap %",
+    "iteration_time": "best [s]",
+    "plan": "best plan",
+    "note": "note",
+}
+
+
+def main() -> None:
+    """Measure one run in this process, or every case in others."""
+    arguments = _arguments()
+    if arguments.measure:
+        case = all_cases()[arguments.measure]
+        search_warm_up(case)
+        if not arguments.compile:
+            sys.stdout.write(json.dumps(measure(case, arguments.figure_limit)))
+        return
+    limits = {FIGURES: arguments.figure_limit}
+    chosen = [case for name, case in all_cases().items() if arguments.only in name]
+    if not chosen:
+        sys.exit(f"no case has {arguments.only!r} in its name")
+    # Compiled in processes that are not measured: compiling takes memory as well.
+    for case in {case.model.family: case for case in chosen}.values():
+        subprocess.run([*_command(case), "--compile"], cwd=ROOT, check=True)
+    rows = []
+    for case in chosen:
+        limit = limits.get(case.group, arguments.growth_limit)
+        rows.append(row(case, limit, arguments.repeats))
+        _tell(f"{case.name}: {rows[-1]['seconds']:.2f} s {rows[-1]['note']}")
+    _write(rows, arguments.output)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="planner_growth", description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("results/bench-planner"))
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--figure-limit", type=float, default=120.0, metavar="SECONDS")
+    parser.add_argument("--growth-limit", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--measure", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def search_warm_up(case: Case) -> None:
+    """Load every kernel, compiled if need be, and trace the model."""
+    from planner.search import search
+
+    search(*warm_up(case).problem(None))
+
+
+def measure(case: Case, time_limit: float) -> dict[str, Any]:
+    """Search once in this process, everything warm."""
+    from nestsim.report.wording import plan_label
+    from planner.search import search
+
+    network, workload, spec = case.problem(time_limit)
+    idle = _peak_bytes()
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = search(network, workload, spec)
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    peak = _peak_bytes()
+    best = result.plans[0] if result.plans else None
+    iteration_time = best.iteration_time if best else math.nan
+    gap = 1 - result.lower_bound / iteration_time
+    left = result.statistics.get("left when time ran out", 0)
+    return {
+        "configurations": result.statistics["configurations"],
+        "placed": result.statistics.get("placed", 0),
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "peak_mb": peak / 1e6,
+        "idle_mb": idle / 1e6,
+        "gap": 100 * gap,
+        "iteration_time": iteration_time,
+        "plan": plan_label(best.plan) if best else "",
+        "left": left,
+        "stopped": left > 0 or gap > 0,
+    }
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that this process has held [byte].
+
+    On Linux ``ru_maxrss`` counts the parent's memory too, if that was larger when it
+    started this process (``exec`` keeps the maximum); ``VmHWM`` does not.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return 1024 * int(fields["VmHWM"].split()[0])
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def row(case: Case, time_limit: float, repeats: int) -> dict[str, Any]:
+    """Measure a case in fresh processes, and sum up what they say."""
+    facts = {
+        "case": case.name,
+        "group": case.group,
+        "layers": case.model.num_layers,
+        "devices": case.network.num_devices,
+        "levels": case.levels,
+        "note": "",
+    }
+    runs: list[dict[str, Any]] = []
+    while len(runs) < repeats and not (runs and runs[-1]["seconds"] > LONG):
+        run = _run(case, time_limit)
+        if isinstance(run, str):
+            return {**facts, "seconds": math.nan, "runs": len(runs), "note": run}
+        runs.append(run)
+    last = max(runs, key=lambda run: bool(run["stopped"]))
+    if last["stopped"]:
+        facts["note"] = f"stopped at {time_limit:g} s, {last['left']:,} left"
+    medians = {
+        key: statistics.median(run[key] for run in runs)
+        for key in ("seconds", "cpu_seconds")
+    }
+    peaks = {key: max(run[key] for run in runs) for key in ("peak_mb", "idle_mb")}
+    return {**last, **facts, **medians, **peaks, "runs": len(runs)}
+
+
+def _run(case: Case, time_limit: float) -> dict[str, Any] | str:
+    """Measure once in a process of its own; a word on why where there is no result."""
+    command = [*_command(case), "--figure-limit", str(time_limit)]
+    longest = 2 * time_limit + GRACE
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, timeout=longest, stdout=subprocess.PIPE, check=True
+        )
+    except subprocess.TimeoutExpired:
+        return f"killed after {longest:g} s"
+    except subprocess.CalledProcessError as error:
+        return f"died with status {error.returncode}"
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def _command(case: Case) -> list[str]:
+    module = "tests.benchmarks.planner_growth"
+    return [sys.executable, "-m", module, "--measure", case.name]
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _write(rows: list[dict[str, Any]], output: Path) -> None:
+    """Write the table to a file and to standard output, and draw the growth."""
+    import pandas as pd
+
+    from tests.benchmarks.planner_plot import draw
+
+    output.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(rows).reindex(columns=["group", *COLUMNS, "stopped"])
+    table.to_csv(output / "planner.csv", index=False)
+    text = markdown(rows)
+    (output / "planner.md").write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+    growth = table[table["group"] != FIGURES]
+    if not growth["seconds"].dropna().empty:
+        draw(growth, output / "planner_growth.png")
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as a Markdown table, aligned for plain text too."""
+    cells = [list(COLUMNS.values())]
+    cells += [[_cell(key, row.get(key)) for key in COLUMNS] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    words = {"case", "plan", "note"}
+    left = [key in words for key in COLUMNS]
+    rule = [
+        "-" * width if to_left else "-" * (width - 1) + ":"
+        for width, to_left in zip(widths, left, strict=True)
+    ]
+    lines = [
+        [
+            cell.ljust(width) if to_left else cell.rjust(width)
+            for cell, width, to_left in zip(line, widths, left, strict=True)
+        ]
+        for line in [cells[0], rule, *cells[1:]]
+    ]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _cell(key: str, value: Any) -> str:
+    formats = {
+        "seconds": ".3f",
+        "cpu_seconds": ".3f",
+        "peak_mb": ",.0f",
+        "idle_mb": ",.0f",
+        "gap": ".2f",
+        "iteration_time": ".4f",
+    }
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, str):
+        return value
+    return format(value, formats.get(key, ","))
+
+
+if __name__ == "__main__":
+    main()
