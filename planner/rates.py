@@ -232,7 +232,7 @@ def group_rates(
     """
     if groups.shape[2] == 1:
         return free_rates(groups.shape[0])
-    return rates_by_algorithm(network, groups, (algorithm,))[algorithm]
+    return _alike(rates_by_algorithm(network, groups, (algorithm,))[algorithm])
 
 
 def free_rates(num_stages: int) -> dict[str, FloatArray]:
@@ -243,7 +243,17 @@ def free_rates(num_stages: int) -> dict[str, FloatArray]:
 def _by_algorithm(network: Network, groups: IntArray) -> Mapping[str, Rates]:
     if groups.shape[2] == 1:
         return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
-    return rates_by_algorithm(network, groups)
+    priced = rates_by_algorithm(network, groups)
+    return {algorithm: _alike(rates) for algorithm, rates in priced.items()}
+
+
+def _alike(rates: Rates) -> Rates:
+    """Price all-gather and reduce-scatter, which mirror each other, at the dearer.
+
+    They differ only where stages have unlike phases, which then meet in another order.
+    """
+    one = np.maximum(rates["all_gather"], rates["reduce_scatter"])
+    return {**rates, "all_gather": one, "reduce_scatter": one}
 
 
 def _cheapest(priced: Mapping[str, Rates], choice: AlgorithmChoice) -> str:

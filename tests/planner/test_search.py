@@ -374,7 +374,7 @@ def test_renaming_levels_changes_nothing(network, workload):
 
 @pytest.mark.slow
 @given(networks(max_devices=12), workloads(max_blocks=4), specs(wide=False))
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=300)
 @pytest.mark.timeout(3600)
 def test_larger_instances_equal_exhaustive_search(network, workload, spec):
     check_against_enumeration(network, workload, spec)
@@ -382,7 +382,7 @@ def test_larger_instances_equal_exhaustive_search(network, workload, spec):
 
 @pytest.mark.slow
 @given(networks(max_devices=12), workloads(wide=True), specs(wide=True))
-@settings(relaxed, max_examples=30)
+@settings(relaxed, max_examples=300)
 @pytest.mark.timeout(3600)
 def test_larger_split_by_context_and_experts_equal_exhaustive_search(
     network, workload, spec
