@@ -15,7 +15,6 @@ from estimators.models.library import load_model
 from estimators.parallelism import ParallelismConfig
 from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
-from planner.placements import Placement
 from planner.plan import Plan, Stage
 from planner.pricing import price_plan
 from planner.workload import Workload
@@ -27,11 +26,12 @@ pytestmark = pytest.mark.slow
 
 ROWS = {
     # layers, hidden, heads, tp, pp, devices, global batch, micro-batch, TFLOP/s
-    "1.7B": (24, 2304, 24, 1, 1, 32, 512, 16, 137),
-    "3.6B": (30, 3072, 32, 2, 1, 64, 512, 16, 138),
-    "7.5B": (36, 4096, 32, 4, 1, 128, 512, 16, 142),
-    "18B": (40, 6144, 48, 8, 1, 256, 1024, 8, 135),
-    "39B": (48, 8192, 64, 8, 2, 512, 1536, 4, 138),
+    # published, and as predicted now (the README's table)
+    "1.7B": (24, 2304, 24, 1, 1, 32, 512, 16, 137, 146.7),
+    "3.6B": (30, 3072, 32, 2, 1, 64, 512, 16, 138, 144.6),
+    "7.5B": (36, 4096, 32, 4, 1, 128, 512, 16, 142, 142.4),
+    "18B": (40, 6144, 48, 8, 1, 256, 1024, 8, 135, 137.2),
+    "39B": (48, 8192, 64, 8, 2, 512, 1536, 4, 138, 140.1),
 }
 
 VOCABULARY = 51200
@@ -96,7 +96,6 @@ def megatron_plan(tp, pp, row, num_layers):
     blocks, num_devices, batch, micro = row[0], *row[5:8]
     dp = num_devices // (tp * pp)
     order = np.arange(num_devices).reshape(pp, dp, tp)
-    placement = Placement(name=f"tp{tp} dp{dp} pp{pp}", devices=order)
     bounds = [0, *(1 + blocks * s // pp for s in range(1, pp)), num_layers]
     return Plan(
         parallel=ParallelismConfig(
@@ -108,13 +107,13 @@ def megatron_plan(tp, pp, row, num_layers):
         micro_batch_size=micro,
         num_microbatches=batch // (dp * micro),
         schedule="1f1b",
-        placement=placement.name,
+        placement=f"tp{tp} dp{dp} pp{pp}",
         gradient_algorithm="auto",
         tensor_algorithm="auto",
         stages=tuple(
             Stage(
                 chunks=((bounds[s], bounds[s + 1] - 1),),
-                devices=tuple(tuple(row) for row in placement.devices[s].tolist()),
+                devices=tuple(tuple(row) for row in order[s].tolist()),
                 recompute="full",
                 zero_stage=0,
                 sharding_group_size=1,
@@ -126,4 +125,7 @@ def megatron_plan(tp, pp, row, num_layers):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_predicted_throughput_is_near_the_published(name):
-    assert predicted(ROWS[name]) == pytest.approx(ROWS[name][-1], rel=0.1)
+    *_, published, documented = ROWS[name]
+    found = predicted(ROWS[name])
+    assert found == pytest.approx(published, rel=0.1)
+    assert found == pytest.approx(documented, abs=0.05)
