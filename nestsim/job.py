@@ -1,6 +1,6 @@
 """The main job: plan, replay the best plans, judge, and choose."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from estimators.model_flops import model_flops_per_sequence
@@ -12,15 +12,13 @@ from nestsim.simulator.work import Replay
 from nestsim.verdict import Verdict, judge
 from planner.explain import Explanation, explain
 from planner.objective import PricedPlan
+from planner.progress import Progress
 from planner.remedies import shortfall_and_remedy
 from planner.search import SearchResult, search
 from planner.wanted import Wanted
 from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.network import Network
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and the share of it that is done, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

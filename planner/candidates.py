@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from estimators.memory import optimizer_step_bytes
+from estimators.parallelism import Sizes
 from planner.bounds import (
     LayerBounds,
     closed_form_bounds,
@@ -34,7 +35,6 @@ from planner.placements import Extents, Placement, placements
 from planner.pricing import placement_choices
 from planner.rates import PlacementRates, PricedGrid
 from planner.relaxation import (
-    GroupSizes,
     Relaxation,
     best_group_rates,
     expert_spreads,
@@ -42,7 +42,12 @@ from planner.relaxation import (
 )
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
-from planner.space import Configuration, Inner, inner_configurations
+from planner.space import (
+    Configuration,
+    Inner,
+    inner_configurations,
+    sequence_parallel,
+)
 from planner.virtual import fold_sums, fold_table
 from planner.workload import Workload
 from topologies import Network
@@ -108,7 +113,7 @@ class CandidateSet:
     layers: dict[Degrees, LayerBounds]
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
     _priced: dict[object, PricedGrid] = field(default_factory=dict)
-    _relaxed: dict[GroupSizes, tuple[PlacementRates, ...]] = field(default_factory=dict)
+    _relaxed: dict[Sizes, tuple[PlacementRates, ...]] = field(default_factory=dict)
 
     @classmethod
     def enumerate(
@@ -195,8 +200,7 @@ class CandidateSet:
     def degrees(self, configuration: Configuration) -> Degrees:
         """Return what layer tables depend on."""
         tp, cp, ep, b, *_ = configuration
-        sequence_parallel = tp > 1 and self.spec.sequence_parallel is not False
-        return Degrees(tp, cp, ep, b, sequence_parallel)
+        return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
 
     def choices(
         self, configuration: Configuration, rates: PlacementRates
@@ -213,7 +217,7 @@ class CandidateSet:
     def relaxed(self, configuration: Configuration) -> tuple[PlacementRates, ...]:
         """Return rates one of which no placement of a configuration can beat."""
         tp, cp, ep, _, _, pp, dp = configuration
-        sizes = GroupSizes(tp, cp, ep, dp, pp)
+        sizes = Sizes(tp, cp, ep, dp, pp)
         if sizes not in self._relaxed:
             if len(self._relaxed) >= MOST_RELAXED:
                 self._relaxed.clear()

@@ -64,12 +64,6 @@ class ClassTable:
     traffic_rate: IntArray
     """Column of the rates for each kind of collective, shape ``(J,)``."""
 
-    @property
-    def whole_parameters(self) -> float:
-        """Parameters of the whole chain on one device, tied ones once."""
-        whole = self.sums[:, self.classes.whole]
-        return float(whole[rows.PARAMETERS] + whole[rows.EXPERT_PARAMETERS])
-
 
 def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
     """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from planner.candidates import CandidateSet
 from planner.objective import PricedPlan
+from planner.progress import Progress
 from planner.remedies import shortfall_and_remedy
-from planner.search import Progress, search
+from planner.search import search
 from planner.search_spec import SearchSpec
 from planner.shortfall import thriftiest_plan
 from planner.wanted import Wanted, broken_rule, exclusions, nothing_left

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.collectives import RING_OPERATIONS, rates_by_algorithm
+from estimators.parallelism import Sizes
 from planner.rates import PlacementRates, Sharding, free_rates
 from topologies import Network
 
@@ -118,17 +119,7 @@ def best_group_rates(network: Network, size: int) -> Mapping[str, FloatArray]:
     }
 
 
-class GroupSizes(NamedTuple):
-    """Sizes of the groups of a configuration."""
-
-    tp: int
-    cp: int
-    ep: int
-    dp: int
-    pp: int
-
-
-def expert_spreads(relaxation: Relaxation, sizes: GroupSizes) -> tuple[int, ...]:
+def expert_spreads(relaxation: Relaxation, sizes: Sizes) -> tuple[int, ...]:
     """Return how many expert-parallel ranks a node may hold: the cases to bound.
 
     Few make the all-to-all leave the node, many leave little room for replicas of the
@@ -143,7 +134,7 @@ def expert_spreads(relaxation: Relaxation, sizes: GroupSizes) -> tuple[int, ...]
 def relaxed_rates(
     relaxation: Relaxation,
     tensor: Mapping[str, FloatArray],
-    sizes: GroupSizes,
+    sizes: Sizes,
     together: int = 1,
 ) -> PlacementRates:
     """Return rates elementwise at most those of any placement of these sizes.
@@ -178,7 +169,7 @@ def relaxed_rates(
     )
 
 
-def _hybrid_shardings(relaxation: Relaxation, sizes: GroupSizes) -> list[Sharding]:
+def _hybrid_shardings(relaxation: Relaxation, sizes: Sizes) -> list[Sharding]:
     """Return bounds of sharding inside a node, and inside larger blocks.
 
     Shards are as small as those of the whole group, and what is shared is as cheap as

@@ -1,10 +1,11 @@
 """Best-first search over configurations; in each, an exact split of every placement.
 
-A configuration is (tensor-parallel size, micro-batch size, stages, replicas). Bounds,
-each admissible, are sharpened as far as needed::
+A configuration fixes tensor-, context- and expert-parallel size, micro-batch size,
+virtual stages, stages and replicas. Bounds, each admissible, are sharpened as far as
+needed::
 
     LB1  closed form, for all configurations at once
-    MEM  longest intervals: no split fits in memory
+    MEM  parameters of the mean stage: no split fits in memory
     LB2  exact split under rates that no placement can beat, with true memory
     T    exact split under the rates of each placement
 
@@ -19,7 +20,7 @@ References
 
 import heapq
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from planner.assembly import assemble_plan
 from planner.candidates import CandidateSet, Solution
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
+from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.shortfall import memory_shortfall
 from planner.space import Configuration
@@ -37,9 +39,6 @@ from planner.workload import Workload
 from topologies import Network
 
 FloatArray = NDArray[np.float64]
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done and the share of it that is done, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

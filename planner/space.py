@@ -120,7 +120,7 @@ def _degrees(
         for cp in sorted(cps):
             for ep in sorted(eps) if tp * cp <= num_devices else ():
                 for b in sorted(batches) if tp * cp * ep <= num_devices else ():
-                    yield Degrees(tp, cp, ep, b, _sequence_parallel(spec, tp))
+                    yield Degrees(tp, cp, ep, b, sequence_parallel(spec, tp))
 
 
 def _divisors(number: int) -> list[int]:
@@ -135,7 +135,8 @@ def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
     return [v for v in sorted(sizes) if v == 1 or (num_blocks and num_blocks % v == 0)]
 
 
-def _sequence_parallel(spec: SearchSpec, tp: int) -> bool:
+def sequence_parallel(spec: SearchSpec, tp: int) -> bool:
+    """Tell whether it is on: as the scenario says, where there is anything to split."""
     return tp > 1 and spec.sequence_parallel is not False
 
 

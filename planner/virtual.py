@@ -32,23 +32,18 @@ def block_span(is_block: FloatArray) -> tuple[int, int]:
     return int(blocks[0]), int(blocks[-1]) + 1
 
 
-def can_fold(table: LayerTable, v: int) -> bool:
-    """Tell whether the blocks are contiguous and come in ``v`` equal rounds."""
-    first, last = block_span(table.is_block)
-    contiguous = bool(table.is_block[first:last].all())
-    return v == 1 or (last > first and contiguous and (last - first) % v == 0)
-
-
 def fold_table(table: LayerTable, v: int) -> LayerTable:
     """Return the table of the folded chain; the same table for ``v`` = 1.
 
     Times and parameters are sums over the rounds, sizes that only one layer has at a
     time are maxima; saved bytes are ``v`` times the largest round, so that a chunk's
-    share of them is an upper bound. Requires `can_fold`.
+    share of them is an upper bound. Requires contiguous blocks,
+    in a number that ``v`` divides.
     """
     if v == 1:
         return table
     first, last = block_span(table.is_block)
+    assert table.is_block[first:last].all(), "blocks are contiguous"
 
     def fold(values: FloatArray, combine: Callable[..., FloatArray]) -> FloatArray:
         return _fold(values, table.is_block, v, combine)

@@ -2,18 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
 import typer
 from rich.console import Console
 
+from planner.progress import Progress
+
 PIPE_WIDTH = 120
 """Columns where there is no terminal that could say."""
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being done, and the share of it that is done if known."""
 
 
 class ResultConsole(Console):

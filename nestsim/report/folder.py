@@ -21,13 +21,11 @@ from rich.console import Console
 from nestsim.report.json import dump_json, job_json, reported_candidate
 from nestsim.report.text import print_job
 from nestsim.simulator.trace import write_chrome_trace
+from planner.progress import Progress
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from nestsim.job import Candidate, JobResult
-
-Progress = Callable[[str, float | None], None]
-"""Called with what is being written and the share of the files that is."""
 
 MANIFEST = "manifest.json"
 _TEXT_WIDTH = 100
