@@ -1,41 +1,26 @@
-"""The event loop: one SimPy process per actor, channels between them, one network.
+"""The event loop in SimPy: one process per actor, channels between, one network.
 
-An actor runs its program; a channel carries one message at a time, first in, first out,
-and sending never blocks the sender. Everything that happens at one instant has the
-normal priority, and the network's rates are solved once after it, with a lower one.
-Given the rates, the outcome does not depend on the order of processing inside an
-instant (a Kahn network): nothing is granted to whoever comes first.
-
-The engine knows nothing of stages, replicas or devices: actors are programs with a
-table of channels, channels are flows with a latency and a number of senders.
+Everything that happens at one instant has the normal priority, and the network's rates
+are solved once after it, with a lower one. Given the rates, the outcome does not depend
+on the order of processing inside an instant (a Kahn network): nothing is granted to
+whoever comes first.
 """
 
 from array import array
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from simpy import Environment, Event, Timeout
 from simpy.events import EventPriority
 
 from nestsim.simulator.fluid import Fluid
-from nestsim.simulator.programs import NONE, Step
+from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Step, System
+
+FloatArray = NDArray[np.float64]
 
 _SETTLE = EventPriority(2)
 """After SimPy's urgent (0) and normal (1) events of the same instant."""
-
-
-class ChannelSpec(NamedTuple):
-    """What a channel carries."""
-
-    flow: int
-    """Number of its flow in the network; -1 if its messages need no time on a link:
-    they are empty, or stay on one device."""
-
-    latency: float
-    """Between leaving and arriving, a multiple of the tick [s]."""
-
-    num_sources: int
-    """Actors that post before a message is complete."""
 
 
 class Channel:
@@ -54,9 +39,12 @@ class Channel:
         "waiting",
     )
 
-    def __init__(self, spec: ChannelSpec) -> None:
-        self.flow, self.latency, self.num_sources = spec
-        self.missing = spec.num_sources
+    def __init__(self, flow: int, latency: float, num_sources: int) -> None:
+        self.flow = flow
+        """Number of its flow in the network; `NONE` if its messages need no link."""
+        self.latency = latency
+        self.num_sources = num_sources
+        self.missing = num_sources
         """Posts until the next message is complete."""
         self.busy = False
         self.arrived = 0
@@ -76,14 +64,16 @@ class Actor:
 
     __slots__ = ("channels", "ends", "starts", "steps")
 
-    def __init__(self, steps: Sequence[Step], channels: Sequence[int]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], channels: Sequence[Channel | None]
+    ) -> None:
         self.steps = steps
         self.channels = channels
-        """Channel in each slot of the steps, `NONE` where there is none."""
+        """The channel in each slot of the steps."""
         self.starts = array("d")
-        """Start of each recorded step [s]."""
+        """When each span began [s]."""
         self.ends = array("d")
-        """End of each recorded step [s]."""
+        """When each span ended [s]."""
 
 
 class _Settlement(Event):
@@ -97,33 +87,42 @@ class _Settlement(Event):
         self.env.schedule(self, priority=_SETTLE)
 
 
-class Engine:
-    """Runs actors over channels until all are done.
+def simulate(system: System) -> Run:
+    """Run all actors to their ends.
 
-    Parameters
-    ----------
-    actors
-        In any order: the result is the same.
-    channels
-        Numbered as in the actors' tables.
-    fluid
-        The network that the channels' flows share.
+    The same system gives bitwise the same run, whatever the order of its actors.
     """
+    engine = Engine(system)
+    return engine.result(engine.run())
 
-    def __init__(
-        self, actors: Sequence[Actor], channels: Sequence[ChannelSpec], fluid: Fluid
-    ) -> None:
+
+class Engine:
+    """Runs actors over channels until all are done."""
+
+    def __init__(self, system: System) -> None:
         self.environment = Environment()
-        self.channels = [Channel(spec) for spec in channels]
+        wired = system.wired.tolist()
+        self.channels = [
+            Channel(number if wired[number] else NONE, latency, sources)
+            for number, (latency, sources) in enumerate(
+                zip(system.latency.tolist(), system.num_sources.tolist(), strict=True)
+            )
+        ]
+        self.actors = [
+            Actor(
+                system.programs[program],
+                [None if c == NONE else self.channels[c] for c in slots],
+            )
+            for program, slots in zip(
+                system.program.tolist(), system.slots.tolist(), strict=True
+            )
+        ]
         self.num_events = 0
-        self._fluid = fluid
-        self._by_flow = {
-            channel.flow: channel for channel in self.channels if channel.flow != NONE
-        }
+        self._fluid = Fluid(system)
         self._settling = False
         self._next_end = -1.0
-        self._working = len(actors)
-        for actor in actors:
+        self._working = len(self.actors)
+        for actor in self.actors:
             self.environment.process(self._run(actor))
 
     def run(self) -> float:
@@ -138,10 +137,24 @@ class Engine:
             self.num_events += 1
         return float(self.environment.now)
 
+    def result(self, end: float) -> Run:
+        """Collect the logs of a run that has ended."""
+        return Run(
+            end=end,
+            span_starts=tuple(_logged(actor.starts) for actor in self.actors),
+            span_ends=tuple(_logged(actor.ends) for actor in self.actors),
+            posts=tuple(_logged(channel.posts) for channel in self.channels),
+            departures=tuple(_logged(channel.starts) for channel in self.channels),
+            arrivals=tuple(_logged(channel.arrivals) for channel in self.channels),
+            bins=self._fluid.bins,
+            bin_width=self._fluid.bin_width,
+            num_events=self.num_events,
+        )
+
     def _run(self, actor: Actor) -> Generator[Event, object, None]:
         environment = self.environment
-        slots = [None if c == NONE else self.channels[c] for c in actor.channels]
-        for duration, source, need, target, recorded in actor.steps:
+        slots = actor.channels
+        for duration, source, need, target, span in actor.steps:
             if source != NONE:
                 channel = slots[source]
                 assert channel is not None
@@ -149,11 +162,11 @@ class Engine:
                     wake = Event(environment)
                     channel.waiting.append((need, wake))
                     yield wake
-            if recorded:
+            if span & OPENS:
                 actor.starts.append(environment.now)
             if duration > 0.0:
                 yield Timeout(environment, duration)
-            if recorded:
+            if span & CLOSES:
                 actor.ends.append(environment.now)
             if target != NONE:
                 channel = slots[target]
@@ -228,9 +241,13 @@ class Engine:
         # This moment is over: if the next end comes at once, it needs its own timer.
         self._next_end = -1.0
         for flow in self._fluid.harvest(self.environment.now):
-            channel = self._by_flow[flow]
+            channel = self.channels[flow]
             channel.busy = False
             self._leave(channel)
             if len(channel.starts) < len(channel.posts):
                 self._start(channel)
         self._touch()
+
+
+def _logged(log: Sequence[float]) -> FloatArray:
+    return np.array(log, dtype=np.float64)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.fluid import Incidence
 from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.system import Incidence
 from nestsim.simulator.work import TRANSFER_KINDS, PipelineWork, RingPhase
 from topologies.network import Links, Network, Routes
 

@@ -5,12 +5,11 @@ is arithmetic on arrays. Flows and links are plain numbers here, with weights: a
 of flows with a multiplicity is just a flow of that weight.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import fluid as kernels
+from nestsim.simulator.system import Incidence, System
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -26,59 +25,16 @@ _FIRST_BIN_WIDTH = 2.0**-30
 """About a nanosecond; a power of two, so that merged bins keep exact edges [s]."""
 
 
-class Incidence(NamedTuple):
-    """Which flow crosses which link with what weight, in compressed rows by flow."""
-
-    indptr: IntArray
-    """Shape ``(F + 1,)``."""
-
-    links: IntArray
-    """Rising within a flow."""
-
-    weights: FloatArray
-    """Lanes of the flow on the link; positive."""
-
-    def restricted(self, links: IntArray, num_links: int) -> "Incidence":
-        """Keep the given links of ``num_links``, numbered from 0 in their order."""
-        number = np.full(num_links, -1, dtype=np.int64)
-        number[links] = np.arange(links.size)
-        kept = number[self.links] >= 0
-        running = np.concatenate(([0], np.cumsum(kept))).astype(np.int64)
-        return Incidence(
-            running[self.indptr], number[self.links[kept]], self.weights[kept]
-        )
-
-
 class Fluid:
     """Max-min fair flows over links, with a calendar of their ends.
 
-    Parameters
-    ----------
-    incidence
-        Links that can limit each flow, numbered from 0; no flow without a link may
-        be started.
-    capacity
-        Of each link [byte/s].
-    num_bytes
-        What one transfer of each flow moves per lane [byte].
-    tick
-        Unit of the clock [s].
-    num_recorded_links
-        Rows that `Fluid.bins` will be spread over: bounds the number of bins.
+    Each channel of a system is a flow; none without a link may be started.
     """
 
-    def __init__(
-        self,
-        incidence: Incidence,
-        capacity: FloatArray,
-        num_bytes: FloatArray,
-        *,
-        tick: float,
-        num_recorded_links: int,
-    ) -> None:
-        num_flows, num_links = num_bytes.shape[0], capacity.shape[0]
+    def __init__(self, system: System) -> None:
+        num_flows, num_links = system.num_bytes.size, system.capacity.size
         num_bins = NUM_BINS
-        while num_bins > 16 and num_bins * num_recorded_links > _MAX_RECORD:
+        while num_bins > 16 and num_bins * system.num_recorded > _MAX_RECORD:
             num_bins //= 2
         self._started = 0
         self._flow_state = np.zeros((kernels.NUM_FLOW_ROWS, num_flows))
@@ -87,12 +43,12 @@ class Fluid:
         self._starting = self._flow_ints[kernels.STARTED]
         self._ended = self._flow_ints[kernels.ENDED]
         self._counters = np.zeros(kernels.NUM_COUNTERS, np.int64)
-        self._scalars = np.array([tick, _FIRST_BIN_WIDTH])
+        self._scalars = np.array([system.tick, _FIRST_BIN_WIDTH])
         self.bins = np.zeros((num_flows, num_bins))
         self._settle_arguments = (
-            *_both_ways(incidence, num_links),
-            np.array(capacity, dtype=np.float64),
-            np.array(num_bytes, dtype=np.float64),
+            *_both_ways(system.incidence, num_links),
+            np.array(system.capacity, dtype=np.float64),
+            np.array(system.num_bytes, dtype=np.float64),
             self._flow_state,
             self._flow_ints,
             np.zeros((kernels.NUM_LINK_ROWS, num_links)),

@@ -18,37 +18,16 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.clock import quantise
 from nestsim.simulator.flows import Flows
+from nestsim.simulator.system import NONE, WHOLE, Step
 from nestsim.simulator.work import SPAN_KINDS, PipelineWork
 from planner.schedules import BACKWARD, FORWARD, Instructions, find_schedule
 
 IntArray = NDArray[np.int64]
 
-NONE = -1
-"""No slot, or no channel in a slot."""
-
 OPTIMIZER = SPAN_KINDS.index("optimizer")
 
 _ACTIVATION_IN, _ACTIVATION_OUT, _GRADIENT_IN, _GRADIENT_OUT = range(4)
 _SLOTS_PER_CHUNK = 4
-
-
-class Step(NamedTuple):
-    """One step of a program."""
-
-    duration: float
-    """A multiple of the tick [s]."""
-
-    source: int
-    """Slot of the channel to wait for, or `NONE`."""
-
-    need: int
-    """Messages that must have arrived there."""
-
-    target: int
-    """Slot of the channel to post to at the end, or `NONE`."""
-
-    recorded: bool
-    """Whether the step is work that shows as a span; others only wait or post."""
 
 
 class StageProgram(NamedTuple):
@@ -57,13 +36,13 @@ class StageProgram(NamedTuple):
     steps: tuple[Step, ...]
 
     kinds: IntArray
-    """Index into `SPAN_KINDS` of each recorded step."""
+    """Index into `SPAN_KINDS` of each span."""
 
     microbatches: IntArray
-    """Of each recorded step, -1 where there is none."""
+    """Of each span, -1 where there is none."""
 
     chunks: IntArray
-    """Of each recorded step, -1 where there is none."""
+    """Of each span, -1 where there is none."""
 
 
 class _Tail(NamedTuple):
@@ -122,7 +101,7 @@ def _stage_program(
     ):
         duration, source, target, order = passes[kind, chunk]
         need = order[microbatch] if source != NONE else 0
-        steps.append(Step(duration, source, need, target, recorded=True))
+        steps.append(Step(duration, source, need, target, WHOLE))
     optimizer = quantise(float(work.optimizer_time[stage]), tick)
     tail = _tail(flows, stage, _SLOTS_PER_CHUNK * work.num_chunks)
     steps.extend(_tail_steps(tail, optimizer))
@@ -192,11 +171,11 @@ def _tail_steps(tail: _Tail, optimizer: float) -> list[Step]:
     steps = []
     pending = NONE
     for slot in tail.before:
-        steps.append(Step(0.0, pending, 1, slot, recorded=False))
+        steps.append(Step(0.0, pending, 1, slot, 0))
         pending = slot
     following = tail.after[0] if tail.after else NONE
-    steps.append(Step(optimizer, pending, 1, following, recorded=True))
+    steps.append(Step(optimizer, pending, 1, following, WHOLE))
     followers = (*tail.after[1:], NONE)[: len(tail.after)]
     for slot, follower in zip(tail.after, followers, strict=True):
-        steps.append(Step(0.0, slot, 1, follower, recorded=False))
+        steps.append(Step(0.0, slot, 1, follower, 0))
     return steps

@@ -11,16 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.clock import quantise, tick_for
-from nestsim.simulator.engine import Actor, ChannelSpec, Engine
+from nestsim.simulator.engine import simulate
 from nestsim.simulator.flows import Flows, build_flows
-from nestsim.simulator.fluid import Fluid
 from nestsim.simulator.memory import stage_memory_timeline
-from nestsim.simulator.programs import (
-    NONE,
-    StageProgram,
-    actor_channels,
-    stage_programs,
-)
+from nestsim.simulator.programs import StageProgram, actor_channels, stage_programs
+from nestsim.simulator.system import NONE, Run, System
 from nestsim.simulator.traffic import link_use
 from nestsim.simulator.work import (
     SPAN_KINDS,
@@ -43,11 +38,8 @@ class Model(NamedTuple):
     flows: Flows
     programs: tuple[StageProgram, ...]
     """Per stage."""
-    actors: tuple[Actor, ...]
-    """Stage by stage, replica by replica."""
-    channels: tuple[ChannelSpec, ...]
-    """One for each flow."""
-    fluid: Fluid
+    system: System
+    """Actors stage by stage, replica by replica; a channel for each flow."""
     folded: tuple[str, ...]
     """What the replay does not simulate one by one."""
 
@@ -73,19 +65,18 @@ def replay(network: Network, work: PipelineWork, *, memory: bool = True) -> Repl
         If the schedule does not exist or does not work with these sizes.
     """
     model = build_model(network, work)
-    engine = Engine(model.actors, model.channels, model.fluid)
-    end = engine.run()
-    counts = np.array([channel.arrived for channel in engine.channels], np.int64)
-    spans = _spans(model, work)
+    run = simulate(model.system)
+    counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
+    spans = _spans(model, run, work)
     backward = spans.kind == SPAN_KINDS.index("backward")
     return Replay(
-        iteration_time=end,
+        iteration_time=run.end,
         pipeline_time=float(spans.end[backward].max(initial=0.0)),
         spans=spans,
-        transfers=_transfers(model, engine, counts),
-        memory=_memory(model, work) if memory else (),
-        links=link_use(model.flows, model.fluid, counts, len(network.links), end),
-        num_events=engine.num_events,
+        transfers=_transfers(model, run, counts),
+        memory=_memory(model, run, work) if memory else (),
+        links=link_use(model.flows, run, counts, len(network.links)),
+        num_events=run.num_events,
         folded=model.folded,
     )
 
@@ -104,25 +95,19 @@ def build_model(network: Network, work: PipelineWork) -> Model:
     flows = build_flows(network, work)
     tick = tick_for(_horizon(network.links, work, flows))
     programs = stage_programs(work, flows, tick=tick)
-    wired = (flows.num_bytes > 0) & (np.diff(flows.incidence.indptr) > 0)
-    latency = quantise(flows.latency, tick)
-    channels = tuple(
-        ChannelSpec(flow if wired[flow] else NONE, float(latency[flow]), int(sources))
-        for flow, sources in enumerate(flows.num_sources)
-    )
-    actors = tuple(
-        Actor(programs[stage].steps, actor_channels(flows, stage, replica))
-        for stage in range(num_stages)
-        for replica in range(num_replicas)
-    )
     used = np.unique(flows.incidence.links)
     binding = used[flows.binding[used]]
-    fluid = Fluid(
-        flows.incidence.restricted(binding, len(network.links)),
-        network.links.bandwidth[binding],
-        flows.num_bytes,
+    system = System(
+        programs=tuple(program.steps for program in programs),
+        program=np.repeat(np.arange(num_stages), num_replicas),
+        slots=_slots(flows, num_stages, num_replicas),
+        num_sources=flows.num_sources,
+        latency=quantise(flows.latency, tick),
+        num_bytes=flows.num_bytes,
+        incidence=flows.incidence.restricted(binding, len(network.links)),
+        capacity=network.links.bandwidth[binding],
         tick=tick,
-        num_recorded_links=max(used.size, len(flows)),
+        num_recorded=max(used.size, len(flows)),
     )
     folded = [*work.folded]
     if num_lanes > 1 and num_stages > 1:
@@ -136,7 +121,20 @@ def build_model(network: Network, work: PipelineWork) -> Model:
             "flow, because their neighbours on all routes do so first; they are left "
             "out when rates are solved, which changes no rate."
         )
-    return Model(flows, programs, actors, channels, fluid, tuple(folded))
+    return Model(flows, programs, system, tuple(folded))
+
+
+def _slots(flows: Flows, num_stages: int, num_replicas: int) -> IntArray:
+    """Return the channels of every actor, stage by stage, replica by replica."""
+    rows = [
+        actor_channels(flows, stage, replica)
+        for stage in range(num_stages)
+        for replica in range(num_replicas)
+    ]
+    slots = np.full((len(rows), max(len(row) for row in rows)), NONE, dtype=np.int64)
+    for number, row in enumerate(rows):
+        slots[number, : len(row)] = row
+    return slots
 
 
 def _horizon(links: Links, work: PipelineWork, flows: Flows) -> float:
@@ -158,11 +156,11 @@ def _horizon(links: Links, work: PipelineWork, flows: Flows) -> float:
     return work.num_microbatches * per_microbatch + tail + 1.0
 
 
-def _spans(model: Model, work: PipelineWork) -> Spans:
+def _spans(model: Model, run: Run, work: PipelineWork) -> Spans:
     """Collect the actors' logs, in order of start; equal ones by stage and replica."""
     num_replicas = work.devices.shape[1]
     per_stage = np.array([program.kinds.size for program in model.programs])
-    start = _joined([actor.starts for actor in model.actors])
+    start = _joined(run.span_starts)
     order = np.argsort(start, kind="stable")
     stage = np.repeat(np.arange(per_stage.size), per_stage * num_replicas)
     replicas = np.tile(np.arange(num_replicas), per_stage.size)
@@ -176,17 +174,17 @@ def _spans(model: Model, work: PipelineWork) -> Spans:
         microbatch=np.concatenate(microbatches)[order],
         chunk=np.concatenate(chunks)[order],
         start=start[order],
-        end=_joined([actor.ends for actor in model.actors])[order],
+        end=_joined(run.span_ends)[order],
     )
     for values in spans:
         values.flags.writeable = False
     return spans
 
 
-def _transfers(model: Model, engine: Engine, counts: IntArray) -> Transfers:
+def _transfers(model: Model, run: Run, counts: IntArray) -> Transfers:
     """Collect the channels' logs, in order of start; equal ones by flow number."""
     flows = model.flows
-    start = _joined([channel.starts for channel in engine.channels])
+    start = _joined(run.departures)
     order = np.argsort(start, kind="stable")
     flow = np.repeat(np.arange(len(flows)), counts)
     microbatch = [
@@ -202,9 +200,9 @@ def _transfers(model: Model, engine: Engine, counts: IntArray) -> Transfers:
         replica=flows.replica[flow][order],
         microbatch=np.concatenate([*microbatch, np.zeros(0, np.int64)])[order],
         chunk=flows.chunk[flow][order],
-        posted=_joined([channel.posts for channel in engine.channels])[order],
+        posted=_joined(run.posts)[order],
         start=start[order],
-        end=_joined([channel.arrivals for channel in engine.channels])[order],
+        end=_joined(run.arrivals)[order],
         num_bytes=flows.num_bytes[flow][order],
     )
     for values in transfers:
@@ -226,22 +224,18 @@ def _sent(
     return sent
 
 
-def _memory(model: Model, work: PipelineWork) -> tuple[MemoryTimeline, ...]:
+def _memory(model: Model, run: Run, work: PipelineWork) -> tuple[MemoryTimeline, ...]:
     num_replicas = work.devices.shape[1]
+    logs = list(zip(run.span_starts, run.span_ends, strict=True))
     return tuple(
         stage_memory_timeline(
             work.memory[stage],
             program,
-            [
-                (np.array(actor.starts), np.array(actor.ends))
-                for actor in model.actors[
-                    stage * num_replicas : (stage + 1) * num_replicas
-                ]
-            ],
+            logs[stage * num_replicas : (stage + 1) * num_replicas],
         )
         for stage, program in enumerate(model.programs)
     )
 
 
-def _joined(logs: Sequence[Sequence[float]]) -> FloatArray:
-    return np.concatenate([*(np.array(log) for log in logs), np.zeros(0)])
+def _joined(logs: Sequence[FloatArray]) -> FloatArray:
+    return np.concatenate([*logs, np.zeros(0)])

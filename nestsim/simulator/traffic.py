@@ -4,17 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.flows import Flows
-from nestsim.simulator.fluid import Fluid
 from nestsim.simulator.kernels.fluid import spread
+from nestsim.simulator.system import Run
 from nestsim.simulator.work import LinkUse
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def link_use(
-    flows: Flows, fluid: Fluid, counts: IntArray, num_links: int, end: float
-) -> LinkUse:
+def link_use(flows: Flows, run: Run, counts: IntArray, num_links: int) -> LinkUse:
     """Return the traffic of a finished run.
 
     Links that were left out of the rates carry traffic as well: every link of every
@@ -24,14 +22,12 @@ def link_use(
     ----------
     flows
         The flows and their links.
-    fluid
-        The network after the run; all flows have ended.
+    run
+        What happened.
     counts
         Transfers of each flow.
     num_links
         Links of the network.
-    end
-        End of the run [s].
     """
     incidence = flows.incidence
     carried = np.repeat(flows.num_bytes * counts, np.diff(incidence.indptr))
@@ -40,11 +36,11 @@ def link_use(
         incidence.links, incidence.weights * carried, minlength=num_links
     )
     used = np.flatnonzero(num_bytes)
-    width = fluid.bin_width
-    num_bins = min(max(1, int(np.ceil(end / width))), fluid.bins.shape[1])
-    bins = fluid.bins[:, :num_bins].copy()
+    end, width = run.end, run.bin_width
+    num_bins = min(max(1, int(np.ceil(end / width))), run.bins.shape[1])
+    bins = run.bins[:, :num_bins].copy()
     # What ended at the very end, on the edge of a bin, belongs before it.
-    bins[:, -1] += fluid.bins[:, num_bins:].sum(axis=1)
+    bins[:, -1] += run.bins[:, num_bins:].sum(axis=1)
     edges: FloatArray = np.arange(num_bins + 1, dtype=np.float64) * width
     if end > 0:
         edges[-1] = end

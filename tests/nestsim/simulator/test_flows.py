@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.flows import _binding, build_flows
-from nestsim.simulator.fluid import Incidence, max_min_rates
+from nestsim.simulator.fluid import max_min_rates
+from nestsim.simulator.system import Incidence
 from nestsim.simulator.work import TRANSFER_KINDS, RingPhase
 from tests.nestsim.simulator.cases import (
     contended_step,

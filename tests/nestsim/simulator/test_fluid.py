@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from nestsim.simulator.clock import TICK, quantise
-from nestsim.simulator.fluid import Fluid, Incidence, max_min_rates
+from nestsim.simulator.fluid import Fluid, max_min_rates
 from nestsim.simulator.kernels import fluid as kernels
+from nestsim.simulator.system import Incidence, System
 
 
 @st.composite
@@ -36,6 +37,22 @@ def incidence(weights):
     counts = np.bincount(flows, minlength=len(weights))
     indptr = np.concatenate(([0], np.cumsum(counts)))
     return Incidence(indptr, links, weights[flows, links])
+
+
+def flows_alone(links, capacity, sizes, num_recorded=1):
+    """Return a system of channels that no actor uses."""
+    return System(
+        programs=(),
+        program=np.zeros(0, np.int64),
+        slots=np.zeros((0, 0), np.int64),
+        num_sources=np.ones(sizes.size, np.int64),
+        latency=np.zeros(sizes.size),
+        num_bytes=sizes,
+        incidence=links,
+        capacity=capacity,
+        tick=TICK,
+        num_recorded=num_recorded,
+    )
 
 
 def largest(objective, weights, capacity, bounds):
@@ -128,7 +145,7 @@ def test_levels_do_not_depend_on_the_numbering_of_flows(network, random):
 
 def play(weights, capacity, sizes, starts):
     """Start flows at given moments; return when each ended, and the time bins."""
-    fluid = Fluid(incidence(weights), capacity, sizes, tick=TICK, num_recorded_links=1)
+    fluid = Fluid(flows_alone(incidence(weights), capacity, sizes))
     ends, pending = {}, sorted((t, f) for f, t in enumerate(starts))
     following = np.inf
     while pending or following < np.inf:
@@ -205,7 +222,7 @@ def test_a_lone_flow_takes_its_bytes_over_its_narrowest_link():
 
 def test_large_networks_get_fewer_time_bins():
     one = incidence(np.ones((1, 1)))
-    fluid = Fluid(one, np.ones(1), np.ones(1), tick=TICK, num_recorded_links=1_000_000)
+    fluid = Fluid(flows_alone(one, np.ones(1), np.ones(1), num_recorded=1_000_000))
     assert fluid.bins.shape[1] == 16
 
 

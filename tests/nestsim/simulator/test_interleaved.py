@@ -6,16 +6,18 @@ the recurrence exactly: messages that only have a latency, over the real network
 messages with bytes where every channel has a link of its own, in place of the network.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.clock import TICK
-from nestsim.simulator.engine import Engine
+from nestsim.simulator.engine import simulate
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.fluid import Fluid, Incidence
 from nestsim.simulator.replay import _spans, build_model, replay
+from nestsim.simulator.system import Incidence
 from nestsim.simulator.work import TRANSFER_KINDS
 from tests.nestsim.simulator.cases import contended_step, full_mesh, pipeline, switch
 from tests.nestsim.simulator.test_replay import (
@@ -35,15 +37,8 @@ def replay_apart(net, work, capacity):
     model = build_model(net, work)
     flows = np.arange(len(model.flows))
     own = Incidence(np.arange(flows.size + 1), flows, np.ones(flows.size))
-    fluid = Fluid(
-        own,
-        capacity,
-        model.flows.num_bytes,
-        tick=TICK,
-        num_recorded_links=flows.size,
-    )
-    Engine(model.actors, model.channels, fluid).run()
-    return _spans(model, work)
+    system = dataclasses.replace(model.system, incidence=own, capacity=capacity)
+    return _spans(model, simulate(system), work)
 
 
 cases = lone_pipelines("interleaved-1f1b", least=0.0)

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nestsim.simulator.clock import TICK, quantise, tick_for
-from nestsim.simulator.engine import Engine
+from nestsim.simulator.engine import simulate
 from nestsim.simulator.replay import build_model, replay
 from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, RingPhase
 from planner.kernels.timeline import timeline
@@ -397,15 +398,22 @@ def test_the_order_in_which_processes_are_created_changes_nothing(
     )
 
     def run(shuffled):
-        model = build_model(net, work)
-        actors = list(model.actors)
+        system = build_model(net, work).system
+        order = list(range(system.program.size))
         if shuffled:
-            random.Random(seed).shuffle(actors)
-        engine = Engine(actors, model.channels, model.fluid)
-        end = engine.run()
-        logs = [(actor.starts, actor.ends) for actor in model.actors]
-        sent = [(c.posts, c.starts, c.arrivals) for c in engine.channels]
-        return end, logs, sent, model.fluid.bins.tobytes()
+            random.Random(seed).shuffle(order)
+        done = simulate(
+            replace(system, program=system.program[order], slots=system.slots[order])
+        )
+        back = np.argsort(order)
+        logs = [
+            (done.span_starts[a].tobytes(), done.span_ends[a].tobytes()) for a in back
+        ]
+        sent = [
+            tuple(times.tobytes() for times in channel)
+            for channel in zip(done.posts, done.departures, done.arrivals, strict=True)
+        ]
+        return done.end, logs, sent, done.bins.tobytes()
 
     assert run(shuffled=True) == run(shuffled=False)
 

@@ -1,0 +1,50 @@
+"""How a training step is replayed."""
+
+from dataclasses import dataclass
+
+GRANULARITIES = ("stage", "layer")
+ENGINES = ("auto", "simpy", "compiled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaySettings:
+    """What the replay simulates event by event, and what it may leave out exactly."""
+
+    granularity: str = "stage"
+    """``"stage"``: in-layer collectives are part of the stages' durations, priced with
+    all groups active at once; ``"layer"``: each is a flow over the links."""
+
+    folding: bool = True
+    """Simulate one of each class of actors that are provably alike."""
+
+    skipping: bool = True
+    """Skip whole periods once the state of the pipeline repeats bit for bit."""
+
+    engine: str = "auto"
+    """``"simpy"``, ``"compiled"``, or ``"auto"``: compiled when the run will be long.
+    Both give the same bits."""
+
+    overlap_grad_reduce: bool = False
+    """Megatron's: gradients are reduced bucket by bucket behind the last backward
+    pass, instead of after it."""
+
+    overlap_param_gather: bool = False
+    """Megatron's: parameters are gathered bucket by bucket behind the first forward
+    pass of the next step, instead of after the optimizer step."""
+
+    overlap_p2p_comm: bool = True
+    """Megatron's: transfers between stages do not stop the stages' work."""
+
+    tp_comm_overlap: bool = False
+    """Megatron's: tensor-parallel collectives run behind the products next to them."""
+
+    communication_slowdown: float = 1.0
+    """Factor on the duration of compute while the same device communicates beside it;
+    at least 1."""
+
+    expert_skew: float = 1.0
+    """Tokens that the busiest expert-parallel rank receives over the mean; at least
+    1."""
+
+    seed: int = 0
+    """Of everything drawn at random."""

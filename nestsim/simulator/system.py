@@ -1,0 +1,152 @@
+"""What an engine runs, and what it gives back: actors, channels, flows on links.
+
+Nothing here knows of stages, replicas or devices. An *actor* runs a program, a static
+list of steps. A *channel* carries messages, one at a time, first in, first out, each a
+flow over links; sending never blocks the sender. An actor, a channel or a link may
+stand for many that are alike: a class of flows is a flow with a larger weight.
+
+Letters: ``A`` actors, ``S`` slots, ``C`` channels, ``L`` links.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NONE = -1
+"""No slot, no channel in a slot, or no span."""
+
+OPENS = 1
+"""Flag of a step: a span begins when it begins to work."""
+
+CLOSES = 2
+"""Flag of a step: a span ends when it ends."""
+
+WHOLE = OPENS | CLOSES
+"""Flags of a step that is a span of its own."""
+
+
+class Step(NamedTuple):
+    """One step of a program: wait, work, post."""
+
+    duration: float
+    """A multiple of the tick [s]."""
+
+    source: int
+    """Slot of the channel to wait for, or `NONE`."""
+
+    need: int
+    """Messages that must have arrived there."""
+
+    target: int
+    """Slot of the channel to post to at the end, or `NONE`."""
+
+    span: int
+    """`OPENS`, `CLOSES`, `WHOLE`, or 0 for a step that only waits, works or posts as
+    part of a span that is open, or outside of any."""
+
+
+class Incidence(NamedTuple):
+    """Which flow crosses which link with what weight, in compressed rows by flow."""
+
+    indptr: IntArray
+    """Shape ``(C + 1,)``."""
+
+    links: IntArray
+    """Rising within a flow."""
+
+    weights: FloatArray
+    """Lanes of the flow on the link; positive, integer or a multiple of 2**-20."""
+
+    def restricted(self, links: IntArray, num_links: int) -> "Incidence":
+        """Keep the given links of ``num_links``, numbered from 0 in their order."""
+        number = np.full(num_links, -1, dtype=np.int64)
+        number[links] = np.arange(links.size)
+        kept = number[self.links] >= 0
+        running = np.concatenate(([0], np.cumsum(kept))).astype(np.int64)
+        return Incidence(
+            running[self.indptr], number[self.links[kept]], self.weights[kept]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class System:
+    """Everything that an engine needs."""
+
+    programs: tuple[tuple[Step, ...], ...]
+    """The distinct programs."""
+
+    program: IntArray
+    """Which program each actor runs, shape ``(A,)``."""
+
+    slots: IntArray
+    """Channel in each slot of each actor, `NONE` where there is none; rows shorter
+    than the longest are filled up with `NONE`, shape ``(A, S)``."""
+
+    num_sources: IntArray
+    """Posts before a message of each channel is complete: one from each sender, shape
+    ``(C,)``. No sender posts for the next message before all have posted for this."""
+
+    latency: FloatArray
+    """Between leaving and arriving, a multiple of the tick, shape ``(C,)`` [s]."""
+
+    num_bytes: FloatArray
+    """Of a message, per lane, shape ``(C,)`` [byte]; 0 needs no time on a link."""
+
+    incidence: Incidence
+    """Links that can limit each channel's flow; a message whose flow has none, because
+    it stays on one device, needs no time on a link."""
+
+    capacity: FloatArray
+    """Of each link, shape ``(L,)``; positive [byte/s]."""
+
+    tick: float
+    """Unit of the clock [s]."""
+
+    num_recorded: int
+    """Rows that the recorded traffic will be spread over: bounds its time bins."""
+
+    @property
+    def wired(self) -> NDArray[np.bool_]:
+        """Whether a channel's messages need time on a link, shape ``(C,)``."""
+        return np.asarray((self.num_bytes > 0) & (np.diff(self.incidence.indptr) > 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """What happened."""
+
+    end: float
+    """When the last actor was done [s]."""
+
+    span_starts: tuple[FloatArray, ...]
+    """Of each actor, in order of its program [s]."""
+
+    span_ends: tuple[FloatArray, ...]
+    """Of each actor, in order of its program [s]."""
+
+    posts: tuple[FloatArray, ...]
+    """When each message of each channel was complete at its senders [s]."""
+
+    departures: tuple[FloatArray, ...]
+    """When its first byte left [s]."""
+
+    arrivals: tuple[FloatArray, ...]
+    """When the receivers had it [s]."""
+
+    bins: FloatArray
+    """Bytes that each channel's flow moved per lane in each time bin, shape
+    ``(C, K)``."""
+
+    bin_width: float
+    """Of a time bin [s]."""
+
+    num_events: int
+    """Events that the engine processed."""
+
+    num_skipped: int = 0
+    """Spans that were not simulated, because whole periods repeat exactly."""
