@@ -7,8 +7,8 @@ from estimators.model_flops import model_flops_per_sequence
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
 from nestsim.scenario.settings import Scenario
+from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
-from nestsim.simulator.work import Replay
 from nestsim.verdict import Verdict, judge
 from planner.explain import Explanation, explain
 from planner.objective import PricedPlan

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nestsim.simulator.work import Replay
+from nestsim.simulator.outcome import Replay
 from planner.objective import PricedPlan
 from topologies import Network
 from topologies.units import format_duration, format_size

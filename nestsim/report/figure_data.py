@@ -17,10 +17,7 @@ from nestsim.report.wording import (
     size_of_limit,
     without_rounding,
 )
-from nestsim.simulator.work import (
-    MemoryTimeline,
-    Replay,
-)
+from nestsim.simulator.outcome import MemoryTimeline, Replay
 from topologies.network import Network
 
 if TYPE_CHECKING:

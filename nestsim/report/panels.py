@@ -17,7 +17,7 @@ from nestsim.report.figure_data import (
 )
 from nestsim.report.timeline_data import time_unit
 from nestsim.report.wording import plan_label, signed_duration
-from nestsim.simulator.work import Replay
+from nestsim.simulator.outcome import Replay
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:

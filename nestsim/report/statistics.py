@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, Replay
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
 from topologies.network import Network
 
 FloatArray = NDArray[np.float64]

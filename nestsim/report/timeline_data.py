@@ -11,7 +11,7 @@ from nestsim.report.statistics import (
     stage_breakdowns,
 )
 from nestsim.report.wording import percent
-from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, Replay
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
 from topologies.units import format_duration
 
 FloatArray = NDArray[np.float64]

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.system import Incidence
-from nestsim.simulator.work import TRANSFER_KINDS, PipelineWork, RingPhase
+from nestsim.simulator.work import PipelineWork, RingPhase
 from topologies.network import Links, Network, Routes
 
 FloatArray = NDArray[np.float64]

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.outcome import SPAN_KINDS, MemoryTimeline
 from nestsim.simulator.programs import StageProgram
-from nestsim.simulator.work import SPAN_KINDS, MemoryTimeline, StageMemory
+from nestsim.simulator.work import StageMemory
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

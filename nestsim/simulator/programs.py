@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.clock import quantise
 from nestsim.simulator.flows import Flows
+from nestsim.simulator.outcome import SPAN_KINDS
 from nestsim.simulator.system import NONE, WHOLE, Step
-from nestsim.simulator.work import SPAN_KINDS, PipelineWork
+from nestsim.simulator.work import PipelineWork
 from planner.schedules import BACKWARD, FORWARD, Instructions, find_schedule
 
 IntArray = NDArray[np.int64]

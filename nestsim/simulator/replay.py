@@ -14,18 +14,18 @@ from nestsim.simulator.clock import quantise, tick_for
 from nestsim.simulator.engine import simulate
 from nestsim.simulator.flows import Flows, build_flows
 from nestsim.simulator.memory import stage_memory_timeline
-from nestsim.simulator.programs import StageProgram, actor_channels, stage_programs
-from nestsim.simulator.system import NONE, Run, System
-from nestsim.simulator.traffic import link_use
-from nestsim.simulator.work import (
+from nestsim.simulator.outcome import (
     SPAN_KINDS,
     TRANSFER_KINDS,
     MemoryTimeline,
-    PipelineWork,
     Replay,
     Spans,
     Transfers,
 )
+from nestsim.simulator.programs import StageProgram, actor_channels, stage_programs
+from nestsim.simulator.system import NONE, Run, System
+from nestsim.simulator.traffic import link_use
+from nestsim.simulator.work import PipelineWork
 from topologies.network import Links, Network
 
 FloatArray = NDArray[np.float64]

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
 from nestsim.simulator.trace_threads import Threads
-from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, Replay
 
 IntArray = NDArray[np.int64]
 Event = dict[str, Any]

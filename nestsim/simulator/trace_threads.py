@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.work import TRANSFER_KINDS
+from nestsim.simulator.outcome import TRANSFER_KINDS
 
 IntArray = NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.flows import Flows
 from nestsim.simulator.kernels.fluid import spread
+from nestsim.simulator.outcome import LinkUse
 from nestsim.simulator.system import Run
-from nestsim.simulator.work import LinkUse
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

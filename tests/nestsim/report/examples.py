@@ -18,7 +18,7 @@ from nestsim.job import (
     PlanResult,
     Throughput,
 )
-from nestsim.simulator.work import (
+from nestsim.simulator.outcome import (
     SPAN_KINDS,
     TRANSFER_KINDS,
     LinkUse,

@@ -20,7 +20,7 @@ from nestsim.report.figure_data import (
     memory_title,
     waterfall,
 )
-from nestsim.simulator.work import MemoryTimeline
+from nestsim.simulator.outcome import MemoryTimeline
 from nestsim.verdict import Gap
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

@@ -14,7 +14,7 @@ from nestsim.report.statistics import (
     stage_breakdowns,
     union_length,
 )
-from nestsim.simulator.work import (
+from nestsim.simulator.outcome import (
     SPAN_KINDS,
     TRANSFER_KINDS,
     LinkUse,

@@ -9,7 +9,7 @@ from nestsim.report.timeline_data import (
     timeline_title,
     timeline_windows,
 )
-from nestsim.simulator.work import TRANSFER_KINDS
+from nestsim.simulator.outcome import TRANSFER_KINDS
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.flows import _binding, build_flows
 from nestsim.simulator.fluid import max_min_rates
+from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.system import Incidence
-from nestsim.simulator.work import TRANSFER_KINDS, RingPhase
+from nestsim.simulator.work import RingPhase
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from nestsim.simulator.clock import TICK
 from nestsim.simulator.engine import simulate
 from nestsim.simulator.flows import build_flows
+from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import _spans, build_model, replay
 from nestsim.simulator.system import Incidence
-from nestsim.simulator.work import TRANSFER_KINDS
 from tests.nestsim.simulator.cases import contended_step, full_mesh, pipeline, switch
 from tests.nestsim.simulator.test_replay import (
     in_ticks,

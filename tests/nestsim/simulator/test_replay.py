@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.clock import TICK, quantise, tick_for
 from nestsim.simulator.engine import simulate
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import build_model, replay
-from nestsim.simulator.work import SPAN_KINDS, TRANSFER_KINDS, RingPhase
+from nestsim.simulator.work import RingPhase
 from planner.kernels.timeline import timeline
 from planner.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
