@@ -2,6 +2,8 @@
 
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.builders import BUILDERS, build_network
+from topologies.degradation import Degradation, SlowDevice, SlowLinks
+from topologies.degrade import degrade, slowdowns
 from topologies.errors import InputError
 from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import (
@@ -18,6 +20,7 @@ __all__ = [
     "BUILDERS",
     "Accelerator",
     "CustomSpec",
+    "Degradation",
     "FatTreeSpec",
     "InputError",
     "Level",
@@ -27,10 +30,14 @@ __all__ = [
     "NetworkSpec",
     "RailSpec",
     "Routes",
+    "SlowDevice",
+    "SlowLinks",
     "SpineLeafSpec",
     "Tier",
     "TorusSpec",
     "accelerator_names",
     "build_network",
+    "degrade",
     "load_accelerator",
+    "slowdowns",
 ]

@@ -7,12 +7,14 @@ routes have an equally wide narrowest link.
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from topologies.errors import InputError
 from topologies.link_file import LinkList, read_link_file
 from topologies.network import (
+    BoolArray,
     FloatArray,
     IntArray,
     Level,
@@ -21,7 +23,7 @@ from topologies.network import (
     Routes,
     Tier,
 )
-from topologies.shortest_paths import PathTrees, max_flow, shortest_paths
+from topologies.shortest_paths import max_flow, shortest_paths, walk_back
 from topologies.specs import CustomSpec
 from topologies.units import format_bandwidth
 
@@ -33,17 +35,34 @@ SAME_CLASS = 0.05
 
 
 class CustomRouting:
-    """Routes and classes of all pairs, found once."""
+    """Routes and classes of all pairs, found once.
+
+    Parameters
+    ----------
+    links
+        All links, of any level: the classes are found here.
+    kept
+        Which of them may be used.
+    num_vertices, num_devices
+        Of the network.
+    """
 
     def __init__(
-        self, links: Links, paths: PathTrees, floors: FloatArray, num_devices: int
+        self, links: Links, kept: BoolArray, num_vertices: int, num_devices: int
     ) -> None:
-        self.links = links
+        sources = np.arange(num_devices)
+        paths = shortest_paths(links, num_vertices, sources, kept)
+        widths = paths.bandwidth[:, :num_devices]
+        floors = class_floors(widths[np.isfinite(widths)])
+        self.floors = floors if floors.size else np.array([math.inf])
+        level = classify(links.bandwidth, self.floors)
+        self.links = replace(links, level=level)
+        self.kept = kept
+        self.present = self.links.only(kept)
         self.num_devices = num_devices
         self.last_link = paths.last_link
         self.latency = paths.latency[:, :num_devices]
-        self.floors = floors
-        self.pair_class = classify(paths.bandwidth[:, :num_devices], floors)
+        self.pair_class = classify(widths, self.floors)
 
     @property
     def num_vertices(self) -> int:
@@ -58,20 +77,8 @@ class CustomRouting:
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the routes, walked back from the targets all at once."""
         sources = np.asarray(sources, dtype=np.int64)
-        hops = np.zeros(len(sources) + 1, dtype=np.int64)
-        backwards: list[tuple[IntArray, IntArray]] = []
-        walking = np.arange(len(sources))
-        vertex = np.array(targets, dtype=np.int64)
-        while (walking := walking[vertex[walking] != sources[walking]]).size:
-            link = self.last_link[sources[walking], vertex[walking]].astype(np.int64)
-            backwards.append((walking, link))
-            hops[walking + 1] += 1
-            vertex[walking] = self.links.source[link]
-        indptr = np.cumsum(hops)
-        links = np.empty(int(indptr[-1]), dtype=np.int64)
-        for step, (pairs, link) in enumerate(backwards, start=1):
-            links[indptr[pairs + 1] - step] = link
-        return Routes(indptr=indptr, links=links)
+        ends = (sources, np.asarray(targets, dtype=np.int64))
+        return walk_back(self.last_link, sources, ends, self.links)
 
     def bisection_bandwidth(self) -> float:
         """Return the largest flow from the first half of the numbers to the second."""
@@ -79,7 +86,7 @@ class CustomRouting:
         half = self.num_devices // 2
         if half == 0:
             return 0.0
-        return max_flow(self.links, self.num_vertices, devices[:half], devices[half:])
+        return max_flow(self.present, self.num_vertices, devices[:half], devices[half:])
 
     def members(self, level: int) -> IntArray:
         """Return what the device with the widest reach has within a level."""
@@ -104,8 +111,9 @@ class CustomRouting:
         others = np.setdiff1d(np.arange(self.num_devices), members)
         uplink, ratio = math.inf, 1.0
         if others.size:
-            uplink = max_flow(self.links, self.num_vertices, members, others)
-            sending = self.links.bandwidth[np.isin(self.links.source, members)].sum()
+            uplink = max_flow(self.present, self.num_vertices, members, others)
+            leaves = np.isin(self.present.source, members)
+            sending = self.present.bandwidth[leaves].sum()
             ratio = float(sending) / uplink
         of_class = (self.pair_class == level) & ~np.eye(self.num_devices, dtype=bool)
         return Level(
@@ -120,10 +128,11 @@ class CustomRouting:
 
     def tiers(self) -> tuple[Tier, ...]:
         """Return one row per class; how many links leave a block is not said."""
-        ends = np.sort(np.stack([self.links.source, self.links.target]), axis=0)
+        links = self.present
+        ends = np.sort(np.stack([links.source, links.target]), axis=0)
         rows = []
         for index, level in enumerate(self.planner_levels()):
-            cables = np.unique(ends[:, self.links.level == index], axis=1)
+            cables = np.unique(ends[:, links.level == index], axis=1)
             rows.append(
                 Tier(
                     name=level.name,
@@ -174,45 +183,36 @@ def build_custom(spec: CustomSpec) -> Network:
     """
     listed = read_link_file(spec.path)
     columns = np.array(listed.links, dtype=np.float64).reshape(-1, 4).T
-    num_vertices = len(listed.vertex_names)
-    unclassed = _make_links(columns, np.zeros(columns.shape[1], dtype=np.int64))
-    paths = shortest_paths(unclassed, num_vertices, listed.num_devices)
+    links = Links(
+        source=columns[0].astype(np.int64),
+        target=columns[1].astype(np.int64),
+        bandwidth=columns[2],
+        latency=columns[3],
+        level=np.zeros(columns.shape[1], dtype=np.int64),
+        num_parallel=np.ones(columns.shape[1], dtype=np.int64),
+    )
+    kept = np.ones(len(links), dtype=np.bool_)
+    num_devices, names = listed.num_devices, listed.vertex_names
+    routing = CustomRouting(links, kept, len(names), num_devices)
     try:
-        _refuse_cut_off(listed, paths)
+        _refuse_cut_off(listed, routing)
     except InputError as error:
         raise error.at(str(spec.path), ": ") from None
-    widths = paths.bandwidth[:, : listed.num_devices]
-    floors = class_floors(widths[np.isfinite(widths)])
-    if not floors.size:
-        floors = np.array([math.inf])
-    links = _make_links(columns, classify(columns[2], floors))
-    routing = CustomRouting(links, paths, floors, listed.num_devices)
-    aligned = {routing.aligned_size(level) for level in range(len(floors))}
-    sizes = {size for size in aligned if size > 1} | {listed.num_devices}
+    aligned = {routing.aligned_size(level) for level in range(len(routing.floors))}
+    sizes = {size for size in aligned if size > 1} | {num_devices}
     return Network(
         kind=spec.kind,
-        num_devices=listed.num_devices,
-        vertex_names=listed.vertex_names,
-        links=links,
+        num_devices=num_devices,
+        vertex_names=names,
+        links=routing.links,
         levels=routing.planner_levels(),
         block_sizes=tuple(sorted(sizes)),
         routing=routing,
     )
 
 
-def _make_links(columns: FloatArray, level: IntArray) -> Links:
-    return Links(
-        source=columns[0].astype(np.int64),
-        target=columns[1].astype(np.int64),
-        bandwidth=columns[2],
-        latency=columns[3],
-        level=level,
-        num_parallel=np.ones(columns.shape[1], dtype=np.int64),
-    )
-
-
-def _refuse_cut_off(listed: LinkList, paths: PathTrees) -> None:
-    missing = np.isinf(paths.latency[:, : listed.num_devices])
+def _refuse_cut_off(listed: LinkList, routing: CustomRouting) -> None:
+    missing = np.isinf(routing.latency)
     if not missing.any():
         return
     source = int(np.argmax(missing.any(axis=1)))

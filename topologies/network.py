@@ -16,6 +16,7 @@ from topologies.errors import InputError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 
 class Routes(NamedTuple):
@@ -26,6 +27,13 @@ class Routes(NamedTuple):
 
     links: IntArray
     """Link indices, each route in order from its source to its target."""
+
+    def take(self, order: IntArray) -> "Routes":
+        """Return the routes of some pairs, in the order given."""
+        hops = np.diff(self.indptr)[order]
+        indptr = np.concatenate([[0], np.cumsum(hops)])
+        place = np.repeat(self.indptr[order] - indptr[:-1], hops)
+        return Routes(indptr, self.links[place + np.arange(int(indptr[-1]))])
 
 
 class Routing(Protocol):
@@ -146,6 +154,10 @@ class Links:
     def __len__(self) -> int:
         return int(self.source.shape[0])
 
+    def only(self, kept: BoolArray) -> "Links":
+        """Return some of the links, numbered anew in their order."""
+        return Links(**{f.name: getattr(self, f.name)[kept] for f in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
@@ -212,9 +224,10 @@ class Network:
         Trees: the smallest cut of all cuts into halves (the links inside a node being
         no slower than its links to the outside; rails: with an even number of nodes,
         otherwise an upper bound). Tori and meshes: the
-        smallest cut by a plane that comes nearest to halves. Custom networks: the
-        largest flow from the first half of the device numbers to the second half.
-        With an odd number of devices one half has one more.
+        smallest cut by a plane that comes nearest to halves. Custom networks, and all
+        of which links have been slowed or removed: the largest flow from the first half
+        of the device numbers to the second half. With an odd number of devices one half
+        has one more.
         """
         return self.routing.bisection_bandwidth()
 

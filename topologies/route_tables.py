@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.custom import CustomRouting
-from topologies.network import IntArray, Routing
+from topologies.detours import DegradedRouting
+from topologies.network import BoolArray, IntArray, Routing
 from topologies.tori import TorusRouting
 from topologies.tree_routing import TreeRouting
 
@@ -24,7 +25,7 @@ class TreeTable(NamedTuple):
     """Up to the lowest common switch, and down again, for ``K`` tiers."""
 
     rows: Int32Array
-    """Shape ``(N, 2 K)``: each device's link up into every tier, that to spine 0 where
+    """Shape ``(N, 2 K)``: each device's link up into every tier, the first one where
     there are several, then its block at every tier."""
 
     down: IntArray
@@ -39,11 +40,11 @@ class TreeTable(NamedTuple):
     nic_per_device: bool
     """Whether routes out of a node leave its own switch aside."""
 
-    num_spines: int
-    """Switches of the outermost tier among which a hash picks."""
+    num_choices: tuple[int, ...]
+    """Of each tier: parallel links, spines or cables, among which a hash picks."""
 
-    seed: int
-    """Of that hash, scrambled, below ``2**64``."""
+    seeds: tuple[int, ...]
+    """Of that hash, of each tier, below ``2**64``."""
 
     longest: int
     """Links of the longest route, or more."""
@@ -82,7 +83,26 @@ class PathTable(NamedTuple):
     """Links of the longest route, or more."""
 
 
-RouteTable = TreeTable | TorusTable | PathTable
+class DetourTable(NamedTuple):
+    """The rule that a network was built with, of which links have been removed.
+
+    Routes over removed links are others, which no table holds: `Network.routes` finds
+    them, pair by pair.
+    """
+
+    built: TreeTable | TorusTable | PathTable
+    """Of the undisturbed network."""
+
+    kept: BoolArray
+    """Links that are still there, shape ``(E,)``."""
+
+    @property
+    def longest(self) -> int:
+        """Links of the longest route that avoids what was removed, or more."""
+        return self.built.longest
+
+
+RouteTable = TreeTable | TorusTable | PathTable | DetourTable
 
 
 @singledispatch
@@ -98,7 +118,7 @@ def _(routing: TreeRouting) -> RouteTable:
     up = [routing.up(devices, k) for k in range(depth)]
     blocks = [devices // size for size in routing.block_sizes]
     num_up = [
-        count * tier.num_spines
+        count * tier.num_choices
         for count, tier in zip(routing.num_children, routing.switch_tiers, strict=True)
     ]
     return TreeTable(
@@ -107,10 +127,17 @@ def _(routing: TreeRouting) -> RouteTable:
         num_planes=routing.num_planes,
         relay=routing.relay,
         nic_per_device=routing.nic_per_device,
-        num_spines=routing.switch_tiers[-1].num_spines,
-        seed=routing.mixed_seed,
+        num_choices=tuple(tier.num_choices for tier in routing.switch_tiers),
+        seeds=routing.seeds,
         longest=2 * depth + 2,
     )
+
+
+@route_table.register
+def _(routing: DegradedRouting) -> RouteTable:
+    built = route_table(routing.built)
+    assert not isinstance(built, DetourTable), "a degraded network is built once"
+    return built if routing.kept.all() else DetourTable(built, routing.kept)
 
 
 @route_table.register

@@ -9,14 +9,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.network import FloatArray, IntArray, Links
+from topologies.network import FloatArray, IntArray, Links, Routes
 
 _CHUNK = 2**22
 """States (source, vertex) that are searched together, to bound the memory."""
 
 
+PairEnds = tuple[IntArray, IntArray]
+"""Sources and targets."""
+
+
 class PathTrees(NamedTuple):
-    """Best routes from the first ``S`` vertices to each vertex, shape ``(S, V)``."""
+    """Best routes from ``S`` vertices to each vertex, shape ``(S, V)``."""
 
     last_link: NDArray[np.int32]
     """The route's last link; -1 at the source itself and where there is no route."""
@@ -29,21 +33,61 @@ class PathTrees(NamedTuple):
     [byte/s]."""
 
 
-def shortest_paths(links: Links, num_vertices: int, num_sources: int) -> PathTrees:
-    """Find the best route from each of the first vertices to each vertex.
+def shortest_paths(
+    links: Links,
+    num_vertices: int,
+    sources: IntArray,
+    kept: NDArray[np.bool_] | None = None,
+) -> PathTrees:
+    """Find the best route from each of some vertices to each vertex.
 
     Best is the least number of hops, then the smallest sum of latencies, then the
-    lowest index of the last link. A breadth-first search of all sources at once,
-    one layer of hops after the other; O(S E) work in O(h) array operations.
+    lowest index of the last link, over the links that are ``kept``: all of them if that
+    is None. A breadth-first search of all sources at once, one layer of hops after the
+    other; O(S E) work in O(h) array operations.
     """
-    order = np.argsort(links.source, kind="stable")
+    usable = np.arange(len(links)) if kept is None else np.flatnonzero(kept)
+    order = usable[np.argsort(links.source[usable], kind="stable")]
     first = np.searchsorted(links.source[order], np.arange(num_vertices + 1))
     step = max(1, _CHUNK // num_vertices)
     chunks = [
-        _search(np.arange(at, min(at + step, num_sources)), links, order, first)
-        for at in range(0, num_sources, step)
+        _search(sources[at : at + step], links, order, first)
+        for at in range(0, len(sources), step)
     ]
     return PathTrees(*(np.concatenate(parts) for parts in zip(*chunks, strict=True)))
+
+
+def walk_back(
+    last_link: NDArray[np.int32], rows: IntArray, ends: PairEnds, links: Links
+) -> Routes:
+    """Return routes from the trees that hold them, all walked back at once.
+
+    Parameters
+    ----------
+    last_link
+        `PathTrees.last_link`, shape ``(S, V)``.
+    rows
+        The row of each pair's source.
+    ends
+        Sources and targets of the pairs.
+    links
+        The links that the trees consist of.
+    """
+    sources, targets = ends
+    hops = np.zeros(len(sources) + 1, dtype=np.int64)
+    backwards: list[tuple[IntArray, IntArray]] = []
+    walking = np.arange(len(sources))
+    vertex = np.array(targets, dtype=np.int64)
+    while (walking := walking[vertex[walking] != sources[walking]]).size:
+        link = last_link[rows[walking], vertex[walking]].astype(np.int64)
+        backwards.append((walking, link))
+        hops[walking + 1] += 1
+        vertex[walking] = links.source[link]
+    indptr = np.cumsum(hops)
+    route = np.empty(int(indptr[-1]), dtype=np.int64)
+    for step, (pairs, link) in enumerate(backwards, start=1):
+        route[indptr[pairs + 1] - step] = link
+    return Routes(indptr=indptr, links=route)
 
 
 def _search(

@@ -18,7 +18,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.network import IntArray, Level, Links, Network, Routes, Tier
+from topologies.network import FloatArray, IntArray, Level, Links, Network, Routes, Tier
 from topologies.specs import TorusSpec
 
 MAX_LEVELS = 5
@@ -164,13 +164,16 @@ class TorusRouting:
             oversubscription=1.0,
         )
 
-    def planner_levels(self) -> tuple[Level, ...]:
+    def planner_levels(self, capacity: FloatArray | None = None) -> tuple[Level, ...]:
         """Return one level per class of distances, seen from a device in the middle.
 
         A block is the ball of devices within the class's largest distance of that
         device; its uplinks are the links that leave the ball. Latency is that of the
-        class's longest route.
+        class's longest route. With ``capacity``, what is left of each link, bandwidth
+        is that of the narrowest one left.
         """
+        if capacity is None:
+            capacity = np.full(self.source.shape, self.spec.bandwidth)
         middle = sum(
             size // 2 * stride
             for size, stride in zip(self.shape, self.strides, strict=True)
@@ -178,24 +181,25 @@ class TorusRouting:
         devices = np.arange(self.spec.num_devices, dtype=np.int64)
         distance = self.distances(np.full_like(devices, middle), devices)
         return tuple(
-            self._level(index, distance) for index in range(len(self.class_bounds))
+            self._level(index, distance, capacity)
+            for index in range(len(self.class_bounds))
         )
 
-    def _level(self, index: int, distance: IntArray) -> Level:
+    def _level(self, index: int, distance: IntArray, capacity: FloatArray) -> Level:
         bound = self.class_bounds[index]
         outermost = index + 1 == len(self.class_bounds)
         inside = distance <= bound
-        leaving = int((inside[self.source] & ~inside[self.target]).sum())
-        sending = int(inside[self.source].sum())
+        leaving = float(capacity[inside[self.source] & ~inside[self.target]].sum())
+        sending = float(capacity[inside[self.source]].sum())
         block_size = self.spec.num_devices if outermost else int(inside.sum())
         blocked = leaving > 0 and not outermost
         return Level(
             name=_class_name(self.class_bounds, index),
             block_size=block_size,
             num_blocks=-(-self.spec.num_devices // block_size),
-            bandwidth=self.spec.bandwidth,
+            bandwidth=float(capacity[capacity > 0].min(initial=self.spec.bandwidth)),
             latency=bound * self.spec.latency,
-            uplink_bandwidth=leaving * self.spec.bandwidth if blocked else math.inf,
+            uplink_bandwidth=leaving if blocked else math.inf,
             oversubscription=sending / leaving if blocked else 1.0,
         )
 

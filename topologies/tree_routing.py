@@ -3,59 +3,25 @@
 Letters: ``k`` tier, 0 the innermost; ``f_k`` fan-out; ``B_k = f_0 ... f_k`` devices
 of a block of tier ``k``; ``P_k`` planes, the switches of one block that share no
 device link (the rails of a unit); ``S_k`` spines, the switches among which a child
-has a link to each. Vertices: devices, then the switches of tier 0, 1, ...
-Links: for each tier all links up, by child and spine, then all links down.
+has a link to each; ``C_k`` separate cables of a child to its one switch. At most one
+of ``S_k`` and ``C_k`` is above 1; a hash picks the spine or the cable.
+Vertices: devices, then the switches of tier 0, 1, ...
+Links: for each tier all links up, by child and choice, then all links down.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.network import IntArray, Level, Links, Routes, Tier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeTier:
-    """One tier of switches, every value given."""
-
-    name: str
-    """Also the first part of its switches' names."""
-
-    fan_out: int
-    """Blocks of the tier below in one block; devices at tier 0."""
-
-    bandwidth: float
-    """Of the link from one child to one switch, per direction [byte/s]."""
-
-    latency: float
-    """Of that link [s]."""
-
-    num_parallel: int = 1
-    """Cables that the link stands for."""
-
-    num_planes: int = 1
-    """Switches of one block; a child is joined to the one of its number modulo this."""
-
-    num_spines: int = 1
-    """Switches of one block that every child is joined to; a hash picks one."""
-
-    joins_devices: bool = False
-    """Whether the children are devices although the tier is not the innermost."""
-
-
-def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64-bit integers with the finaliser of SplitMix64.
-
-    References
-    ----------
-    .. [1] Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
-       OOPSLA 2014, Figure 16.
-    """
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+from topologies.network import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Level,
+    Links,
+    Routes,
+    Tier,
+)
+from topologies.tree_tiers import TreeTier
+from topologies.trunks import hash_pairs, pick, pick_among, tier_seeds
 
 
 class TreeRouting:
@@ -70,7 +36,7 @@ class TreeRouting:
         local device on the receiver's plane (NCCL's PXN). If not, it takes the tier
         above.
     seed
-        Of the hash that picks a spine.
+        Of the hash that picks spines and cables.
     """
 
     def __init__(
@@ -78,7 +44,7 @@ class TreeRouting:
     ) -> None:
         self.switch_tiers = tiers
         self.relay = relay
-        self.mixed_seed = int(_mix(np.array([seed % 2**64], dtype=np.uint64))[0])
+        self.seeds = tier_seeds(seed, len(tiers))
         self.block_sizes = [
             int(b) for b in np.cumprod([tier.fan_out for tier in tiers], dtype=np.int64)
         ]
@@ -87,9 +53,11 @@ class TreeRouting:
         self.num_planes = tiers[1].num_planes if len(tiers) > 1 else 1
         self.nic_per_device = len(tiers) > 1 and tiers[1].joins_devices
         assert all(t.num_planes == 1 for t in (tiers[0], *tiers[2:]))
+        assert all(t.num_spines == 1 for t in tiers[:-1])
+        assert all(1 in {t.num_spines, t.num_cables} for t in tiers)
         self.num_children = [self._count_children(k) for k in range(len(tiers))]
         sizes = [
-            2 * count * tier.num_spines
+            2 * count * tier.num_choices
             for count, tier in zip(self.num_children, tiers, strict=True)
         ]
         self.first_link = [0, *(int(n) for n in np.cumsum(sizes))]
@@ -119,12 +87,18 @@ class TreeRouting:
             lowest += (lowest == 1) & other_plane
         return lowest
 
-    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
-        """Return the routes; O(pairs x tiers), no loop over pairs."""
+    def routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray | None = None
+    ) -> Routes:
+        """Return the routes; O(pairs x tiers), no loop over pairs.
+
+        With ``kept``, of all links, pairs whose spine or cable is not kept both ways
+        take one that is, if there is one.
+        """
         sources = np.asarray(sources, dtype=np.int64)
         targets = np.asarray(targets, dtype=np.int64)
         lowest = np.where(sources == targets, -1, self.levels(sources, targets))
-        columns: list[tuple[IntArray, NDArray[np.bool_]]] = []
+        columns: list[tuple[IntArray, BoolArray]] = []
         if self.num_planes > 1 and self.relay:
             planes = self.num_planes
             proxies = sources // planes * planes + targets % planes
@@ -135,36 +109,39 @@ class TreeRouting:
         used = [lowest >= k for k in range(len(self.switch_tiers))]
         if self.nic_per_device:
             used[0] = lowest == 0
-        spines = self._spines(sources, targets)
-        outermost = len(self.switch_tiers) - 1
-        for k in range(outermost + 1):
-            columns.append((self.up(sources, k, spines), used[k]))
-        for k in range(outermost, -1, -1):
-            columns.append((self._down(targets, k, spines), used[k]))
+        tiers = range(len(self.switch_tiers))
+        picks = [self._picks(sources, targets, k, kept) for k in tiers]
+        columns += [(self.up(sources, k, picks[k]), used[k]) for k in tiers]
+        for k in reversed(tiers):
+            columns.append((self._down(targets, k, picks[k]), used[k]))
         links = np.stack([column for column, _ in columns], axis=-1)
         mask = np.stack([where for _, where in columns], axis=-1)
         indptr = np.zeros(len(sources) + 1, dtype=np.int64)
         np.cumsum(mask.sum(axis=-1), out=indptr[1:])
         return Routes(indptr=indptr, links=links[mask])
 
-    def _spines(self, sources: IntArray, targets: IntArray) -> IntArray | int:
-        """Pick the outermost switch of each pair."""
-        num_spines = self.switch_tiers[-1].num_spines
-        if num_spines == 1:
+    def _picks(
+        self, sources: IntArray, targets: IntArray, k: int, kept: BoolArray | None
+    ) -> IntArray | int:
+        """Pick the spine or the cable of each pair at tier ``k``."""
+        count = self.switch_tiers[k].num_choices
+        if count == 1:
             return 0
-        pairs = (sources * self.num_devices + targets).astype(np.uint64)
-        hashes = _mix(pairs ^ np.uint64(self.mixed_seed)) % np.uint64(num_spines)
-        return hashes.astype(np.int64)
+        hashes = hash_pairs(sources, targets, self.num_devices, self.seeds[k])
+        if kept is None:
+            return pick(hashes, count)
+        choices = np.arange(count)
+        up = kept[self.up(sources, k)[:, None] + choices]
+        return pick_among(hashes, up & kept[self._down(targets, k)[:, None] + choices])
 
-    def up(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
+    def up(self, devices: IntArray, k: int, picks: IntArray | int = 0) -> IntArray:
         """Return the link through which each device goes up into tier ``k``."""
-        num_spines = self.switch_tiers[k].num_spines
-        spine = spines if num_spines > 1 else 0
-        return self.first_link[k] + self._child(devices, k) * num_spines + spine
+        count = self.switch_tiers[k].num_choices
+        return self.first_link[k] + self._child(devices, k) * count + picks
 
-    def _down(self, devices: IntArray, k: int, spines: IntArray | int = 0) -> IntArray:
-        num_up = self.num_children[k] * self.switch_tiers[k].num_spines
-        return num_up + self.up(devices, k, spines)
+    def _down(self, devices: IntArray, k: int, picks: IntArray | int = 0) -> IntArray:
+        num_up = self.num_children[k] * self.switch_tiers[k].num_choices
+        return num_up + self.up(devices, k, picks)
 
     def uplink_bandwidth(self, k: int) -> float:
         """Return what one block of tier ``k`` can send upwards [byte/s]."""
@@ -182,7 +159,14 @@ class TreeRouting:
     def _links_per_block(self, k: int, block_tier: int) -> int:
         """Return the links up into tier ``k`` from one block of another tier."""
         children = self.num_children[k] // self.num_blocks[block_tier]
-        return children * self.switch_tiers[k].num_spines
+        return children * self.switch_tiers[k].num_choices
+
+    def sums_by_block(self, values: FloatArray, k: int, block_tier: int) -> FloatArray:
+        """Add up values of the links up into tier ``k``, by block of another tier."""
+        num_up = self.num_children[k] * self.switch_tiers[k].num_choices
+        up = values[self.first_link[k] : self.first_link[k] + num_up]
+        sums: FloatArray = up.reshape(self.num_blocks[block_tier], -1).sum(axis=1)
+        return sums
 
     def bisection_bandwidth(self) -> float:
         """Return the smallest cut into halves, one way [byte/s].
@@ -193,9 +177,9 @@ class TreeRouting:
         of the tier below. Smallest where the links inside a node are not slower than
         its links to the outside and, with planes, the number of nodes is even.
         """
-        apart = self.switch_tiers[0].bandwidth
+        apart = self.switch_tiers[0].child_bandwidth
         if self.nic_per_device:
-            apart += self.switch_tiers[1].bandwidth
+            apart += self.switch_tiers[1].child_bandwidth
         halved = 0.0
         for k, tier in enumerate(self.switch_tiers):
             rest = halved if tier.fan_out % 2 else 0.0
@@ -213,7 +197,7 @@ class TreeRouting:
         if k + 1 < len(self.switch_tiers):
             cables = self.switch_tiers[k + 1].num_parallel
             uplinks = self._links_per_block(k + 1, k) * cables
-        into_all = self.num_children[k] * tier.num_spines * tier.num_parallel
+        into_all = self.num_children[k] * tier.num_choices * tier.num_parallel
         return Tier(
             name=tier.name,
             num_blocks=self.num_blocks[k],
@@ -229,11 +213,14 @@ class TreeRouting:
         """Return the levels; of several routes, the longest and narrowest counts."""
         return tuple(self._level(k) for k in range(len(self.switch_tiers)))
 
-    def _level(self, k: int) -> Level:
+    def path(self, k: int) -> tuple[int, ...]:
+        """Return the tiers whose links routes at a level may cross, up and down."""
         first = 1 if self.nic_per_device and k else 0
-        path = list(self.switch_tiers[first : k + 1])
-        if k and self.num_planes > 1 and self.relay:
-            path.append(self.switch_tiers[0])
+        crosses = k > 0 and self.num_planes > 1 and self.relay
+        return (*range(first, k + 1), *((0,) if crosses else ()))
+
+    def _level(self, k: int) -> Level:
+        path = [self.switch_tiers[tier] for tier in self.path(k)]
         return Level(
             name=self.switch_tiers[k].name,
             block_size=self.block_sizes[k],
@@ -277,8 +264,8 @@ class TreeRouting:
             below_per_block = self.num_children[k] // self.num_blocks[k]
             parent = child // below_per_block
             below = child + self._first_switch(k - 1)
-        spine = np.arange(tier.num_spines)
-        lower = np.repeat(below, tier.num_spines)
+        spine = np.arange(tier.num_choices) // tier.num_cables
+        lower = np.repeat(below, tier.num_choices)
         upper = (parent[:, None] * tier.num_spines + spine).ravel()
         upper += self._first_switch(k)
         return np.concatenate([lower, upper]), np.concatenate([upper, lower])

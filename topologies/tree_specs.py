@@ -51,6 +51,11 @@ class LevelSpec:
     """The children's links together over the link to the level above. None: 1, or
     what an explicit bandwidth of the level above implies."""
 
+    num_cables: int | None = None
+    """Cables that one child's link into this level's switch consists of. None: one if
+    the bandwidth is given; else as many as the child has children of its own, times
+    their cables, divided by the oversubscription and rounded."""
+
     def __post_init__(self) -> None:
         if not self.name.strip():
             expected = 'a name, e.g. "leaf"'
@@ -61,11 +66,13 @@ class LevelSpec:
             check_bandwidth("bandwidth", self.bandwidth)
         if self.oversubscription is not None:
             check_ratio("oversubscription", self.oversubscription)
+        if self.num_cables is not None:
+            check_count("num_cables", self.num_cables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FatTreeSpec:
-    """A tree of switches, each level's links to the one above being one ideal trunk."""
+    """A tree of switches; a child has one link to its switch, of one or more cables."""
 
     kind: ClassVar[str] = "fat-tree"
 
@@ -78,6 +85,13 @@ class FatTreeSpec:
     of level 1's bandwidth, to the level-1 switch, and routes to other nodes do not
     cross the node's switch."""
 
+    trunk: Trunk = "ideal"
+    """``"ideal"``: the cables of a link act as one. ``"ecmp"``: they are separate, and
+    a hash of source and target picks one at each level."""
+
+    ecmp_seed: int = 0
+    """Seed of that hash."""
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -85,6 +99,7 @@ class FatTreeSpec:
 
     def __post_init__(self) -> None:
         check_choice("nic", self.nic, ("node", "device"))
+        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
         self._check_shape()
         if self.levels[0].bandwidth is None:
             hint = "a device's own link, e.g. NVLink: 450e9"
@@ -182,23 +197,15 @@ class SpineLeafSpec:
         for name in ("nodes_per_leaf", "num_leaves"):
             check_count(name, getattr(self, name))
         check_choice("nic", self.nic, ("device", "node"))
-        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
         check_num_devices("num_leaves", self.num_devices)
-        if self.num_leaves * self.num_spines > MAX_SPINE_LINKS:
-            raise InputError(
-                "too many spines",
-                where="num_spines",
-                got=self.num_spines,
-                expected=f"at most {MAX_SPINE_LINKS} links from leaves to spines",
-            )
+        _check_spines(self, "leaves", self.num_leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RailSpec:
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch [1]_.
 
-    Spines join the rail switches of all units; a rail switch's links to them are one
-    ideal trunk.
+    Spines join the rail switches of all units.
     """
 
     kind: ClassVar[str] = "rail"
@@ -237,6 +244,13 @@ class RailSpec:
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail [2]_. If not, it goes through the spine."""
 
+    trunk: Trunk = "ideal"
+    """``"ideal"``: a rail switch's links to all spines act as one. ``"ecmp"``: they are
+    separate, and a hash of source and target picks the spine."""
+
+    ecmp_seed: int = 0
+    """Seed of that hash."""
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -247,6 +261,18 @@ class RailSpec:
         for name in ("nodes_per_unit", "num_units"):
             check_count(name, getattr(self, name))
         check_num_devices("num_units", self.num_devices)
+        _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
+
+
+def _check_spines(spec: SpineLeafSpec | RailSpec, below: str, count: int) -> None:
+    check_choice("trunk", spec.trunk, ("ideal", "ecmp"))
+    if count * spec.num_spines > MAX_SPINE_LINKS:
+        raise InputError(
+            "too many spines",
+            where="num_spines",
+            got=spec.num_spines,
+            expected=f"at most {MAX_SPINE_LINKS} links from {below} to spines",
+        )
 
 
 def _check_nodes(spec: SpineLeafSpec | RailSpec) -> None:

@@ -11,26 +11,31 @@ References
 .. [2] NVIDIA, "DGX SuperPOD Reference Architecture (H100)", 2023: rails.
 """
 
+import math
+
+from topologies.checks import MAX_SPINE_LINKS
+from topologies.errors import InputError
 from topologies.network import Network
-from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, SpineLeafSpec
-from topologies.tree_routing import TreeRouting, TreeTier
+from topologies.specs import FatTreeSpec, RailSpec, SpineLeafSpec
+from topologies.tree_routing import TreeRouting
+from topologies.tree_tiers import TreeTier
 
 
 def build_fat_tree(spec: FatTreeSpec) -> Network:
-    """Build a tree of any depth whose trunks are ideal.
+    """Build a tree of any depth; its links have the cables that the levels say.
 
-    A trunk whose bandwidth is derived has as many cables as the switch has children,
-    divided by the oversubscription and rounded; one whose bandwidth is given is one.
+    With ideal trunks a link is one of all its cables together. With ECMP every cable
+    is a link with an equal share of the capacity.
     """
     tiers: list[TreeTier] = []
     for index, level in enumerate(spec.levels):
-        per_device = index == 1 and spec.nic == "device"
         bandwidth, cables = level.bandwidth, 1
         if bandwidth is None:
             ratio = spec.levels[index - 1].oversubscription or 1.0
             bandwidth, cables = _derived_trunk(tiers[-1], ratio, spec, index)
-        tiers.append(_tree_tier(level, bandwidth, cables, joins_devices=per_device))
-    return _network(spec.kind, TreeRouting(tuple(tiers)))
+        cables = level.num_cables or cables
+        tiers.append(_tree_tier(spec, index, bandwidth, cables))
+    return _network(spec.kind, TreeRouting(tuple(tiers), seed=spec.ecmp_seed))
 
 
 def _derived_trunk(
@@ -42,19 +47,34 @@ def _derived_trunk(
         children *= spec.levels[0].fan_out
     if index == 1 and spec.nic == "device":
         children = 1
-    cables = max(1, round(children * below.num_parallel / ratio))
-    return children * below.bandwidth / ratio, cables
+    # Either factor is 1: cables are separate links, or one link stands for all.
+    cables = max(1, round(children * below.num_parallel * below.num_cables / ratio))
+    return children * below.child_bandwidth / ratio, cables
 
 
 def _tree_tier(
-    level: LevelSpec, bandwidth: float, cables: int, *, joins_devices: bool
+    spec: FatTreeSpec, index: int, bandwidth: float, cables: int
 ) -> TreeTier:
+    """Return a tier whose children have links of this bandwidth and these cables."""
+    level = spec.levels[index]
+    separate = cables if spec.trunk == "ecmp" else 1
+    joins_devices = index == 1 and spec.nic == "device"
+    below = 0 if joins_devices else index
+    num_children = math.prod(higher.fan_out for higher in spec.levels[below:])
+    if separate > 1 and num_children * separate > MAX_SPINE_LINKS:
+        raise InputError(
+            "too many cables that are links of their own",
+            where=f"levels[{index}]",
+            got=num_children * separate,
+            expected=f"at most {MAX_SPINE_LINKS} cables on a level",
+        )
     return TreeTier(
         name=level.name,
         fan_out=level.fan_out,
-        bandwidth=bandwidth,
+        bandwidth=bandwidth / separate,
         latency=level.latency,
-        num_parallel=cables,
+        num_parallel=cables // separate,
+        num_cables=separate,
         joins_devices=joins_devices,
     )
 
@@ -67,8 +87,6 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
     equal share of the capacity to each, and a pair keeps to one spine.
     """
     nics = spec.nodes_per_leaf * (spec.devices_per_node if spec.nic == "device" else 1)
-    trunk = nics * spec.nic_bandwidth / spec.oversubscription
-    ecmp = spec.trunk == "ecmp"
     tiers = (
         _node_tier(spec),
         TreeTier(
@@ -78,21 +96,16 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
             latency=spec.nic_latency,
             joins_devices=spec.nic == "device",
         ),
-        TreeTier(
-            name="spine",
-            fan_out=spec.num_leaves,
-            bandwidth=trunk / spec.num_spines if ecmp else trunk,
-            latency=spec.spine_latency,
-            num_parallel=1 if ecmp else spec.num_spines,
-            num_spines=spec.num_spines if ecmp else 1,
-        ),
+        _spine_tier(spec, spec.num_leaves, nics),
     )
     return _network(spec.kind, TreeRouting(tiers, seed=spec.ecmp_seed))
 
 
 def build_rail(spec: RailSpec) -> Network:
-    """Build rail-optimised units [2]_: one rail switch per unit and local rank."""
-    trunk = spec.nodes_per_unit * spec.nic_bandwidth / spec.oversubscription
+    """Build rail-optimised units [2]_: one rail switch per unit and local rank.
+
+    Spines are one vertex or several, as in `build_spine_leaf`.
+    """
     tiers = (
         _node_tier(spec),
         TreeTier(
@@ -103,15 +116,26 @@ def build_rail(spec: RailSpec) -> Network:
             num_planes=spec.devices_per_node,
             joins_devices=True,
         ),
-        TreeTier(
-            name="spine",
-            fan_out=spec.num_units,
-            bandwidth=trunk,
-            latency=spec.spine_latency,
-            num_parallel=spec.num_spines,
-        ),
+        _spine_tier(spec, spec.num_units, spec.nodes_per_unit),
     )
-    return _network(spec.kind, TreeRouting(tiers, relay=spec.pxn))
+    routing = TreeRouting(tiers, relay=spec.pxn, seed=spec.ecmp_seed)
+    return _network(spec.kind, routing)
+
+
+def _spine_tier(
+    spec: SpineLeafSpec | RailSpec, fan_out: int, num_nics: int
+) -> TreeTier:
+    """Return the tier of spines over switches that join so many NICs each."""
+    trunk = num_nics * spec.nic_bandwidth / spec.oversubscription
+    separate = spec.num_spines if spec.trunk == "ecmp" else 1
+    return TreeTier(
+        name="spine",
+        fan_out=fan_out,
+        bandwidth=trunk / separate,
+        latency=spec.spine_latency,
+        num_parallel=spec.num_spines // separate,
+        num_spines=separate,
+    )
 
 
 def _node_tier(spec: SpineLeafSpec | RailSpec) -> TreeTier:

@@ -1,6 +1,7 @@
 """Slow and simple answers to compare with."""
 
 import itertools
+from collections import deque
 
 import numpy as np
 
@@ -27,3 +28,22 @@ def smallest_halving_cut(network: Network) -> float:
         crosses = side[:, links.source] & ~side[:, links.target]
         best = min(best, (crosses @ links.bandwidth).min())
     return float(best)
+
+
+def hop_distances(network: Network, present) -> np.ndarray:
+    """Count the hops between all devices, one vertex after the other; -1 for no way."""
+    neighbours = {v: set() for v in range(len(network.vertex_names))}
+    links = network.links
+    for link in np.flatnonzero(present):
+        neighbours[int(links.source[link])].add(int(links.target[link]))
+    distances = np.full((network.num_devices, len(network.vertex_names)), -1)
+    for device in range(network.num_devices):
+        distances[device, device] = 0
+        queue = deque([device])
+        while queue:
+            vertex = queue.popleft()
+            for other in neighbours[vertex]:
+                if distances[device, other] < 0:
+                    distances[device, other] = distances[device, vertex] + 1
+                    queue.append(other)
+    return distances[:, : network.num_devices]

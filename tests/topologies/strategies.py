@@ -3,20 +3,26 @@
 Bandwidths are small integers as floats, so that sums are exact.
 """
 
+import contextlib
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import strategies as st
 
 from topologies import (
     CustomSpec,
+    Degradation,
     FatTreeSpec,
+    InputError,
     LevelSpec,
     Network,
     RailSpec,
+    SlowLinks,
     SpineLeafSpec,
     TorusSpec,
     build_network,
+    degrade,
 )
 
 rates = st.integers(1, 12).map(float)
@@ -78,6 +84,8 @@ def rail_specs(draw, largest=3):
         oversubscription=draw(ratios),
         spine_latency=draw(latencies),
         pxn=draw(st.booleans()),
+        trunk=draw(st.sampled_from(["ideal", "ecmp"])),
+        ecmp_seed=draw(st.integers(-5, 2**70)),
     )
 
 
@@ -120,8 +128,75 @@ def custom_network(text: str) -> Network:
         return build_network(CustomSpec(path=path))
 
 
+@st.composite
+def cabled_fat_tree_specs(draw, largest=3, depth=3):
+    """Fat-trees whose links are of several cables, which are links of their own."""
+    spec = draw(fat_tree_specs(largest, depth))
+    levels = [
+        replace(level, num_cables=draw(st.none() | st.integers(1, 4)))
+        for level in spec.levels
+    ]
+    seed = draw(st.integers(-5, 2**70))
+    return replace(spec, levels=tuple(levels), trunk="ecmp", ecmp_seed=seed)
+
+
+@st.composite
+def link_names(draw, network):
+    """Name a link of a network in one of the ways that there are."""
+    links, names = network.links, network.vertex_names
+    link = draw(st.integers(0, len(links) - 1))
+    here, there = names[links.source[link]], names[links.target[link]]
+    arrow = draw(st.sampled_from(["->", "<->"]))
+    cable = draw(st.sampled_from(["", "", " #0"]))
+    return f"{here} {arrow} {there}{cable}"
+
+
+@st.composite
+def degradations(draw, network):
+    """Slow and remove up to three links and a switch; it may cut devices off."""
+    some = (
+        st.lists(link_names(network), max_size=3) if len(network.links) else st.just([])
+    )
+    switches = network.vertex_names[network.num_devices :]
+    some_switch = (
+        st.lists(st.sampled_from(switches), max_size=1) if switches else st.just([])
+    )
+    slow = [
+        SlowLinks(links=name, factor=draw(st.sampled_from([1.0, 2.0, 4.0])))
+        for name in draw(some)
+    ]
+    return Degradation(
+        slow_links=tuple(slow),
+        removed_links=tuple(draw(some)),
+        removed_switches=tuple(draw(some_switch)),
+    )
+
+
+@st.composite
+def degraded_networks(draw, kinds=None):
+    """Return a network as built, and what is left of it; it still holds together."""
+    kinds = networks | cabled_fat_trees if kinds is None else kinds
+    built = draw(kinds.filter(lambda n: len(n.links) > 0))
+    left = built
+    for name in draw(st.lists(link_names(built), max_size=3)):
+        slow = SlowLinks(links=name, factor=draw(st.sampled_from([1.0, 2.0, 4.0])))
+        left = degrade(left, Degradation(slow_links=(slow,)))
+    cuts = [
+        Degradation(removed_links=(name,))
+        for name in draw(st.lists(link_names(built), min_size=1, max_size=6))
+    ]
+    if switches := built.vertex_names[built.num_devices :]:
+        cuts.append(Degradation(removed_switches=(draw(st.sampled_from(switches)),)))
+    for cut in cuts:
+        with contextlib.suppress(InputError):
+            left = degrade(left, cut)
+    return built, left
+
+
 tree_specs = fat_tree_specs() | spine_leaf_specs() | rail_specs()
+cabled_fat_trees = cabled_fat_tree_specs().map(build_network)
 trees = tree_specs.map(build_network)
 tori = torus_specs().map(build_network)
 customs = link_files().map(custom_network)
 networks = trees | tori | customs
+degraded = degraded_networks().map(lambda pair: pair[1])

@@ -1,0 +1,131 @@
+"""Naming links and switches of a network by text.
+
+===========================  ====================================================
+``leaf 0 -> spine 1``        the links from one vertex to another
+``leaf 0 <-> spine 1``       those of both directions
+``leaf 0 -> spine 1 #2``     of several cables between the same two the third one
+``leaf * <-> spine 1``       ``*`` stands for any text in a name
+``level spine``              all links of a level, both directions
+===========================  ====================================================
+
+Names are those of `Network.vertex_names` and `Network.levels`. Blanks may be left out:
+a name is first looked for as it is written, then without its blanks.
+"""
+
+import difflib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from topologies.errors import InputError
+from topologies.network import BoolArray, IntArray, Network
+
+_ARROW = re.compile(r"(?P<here>.+?)(?P<both><)?->(?P<there>.+?)(#(?P<cable>[0-9]+))?")
+
+_EXPECTED = '"leaf 0 -> spine 1", "leaf 0 <-> spine *" or "level spine"'
+
+
+def select_links(network: Network, selector: str) -> BoolArray:
+    """Return which links a text names, shape ``(E,)``.
+
+    Raises
+    ------
+    InputError
+        If it names none.
+    """
+    text = selector.strip()
+    arrow = _ARROW.fullmatch(text)
+    if arrow:
+        return _between(network, arrow)
+    if text.startswith("level "):
+        return _of_level(network, text.removeprefix("level "))
+    raise InputError("does not name links", got=selector, expected=_EXPECTED)
+
+
+def select_switches(network: Network, selector: str) -> IntArray:
+    """Return the vertices of the switches that a text names.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or it is the name of a device.
+    """
+    vertices = _named(network.vertex_names, selector, "switch")
+    if vertices[0] < network.num_devices:
+        raise InputError(
+            "is a device, which cannot be removed",
+            got=selector,
+            expected="the name of a switch",
+        )
+    return vertices
+
+
+def _of_level(network: Network, name: str) -> BoolArray:
+    names = [level.name for level in network.levels]
+    found = np.isin(network.links.level, _named(names, name, "level"))
+    if not found.any():
+        raise InputError("no links on this level", got=name)
+    return found
+
+
+def _between(network: Network, arrow: re.Match[str]) -> BoolArray:
+    here, there, cable = arrow["here"], arrow["there"], arrow["cable"]
+    whole = f"{there}#{cable}".strip()
+    if whole in network.vertex_names:
+        there, cable = whole, None
+    directions = [(here, there), (there, here)] if arrow["both"] else [(here, there)]
+    found = np.zeros(len(network.links), dtype=np.bool_)
+    for start, end in directions:
+        found |= _one_way(network, start, end)
+    if cable is not None:
+        found &= _nth_cable(network) == int(cable)
+    if not found.any():
+        raise InputError(
+            "no such link",
+            got=arrow.string,
+            expected="two that are neighbours in the network, and a cable that exists",
+        )
+    return found
+
+
+def _one_way(network: Network, start: str, end: str) -> BoolArray:
+    links, names = network.links, network.vertex_names
+    leaves = np.isin(links.source, _named(names, start, "vertex"))
+    enters = np.isin(links.target, _named(names, end, "vertex"))
+    return np.asarray(leaves & enters)
+
+
+def _nth_cable(network: Network) -> IntArray:
+    """Return each link's place among those that join the same two the same way."""
+    links = network.links
+    ends = links.source * len(network.vertex_names) + links.target
+    order = np.argsort(ends, kind="stable")
+    ordered = ends[order]
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return place
+
+
+def _named(names: Sequence[str], name: str, what: str) -> IntArray:
+    """Return the places of the names that a name with or without ``*`` stands for."""
+    wanted = name.strip()
+    found = _matching(names, wanted) or _matching(
+        ["".join(one.split()) for one in names], "".join(wanted.split())
+    )
+    if not found:
+        close = difflib.get_close_matches(wanted, names, n=1)
+        raise InputError(
+            f"no such {what}",
+            got=wanted,
+            expected=f'{names[0]!r} to {names[-1]!r}; "*" stands for any text',
+            hint=f'did you mean "{close[0]}"?' if close else "",
+        )
+    return np.array(found)
+
+
+def _matching(names: Sequence[str], wanted: str) -> list[int]:
+    if "*" not in wanted:
+        return [place for place, name in enumerate(names) if name == wanted]
+    pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("*")))
+    return [place for place, name in enumerate(names) if pattern.fullmatch(name)]
