@@ -1,4 +1,4 @@
-"""Collectives as rings over the real links, and their closed-form cost.
+"""Collectives over the real links, and their closed-form cost.
 
 A collective over groups of ``n`` devices that hold tensors of ``S`` bytes is a
 sequence of phases. In a phase every ring turns once per step; each member sends
@@ -6,6 +6,10 @@ sequence of phases. In a phase every ring turns once per step; each member sends
 ``steps * latency + fraction * S * inverse_bandwidth``, where the inverse bandwidth is
 that of the ring's most loaded link, counting every ring that uses the link at the
 same time. The simulator replays the very same phases as flows.
+
+`ALGORITHMS` holds what the search chooses from: rings, whose prices a kernel works out
+for many placements at once. Whatever else `estimators.algorithms` knows by name is
+priced message by message (`estimators.placed_exchanges`).
 
 References
 ----------
@@ -15,24 +19,30 @@ References
    Distributed Deep Learning", ISCA 2021: hierarchical (per level) all-reduce.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.algorithms import algorithm_or_ring
 from estimators.folds import RING_OPERATIONS, Shape, Turn, fold_tables, folds
+from estimators.group_shapes import (
+    Shapes,
+    flat_shapes,
+    level_shapes,
+    ordered_groups,
+)
 from estimators.kernels import edges
-from estimators.kernels import groups as group_kernels
 from estimators.messages import (
     EdgeCost,
     edge_costs,
-    network_arrays,
-    no_such_device,
     plain,
+    run_kernel,
     slowest_edges,
 )
+from estimators.placed_exchanges import exchange_rates
 from topologies import Network
 
 __all__ = [
@@ -72,7 +82,7 @@ def ring_phases(
     operation: str, groups: IntArray, block_sizes: Sequence[int]
 ) -> tuple[Phase, ...]:
     """One flat ring per group, its members in order of device number [1]_."""
-    return _phases(operation, groups, block_sizes, _flat_shapes)
+    return _phases(operation, groups, block_sizes, flat_shapes)
 
 
 def hierarchical_phases(
@@ -84,38 +94,23 @@ def hierarchical_phases(
     over the outermost level, all-gather back inwards. Falls back to a flat ring where
     the groups do not split evenly over the blocks.
     """
-    return _phases(operation, groups, block_sizes, _level_shapes)
+    return _phases(operation, groups, block_sizes, level_shapes)
 
 
 ALGORITHMS: Mapping[
     str, Callable[[str, IntArray, Sequence[int]], tuple[Phase, ...]]
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
-"""Algorithms by name; `auto` choices take the cheapest, ties the first."""
+"""What the search chooses from; `auto` choices take the cheapest, ties the first."""
 
 
-def _flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
-    """Return the shape of all groups: one level."""
-    del blocks
-    return np.array([[ordered.shape[2]]], dtype=np.int64)
-
-
-def _level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
-    """Return the shape of each stage's groups, or one row if all are alike."""
-    shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
-    alike = group_kernels.split_evenly(ordered, blocks, shapes)
-    return shapes[:1] if alike else shapes
-
-
-_Shapes = Callable[[IntArray, IntArray], IntArray]
-
-_SHAPES: Mapping[str, _Shapes] = MappingProxyType(
-    {"ring": _flat_shapes, "hierarchical": _level_shapes}
+_SHAPES: Mapping[str, Shapes] = MappingProxyType(
+    {"ring": flat_shapes, "hierarchical": level_shapes}
 )
 """What the phases of each algorithm follow from."""
 
 
 def _phases(
-    operation: str, groups: IntArray, block_sizes: Sequence[int], shapes: _Shapes
+    operation: str, groups: IntArray, block_sizes: Sequence[int], shapes: Shapes
 ) -> tuple[Phase, ...]:
     ordered = plain(np.sort(groups, axis=1))
     (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
@@ -160,11 +155,11 @@ def collective_rates(
     network
         Where the devices are.
     operation
-        A key of `RING_OPERATIONS`.
+        One of `estimators.algorithms.OPERATIONS`.
     groups
         Device numbers, shape ``(stages, groups, n)``.
     algorithm
-        A key of `ALGORITHMS`.
+        One of `estimators.algorithms.ALGORITHM_NAMES` that the operation has.
     together
         Whether the stages, too, communicate at the same time.
 
@@ -172,8 +167,17 @@ def collective_rates(
     -------
     tuple[CollectiveRate, ...]
         For each stage the rate of its slowest group.
+
+    Raises
+    ------
+    InputError
+        If there is no such algorithm for the operation.
     """
-    (rates,) = _rates(network, (operation,), groups, (algorithm,), together=together)
+    if algorithm in ALGORITHMS and operation in RING_OPERATIONS:
+        found = _rates(network, (operation,), groups, (algorithm,), together=together)
+        rates = found[0]
+    else:
+        rates = exchange_rates(network, operation, groups, algorithm, together=together)
     return tuple(CollectiveRate(a, b) for a, b in rates.tolist())
 
 
@@ -184,9 +188,11 @@ def rates_by_algorithm(
     *,
     together: bool = True,
 ) -> dict[str, dict[str, FloatArray]]:
-    """Price all operations by several algorithms, as `collective_rates` does.
+    """Price what rings can do by several algorithms, as `collective_rates` does.
 
-    Phases that they have in common, and that is most, are priced once.
+    Phases that those of `ALGORITHMS` have in common, and that is most, are priced
+    once. An operation that an algorithm does not have is priced as a ring, which is
+    what NCCL falls back to.
 
     Returns
     -------
@@ -195,11 +201,24 @@ def rates_by_algorithm(
         bandwidth [s/byte].
     """
     operations = tuple(RING_OPERATIONS)
-    rates = iter(_rates(network, operations, groups, algorithms, together=together))
-    return {
-        algorithm: {operation: next(rates) for operation in operations}
-        for algorithm in algorithms
-    }
+    searched = [name for name in algorithms if name in ALGORITHMS]
+    rates: Iterator[FloatArray] = iter(())
+    if searched:
+        rates = iter(_rates(network, operations, groups, searched, together=together))
+    found = {name: {one: next(rates) for one in operations} for name in searched}
+    for name in algorithms:
+        if name not in found:
+            found[name] = {
+                operation: exchange_rates(
+                    network,
+                    operation,
+                    groups,
+                    algorithm_or_ring(name, operation),
+                    together=together,
+                )
+                for operation in operations
+            }
+    return {name: found[name] for name in algorithms}
 
 
 def _rates(
@@ -211,25 +230,15 @@ def _rates(
     together: bool,
 ) -> FloatArray:
     """Return shape ``(algorithms x operations, stages, 2)``."""
-    ordered = _ordered(network, groups)
+    ordered = ordered_groups(network, groups)
     blocks = np.array(network.block_sizes, dtype=np.int64)
     shapes = [_SHAPES[name](ordered, blocks) for name in algorithms]
     form_of, forms = _distinct(shapes, len(ordered))
     tables = fold_tables(operations, forms)
     rates = np.empty((len(tables.turns), len(ordered), 2))
-    edges.price_rings(
-        *network_arrays(network), ordered, form_of, *tables, together, rates
-    )
+    kernel = edges.price_rings
+    run_kernel(network, kernel, ordered, form_of, *tables, together, rates)
     return rates
-
-
-def _ordered(network: Network, groups: IntArray) -> IntArray:
-    """Return the groups with their members in order of device number."""
-    groups = plain(groups)
-    status = group_kernels.check_groups(groups, network.num_devices)
-    if status == group_kernels.NO_SUCH_DEVICE:
-        raise no_such_device(network)
-    return groups if status == group_kernels.OK else np.sort(groups, axis=2)
 
 
 def _distinct(

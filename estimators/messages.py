@@ -5,17 +5,20 @@ that are sent at the same time gives each of them at least ``1/w`` of its capaci
 and max-min sharing gives a message exactly that on the link that limits it.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from estimators.kernels import edges, groups
 from topologies import Network
+from topologies.detours import DegradedRouting
+from topologies.network import Routes
 from topologies.route_tables import (
+    DetourTable,
     PathTable,
-    RouteTable,
     TorusTable,
     TreeTable,
     route_table,
@@ -25,6 +28,14 @@ IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 FloatArray = NDArray[np.float64]
 
+Result = TypeVar("Result")
+
+_MOST_MISSING = 2**14
+"""Routes that a kernel can report missing at a time, and one."""
+
+_MOST_FOUND = 2**21
+"""Pairs of whose routes those that are missing are found at a time."""
+
 
 class NetworkArrays(NamedTuple):
     """A network as the kernels' first arguments; their module says what they mean."""
@@ -33,34 +44,113 @@ class NetworkArrays(NamedTuple):
     numbers: IntArray
     rows: Int32Array
     tails: Int32Array
+    detours: edges.Detours
     bandwidth: FloatArray
     latency: FloatArray
     longest: int
     counts: IntArray
 
 
+class _Prepared:
+    """A network's arrays, and the routes around removed links met so far."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        table = route_table(network.routing)
+        kept = np.empty(0, dtype=np.bool_)
+        if isinstance(table, DetourTable):
+            kept, table = table.kept, table.built
+        assert not isinstance(table, DetourTable)
+        kind, numbers, rows = _rule(table, network.num_devices)
+        tails = table.tails if isinstance(table, PathTable) else np.empty(0, np.int32)
+        self.arrays = NetworkArrays(
+            kind=kind,
+            numbers=np.array(numbers, dtype=np.int64),
+            rows=np.ascontiguousarray(rows),
+            tails=tails,
+            detours=edges.Detours(
+                kept=kept,
+                pairs=np.empty(0, dtype=np.int64),
+                indptr=np.zeros(1, dtype=np.int64),
+                links=np.empty(0, dtype=np.uint32),
+                missing=np.zeros(_MOST_MISSING if kept.size else 0, dtype=np.int64),
+            ),
+            bandwidth=network.links.bandwidth,
+            latency=network.links.latency,
+            longest=table.longest,
+            counts=np.zeros(len(network.links) + 1, dtype=np.int64),
+        )
+
+    def find_missing(self) -> bool:
+        """Find the routes that the last call of a kernel missed; False if none."""
+        detours = self.arrays.detours
+        if not detours.missing.size or not detours.missing[0]:
+            return False
+        new = self._wanted(np.unique(detours.missing[1 : detours.missing[0] + 1]))
+        new = np.setdiff1d(new, detours.pairs, assume_unique=True)
+        found = self.network.routes(*np.divmod(new, self.network.num_devices))
+        pairs = np.concatenate([detours.pairs, new])
+        order = np.argsort(pairs)
+        behind = found.indptr[1:] + detours.indptr[-1]
+        links = np.concatenate([detours.links, found.links])
+        routes = Routes(np.concatenate([detours.indptr, behind]), links).take(order)
+        detours.missing[0] = 0
+        self.arrays = self.arrays._replace(
+            detours=detours._replace(
+                pairs=pairs[order],
+                indptr=routes.indptr,
+                links=routes.links.astype(np.uint32),
+            ),
+            longest=max(self.arrays.longest, int(np.diff(found.indptr).max())),
+        )
+        return True
+
+    def _wanted(self, missed: IntArray) -> IntArray:
+        """Return the pairs missed and, as they will be next, others of their sources.
+
+        A search asks for one placement after the other, and each source has a route to
+        find in most of them.
+        """
+        routing, num_devices = self.network.routing, self.network.num_devices
+        assert isinstance(routing, DegradedRouting)
+        sources = np.unique(missed // num_devices)[: max(1, _MOST_FOUND // num_devices)]
+        pairs = (sources[:, None] * num_devices + np.arange(num_devices)).ravel()
+        cut = routing.cut_pairs(*np.divmod(pairs, num_devices))
+        return np.union1d(missed, pairs[cut])
+
+
 @lru_cache(maxsize=4)
-def network_arrays(network: Network) -> NetworkArrays:
-    """Return a network's arrays, made once; kernels write to `counts`.
+def _prepared(network: Network) -> _Prepared:
+    """Return a network's arrays, made once.
 
-    They hold the interpreter's lock while they run, so threads can share it.
+    Kernels hold the interpreter's lock while they run and write to `counts`, so
+    threads can share them.
     """
-    table = route_table(network.routing)
-    kind, numbers, rows = _rule(table, network.num_devices)
-    tails = table.tails if isinstance(table, PathTable) else np.empty(0, np.int32)
-    return NetworkArrays(
-        kind=kind,
-        numbers=np.array(numbers, dtype=np.int64),
-        rows=np.ascontiguousarray(rows),
-        tails=tails,
-        bandwidth=network.links.bandwidth,
-        latency=network.links.latency,
-        longest=table.longest,
-        counts=np.zeros(len(network.links) + 1, dtype=np.int64),
-    )
+    return _Prepared(network)
 
 
-def _rule(table: RouteTable, num_devices: int) -> tuple[int, list[int], Int32Array]:
+def network_arrays(network: Network) -> NetworkArrays:
+    """Return a network as the kernels' first arguments."""
+    return _prepared(network).arrays
+
+
+def run_kernel(
+    network: Network, kernel: Callable[..., Result], *args: object
+) -> Result:
+    """Call a kernel of `estimators.kernels.edges` until it knows all routes it needs.
+
+    Once, where no link has been removed.
+    """
+    prepared = _prepared(network)
+    result = kernel(*prepared.arrays, *args)
+    while prepared.find_missing():
+        result = kernel(*prepared.arrays, *args)
+    return result
+
+
+def _rule(
+    table: TreeTable | TorusTable | PathTable, num_devices: int
+) -> tuple[int, list[int], Int32Array]:
     """Return kind, numbers and rows."""
     if isinstance(table, TreeTable):
         numbers = [
@@ -68,10 +158,11 @@ def _rule(table: RouteTable, num_devices: int) -> tuple[int, list[int], Int32Arr
             table.num_planes,
             int(table.relay),
             int(table.nic_per_device),
-            table.num_spines,
+            int(max(table.num_choices) > 1),
             num_devices,
-            table.seed - 2**64 if table.seed >= 2**63 else table.seed,
             *table.down.tolist(),
+            *table.num_choices,
+            *(seed - 2**64 if seed >= 2**63 else seed for seed in table.seeds),
         ]
         return edges.TREE, numbers, table.rows
     if isinstance(table, TorusTable):
@@ -105,12 +196,12 @@ def edge_costs(
     rounds = np.zeros_like(sources) if round_of is None else plain(round_of)
     assert sources.shape == targets.shape == rounds.shape == (len(sources),)
     prices = np.empty((2, len(sources)))
-    arrays = network_arrays(network)
-    if not edges.price_messages(*arrays, sources, targets, rounds, prices):
+    kernel = edges.price_messages
+    if not run_kernel(network, kernel, sources, targets, rounds, prices):
         order = np.argsort(rounds, kind="stable")
         sources, targets, rounds = sources[order], targets[order], rounds[order]
         in_order = np.empty_like(prices)
-        edges.price_messages(*arrays, sources, targets, rounds, in_order)
+        run_kernel(network, kernel, sources, targets, rounds, in_order)
         prices[:, order] = in_order
     return EdgeCost(prices[0], prices[1])
 
@@ -136,7 +227,7 @@ def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> Flo
     sources, targets = _devices(network, sources), _devices(network, targets)
     assert sources.shape == targets.shape
     slowest = np.empty((*sources.shape[:2], 2))
-    edges.price_rounds(*network_arrays(network), sources, targets, slowest)
+    run_kernel(network, edges.price_rounds, sources, targets, slowest)
     return slowest
 
 

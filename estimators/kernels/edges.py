@@ -17,6 +17,8 @@ to the last bit, on the order of messages or on what else is priced in the same 
 The first arguments of a kernel describe the network (`topologies.route_tables`):
 ``kind``, one of the constants below; ``numbers``, the rule's scalars and short
 vectors; ``rows``, per device; ``tails``, where links start (`PATHS` only);
+``detours``, see `Detours`: if a call leaves a count in ``missing``, what it wrote is
+void, and to be repeated when those routes are known;
 ``bandwidth`` and ``latency`` of links; ``longest``, the most links of a route. Then
 ``counts``, shape ``(E + 1,)``, which is kept between calls: per link, and behind them
 the last base. Device numbers are not checked here, but by `estimators.kernels.groups`.
@@ -24,6 +26,8 @@ the last base. Device numbers are not checked here, but by `estimators.kernels.g
 Unsigned loop counters are on purpose: numba tests signed ones for negative indices,
 and walking a route takes half as long without.
 """
+
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -33,15 +37,40 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
 UInt32Array = NDArray[np.uint32]
+BoolArray = NDArray[np.bool_]
 
 # Kinds of routes, and what `numbers` holds for each.
 TREE = 0
-"""Tiers, planes, relay, NIC per device, spines, devices, seed, then per tier what a
-link down lies above the link up."""
+"""Tiers, planes, relay, NIC per device, whether a hash picks links, devices, then per
+tier: what a link down lies above the link up, parallel links, seed of the hash."""
 TORUS = 1
 """Dimensions, then per dimension: size, stride, whether it wraps around."""
 PATHS = 2
 """Nothing."""
+
+
+class Detours(NamedTuple):
+    """What differs from the rule, where links have been removed; all empty elsewhere.
+
+    For ``K`` pairs whose routes are known.
+    """
+
+    kept: BoolArray
+    """Links that are still there, shape ``(E,)``."""
+
+    pairs: IntArray
+    """Rising: ``source * devices + target``, shape ``(K,)``."""
+
+    indptr: IntArray
+    """Shape ``(K + 1,)``: pair ``q`` takes ``links[indptr[q]:indptr[q + 1]]``."""
+
+    links: UInt32Array
+    """Of all routes, one behind the other."""
+
+    missing: IntArray
+    """Written by kernels: how many pairs were met whose routes are cut and not known,
+    then those pairs, as many as fit."""
+
 
 _ONE = np.uint64(1)
 
@@ -69,10 +98,11 @@ def _tree_routes(
     planes = numbers[1]
     relay = numbers[2]
     nic_per_device = numbers[3]
-    spines = np.uint64(numbers[4])
+    hashed = numbers[4]
     num_devices = np.uint64(numbers[5])
-    seed = np.uint64(numbers[6])
-    down = numbers[7:]
+    down = numbers[6:]
+    choices = down[numbers[0] :]
+    seeds = choices[numbers[0] :]
     at = np.uint64(0)
     for q in range(len(sources)):
         a = np.uint64(sources[q])
@@ -96,12 +126,18 @@ def _tree_routes(
                 links[at] = rows[a, k]
                 at += _ONE
                 k += _ONE
-            if spines > _ONE and k == depth:
-                spine = _mix((a * num_devices + b) ^ seed) % spines
-                links[at - _ONE] += spine
-                links[at] = rows[b, low] + down[low] + np.int64(spine)
-                at += _ONE
-                k = low
+            if hashed:
+                back = at
+                while k > first:
+                    k -= _ONE
+                    back -= _ONE
+                    links[at] = rows[b, k] + down[k]
+                    if choices[k] > 1:
+                        drawn = _mix((a * num_devices + b) ^ np.uint64(seeds[k]))
+                        pick = drawn % np.uint64(choices[k])
+                        links[back] += pick
+                        links[at] += pick
+                    at += _ONE
             while k > first:
                 k -= _ONE
                 links[at] = rows[b, k] + down[k]
@@ -185,11 +221,60 @@ def _listed_routes(
 
 
 @numba.njit(cache=True, error_model="numpy")
+def _go_round(
+    detours: Detours,
+    num_devices: int,
+    sources: IntArray,
+    targets: IntArray,
+    links: UInt32Array,
+    ends: IntArray,
+) -> None:
+    """Replace routes that use a link that was removed by the routes that are known.
+
+    Those that are not known stay, and are reported. O(M h), and O(log K) for each route
+    that is replaced.
+    """
+    kept, pairs, indptr, others, missing = detours
+    total = ends[-1] if len(ends) else 0
+    cut = False
+    for i in range(total):
+        cut = cut or not kept[links[i]]
+    if not cut:
+        return
+    rule = links[:total].copy()
+    at = 0
+    start = 0
+    for q in range(len(ends)):
+        stop = ends[q]
+        cut = False
+        for i in range(start, stop):
+            cut = cut or not kept[rule[i]]
+        pair = sources[q] * num_devices + targets[q]
+        known = np.searchsorted(pairs, pair) if cut else len(pairs)
+        if known < len(pairs) and pairs[known] == pair:
+            for i in range(indptr[known], indptr[known + 1]):
+                links[at] = others[i]
+                at += 1
+        else:
+            if cut:
+                missing[0] += 1
+                if missing[0] < len(missing):
+                    missing[missing[0]] = pair
+            for i in range(start, stop):
+                links[at] = rule[i]
+                at += 1
+        ends[q] = at
+        start = stop
+
+
+@numba.njit(cache=True, error_model="numpy")
 def _routes(
     kind: int,
     numbers: IntArray,
     rows: Int32Array,
     tails: Int32Array,
+    detours: Detours,
+    num_devices: int,
     sources: IntArray,
     targets: IntArray,
     links: UInt32Array,
@@ -205,6 +290,8 @@ def _routes(
         _torus_routes(numbers, rows, sources, targets, links, ends)
     else:
         _listed_routes(rows, tails, sources, targets, links, ends)
+    if len(detours.kept):
+        _go_round(detours, num_devices, sources, targets, links, ends)
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -213,6 +300,7 @@ def price_messages(
     numbers: IntArray,
     rows: Int32Array,
     tails: Int32Array,
+    detours: Detours,
     bandwidth: FloatArray,
     latency: FloatArray,
     longest: int,
@@ -255,7 +343,18 @@ def price_messages(
         while stop < num_messages and round_of[stop] == round_of[start]:
             stop += 1
         here = slice(start, stop)
-        _routes(kind, numbers, rows, tails, sources[here], targets[here], links, ends)
+        _routes(
+            kind,
+            numbers,
+            rows,
+            tails,
+            detours,
+            len(rows),
+            sources[here],
+            targets[here],
+            links,
+            ends[: stop - start],
+        )
         i = 0
         for q in range(start, stop):
             total = 0.0
@@ -286,6 +385,7 @@ def price_rounds(
     numbers: IntArray,
     rows: Int32Array,
     tails: Int32Array,
+    detours: Detours,
     bandwidth: FloatArray,
     latency: FloatArray,
     longest: int,
@@ -318,6 +418,8 @@ def price_rounds(
             numbers,
             rows,
             tails,
+            detours,
+            len(rows),
             sources[r].reshape(in_round),
             targets[r].reshape(in_round),
             links,
@@ -359,6 +461,7 @@ def price_rings(
     numbers: IntArray,
     rows: Int32Array,
     tails: Int32Array,
+    detours: Detours,
     bandwidth: FloatArray,
     latency: FloatArray,
     longest: int,
@@ -422,6 +525,7 @@ def price_rings(
             numbers,
             rows,
             tails,
+            detours,
             bandwidth,
             latency,
             longest,

@@ -18,7 +18,7 @@ from estimators.collectives import (
 )
 from estimators.kernels import edges
 from estimators.kernels import groups as group_kernels
-from estimators.messages import network_arrays
+from estimators.messages import _prepared, network_arrays
 from tests.estimators.oracles import (
     even_split,
     plain_phases,
@@ -26,9 +26,20 @@ from tests.estimators.oracles import (
     rates_by_routes,
 )
 from tests.topologies.oracles import all_pairs
-from tests.topologies.strategies import networks, trees
-from topologies import Links, RailSpec, SpineLeafSpec, TorusSpec, build_network
+from tests.topologies.strategies import cabled_fat_trees, degraded, trees
+from tests.topologies.strategies import networks as built_networks
+from topologies import (
+    Degradation,
+    Links,
+    RailSpec,
+    SpineLeafSpec,
+    TorusSpec,
+    build_network,
+    degrade,
+)
 from topologies.route_tables import route_table
+
+networks = built_networks | cabled_fat_trees | degraded
 
 algorithms = st.sampled_from(sorted(ALGORITHMS))
 operations = st.sampled_from(sorted(RING_OPERATIONS))
@@ -81,9 +92,14 @@ def bits(values):
 def walked(network, sources, targets):
     """Return what `edges._routes` writes, as compressed rows."""
     arrays = network_arrays(network)
-    links = np.zeros(len(sources) * arrays.longest, dtype=np.uint32)
-    ends = np.zeros(len(sources), dtype=np.int64)
-    edges._routes(*arrays[:4], sources, targets, links, ends)
+    while True:
+        links = np.zeros(len(sources) * arrays.longest, dtype=np.uint32)
+        ends = np.zeros(len(sources), dtype=np.int64)
+        here = network.num_devices, sources, targets
+        edges._routes(*arrays[:5], *here, links, ends)
+        if not _prepared(network).find_missing():
+            break
+        arrays = network_arrays(network)
     return np.concatenate([[0], ends]), links[: ends[-1]]
 
 
@@ -334,15 +350,33 @@ def every_kernel(network, sources, targets, rounds, members):
 def test_kernels_and_their_source_agree(network, data):
     sources, targets, rounds = sampled(messages, network, data)
     members = np.ascontiguousarray(sampled(groups, network, data))
+    if data.draw(st.booleans()):
+        edge_costs(network, *all_pairs(network))
     compiled = every_kernel(network, sources, targets, rounds, members)
     names = [name for name in vars(edges) if hasattr(vars(edges)[name], "py_func")]
     others = ("check_devices", "check_groups", "split_evenly")
-    assert len(names) == 8
+    assert len(names) == 9
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
         for module, each in ((edges, names), (group_kernels, others)):
             for name in each:
                 patch.setattr(module, name, getattr(module, name).py_func)
         assert every_kernel(network, sources, targets, rounds, members) == compiled
+
+
+def test_routes_round_a_removed_link_are_found_once():
+    network = degrade(torus(), Degradation(removed_links=("device 0 <-> device 1",)))
+    sources, targets = all_pairs(network)
+    few = edge_costs(network, np.array([0, 5]), np.array([1, 6]))
+    known = network_arrays(network).detours.pairs
+    assert 0 * 16 + 1 in known
+    assert 1 * 16 + 0 not in known
+    edge_costs(network, sources, targets)
+    known = network_arrays(network).detours.pairs
+    assert len(known) == len(network.routing.cut_pairs(sources, targets))
+    edge_costs(network, sources, targets)
+    assert network_arrays(network).detours.pairs is known
+    assert few.inverse_bandwidth.tolist() == [0.1, 0.1]
+    assert few.latency.tolist() == [3.0, 1.0]
 
 
 def torus():

@@ -1,0 +1,43 @@
+"""How the members of groups lie in the blocks of a network."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.kernels import groups as kernels
+from estimators.messages import no_such_device, plain
+from topologies import Network
+
+IntArray = NDArray[np.int64]
+
+Shapes = Callable[[IntArray, IntArray], IntArray]
+"""Ordered groups and block sizes -> the shape of each stage's groups."""
+
+
+def ordered_groups(network: Network, groups: IntArray) -> IntArray:
+    """Return groups ``(S, G, n)`` with their members in order of device number.
+
+    Raises
+    ------
+    IndexError
+        If there is no such device.
+    """
+    groups = plain(groups)
+    status = kernels.check_groups(groups, network.num_devices)
+    if status == kernels.NO_SUCH_DEVICE:
+        raise no_such_device(network)
+    return groups if status == kernels.OK else np.sort(groups, axis=2)
+
+
+def flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of all groups: one level."""
+    del blocks
+    return np.array([[ordered.shape[2]]], dtype=np.int64)
+
+
+def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of each stage's groups, or one row if all are alike."""
+    shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
+    alike = kernels.split_evenly(ordered, blocks, shapes)
+    return shapes[:1] if alike else shapes
