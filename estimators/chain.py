@@ -7,6 +7,8 @@ from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
 from estimators.layer_work import Degrees, LayerWork
 from estimators.operators import OperatorModel
+from estimators.profile import Profile
+from estimators.profiled_times import OperatorTimes, ProfiledTimes
 from estimators.sharding import layer_work, tied_parameters
 from estimators.training import TrainingSpec
 from topologies.accelerators import Accelerator
@@ -21,26 +23,35 @@ def build_layer_table(
     degrees: Degrees,
     training: TrainingSpec,
     accelerator: Accelerator,
+    profile: Profile | None = None,
 ) -> LayerTable:
     """Return the costs of every layer of the chain for one microbatch on one device.
 
     Each distinct kind of layer is worked out once; the table repeats it. Under
     ``"full"`` recompute only blocks are run again (Megatron's
     ``recompute_granularity``): the embedding, the final norm and the head keep what
-    they save.
+    they save. With a profile, operator times are those that were measured, and the
+    accelerator's rates are not looked at.
 
     Raises
     ------
     InputError
-        If the accelerator has no rate for the job's precision.
+        If the accelerator has no rate for the job's precision, or the profile lacks
+        that precision or one of the model's operations.
     """
-    model = OperatorModel.of(accelerator, training.precision, training.element_bytes)
+    model: OperatorTimes
+    if profile is None:
+        model = OperatorModel.of(
+            accelerator, training.precision, training.element_bytes
+        )
+    else:
+        model = ProfiledTimes.of(profile, training.precision, graph.spec)
     works = [
         layer_work(graph, kind, degrees, training.element_bytes)
         for kind in range(len(graph.layers))
     ]
     times = [
-        np.array([model.operator_time(op) for op in work.operators]).reshape(-1, 2)
+        np.array([model.operator_time(op) for op in work.operators]).reshape(-1, 3)
         for work in works
     ]
     kinds = np.array(graph.kinds, dtype=np.int64)
@@ -72,6 +83,7 @@ def build_layer_table(
         kinds=kinds,
         forward_time=forward,
         backward_time=column([float(time[:, 1].sum()) for time in times]),
+        weight_gradient_time=column([float(time[:, 2].sum()) for time in times]),
         recompute_time={
             "selective": core,
             "full": forward * is_block,
@@ -90,6 +102,7 @@ def build_layer_table(
             mode: working + (saved["none"] - saved[mode])
             for mode in ("none", "selective", "full")
         },
+        weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
         traffic=_traffic(works, kinds),
     )

@@ -64,6 +64,10 @@ class LayerTable:
     backward_time: FloatArray
     """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
 
+    weight_gradient_time: FloatArray
+    """That of `backward_time` which nothing but the optimizer waits for: the weight
+    gradients of matrix products, shape ``(L,)`` [s]."""
+
     recompute_time: Mapping[str, FloatArray]
     """What each recompute mode but ``"none"`` adds to the backward pass: the attention
     core (``"selective"``), the forward compute of blocks (``"full"``) or of every layer
@@ -102,6 +106,10 @@ class LayerTable:
     """The most that is alive only inside the layer's forward or backward pass beside
     what is saved (gradients of activations, recomputed activations), under the same
     three modes, shape ``(L,)`` [byte]."""
+
+    weight_gradient_bytes: FloatArray
+    """What weight gradients need, if they are put off until after the backward pass,
+    instead of what was saved for that, shape ``(L,)`` [byte]."""
 
     boundary_bytes: FloatArray
     """Activation that one device sends if the chain is cut before layer ``l``, shape

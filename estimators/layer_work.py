@@ -56,6 +56,13 @@ class OperatorWork(NamedTuple):
     core: bool = False
     """Whether it belongs to the attention core, which selective recompute repeats."""
 
+    weight_flops: float = 0.0
+    """Those of `backward_flops` that are a product's weight gradient [FLOP]."""
+
+    operation: str = ""
+    """What it does, as `TracedOperator.operation` says it: a measured profile looks its
+    times up by this name."""
+
 
 class CollectiveWork(NamedTuple):
     """Collectives of one kind in one layer."""
@@ -103,6 +110,10 @@ class LayerWork:
     working_bytes: float
     """Alive only inside the layer's forward or backward pass beside what is saved
     [byte]."""
+
+    weight_gradient_bytes: float
+    """What the weight gradients of products need, if they are put off until after the
+    layer's backward pass: inputs, and gradients of results [byte]."""
 
     input_bytes: float
     """Hidden states that enter the layer, on this device; 0 for the first [byte]."""

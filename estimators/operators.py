@@ -70,6 +70,8 @@ class OperatorTime(NamedTuple):
 
     forward: float
     backward: float
+    weight_gradient: float = 0.0
+    """Part of `backward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +148,18 @@ class OperatorModel:
         """Return forward and backward time of one operator.
 
         A product's backward pass is two products, priced as such: the gradient of
-        the input ``(m, n) x (n, k)`` and of the weight ``(n, m) x (m, k)``.
+        the input ``(m, n) x (n, k)`` and of the weight ``(n, m) x (m, k)``. Only that
+        of a weight can be put off: products of activations are one step of a chain.
         """
         if work.kind == "matmul":
             m, n, k, batch = work.m, work.n, work.k, work.batch
-            backward = self.matmul_time(m, k, n, batch)
-            backward += self.matmul_time(n, k, m, batch)
-            return OperatorTime(self.matmul_time(m, n, k, batch), backward)
+            first = self.matmul_time(m, k, n, batch)
+            second = self.matmul_time(n, k, m, batch)
+            return OperatorTime(
+                self.matmul_time(m, n, k, batch),
+                first + second,
+                second if work.weight_flops > 0 else 0.0,
+            )
         if work.kind == "attention":
             forward = work.forward_flops / self.attention_rate
             backward = work.backward_flops / self.attention_rate

@@ -18,11 +18,17 @@ size are alive at once while the layer's backward pass runs: twice the largest
 activation, counted as it is while it is used (gathered, with sp). For the head these
 are the logits and their gradient.
 
+Weight gradients [3]_. The half of a product's backward pass that no other layer waits
+for. Whoever puts it off keeps the product's input, as it was saved, and the gradient of
+its result: that of a row-parallel product is whole on every rank. Gradients of
+embeddings and norms are not worth putting off.
+
 References
 ----------
 .. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
    Models", 2022, sections 4 and 5.
 .. [2] Dao, "FlashAttention-2", 2023, section 4.1.
+.. [3] Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, table 1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -72,7 +78,9 @@ def layer_work(
     flops = sum(operator.model_flops for operator in layer.operators)
     return LayerWork(
         operators=tuple(
-            _operator(device, op, causal=graph.spec.causal)._replace(core=op.core)
+            _operator(device, op, causal=graph.spec.causal)._replace(
+                core=op.core, operation=op.operation
+            )
             for op in layer.operators
         ),
         collectives=layer_collectives(layer, shares, degrees, element_bytes),
@@ -81,6 +89,7 @@ def layer_work(
         model_flops=float(degrees.micro_batch_size * flops),
         saved_bytes=_saved_bytes(device, entering),
         working_bytes=2.0 * _largest(device),
+        weight_gradient_bytes=_weight_gradient_bytes(device),
         input_bytes=entering,
     )
 
@@ -136,9 +145,10 @@ def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
     )
     flops = 2.0 * m * n * k * batch
     traffic = (m * k + k * n + m * n) * batch * device.element_bytes
+    weighted = flops if operator.operation == "linear" else 0.0
     return OperatorWork(
         operator.name, "matmul", m, n, k, batch, flops, 2 * flops, traffic, 2 * traffic
-    )
+    )._replace(weight_flops=weighted)
 
 
 def _attention(
@@ -198,6 +208,23 @@ def _saved_bytes(device: _Device, entering: float) -> Mapping[str, float]:
             "selective": device.total(kept_outside | (read_inside - made_inside)),
             "full": entering,
         }
+    )
+
+
+def _weight_gradient_bytes(device: _Device) -> float:
+    products = [op for op in device.layer.operators if op.operation == "linear"]
+    inputs = device.total({n for op in products for n in op.inputs})
+    return inputs + sum(_result_bytes(device, op) for op in products)
+
+
+def _result_bytes(device: _Device, product: TracedOperator) -> float:
+    """Return the size of a product's results, or their gradients, on a rank [byte]."""
+    if product.sharding not in {"row", "expert row"}:
+        return device.total(product.outputs)
+    whole = device.shares.tensors["whole"]
+    return sum(
+        whole.of(device.layer.tensors[number].elements) * device.element_bytes
+        for number in product.outputs
     )
 
 

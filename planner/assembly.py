@@ -1,7 +1,8 @@
 """Write a solution of the search out as a plan."""
 
 from estimators.parallelism import ParallelismConfig
-from planner.candidates import CandidateSet, Solution, schedule_name
+from planner.candidates import CandidateSet, Solution
+from planner.chain_split import schedule_name
 from planner.plan import Plan, Stage
 from planner.space import Configuration
 from planner.virtual import unfold_bounds
@@ -11,7 +12,7 @@ def assemble_plan(
     candidates: CandidateSet, configuration: Configuration, solution: Solution
 ) -> Plan:
     """Return the plan that a solution stands for."""
-    degrees = candidates.degrees(configuration)
+    degrees = candidates.splitter.degrees(configuration)
     table = candidates.workload.table(degrees)
     chunks = unfold_bounds(solution.bounds, table.is_block, configuration.v)
     stages = tuple(
@@ -41,7 +42,7 @@ def assemble_plan(
         ),
         virtual_pipeline_model_parallel_size=configuration.v,
         micro_batch_size=configuration.b,
-        num_microbatches=candidates.num_microbatches(configuration),
+        num_microbatches=candidates.splitter.num_microbatches(configuration),
         schedule=schedule_name(configuration.v),
         placement=solution.placement.name,
         gradient_algorithm=solution.rates.gradient_algorithm,

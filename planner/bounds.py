@@ -1,8 +1,4 @@
-"""Admissible bounds of every configuration, in closed form.
-
-Letters: ``W`` the sum of the layers' least times, ``X`` the least transfers of a
-microbatch, ``p`` stages, ``v`` virtual stages, ``m`` microbatches, ``n`` replicas.
-"""
+"""Admissible bounds of every configuration, in closed form."""
 
 from dataclasses import dataclass
 
@@ -10,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
-from estimators.memory import Sharded, optimizer_step_bytes, static_bytes
-from planner.kernels import split as kernel
+from estimators.layer_work import Degrees
+from estimators.memory import optimizer_step_bytes
+from planner.kernels import closed_form as kernel
+from planner.kernels import tables
 from planner.relaxation import Relaxation
 from planner.search_spec import SearchSpec
 from planner.space import Inner
@@ -35,6 +33,14 @@ class LayerBounds:
     num_blocks: int
     boundary_bytes: float
     """What each lane sends over every boundary [byte]."""
+    context_bytes: float
+    """What all layers send in hops of the context-parallel ring [byte]."""
+    context_inverse: float
+    """What a hop is counted with in `minima` [s/byte]."""
+    expert_bytes: float
+    """What all layers exchange among expert-parallel ranks [byte]."""
+    expert_inverse: float
+    """What an exchange is counted with in `minima` [s/byte]."""
     dense: float
     """Parameters on one device outside of routed experts, tied ones once."""
     expert: float
@@ -42,16 +48,23 @@ class LayerBounds:
 
 
 def layer_bounds(
-    table: LayerTable, tensor: dict[str, FloatArray], hop: FloatArray, ep: int
+    table: LayerTable, tensor: FloatArray, relaxation: Relaxation, degrees: Degrees
 ) -> LayerBounds:
     """Bound a table's layers; ``tensor`` from `planner.relaxation.best_group_rates`."""
     minima = table.forward_time + table.backward_time
+    tp, cp, ep = degrees.tp, degrees.cp, degrees.ep
+    latency, _ = relaxation.hop
+    rates = {
+        ("tensor", "all_reduce"): tensor[0],
+        ("tensor", "all_gather"): tensor[1],
+        ("tensor", "reduce_scatter"): tensor[1],
+        ("context", "send_recv"): (latency, relaxation.context_inverse(tp, cp)),
+        ("expert", "all_to_all"): (latency, relaxation.exchange_inverse(ep)),
+    }
+    sent = dict.fromkeys(("tensor", "context", "expert"), 0.0)
     for item in table.traffic:
-        if item.group == "tensor":
-            latency, inverse = tensor[item.operation][0]
-        else:
-            share = (ep - 1) / ep if item.group == "expert" else 1.0
-            latency, inverse = hop * (1.0, share)
+        sent[item.group] += float((item.forward_bytes + item.backward_bytes).sum())
+        latency, inverse = rates[item.group, item.operation]
         minima = minima + (item.forward_count + item.backward_count) * latency
         minima = minima + (item.forward_bytes + item.backward_bytes) * inverse
     blocks = minima[table.is_block > 0]
@@ -63,6 +76,10 @@ def layer_bounds(
         least_block=float(blocks.min(initial=np.inf)) if blocks.size else 0.0,
         num_blocks=int(blocks.size),
         boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
+        context_bytes=sent["context"],
+        context_inverse=rates["context", "send_recv"][1],
+        expert_bytes=sent["expert"],
+        expert_inverse=rates["expert", "all_to_all"][1],
         dense=float(table.parameters.sum()) - expert - table.tied_parameters,
         expert=expert,
     )
@@ -74,93 +91,41 @@ def closed_form_bounds(
     spec: SearchSpec,
     item: Inner,
     layers: LayerBounds,
-) -> FloatArray:
-    """Return LB1 of every ``(pp, dp)`` of one inner configuration [s].
-
-    ``ws (W + X) + wm max(mean stage, largest layer, most blocks of a stage) + tail``,
-    where some stage holds at least ``ceil(blocks / (v p))`` blocks in each of its ``v``
-    chunks.
-    """
-    p, dp, v = item.pp, item.dp, item.v
-    m = np.ceil(
-        workload.training.global_batch_size / (item.degrees.micro_batch_size * dp)
+) -> tuple[FloatArray, FloatArray]:
+    """Return LB1 [s] and the least memory [byte] of every ``(pp, dp)`` of ``item``."""
+    entries = np.zeros(kernel.NUM_ENTRIES)
+    entries[kernel.TOTAL] = layers.total
+    entries[kernel.LARGEST] = layers.largest
+    entries[kernel.LEAST_BLOCK] = layers.least_block
+    entries[kernel.NUM_BLOCKS] = layers.num_blocks
+    entries[kernel.BOUNDARY_BYTES] = layers.boundary_bytes
+    entries[kernel.DENSE] = layers.dense
+    entries[kernel.EXPERT] = layers.expert
+    degrees = item.degrees
+    batch = workload.training.global_batch_size
+    entries[kernel.BATCH] = batch / degrees.micro_batch_size
+    found: tuple[FloatArray, FloatArray] = kernel.closed_form(
+        entries,
+        relaxation.constants,
+        job_constants(workload),
+        np.array(sorted(set(spec.zero_stages)), dtype=np.int64),
+        degrees.tp,
+        degrees.cp,
+        degrees.ep,
+        item.v,
+        item.pp,
+        item.dp,
     )
-    one = float(relaxation.hop[0] + layers.boundary_bytes * relaxation.hop[1])
-    transfers = np.where(p > 1, 2.0 * one * (v * (p - 1) + v - 1), 0.0)
-    per_stage = np.where(p > 1, v * one, 0.0)
-    total = layers.total + transfers
-    blocks = v * np.ceil(layers.num_blocks / (v * p)) * layers.least_block
-    slowest = np.maximum(total / p, np.maximum(blocks, layers.largest) + per_stage)
-    time = total / v + (m - 1.0 / v) * slowest
-    tail = _tail_bound(relaxation, workload, spec, item, layers)
-    return np.asarray((time + tail) * kernel.SAFE, dtype=np.float64)
+    return found
 
 
-def _tail_bound(
-    relaxation: Relaxation,
-    workload: Workload,
-    spec: SearchSpec,
-    item: Inner,
-    layers: LayerBounds,
-) -> FloatArray:
-    """Return what synchronisation and the optimizer add at least [s].
-
-    Some stage holds at least the mean dense parameters. Under ZeRO-0 and 1 it pays for
-    them in its tail; under ZeRO-2 and 3 in its tail and, for one microbatch, in the
-    sum of stage times. Hybrid sharding pays for gradients at least as much as the whole
-    group in a reduce-scatter under ZeRO-1, and may pay next to nothing else.
-    """
-    n = (item.dp * item.degrees.cp).astype(np.float64)
+def job_constants(workload: Workload) -> FloatArray:
+    """Return what a parameter costs, as `planner.kernels.tables` reads it."""
     each = workload.parameter_bytes
-    held = layers.dense / item.pp
-    whole = relaxation.pass_inverse(item.degrees.tp, n)
-    port = 0.5 * relaxation.hop[1] * (n > 1)
-    inside = np.minimum(whole, port) if item.degrees.ep == 1 else whole
-    ws = 1.0 / item.v
-    sums = {
-        0: 2.0 * each.gradients * whole,
-        1: each.gradients * (inside if relaxation.has_racks else whole)
-        + each.weights * inside,
-        2: (ws * each.gradients + each.weights) * inside,
-        3: ws * (each.gradients + 2.0 * each.weights) * inside,
-    }
+    constants = np.zeros(tables.NUM_CONSTANTS)
+    constants[tables.WEIGHT_BYTES] = each.weights
+    constants[tables.GRADIENT_BYTES] = each.gradients
+    constants[tables.OPTIMIZER_BYTES] = each.optimizer
     step = optimizer_step_bytes(each) / workload.memory_rate
-    costs = [
-        held * (sums[zero] + step / (n if zero >= 1 else 1.0))
-        for zero in set(spec.zero_stages)
-    ]
-    tail = np.min(costs, axis=0)
-    if layers.expert > 0:
-        # The least of a sum is at least the sum of the least.
-        members = n / item.degrees.ep
-        one = relaxation.pass_inverse(item.degrees.tp, members)
-        shares = {
-            0: 2.0 * each.gradients,
-            1: each.gradients + each.weights,
-            2: ws * each.gradients + each.weights,
-            3: ws * (each.gradients + 2.0 * each.weights),
-        }
-        least = min(shares[zero] for zero in set(spec.zero_stages))
-        tail = tail + layers.expert / item.pp * (least * one + step / members)
-    return np.asarray(tail, dtype=np.float64)
-
-
-def least_memory_bounds(
-    workload: Workload, spec: SearchSpec, item: Inner, layers: LayerBounds
-) -> FloatArray:
-    """Return the parameters' memory of the mean stage under the thriftiest ZeRO stage.
-
-    Some stage holds at least the mean, so this much is needed by every split [byte].
-    """
-    n = (item.dp * item.degrees.cp).astype(np.float64)
-    dense = Sharded(layers.dense / item.pp, n)
-    expert = Sharded(layers.expert / item.pp, n / item.degrees.ep)
-    held = [
-        np.asarray(
-            static_bytes(
-                dense, expert, 0.0, each=workload.parameter_bytes, zero_stage=zero
-            ).total()
-        )
-        for zero in set(spec.zero_stages)
-    ]
-    return np.asarray(np.min(held, axis=0) * kernel.SAFE, dtype=np.float64)
+    constants[tables.STEP_TIME] = step
+    return constants

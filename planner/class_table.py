@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -159,7 +158,6 @@ def recompute_shares(
     }
 
 
-@lru_cache(maxsize=1024)
 def choices_of(
     recompute: tuple[str, ...],
     zero_stages: tuple[int, ...],
@@ -187,7 +185,6 @@ def choices_of(
     )
 
 
-@lru_cache(maxsize=1024)
 def choice_array(choices: tuple[Choice, ...]) -> IntArray:
     """Return the choices as the kernels read them, shape ``(C, 3)``."""
     return np.array(

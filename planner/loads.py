@@ -1,4 +1,4 @@
-"""Transfers of all replicas, reduced to what the split kernel adds to each stage.
+"""Transfers of all replicas, and how the iteration time weighs stages.
 
 Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundaries of
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
@@ -50,16 +50,3 @@ def one_way(rates: PlacementRates, boundary_bytes: float) -> FloatArray:
     if len(both) == 1:
         return np.zeros(both.shape[:2])
     return np.asarray(both[..., 0] + both[..., 1] * boundary_bytes)
-
-
-def stage_adders(transfers: FloatArray, weights: Weights) -> tuple[FloatArray, float]:
-    """Return ``xi_s`` and a constant to add to the iteration time [s].
-
-    ``max_r { ws sum_s (C_s + x[r,s]) + wm max_s (C_s + x[r,s]) } = ws sum_s C_s + wm
-    max_s (C_s + xi_s)`` with ``xi_s = max_r { x[r,s] + ws / wm sum_s x[r,s] }``: the
-    two maxima exchange. With ``wm`` = 0 the transfers are the constant.
-    """
-    totals = weights.sum * transfers.sum(axis=1)
-    if weights.max <= 0.0:
-        return np.zeros(transfers.shape[1]), float(totals.max())
-    return (transfers + (totals / weights.max)[:, None]).max(axis=0), 0.0

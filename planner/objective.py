@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from planner.plan import Plan
 
@@ -16,6 +17,19 @@ PART_NAMES = (
 """What the time of a stage is made of."""
 
 
+class ChunkTimes(NamedTuple):
+    """Passes of one microbatch through one chunk, everything folded in [s]."""
+
+    forward: float
+    """Forward pass."""
+
+    backward: float
+    """Backward pass; without weight gradients if the schedule splits them off."""
+
+    weight_gradient: float = 0.0
+    """Weight gradients; 0 unless the schedule splits them off."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """One stage of one plan, for one microbatch unless said otherwise."""
@@ -24,13 +38,18 @@ class StageCost:
     """Forward pass with everything folded into it [s]."""
 
     backward_time: float
-    """Backward pass with everything folded into it [s]."""
+    """Backward pass with everything folded into it; without weight gradients if the
+    schedule splits them off [s]."""
 
-    chunk_times: tuple[tuple[float, float], ...]
-    """Forward and backward pass of each chunk; they add up to the two above [s]."""
+    weight_gradient_time: float = 0.0
+    """Weight gradients with everything folded into them; 0 unless the schedule splits
+    them off [s]."""
+
+    chunk_times: tuple[ChunkTimes, ...]
+    """Passes of each chunk; they add up to the three above [s]."""
 
     parts: Mapping[str, float]
-    """`forward_time` + `backward_time` by cause [s], keys of `PART_NAMES`."""
+    """`work_time` by cause [s], keys of `PART_NAMES`."""
 
     boundary_bytes: float
     """Sent by each lane over every boundary, forward; 0 with one stage [byte]."""
@@ -57,6 +76,11 @@ class StageCost:
     ``"working"``."""
 
     @property
+    def work_time(self) -> float:
+        """All passes [s]."""
+        return self.forward_time + self.backward_time + self.weight_gradient_time
+
+    @property
     def peak_memory(self) -> float:
         """Upper bound of the memory that one device of the stage needs [byte]."""
         return sum(self.memory.values())
@@ -80,17 +104,19 @@ class PricedPlan:
     """From the first to the last."""
 
     iteration_time: float
-    """The objective: closed form of section 5 of the design [s]."""
+    """With a schedule that the search considers (`planner.pricing`) its objective, a
+    closed form; with any other `timeline_time` [s]."""
 
     terms: Mapping[str, float]
     """`iteration_time` by cause [s]: `PART_NAMES` and ``"transfers"`` of the slowest
     stage times the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
-    (synchronisation and optimizer step)."""
+    (synchronisation and optimizer step). Where `iteration_time` is `timeline_time`,
+    ``"transfers"`` is what they add to it."""
 
     timeline_pipeline_time: float
-    """End of the last backward pass on a network without contention: max-plus
-    recurrence of the schedule [s]."""
+    """End of the last pass on a network without contention: max-plus recurrence of
+    the schedule [s]."""
 
     timeline_time: float
-    """End of the step on a network without contention: each stage's last backward
-    pass plus its own tail [s]."""
+    """End of the step on a network without contention: each stage's last pass
+    plus its own tail [s]."""

@@ -74,10 +74,12 @@ class Plan:
     e.g. ``"tp8 dp2 pp4"``."""
 
     gradient_algorithm: str
-    """Algorithm of the gradient collectives: ``"ring"`` or ``"hierarchical"``."""
+    """Algorithm of the gradient collectives, of `estimators.algorithms`: the search
+    chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not have are done
+    by rings."""
 
     tensor_algorithm: str
-    """Algorithm of the tensor-parallel collectives."""
+    """Algorithm of the tensor-parallel collectives, likewise."""
 
     stages: tuple[Stage, ...]
     """From the first to the last."""

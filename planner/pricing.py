@@ -1,4 +1,12 @@
-"""Price any plan term by term, from its devices alone."""
+"""Price any plan term by term, from its devices alone.
+
+The iteration time of a schedule that the search chooses from is the search's objective,
+a closed form over the loads of the stages. That of any other schedule is the exact
+timeline of its instructions, which no closed form is needed for.
+
+Links are those of the network that is given, slowed and removed ones included. Devices
+are all taken to be equally fast; what slow ones cost, only a replay shows.
+"""
 
 from dataclasses import replace
 
@@ -19,6 +27,9 @@ from topologies import InputError, Network
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+LOAD_SCHEDULES = frozenset({"1f1b", "interleaved-1f1b"})
+"""Schedules whose price is a closed form: those that the search chooses from."""
 
 
 def plan_degrees(plan: Plan) -> Degrees:
@@ -92,7 +103,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
-    work = np.array([cost.forward_time + cost.backward_time for cost in costs])
+    work = np.array([cost.work_time for cost in costs])
     transfers = stage_transfers(rates, costs[0].boundary_bytes, v)
     loads = work + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
@@ -102,21 +113,49 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         for cost, transfer in zip(costs, transfers[pace], strict=True)
     )
     tails = np.array([stage.tail_time for stage in stages])
-    slowest = int(np.argmax(loads[pace]))
-    terms = {name: m * stages[slowest].parts[name] for name in PART_NAMES}
-    terms["transfers"] = m * stages[slowest].transfer_time
-    others = float(loads[pace].sum() - loads[pace, slowest])
-    terms["bubble"] = weights.sum * others
-    terms["tail"] = float(tails.max())
-    ends = _stage_ends(plan, stages, rates)
+    directions = np.stack([rates.activation, rates.gradient], axis=-1)
+    ends = _stage_ends(plan, stages, directions)
+    timeline_time = float((ends + tails).max())
+    if plan.schedule in LOAD_SCHEDULES:
+        iteration_time = float(times.max() + tails.max())
+        slowest = int(np.argmax(loads[pace]))
+        others = float(loads[pace].sum() - loads[pace, slowest])
+        waits = {
+            "transfers": m * stages[slowest].transfer_time,
+            "bubble": weights.sum * others,
+            "tail": float(tails.max()),
+        }
+    else:
+        iteration_time = timeline_time
+        slowest = int(np.argmax(work))
+        alone = _stage_ends(plan, stages, 0.0 * directions[:, :1])
+        waits = _waits(m * work[slowest], alone.max(), ends.max(), timeline_time)
     return PricedPlan(
         plan=plan,
         stages=stages,
-        iteration_time=float(times.max() + tails.max()),
-        terms=terms,
+        iteration_time=iteration_time,
+        terms={
+            **{name: m * stages[slowest].parts[name] for name in PART_NAMES},
+            **waits,
+        },
         timeline_pipeline_time=float(ends.max()),
-        timeline_time=float((ends + tails).max()),
+        timeline_time=timeline_time,
     )
+
+
+def _waits(
+    busy: float, alone: float, pipeline: float, whole: float
+) -> dict[str, float]:
+    """Split what the slowest stage does not work [s].
+
+    From its work over all microbatches to the pipeline without transfers, with them,
+    and to the end of the step.
+    """
+    return {
+        "transfers": float(pipeline - alone),
+        "bubble": float(alone - busy),
+        "tail": float(whole - pipeline),
+    }
 
 
 def _check_cover(plan: Plan, num_layers: int) -> None:
@@ -144,15 +183,23 @@ def _check_cover(plan: Plan, num_layers: int) -> None:
 
 
 def _stage_ends(
-    plan: Plan, stages: tuple[StageCost, ...], rates: PlacementRates
+    plan: Plan, stages: tuple[StageCost, ...], directions: FloatArray
 ) -> FloatArray:
-    """Return when each stage ends its last backward pass without contention [s]."""
+    """Return when each stage ends its last pass without contention [s].
+
+    Parameters
+    ----------
+    plan, stages
+        Schedule and durations.
+    directions
+        Latency [s] and inverse bandwidth [s/byte] of activations and of gradients over
+        the boundary after each stage, by replica, shape ``(p, d, 2, 2)``.
+    """
     p, v = len(stages), plan.virtual_pipeline_model_parallel_size
     program = SCHEDULES[plan.schedule].program(p, plan.num_microbatches, v)
     order = [(c, s) for c in range(v) for s in range(p)]
-    times = np.array([stages[s].chunk_times[c] for c, s in order])
+    durations = np.array([stages[s].chunk_times[c] for c, s in order]).T.copy()
     ends = np.zeros(p)
-    directions = np.stack([rates.activation, rates.gradient], axis=-1)
     # Replicas with the same transfers have the same timeline.
     for boundary in np.unique(np.swapaxes(directions, 0, 1), axis=0):
         # Shape (p, 2, directions), once for each round but the last wrap-around.
@@ -161,8 +208,7 @@ def _stage_ends(
         status, _, _, found = timeline(
             *program,
             plan.num_microbatches,
-            np.ascontiguousarray(times[:, 0]),
-            np.ascontiguousarray(times[:, 1]),
+            durations,
             np.ascontiguousarray(wire[:, 0]),
             np.ascontiguousarray(wire[:, 1]),
             np.ascontiguousarray(laid[:, 0, 0]),

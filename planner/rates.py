@@ -35,9 +35,26 @@ class AlgorithmChoice(NamedTuple):
     """A collective algorithm, or what it is chosen by."""
 
     name: str
-    """A key of `ALGORITHMS`, or ``"auto"``: the cheapest, as NCCL chooses by size."""
+    """One of `estimators.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
+    `ALGORITHMS`, as NCCL chooses by size."""
     num_bytes: float
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
+
+
+class StageRates(NamedTuple):
+    """The rates of a placement, or bounds of them, as the split reads them."""
+
+    rows: FloatArray
+    """Distinct rows of rates, columns as in `planner.kernels.tables`, ``(sig, R)``."""
+    signature: IntArray
+    """Row of each stage, first to last, shape ``(p,)``."""
+    group_sizes: FloatArray
+    """Ranks of each sharding option."""
+    boundary: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of the boundary after each stage, the
+    mean of both directions, by replica, shape ``(p, d, 2)``."""
+    tied: FloatArray
+    """All-reduce between the first and the last stage, shape ``(2,)``."""
 
 
 class Sharding(NamedTuple):
@@ -103,6 +120,12 @@ class PlacementRates:
         """Ranks of each sharding option."""
         return np.array([float(option.group_size) for option in self.shardings])
 
+    @cached_property
+    def stage_rates(self) -> StageRates:
+        """What the split reads."""
+        boundary = 0.5 * (self.activation + self.gradient)
+        return StageRates(*self.signatures, self.group_sizes, boundary, self.tied)
+
     def packed(self) -> FloatArray:
         """Return the rates as the kernels read them, one row per stage."""
         num_stages = len(self.context)
@@ -145,7 +168,8 @@ class PricedGrid:
         pp, dp, ep, cp, tp = grid.shape
         lanes = grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
-        self._tensor = _by_algorithm(network, grid.reshape(pp, -1, tp))
+        self._lanes = grid.reshape(pp, -1, tp)
+        self._tensor = _by_algorithm(network, self._lanes)
         self._dense = dense_groups(grid)
         self._data = _by_algorithm(network, self._dense)
         self._experts = expert_data_groups(grid) if ep > 1 else None
@@ -163,10 +187,19 @@ class PricedGrid:
         self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
     ) -> PlacementRates:
         """Return the rates under the algorithms chosen, made once for each choice."""
+        self._name(self._tensor, self._lanes, tensor)
+        self._name(self._data, self._dense, gradient)
         names = _cheapest(self._tensor, tensor), _cheapest(self._data, gradient)
         if names not in self._chosen:
             self._chosen[names] = self._assemble(*names)
         return self._chosen[names]
+
+    def _name(
+        self, priced: dict[str, Rates], groups: IntArray, choice: AlgorithmChoice
+    ) -> None:
+        """Price groups under an algorithm that the search does not try."""
+        if choice.name != "auto" and choice.name not in priced:
+            priced[choice.name] = group_rates(self.network, groups, choice.name)
 
     def _assemble(self, tensor: str, gradient: str) -> PlacementRates:
         data = expert_data = self._data[gradient]
@@ -240,7 +273,7 @@ def free_rates(num_stages: int) -> dict[str, FloatArray]:
     return dict.fromkeys(RING_OPERATIONS, np.zeros((num_stages, 2)))
 
 
-def _by_algorithm(network: Network, groups: IntArray) -> Mapping[str, Rates]:
+def _by_algorithm(network: Network, groups: IntArray) -> dict[str, Rates]:
     if groups.shape[2] == 1:
         return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
     priced = rates_by_algorithm(network, groups)
@@ -265,7 +298,7 @@ def _cheapest(priced: Mapping[str, Rates], choice: AlgorithmChoice) -> str:
         rates = priced[name]["all_reduce"]
         return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
 
-    return min(priced, key=slowest)
+    return min(ALGORITHMS, key=slowest)
 
 
 def _shardings(

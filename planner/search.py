@@ -5,8 +5,9 @@ virtual stages, stages and replicas. Bounds, each admissible, are sharpened as f
 needed::
 
     LB1  closed form, for all configurations at once
-    MEM  parameters of the mean stage: no split fits in memory
+    MEM  the same, and what memory forces stages to recompute and to shard
     LB2  exact split under rates that no placement can beat, with true memory
+    LB3  the same under what must leave the blocks of a tree, placement by placement
     T    exact split under the rates of each placement
 
 A heap keeps configurations by their sharpest bound; when the smallest one left is not
@@ -39,6 +40,19 @@ from planner.workload import Workload
 from topologies import Network
 
 FloatArray = NDArray[np.float64]
+
+FIRST_OPENING = 256
+"""Configurations looked at before the best of them are solved for something to compare
+with; four times as many before the next attempt."""
+
+_MEMORY, _RELAXED, _PLACED = range(3)
+"""Which bound a waiting configuration has."""
+
+_PRUNED_BY = (
+    "pruned by the memory bound",
+    "pruned by the relaxed split",
+    "pruned by the bounds of placements",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,38 +122,95 @@ def search(
     """
     started = time.monotonic()
     candidates = CandidateSet.enumerate(network, workload, spec)
-    statistics = candidates.statistics
-    best = _Best(keep=spec.keep_best)
-    waiting: list[tuple[float, Configuration]] = []
-    next_index = 0
-    bound = np.inf
-    while True:
-        fresh = candidates.bound(next_index)
-        opened = waiting[0][0] if waiting else np.inf
-        bound = min(fresh, opened)
-        if bound >= best.cutoff or bound == np.inf:
-            break
+    frontier = _Frontier(candidates, spec.keep_best)
+    while not frontier.is_done:
         if spec.time_limit is not None and time.monotonic() - started > spec.time_limit:
-            statistics["left when time ran out"] = (
-                len(candidates) - next_index + len(waiting)
-            )
             break
-        if fresh <= opened:
-            relaxed = candidates.relaxed_bound(next_index, best.cutoff)
-            if relaxed < best.cutoff:
-                heapq.heappush(waiting, (relaxed, candidates[next_index]))
-            next_index += 1
-        else:
-            _, configuration = heapq.heappop(waiting)
-            solution = candidates.solve(configuration, best.cutoff)
-            if solution is not None:
-                best.add(_Found(solution.value, configuration, solution))
+        frontier.advance()
         if progress is not None:
-            done = next_index / len(candidates)
-            progress(f"search: {next_index} of {len(candidates)} configurations", done)
-    statistics["pruned by the closed-form bound"] = len(candidates) - next_index
-    statistics["pruned by the relaxed split"] += len(waiting)
-    return _result(network, workload, best, bound, candidates)
+            progress(
+                f"search: {frontier.next_index} of {len(candidates)} configurations",
+                frontier.next_index / len(candidates),
+            )
+    frontier.count_what_is_left()
+    return _result(network, workload, frontier.best, frontier.bound, candidates)
+
+
+class _Frontier:
+    """Configurations that may still be among the k best, by their sharpest bounds."""
+
+    def __init__(self, candidates: CandidateSet, keep: int) -> None:
+        self.candidates = candidates
+        self.best = _Best(keep=keep)
+        self.next_index = 0
+        """Configurations in the order of LB1 that have been looked at."""
+        self._waiting: list[tuple[float, int, Configuration]] = []
+        self._next_opening = FIRST_OPENING
+
+    @property
+    def bound(self) -> float:
+        """The smallest bound left: no configuration left is faster [s]."""
+        fresh = self.candidates.bound(self.next_index)
+        return min(fresh, self._waiting[0][0]) if self._waiting else fresh
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing left can be among the k best."""
+        return self.bound >= self.best.cutoff or self.bound == np.inf
+
+    def advance(self) -> None:
+        """Sharpen the smallest bound left, or solve what it belongs to."""
+        if self.next_index >= self._next_opening and self.best.cutoff == np.inf:
+            self._open()
+            self._next_opening *= 4
+        elif self.candidates.bound(self.next_index) <= self.bound:
+            value = self.candidates.memory_bound(self.next_index, self.best.cutoff)
+            self._wait(value, _MEMORY, self.candidates[self.next_index])
+            self.next_index += 1
+        else:
+            self._sharpen(*heapq.heappop(self._waiting))
+
+    def _sharpen(self, known: float, sharpness: int, one: Configuration) -> None:
+        cutoff = self.best.cutoff
+        if sharpness == _MEMORY:
+            self._wait(self.candidates.relaxed_bound(one, known, cutoff), _RELAXED, one)
+        elif sharpness == _RELAXED:
+            self._wait(self.candidates.placed_bound(one, known, cutoff), _PLACED, one)
+        else:
+            solution = self.candidates.solve(one, cutoff)
+            if solution is not None:
+                self.best.add(_Found(solution.value, one, solution))
+
+    def _wait(self, value: float, sharpness: int, one: Configuration) -> None:
+        if value < self.best.cutoff:
+            heapq.heappush(self._waiting, (value, sharpness, one))
+
+    def _open(self) -> None:
+        """Solve what looks best so far, to have something to compare with.
+
+        Bounds stop early where they exceed a value that is known; and a search that
+        the time limit stops has something to show.
+        """
+        for sharpness in (_MEMORY, _RELAXED, _PLACED):
+            chosen = [item for item in self._waiting if item[1] == sharpness]
+            number = self.best.keep * 4 ** (_PLACED - sharpness)
+            chosen = heapq.nsmallest(number, chosen)
+            taken = set(chosen)
+            self._waiting = [item for item in self._waiting if item not in taken]
+            heapq.heapify(self._waiting)
+            for item in chosen:
+                self._sharpen(*item)
+
+    def count_what_is_left(self) -> None:
+        """Say in the statistics what became of what was not solved."""
+        statistics = self.candidates.statistics
+        fresh = len(self.candidates) - self.next_index
+        if not self.is_done:
+            statistics["left when time ran out"] = fresh + len(self._waiting)
+            return
+        statistics["pruned by the closed-form bound"] = fresh
+        for _, sharpness, _ in self._waiting:
+            statistics[_PRUNED_BY[sharpness]] += 1
 
 
 def _result(

@@ -10,8 +10,6 @@ References
 .. [1] Narayanan et al., SC 2021, section 2.2.
 """
 
-from collections import Counter
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -106,13 +104,8 @@ def thriftiest_plan(candidates: CandidateSet) -> ThriftiestPlan:
 def plan_within(
     candidates: CandidateSet, configuration: Configuration, memory: float
 ) -> PricedPlan | None:
-    """Return a configuration's best plan within a device memory, None if none fits."""
-    reserve = candidates.workload.accelerator.memory_bytes - memory
-    other = replace(
-        candidates,
-        spec=replace(candidates.spec, memory_reserve=reserve),
-        statistics=Counter(),
-    )
+    """Return a configuration's best plan within a memory [byte], None if none fits."""
+    other = candidates.within(memory)
     solution = other.solve(configuration, np.inf)
     if solution is None:
         return None

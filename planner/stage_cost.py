@@ -1,25 +1,32 @@
-"""What one stage of a plan costs: times by cause, tail, memory.
+"""What one stage of a plan costs: times by cause, and the tail.
 
 This evaluator shares rates and layer tables with the search but none of its interval
 classes, folded chains and kernels: tests hold one against the other.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from estimators.layer_table import InLayerTraffic, LayerTable
-from estimators.memory import Sharded, optimizer_step_bytes, static_bytes
+from estimators.memory import optimizer_step_bytes
 from estimators.training import ParameterBytes
 from planner.class_table import recompute_shares
-from planner.objective import PART_NAMES, StageCost
+from planner.objective import PART_NAMES, ChunkTimes, StageCost
 from planner.plan import Plan, Stage
 from planner.rates import PlacementRates, Sharding
 from planner.schedules import SCHEDULES
+from planner.stage_memory import (
+    Share,
+    expert_group_size,
+    stage_memory,
+    stage_share,
+)
 from planner.workload import Workload
 from topologies import InputError
+
+__all__ = ["PART_OF_GROUP", "Share", "sharding_of", "stage_cost", "stage_share"]
 
 FloatArray = NDArray[np.float64]
 
@@ -28,23 +35,6 @@ PART_OF_GROUP = {
     "context": "context ring",
     "expert": "expert all-to-all",
 }
-
-
-class Share(NamedTuple):
-    """Parameters of a stage on one device."""
-
-    dense: float
-    expert: float
-    num_layers: int
-
-
-class Activations(NamedTuple):
-    """Memory of a stage's passes [byte]."""
-
-    saved: tuple[float, ...]
-    """Kept by each chunk for each microbatch in flight."""
-    forward_working: float
-    backward_working: float
 
 
 def stage_cost(
@@ -60,41 +50,28 @@ def stage_cost(
     parts = dict.fromkeys(PART_NAMES, 0.0)
     each = workload.parameter_bytes
     sharding = sharding_of(rates, stage)
-    gathered = _zero_times(rates, sharding, each, stage, share, index)
-    chunk_times = tuple(
+    zero = _zero_times(rates, sharding, each, stage, share, index)
+    parts["zero gathers"] = 2 * zero.gather + zero.reduce
+    whole = [
         _chunk_time(table, rates, stage, chunk, index, parts) for chunk in stage.chunks
-    )
+    ]
     # What ZeRO sends goes by layers: each chunk has its part of it.
-    parts["zero gathers"] = gathered[0] + gathered[1]
-    weights = [(last - first + 1) / share.num_layers for first, last in stage.chunks]
+    layers = [(last - first + 1) / share.num_layers for first, last in stage.chunks]
+    arrange = _split if SCHEDULES[plan.schedule].splits_backward else _joined
     chunk_times = tuple(
-        (forward + weight * gathered[0], backward + weight * gathered[1])
-        for (forward, backward), weight in zip(chunk_times, weights, strict=True)
+        arrange(passes, zero, part) for passes, part in zip(whole, layers, strict=True)
     )
     boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
     return StageCost(
-        forward_time=sum(forward for forward, _ in chunk_times),
-        backward_time=sum(backward for _, backward in chunk_times),
+        forward_time=sum(times.forward for times in chunk_times),
+        backward_time=sum(times.backward for times in chunk_times),
+        weight_gradient_time=sum(times.weight_gradient for times in chunk_times),
         chunk_times=chunk_times,
         parts=parts,
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
-        memory=_memory(workload, table, plan, index, share),
+        memory=stage_memory(workload, table, plan, index),
         **_tail(workload, table, rates, plan, index),
-    )
-
-
-def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> Share:
-    """Return what a stage's device holds, a tied embedding once."""
-    held = [slice(first, last + 1) for first, last in stage.chunks]
-    expert = sum(float(table.expert_parameters[span].sum()) for span in held)
-    total = sum(float(table.parameters[span].sum()) for span in held)
-    if len(plan.stages) == 1:
-        total -= table.tied_parameters
-    return Share(
-        dense=total - expert,
-        expert=expert,
-        num_layers=sum(last - first + 1 for first, last in stage.chunks),
     )
 
 
@@ -138,8 +115,8 @@ def _chunk_time(
     chunk: tuple[int, int],
     index: int,
     parts: dict[str, float],
-) -> tuple[float, float]:
-    """Return forward and backward time of a chunk, and add to the causes [s]."""
+) -> "_Passes":
+    """Return the passes of a chunk without ZeRO, and add to the causes [s]."""
     span = slice(chunk[0], chunk[1] + 1)
     forward = float(table.forward_time[span].sum())
     backward = float(table.backward_time[span].sum())
@@ -162,7 +139,46 @@ def _chunk_time(
             count = float(share @ item.forward_count[span])
             again += _line(rate, count, float(share @ item.forward_bytes[span]))
     parts["recompute"] += again
-    return forward, backward + again
+    weight = float(table.weight_gradient_time[span].sum())
+    return _Passes(forward, backward + again, weight)
+
+
+class _Passes(NamedTuple):
+    """Times of one microbatch through one chunk without ZeRO [s]."""
+
+    forward: float
+
+    backward: float
+
+    weight: float
+    """The part of `backward` that weight gradients are. They are computed only: the
+    collectives of a backward pass, that which gathers a product's input again
+    included, belong to the gradients of activations."""
+
+
+class _ZeroTimes(NamedTuple):
+    """What ZeRO sends in every microbatch [s]."""
+
+    gather: float
+    """Weights, in each forward and each backward pass."""
+
+    reduce: float
+    """Gradients, once they are there."""
+
+
+def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+    """Return the times with weight gradients as part of the backward pass."""
+    forward = passes.forward + part * zero.gather
+    return ChunkTimes(forward, passes.backward + part * (zero.gather + zero.reduce))
+
+
+def _split(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+    """Return the times with weight gradients by themselves."""
+    return ChunkTimes(
+        passes.forward + part * zero.gather,
+        passes.backward - passes.weight + part * zero.gather,
+        passes.weight + part * zero.reduce,
+    )
 
 
 def _zero_times(
@@ -172,7 +188,7 @@ def _zero_times(
     stage: Stage,
     share: Share,
     index: int,
-) -> tuple[float, float]:
+) -> _ZeroTimes:
     """Return what ZeRO-2 and 3 send in each forward and backward pass [s]."""
 
     def both(width: int) -> float:
@@ -185,7 +201,7 @@ def _zero_times(
 
     reduce = both(each.gradients) if stage.zero_stage >= 2 else 0.0
     gather = both(each.weights) if stage.zero_stage == 3 else 0.0
-    return gather, gather + reduce
+    return _ZeroTimes(gather, reduce)
 
 
 def _tail(
@@ -242,83 +258,3 @@ def _reduce_time(
     if share.expert > 0 and stage.zero_stage <= 1:
         time += _line(rates.expert_data[operation][index], 1, expert)
     return time
-
-
-def expert_group_size(plan: Plan) -> int:
-    """Return how many ranks hold the same experts."""
-    sizes = plan.parallel.sizes()
-    return sizes.dp * sizes.cp // sizes.ep
-
-
-def _memory(
-    workload: Workload, table: LayerTable, plan: Plan, index: int, share: Share
-) -> Mapping[str, float]:
-    """Return the stage's peak by what it is for [byte]."""
-    stage = plan.stages[index]
-    held = [slice(first, last + 1) for first, last in stage.chunks]
-    sizes = plan.parallel.sizes()
-    group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
-    static = static_bytes(
-        Sharded(share.dense, group),
-        Sharded(share.expert, expert_group_size(plan)),
-        max(float(table.parameters[span].max(initial=0.0)) for span in held),
-        each=workload.parameter_bytes,
-        zero_stage=stage.zero_stage,
-    )
-    activations = stage_activations(table, stage)
-    return {
-        "weights": float(static.weights),
-        "gradients": float(static.gradients),
-        "optimizer": float(static.optimizer),
-        "buffers": float(static.buffers),
-        "activations": _activations_in_flight(table, plan, index, activations),
-        "working": activations.backward_working,
-    }
-
-
-def _activations_in_flight(
-    table: LayerTable, plan: Plan, index: int, activations: Activations
-) -> float:
-    """Bound what the passes in flight keep [byte].
-
-    With virtual stages any mixture of chunks may be in flight, so each block counts by
-    the largest of its rounds; final norm and head run their backward pass at once.
-    """
-    v = plan.virtual_pipeline_model_parallel_size
-    count = SCHEDULES[plan.schedule].in_flight(
-        index, len(plan.stages), plan.num_microbatches, v
-    )
-    if v == 1:
-        return count * activations.saved[0]
-    column = table.saved_bytes[plan.stages[index].recompute]
-    chunks = [slice(first, last + 1) for first, last in plan.stages[index].chunks]
-    ends = [column[chunk] * (1.0 - table.is_block[chunk]) for chunk in chunks]
-    blocks = [column[chunk][table.is_block[chunk] > 0] for chunk in chunks]
-    # The embedding belongs to the first chunk, final norm and head to the last.
-    each = float(np.max(blocks, axis=0).sum())
-    leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
-    trails = float(sum(end.sum() for end in ends)) - leads
-    return count * (each + leads) + trails
-
-
-def stage_activations(table: LayerTable, stage: Stage) -> Activations:
-    """Return what passes keep, and what is alive inside one [byte]."""
-    held = [slice(first, last + 1) for first, last in stage.chunks]
-    if stage.recompute == "stage":
-        entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
-        working = max(float(table.working_bytes["none"][span].max()) for span in held)
-        redone = max(float(table.saved_bytes["none"][span].sum()) for span in held)
-        return Activations(
-            saved=tuple(0.0 if first == 0 else entering for first, _ in stage.chunks),
-            forward_working=working,
-            backward_working=redone + working,
-        )
-    kept, beside = (
-        columns[stage.recompute] for columns in (table.saved_bytes, table.working_bytes)
-    )
-    largest = max(float(beside[span].max()) for span in held)
-    return Activations(
-        saved=tuple(float(kept[span].sum()) for span in held),
-        forward_working=largest,
-        backward_working=largest,
-    )

@@ -70,6 +70,7 @@ def fold_table(table: LayerTable, v: int) -> LayerTable:
         kinds=_folded_kinds(table.kinds, first, last, v),
         forward_time=total(table.forward_time),
         backward_time=total(table.backward_time),
+        weight_gradient_time=total(table.weight_gradient_time),
         recompute_time=by_mode(table.recompute_time, np.sum),
         forward_flops=total(table.forward_flops),
         parameters=total(table.parameters),
@@ -78,6 +79,7 @@ def fold_table(table: LayerTable, v: int) -> LayerTable:
         is_block=fold(table.is_block, np.max),
         saved_bytes=by_mode(table.saved_bytes, largest_round),
         working_bytes=by_mode(table.working_bytes, np.max),
+        weight_gradient_bytes=fold(table.weight_gradient_bytes, largest_round),
         boundary_bytes=np.concatenate(
             (table.boundary_bytes[: first + length], table.boundary_bytes[last:])
         ),

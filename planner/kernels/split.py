@@ -372,3 +372,44 @@ def fits_in_memory(class_of: IntArray, slots: IntArray, in_flight: IntArray) -> 
             return start == 0
         end = start
     return end == 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def stage_adders(
+    boundary: FloatArray,
+    num_bytes: float,
+    num_chunks: int,
+    sum_weight: float,
+    max_weight: float,
+) -> tuple[FloatArray, float]:
+    """Return ``xi`` by position, entry 0 unused, and a constant to add to ``T`` [s].
+
+    ``boundary (p, d, 2)``: latency and inverse bandwidth of the boundary after each
+    stage, both directions' mean, by replica; the last one is the wrap-around. A
+    microbatch crosses each forth and back, half of it charged to either side, ``v``
+    times, the wrap-around ``v - 1`` times. With ``wm`` = 0 the transfers are the
+    constant. O(p d).
+    """
+    p, num_replicas = boundary.shape[0], boundary.shape[1]
+    adder = np.zeros(p + 1)
+    constant = 0.0
+    if p == 1:
+        return adder, constant
+    if max_weight > 0.0:
+        adder[1:] = -np.inf
+    after = np.empty(p)
+    for r in range(num_replicas):
+        total = 0.0
+        for i in range(p):
+            times = num_chunks if i < p - 1 else num_chunks - 1
+            after[i] = (boundary[i, r, 0] + boundary[i, r, 1] * num_bytes) * times
+            total += after[i]
+        total *= 2.0 * sum_weight
+        if max_weight <= 0.0:
+            constant = max(constant, total)
+            continue
+        share = total / max_weight
+        for i in range(p):
+            own = after[i] + after[i - 1]
+            adder[p - i] = max(adder[p - i], own + share)
+    return adder, constant

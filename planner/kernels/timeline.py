@@ -30,8 +30,7 @@ def timeline(
     microbatch: IntArray,
     chunk: IntArray,
     num_microbatches: int,
-    forward_time: FloatArray,
-    backward_time: FloatArray,
+    durations: FloatArray,
     forward_wire: FloatArray,
     backward_wire: FloatArray,
     forward_latency: FloatArray,
@@ -48,22 +47,23 @@ def timeline(
         arrive(ch, k) = leave(ch, k) + latency
 
     ``in`` of a forward pass is the activation from virtual stage ``s - 1``, of a
-    backward pass the gradient from virtual stage ``s + 1``; the first virtual stage's
-    forward and the last one's backward passes wait for their own stage only, and so
-    the last stage's list must have each of these backward passes after its forward
+    backward pass the gradient from virtual stage ``s + 1``. Weight gradients, the first
+    virtual stage's forward and the last one's backward passes wait for their own stage
+    only, and so each list must have a microbatch's weight gradients after its backward
+    pass, and the last stage's list each of these backward passes after its forward
     pass. Stages are swept up and down, each as far as it can go, until nothing moves:
-    O(N + p (p + m)) for 1F1B and GPipe. Interleaved 1F1B took at most ``m v + 2 p``
-    sweeps wherever measured, which is O(N + p^2).
+    O(N + p (p + m)) for 1F1B, ZB-H1 and GPipe. Interleaved 1F1B took at most ``m v +
+    2 p`` sweeps wherever measured, which is O(N + p^2).
 
     Parameters
     ----------
     indptr, kind, microbatch, chunk
         Instruction lists of the stages in compressed rows, shapes ``(p + 1,)``,
-        ``(N,)``, ``(N,)``, ``(N,)``; kind 0 forward, 1 backward.
+        ``(N,)``, ``(N,)``, ``(N,)``; kind 0 forward, 1 backward, 2 weight gradients.
     num_microbatches
         ``m``; each virtual stage has one forward and one backward pass of each.
-    forward_time, backward_time
-        Durations by virtual stage, shape ``(v p,)`` [s].
+    durations
+        By kind and virtual stage, shape ``(3, v p)`` [s].
     forward_wire, backward_wire
         Bytes over bandwidth at each boundary, shape ``(v p - 1,)`` [s].
     forward_latency, backward_latency
@@ -79,7 +79,7 @@ def timeline(
         break: the recurrence has one solution.
     """
     num_stages = indptr.shape[0] - 1
-    last = forward_time.shape[0] - 1
+    last = durations.shape[1] - 1
     start = np.zeros(kind.shape[0])
     end = np.zeros(kind.shape[0])
     stage_end = np.zeros(num_stages)
@@ -101,16 +101,15 @@ def timeline(
                 o = position[i]
                 k = microbatch[o]
                 s = chunk[o] * num_stages + i
+                ready = 0.0
                 if kind[o] == FORWARD:
                     ready = activation[s, k]
-                    duration = forward_time[s]
-                else:
+                elif kind[o] == BACKWARD:
                     ready = gradient[s, k]
-                    duration = backward_time[s]
                 if ready == np.inf:
                     break
                 start[o] = max(stage_end[i], ready)
-                end[o] = start[o] + duration
+                end[o] = start[o] + durations[kind[o], s]
                 stage_end[i] = end[o]
                 if kind[o] == FORWARD and s < last:
                     activation_left[s] = max(end[o], activation_left[s])

@@ -5,13 +5,13 @@ solver gives up. Keys that no cost depends on may be missing.
 """
 
 import itertools
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from planner.json_file import read_json
+from planner.json_values import Value
 from planner.nest_artifact.instance import Baseline, LayerChain, NestInstance, Traffic
-from planner.nest_artifact.json_values import Value
 from topologies.errors import InputError
 
 MAX_FILE = 64 * 2**20
@@ -24,6 +24,8 @@ MAX_NODES = 1_000
 """Tables grow with its square; the largest published instance has 97."""
 
 MAX_LEVELS = 16
+
+_EXPECTED = "an instance file of the NEST artifact, in JSON"
 
 _FREQUENCY = 1.05e6
 """Cycles per millisecond at 1.05 GHz, the only value in the artifact's configs."""
@@ -45,7 +47,7 @@ def read_instance(path: Path) -> NestInstance:
         with the file and the key.
     """
     try:
-        return instance_of(_parsed(_content(path)))
+        return instance_of(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
     except InputError as error:
         raise error.at(str(path), ": ") from None
 
@@ -83,43 +85,6 @@ def instance_of(data: object) -> NestInstance:
         ),
         **_network(file),
     )
-
-
-def _content(path: Path) -> bytes:
-    expected = "an instance file of the NEST artifact, in JSON"
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE + 1)
-    except IsADirectoryError:
-        raise InputError("is a folder, not a file", expected=expected) from None
-    except FileNotFoundError:
-        raise InputError("no such file", expected=expected) from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot be read: {reason}", expected=expected) from None
-    if len(content) > MAX_FILE:
-        raise InputError(f"is longer than {MAX_FILE} bytes", expected=expected)
-    return content
-
-
-def _parsed(content: bytes) -> Any:
-    try:
-        return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse)
-    except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", expected="JSON in UTF-8") from None
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"not JSON: {error.msg} at {where}", expected="JSON") from None
-    except RecursionError:
-        raise InputError("not JSON: nested too deeply", expected="JSON") from None
-    except InputError:
-        raise
-    except ValueError:  # Python's limit on the digits of a number
-        raise InputError("not JSON: a number is too long", expected="JSON") from None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise InputError("not JSON: a number is not finite", got=constant, expected="JSON")
 
 
 def _by_width(table: Value) -> list[tuple[int, Value]]:

@@ -85,3 +85,19 @@ def test_compute_is_within_the_roofline_and_near_published_utilisation():
     time = whole.forward_time.sum() + whole.backward_time.sum()
     reached = 3 * whole.forward_flops.sum() / time / A100.peak_flops["bf16"]
     assert 0.45 < reached < 0.75
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "mixtral-8x7b"])
+def test_weight_gradients_are_a_part_of_the_backward_pass_where_there_are_products(
+    name,
+):
+    whole = table(name, tp=2)
+    part, backward = whole.weight_gradient_time, whole.backward_time
+    products = [layer not in {"embedding", "final norm"} for layer in whole.names]
+    assert (part > 0).tolist() == products
+    assert (part <= backward).all()
+    # Of a block's backward FLOPs they are somewhat less than a half.
+    blocks = whole.is_block > 0
+    assert (part[blocks] > 0.3 * backward[blocks]).all()
+    assert (part[blocks] < 0.5 * backward[blocks]).all()
+    assert (whole.weight_gradient_bytes > 0).tolist() == products

@@ -83,3 +83,13 @@ def test_a_format_without_a_rate_is_refused_with_those_that_have_one():
     with pytest.raises(InputError) as caught:
         OperatorModel.of(load_accelerator("v100"), "bf16", 2)
     assert "fp16" in caught.value.expected
+
+
+def test_only_a_weights_gradient_can_be_put_off():
+    activations = matmul(4096, 1024, 512)
+    product = activations._replace(weight_flops=activations.forward_flops)
+    time, whole = MODEL.operator_time(product), MODEL.operator_time(activations)
+    assert time.weight_gradient == MODEL.matmul_time(1024, 512, 4096, 1)
+    assert whole.weight_gradient == 0
+    # Apart or not, it is a part of the backward pass.
+    assert time.backward == whole.backward

@@ -584,3 +584,43 @@ def test_working_memory_is_twice_the_largest_activation_gathered() -> None:
     assert inner.working_bytes == 2 * 2 * s * 2 * f / 2
     gathered = work(GRAPHS["llama2-7b"], BLOCK, tp=t, sequence_parallel=True)
     assert gathered.working_bytes == 2 * 2 * s * h
+
+
+# Qi et al., "Zero Bubble Pipeline Parallelism", 2024, table 1: weight gradients apart.
+
+
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize("t", [1, 2, 8])
+def test_weight_gradients_of_a_gpt_layer_are_those_of_qi(t: int, b: int) -> None:
+    """24 s b h^2 FLOPs of the backward pass's s b h (48 h + 8 s), over t devices."""
+    s, h = GPT.sequence_length, GPT.hidden_size
+    layer = work(PLAIN, BLOCK, tp=t, micro_batch_size=b)
+    assert sum(op.weight_flops for op in layer.operators) * t == 24 * s * b * h**2
+    both = sum(op.backward_flops for op in layer.operators) * t
+    assert both == s * b * h * (48 * h + 8 * s)
+
+
+@pytest.mark.parametrize("b", [1, 4])
+@pytest.mark.parametrize("t", [1, 2, 8])
+def test_products_keep_inputs_and_gradients_for_later_as_in_qi(t: int, b: int) -> None:
+    """32 s b h on one device: inputs 14, gradients of results 18; of those 8 whole."""
+    s, h = GPT.sequence_length, GPT.hidden_size
+    layer = work(PLAIN, BLOCK, tp=t, micro_batch_size=b)
+    assert layer.weight_gradient_bytes == s * b * h * (8 + 24 / t)
+    # With sp the inputs of column-parallel products are kept in parts, too.
+    layer = work(PLAIN, BLOCK, tp=t, micro_batch_size=b, sequence_parallel=True)
+    assert layer.weight_gradient_bytes == s * b * h * (4 + 28 / t)
+
+
+@given(splits())
+@settings(deadline=None, max_examples=60)
+def test_weight_gradients_are_half_the_backward_pass_of_products_with_a_weight(
+    drawn: tuple[LayerGraph, Degrees],
+) -> None:
+    graph, degrees = drawn
+    for kind, layer in enumerate(graph.layers):
+        for op, traced in zip(
+            layer_work(graph, kind, degrees, 2).operators, layer.operators, strict=True
+        ):
+            weighted = traced.operation == "linear"
+            assert op.weight_flops == (op.backward_flops / 2 if weighted else 0.0)

@@ -117,7 +117,7 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
     )
     parameters = column(1, 9)
     expert = np.minimum(column(), parameters - 1) * inner * (degrees.ep > 1)
-    forward, core = column(1, 9), column(0, 1)
+    forward, core, backward = column(1, 9), column(0, 1), column()
     saved = column(2, 9)
     kept = {
         "none": saved,
@@ -132,7 +132,8 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
         ),
         kinds=kinds,
         forward_time=forward,
-        backward_time=column(),
+        backward_time=backward,
+        weight_gradient_time=backward // 2.0,
         recompute_time={"selective": core, "full": forward * inner, "stage": forward},
         forward_flops=column(),
         parameters=parameters,
@@ -142,6 +143,7 @@ def random_table(rng, kinds, degrees, *, boundary, has_tied):
         is_block=inner,
         saved_bytes=kept,
         working_bytes={mode: working + saved - kept[mode] for mode in kept},
+        weight_gradient_bytes=saved - 1.0,
         boundary_bytes=np.array([0.0, *[boundary] * (len(kinds) - 1), 0.0]),
         traffic=traffic,
     )

@@ -58,6 +58,7 @@ def table(tp=1, tied=0.0):
         kinds=np.array([0, 1, 2]),
         forward_time=column(1, 4, 2),
         backward_time=column(2, 8, 4),
+        weight_gradient_time=column(0, 3, 2),
         recompute_time={
             "selective": column(0, 1, 0),
             "full": column(0, 4, 0),
@@ -71,6 +72,7 @@ def table(tp=1, tied=0.0):
         is_block=column(0, 1, 0),
         saved_bytes=saved,
         working_bytes={mode: working + saved["none"] - saved[mode] for mode in saved},
+        weight_gradient_bytes=column(0, 40, 8),
         boundary_bytes=column(0, 24, 24, 0),
         traffic=traffic,
     )

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.timeline import timeline
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, find_schedule
+from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from topologies.errors import InputError
 
 every = pytest.mark.parametrize("name", list(SCHEDULES))
@@ -35,33 +35,41 @@ def passes(name, stage, size):
 @every
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_each_chunk_has_one_forward_and_then_one_backward_of_each_microbatch(
+def test_each_chunk_has_each_pass_of_each_microbatch_once_after_the_one_it_needs(
     name, data
 ):
     p, m, v = data.draw(sizes(name))
+    kinds = kinds_of(name)
     for stage in range(p):
-        done = [set(), set()]
+        done = [set() for _ in kinds]
         for kind, *one in passes(name, stage, (p, m, v)):
             assert tuple(one) not in done[kind]
-            if kind == BACKWARD:
-                assert tuple(one) in done[FORWARD]
+            if kind > FORWARD:
+                assert tuple(one) in done[kind - 1]
             done[kind].add(tuple(one))
-        assert done == [{(k, c) for k in range(m) for c in range(v)}] * 2
+        assert done == [{(k, c) for k in range(m) for c in range(v)}] * len(kinds)
+
+
+def kinds_of(name):
+    """List the kinds of passes that a schedule has."""
+    splits = SCHEDULES[name].splits_backward
+    return (FORWARD, BACKWARD, WEIGHT) if splits else (FORWARD, BACKWARD)
 
 
 def alive_after_each_pass(name, stage, size):
     """List how many activations of each chunk are kept, pass by pass."""
     alive = [0] * size[2]
+    last = kinds_of(name)[-1]
     for kind, _, chunk in passes(name, stage, size):
-        # A backward pass still holds its own activation while it runs.
-        alive[chunk] += 1 if kind == FORWARD else -1
+        # The last pass still holds its own activation while it runs.
+        alive[chunk] += (kind == FORWARD) - (kind == last)
         yield tuple(alive)
 
 
 @every
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_in_flight_is_the_most_activations_that_wait_for_their_backward(name, data):
+def test_in_flight_is_the_most_activations_that_wait_for_their_last_pass(name, data):
     size = data.draw(sizes(name))
     for stage in range(size[0]):
         most = max(map(sum, alive_after_each_pass(name, stage, size)))
@@ -86,19 +94,43 @@ def test_whatever_the_chunks_save_the_most_is_held_in_one_of_the_rows(name, data
 @every
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
+def test_what_waits_is_what_was_allocated_and_not_yet_released(name, data):
+    size = p, _, v = data.draw(sizes(name))
+    kinds = kinds_of(name)
+    for stage in range(p):
+        begun, states = [[0] * v for _ in range(3)], set()
+        for kind, _, chunk in passes(name, stage, size):
+            waiting = [begun[FORWARD][c] - begun[BACKWARD][c] for c in range(v)]
+            kept = [begun[BACKWARD][c] - begun[WEIGHT][c] for c in range(v)]
+            waiting[chunk] += kind == FORWARD
+            if kind != WEIGHT:
+                states.add((*waiting, *(kept if len(kinds) == 3 else [0] * v)))
+            begun[kind][chunk] += 1
+        found = SCHEDULES[name].waiting(stage, *size)
+        rows = [tuple(row) for row in found.reshape(-1, 2 * v).tolist()]
+        assert len(rows) == len(states)
+        assert set(rows) == states
+        # No weight pass is fuller than all forward and backward passes.
+        assert found.sum(axis=(1, 2)).max() == SCHEDULES[name].in_flight(stage, *size)
+
+
+@every
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
 def test_the_stages_do_not_wait_for_each_other_in_a_circle(name, data):
     p, m, v = data.draw(sizes(name))
     program = SCHEDULES[name].program(p, m, v)
-    assert program.indptr.tolist() == [2 * m * v * stage for stage in range(p + 1)]
-    times, boundaries = np.ones(v * p), np.ones(v * p - 1)
-    status, *_ = timeline(*program, m, times, times, *[boundaries] * 4)
+    length = len(kinds_of(name)) * m * v
+    assert program.indptr.tolist() == [length * stage for stage in range(p + 1)]
+    durations, boundaries = np.ones((3, v * p)), np.ones(v * p - 1)
+    status, *_ = timeline(*program, m, durations, *[boundaries] * 4)
     assert status == 0
 
 
 def words(name, stage, *size):
     chunk = ".{}" if size[2:] else ""
     return " ".join(
-        "FB"[kind] + str(microbatch) + chunk.format(c)
+        "FBW"[kind] + str(microbatch) + chunk.format(c)
         for kind, microbatch, c in passes(name, stage, size)
     )
 
@@ -116,10 +148,59 @@ def words(name, stage, *size):
             ],
         ),
         ("gpipe", ["F0 F1 F2 F3 F4 B0 B1 B2 B3 B4"] * 4),
+        (
+            "zb-h1",
+            [
+                "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4",
+                "F0 F1 F2 B0 F3 B1 W0 F4 B2 W1 B3 W2 B4 W3 W4",
+                "F0 F1 B0 F2 B1 F3 B2 W0 F4 B3 W1 B4 W2 W3 W4",
+                "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4",
+            ],
+        ),
     ],
 )
 def test_schedules_read_as_in_the_papers(name, expected):
     assert [words(name, i, 4, 5) for i in range(4)] == expected
+
+
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 4), (3, 2), (4, 4), (4, 9), (8, 21)])
+def test_zb_h1_is_that_of_pytorch(p, m):
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    kinds = {
+        torch.FORWARD: FORWARD,
+        torch.BACKWARD_INPUT: BACKWARD,
+        torch.BACKWARD_WEIGHT: WEIGHT,
+    }
+    # One stage per rank: the list of actions needs these numbers only.
+    schedule = SimpleNamespace(
+        n_local_stages=1, pp_group_size=p, microbatches_per_round=p, _n_microbatches=m
+    )
+    for stage in range(p):
+        theirs = torch.ScheduleInterleavedZeroBubble
+        actions = theirs._calculate_single_rank_operations(schedule, stage)
+        expected = [
+            (kinds[one.computation_type], one.microbatch_index, 0)
+            for one in actions
+            if one is not None
+        ]
+        assert passes("zb-h1", stage, (p, m, 1)) == expected
+        assert {one.stage_index for one in actions if one is not None} == {stage}
+
+
+@settings(deadline=None, max_examples=100)
+@given(p=st.integers(1, 12), m=st.integers(1, 40))
+def test_zb_h1_is_1f1b_with_weight_gradients_and_the_memory_of_its_first_stage(p, m):
+    one, split = SCHEDULES["1f1b"], SCHEDULES["zb-h1"]
+    for stage in range(p):
+        order = passes("zb-h1", stage, (p, m, 1))
+        rest = [one for one in order if one[0] != WEIGHT]
+        assert rest == passes("1f1b", stage, (p, m, 1))
+        # Qi et al., section 2.1: all stages keep as many as the first one of 1F1B.
+        assert split.in_flight(stage, p, m) == one.in_flight(0, p, m)
+        # No more wait for their backward pass than with 1F1B.
+        waiting, kept = split.waiting(stage, p, m)[..., 0].T
+        assert waiting.max() == one.in_flight(stage, p, m)
+        assert kept.max() == min(stage, m - 1)
 
 
 def test_interleaved_1f1b_reads_as_in_megatron():

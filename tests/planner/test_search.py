@@ -1,21 +1,17 @@
 """The planner against brute force over its documented space."""
 
 from dataclasses import replace
-from itertools import combinations, pairwise, product
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimators.parallelism import ParallelismConfig
-from planner.placements import Extents, placements
-from planner.plan import Plan, Stage
-from planner.pricing import plan_degrees, price_plan, rates_of
+from planner.plan import Plan
+from planner.pricing import price_plan
 from planner.search import search
 from planner.search_spec import SearchSpec
-from planner.space import inner_configurations
-from planner.stage_cost import stage_cost
+from tests.planner.brute_force import check
+from tests.planner.instances import instances, interleaved
 from tests.planner.strategies import accelerator, networks, workloads
 from topologies.network import Network
 
@@ -35,207 +31,22 @@ SMALL = SearchSpec(
 """A space small enough for many searches."""
 
 
-def specs(*, wide):
-    sizes = (1, 2) if wide else (1,)
-    return st.builds(
-        SearchSpec,
-        micro_batch_sizes=st.just((1, 2)),
-        tensor_model_parallel_sizes=st.just((1, 2)),
-        context_parallel_sizes=st.just(sizes),
-        expert_model_parallel_sizes=st.just(sizes),
-        virtual_pipeline_model_parallel_sizes=st.sampled_from([(1,), (1, 2), (2,)]),
-        # Enumeration tries every choice of every stage: few where sizes are many.
-        recompute=st.sampled_from(
-            [("none",), ("selective",)]
-            if wide
-            else [("none",), ("none", "full"), ("selective", "stage"), ("stage",)]
-        ),
-        zero_stages=st.sampled_from(
-            [(0,), (1,), (3,)] if wide else [(0,), (0, 1), (0, 3), (1, 2), (2,)]
-        ),
-        keep_best=st.integers(1, 3),
-    )
+@given(instances(most_devices=8, blocks=range(1, 5)))
+@settings(relaxed, max_examples=100)
+def test_k_best_equal_those_of_exhaustive_search(instance):
+    check(*instance)
 
 
-def skeleton(configuration, placement, num_microbatches):
-    """Return a plan whose stages are still to be filled in."""
-    tp, cp, ep, b, v, pp, dp = configuration
-    return Plan(
-        parallel=ParallelismConfig(
-            tensor_model_parallel_size=tp,
-            pipeline_model_parallel_size=pp,
-            data_parallel_size=dp,
-            context_parallel_size=cp,
-            expert_model_parallel_size=ep,
-            sequence_parallel=tp > 1,
-        ),
-        virtual_pipeline_model_parallel_size=v,
-        micro_batch_size=b,
-        num_microbatches=num_microbatches,
-        schedule="1f1b" if v == 1 else "interleaved-1f1b",
-        placement=placement.name,
-        gradient_algorithm="auto",
-        tensor_algorithm="auto",
-        stages=tuple(
-            Stage(
-                chunks=((0, 0),) * v,
-                devices=tuple(tuple(row) for row in devices.tolist()),
-                recompute="none",
-                zero_stage=0,
-                sharding_group_size=1,
-            )
-            for devices in placement.devices
-        ),
-    )
+@given(instances(least_devices=9, most_devices=16, blocks=range(1, 6)))
+@settings(relaxed, max_examples=80)
+def test_k_best_of_sixteen_devices_equal_those_of_exhaustive_search(instance):
+    check(*instance)
 
 
-def chunked_cuts(num_layers, pp, v):
-    """Yield the chunks of every stage for every split of the space.
-
-    Chains have one layer before the blocks and one after. With virtual stages every
-    round has the same cuts, and every stage a block.
-    """
-    if v == 1:
-        for cuts in combinations(range(1, num_layers), pp - 1):
-            spans = pairwise((0, *cuts, num_layers))
-            yield [((i, j - 1),) for i, j in spans]
-        return
-    length = (num_layers - 2) // v
-    for cuts in combinations(range(1, length), pp - 1):
-        rounds = list(pairwise((0, *cuts, length)))
-        chunks = [
-            [(1 + turn * length + i, turn * length + j) for turn in range(v)]
-            for i, j in rounds
-        ]
-        chunks[0][0] = (0, chunks[0][0][1])
-        chunks[-1][-1] = (chunks[-1][-1][0], num_layers - 1)
-        yield [tuple(stage) for stage in chunks]
-
-
-def stage_choices(workload, rates, plan, spec):
-    """Yield every choice of recompute, ZeRO and sharding group."""
-    sizes = plan.parallel.sizes()
-    zeros = sorted(spec.zero_stages)
-    zeros = zeros[:1] if sizes.dp * sizes.cp == 1 else zeros
-    modes = spec.recompute
-    if plan.virtual_pipeline_model_parallel_size > 1:
-        modes = [mode for mode in modes if mode != "stage"]
-    for recompute, zero in product(modes, zeros):
-        groups = [option.group_size for option in rates.shardings] if zero else [1]
-        for group in groups:
-            yield recompute, zero, group
-
-
-def best_split(network, workload, plan, spec):
-    """Return the best time of all splits and choices of one placement."""
-    table = workload.table(plan_degrees(plan))
-    rates = rates_of(network, workload, plan)
-    m, v = plan.num_microbatches, plan.virtual_pipeline_model_parallel_size
-    boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
-    transfers = transfers_by_hand(rates, boundary, v)
-    options = {}
-
-    def options_of(index, chunks):
-        if (index, chunks) not in options:
-            found = []
-            for recompute, zero, group in stage_choices(workload, rates, plan, spec):
-                stage = replace(
-                    plan.stages[index],
-                    chunks=chunks,
-                    recompute=recompute,
-                    zero_stage=zero,
-                    sharding_group_size=group,
-                )
-                stages = (*plan.stages[:index], stage, *plan.stages[index + 1 :])
-                cost = stage_cost(
-                    workload, table, rates, replace(plan, stages=stages), index
-                )
-                if cost.peak_memory <= workload.accelerator.memory_bytes:
-                    work = cost.forward_time + cost.backward_time
-                    found.append((work, cost.tail_time))
-            options[index, chunks] = found
-        return options[index, chunks]
-
-    best = np.inf
-    for chunks in chunked_cuts(table.num_layers, len(plan.stages), v):
-        lists = [options_of(s, stage) for s, stage in enumerate(chunks)]
-        for picked in product(*lists):
-            works, tails = (np.array(values) for values in zip(*picked, strict=True))
-            loads = works + transfers
-            times = loads.sum(axis=1) / v + (m - 1 / v) * loads.max(axis=1)
-            best = min(best, times.max() + tails.max())
-    return best
-
-
-def transfers_by_hand(rates, boundary, v):
-    """Half of each round trip to the stage at either side, replica by replica."""
-    num_stages, num_replicas, _ = rates.activation.shape
-    transfers = np.zeros((num_replicas, num_stages))
-    for r in range(num_replicas):
-        for s in range(num_stages):
-            following = (s + 1) % num_stages
-            crossings = v if s < num_stages - 1 else v - 1
-            one = sum(
-                0.5 * (direction[s, r, 0] + direction[s, r, 1] * boundary)
-                for direction in (rates.activation, rates.gradient)
-            )
-            transfers[r, s] += crossings * one * (num_stages > 1)
-            transfers[r, following] += crossings * one * (num_stages > 1)
-    return transfers
-
-
-def best_by_enumeration(network, workload, spec):
-    """Return the best time of every configuration of the space."""
-    inner, _ = inner_configurations(
-        workload.graph.spec,
-        spec,
-        num_devices=network.num_devices,
-        chain=workload.chain,
-        global_batch_size=workload.training.global_batch_size,
-    )
-    best = {}
-    for item in inner:
-        for place in range(len(item.pp)):
-            configuration = item.configuration(place)
-            tp, cp, ep, b, _, pp, dp = configuration
-            m = workload.num_microbatches(b, dp)
-            for placement in placements(
-                Extents(tp, cp, ep, dp // ep, pp),
-                network.num_devices,
-                network.block_sizes,
-            ):
-                plan = skeleton(configuration, placement, m)
-                value = best_split(network, workload, plan, spec)
-                best[configuration] = min(best.get(configuration, np.inf), value)
-    return best
-
-
-def check_against_enumeration(network, workload, spec):
-    every = best_by_enumeration(network, workload, spec).values()
-    expected = sorted(value for value in every if np.isfinite(value))
-    result = search(network, workload, spec)
-    found = [priced.iteration_time for priced in result.plans]
-    assert found == pytest.approx(expected[: spec.keep_best], rel=1e-9)
-    if found:
-        assert result.lower_bound == pytest.approx(found[0], rel=1e-9)
-        assert not result.shortfall
-    else:
-        assert result.lower_bound == np.inf
-        assert result.shortfall
-
-
-@given(networks(max_devices=6), workloads(max_blocks=3), specs(wide=False))
-@relaxed
-def test_k_best_equal_those_of_exhaustive_search(network, workload, spec):
-    check_against_enumeration(network, workload, spec)
-
-
-@given(networks(max_devices=8), workloads(wide=True, max_blocks=2), specs(wide=True))
-@relaxed
-def test_context_and_expert_parallelism_equal_exhaustive_search(
-    network, workload, spec
-):
-    check_against_enumeration(network, workload, spec)
+@given(interleaved(most_devices=12))
+@settings(relaxed, max_examples=60)
+def test_k_best_with_virtual_stages_equal_those_of_exhaustive_search(instance):
+    check(*instance)
 
 
 @given(networks(), workloads(memory=1e6), st.integers(1, 4))
@@ -370,21 +181,3 @@ def test_renaming_levels_changes_nothing(network, workload):
     renamed = replace(network, levels=levels)
     plans, again = (search(one, workload, SMALL).plans for one in (network, renamed))
     assert [p.plan.to_json() for p in plans] == [p.plan.to_json() for p in again]
-
-
-@pytest.mark.slow
-@given(networks(max_devices=12), workloads(max_blocks=4), specs(wide=False))
-@settings(relaxed, max_examples=300)
-@pytest.mark.timeout(3600)
-def test_larger_instances_equal_exhaustive_search(network, workload, spec):
-    check_against_enumeration(network, workload, spec)
-
-
-@pytest.mark.slow
-@given(networks(max_devices=12), workloads(wide=True), specs(wide=True))
-@settings(relaxed, max_examples=300)
-@pytest.mark.timeout(3600)
-def test_larger_split_by_context_and_experts_equal_exhaustive_search(
-    network, workload, spec
-):
-    check_against_enumeration(network, workload, spec)

@@ -1,0 +1,385 @@
+"""What leaves the blocks of a tree under a placement: bounds of its rates, in O(N).
+
+Pricing a placement exactly follows every ring over every link. A bound needs only
+what every algorithm must send out of each block of devices, over all its ways out
+together: of a reduce-scatter or all-gather over ``n`` ranks, ``k`` of which stand in
+the block, ``1 - k / n`` of the tensor; of a ring's hop, the hops that leave; of an
+all-to-all, what ranks outside are sent; of a stage boundary, the lanes that cross.
+Groups of a kind communicate at the same time, those of all stages; collectives of
+several phases meet only where the stages have like phases.
+
+Letters: ``N`` devices, ``p`` stages, ``d`` replicas, ``T`` tiers of blocks.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.kernels import tables
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Columns of the result, seconds per byte.
+PASS = 0  # reduce-scatter or all-gather over the replicas of dense parameters
+NODE_PASS = 1  # the same out of nodes alone
+NODE_GROUPS = 2  # a tensor out of a node for each group that leaves it
+NODE_MEMBERS = 3  # a tensor out of a node for each member of those groups
+EXPERT_PASS = 4  # reduce-scatter or all-gather over the replicas of experts
+CONTEXT = 5  # a hop of the context-parallel ring
+EXCHANGE = 6  # all-to-all of expert-parallel ranks, per byte held
+NUM_RATES = 7
+
+_CONTEXT = tables.CONTEXT
+_EXPERT = tables.EXPERT
+_DENSE_REDUCE = tables.DENSE_REDUCE
+_EXPERT_REDUCE = tables.EXPERT_REDUCE
+_EXPERT_PASS = tables.EXPERT_PASS
+_SHARD_PASS = tables.SHARD_PASS
+_SHARD_ACROSS = tables.SHARD_ACROSS
+_NUM_FIXED_RATES = tables.NUM_FIXED_RATES
+
+
+@numba.njit(cache=True, error_model="numpy")
+def offsets(sizes: IntArray, steps: IntArray, dim: int) -> IntArray:
+    """Return what a rank of a dimension adds to the device number."""
+    found = np.empty(sizes[dim], dtype=np.int64)
+    inner = steps[dim, 0]
+    for rank in range(sizes[dim]):
+        found[rank] = rank % inner * steps[dim, 1] + rank // inner * steps[dim, 2]
+    return found
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _meet(
+    owner: IntArray, key: IntArray, stage_of_key: IntArray, p: int, blocks: IntArray
+) -> bool:
+    """Tell whether the groups of all stages go through like phases, and so meet.
+
+    They do if at every tier each block that a group touches holds the same number of
+    its members, the same one in all stages, or if that is so at no stage: a
+    hierarchical collective has a phase for each tier that divides its groups evenly,
+    and phases of different stages share links only where they have the same number.
+    O(N T).
+    """
+    count = np.zeros(stage_of_key.shape[0], dtype=np.int64)
+    touched = np.empty(stage_of_key.shape[0], dtype=np.int64)
+    num_devices = owner.shape[0]
+    even = np.empty(p, dtype=np.int64)
+    for block in blocks:
+        if block >= num_devices:
+            break
+        even[:] = -1
+        for first in range(0, num_devices, block):
+            num_touched = 0
+            for device in range(first, min(first + block, num_devices)):
+                rank = owner[device]
+                if rank >= 0:
+                    group = key[rank]
+                    if count[group] == 0:
+                        touched[num_touched] = group
+                        num_touched += 1
+                    count[group] += 1
+            for i in range(num_touched):
+                s = stage_of_key[touched[i]]
+                if even[s] == -1:
+                    even[s] = count[touched[i]]
+                elif even[s] != count[touched[i]]:
+                    even[s] = 0
+                count[touched[i]] = 0
+        for s in range(1, p):
+            if even[s] != even[0]:
+                return False
+    return True
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _leaving_passes(
+    owner: IntArray,
+    key: IntArray,
+    size: int,
+    block: int,
+    inverse: float,
+    stage_of_key: IntArray,
+    meet: bool,
+    rates: FloatArray,
+    columns: IntArray,
+) -> None:
+    """Raise each stage's rates to what its groups send out of their blocks.
+
+    ``key (ranks,)`` is the group of each rank, ``owner (N,)`` the rank on each device
+    or -1; groups have ``size`` members. ``meet``: whether groups of all stages share
+    the ways out, or those of each stage alone. ``columns``: where the share, the
+    groups, the members and the exchange go, -1 for nowhere. O(N).
+    """
+    count = np.zeros(stage_of_key.shape[0], dtype=np.int64)
+    touched = np.empty(block, dtype=np.int64)
+    num_devices = owner.shape[0]
+    own = np.zeros((rates.shape[0], 4))
+    every = np.zeros(4)
+    for first in range(0, num_devices, block):
+        num_touched = 0
+        for device in range(first, min(first + block, num_devices)):
+            rank = owner[device]
+            if rank < 0:
+                continue
+            group = key[rank]
+            if count[group] == 0:
+                touched[num_touched] = group
+                num_touched += 1
+            count[group] += 1
+        every[:] = 0.0
+        for i in range(num_touched):
+            own[stage_of_key[touched[i]]] = 0.0
+        for i in range(num_touched):
+            k = count[touched[i]]
+            if k < size:
+                s = stage_of_key[touched[i]]
+                amounts = (1.0 - k / size, 1.0, float(k), k * (size - k) / size)
+                for column in range(4):
+                    own[s, column] += amounts[column]
+                    every[column] += amounts[column]
+        for i in range(num_touched):
+            group = touched[i]
+            if count[group] < size:
+                s = stage_of_key[group]
+                for column in range(4):
+                    if columns[column] >= 0:
+                        load = every[column] if meet else own[s, column]
+                        known = rates[s, columns[column]]
+                        rates[s, columns[column]] = max(known, load * inverse)
+            count[group] = 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def placement_loads(
+    sizes: IntArray,
+    steps: IntArray,
+    num_devices: int,
+    all_blocks: IntArray,
+    blocks: IntArray,
+    inverses: FloatArray,
+    link_inverses: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Return lower bounds of a placement's inverse bandwidths.
+
+    Parameters
+    ----------
+    sizes
+        Of tensor, context, expert, data (replicas of experts) and pipeline parallelism.
+    steps
+        `planner.placements.Placement.steps`, shape ``(5, 3)``.
+    num_devices
+        Of the cluster.
+    all_blocks
+        Devices of the network's blocks, rising.
+    blocks, inverses, link_inverses
+        Of each tier with ways out: devices of a block, seconds for a byte to leave it
+        over all its ways out together, and over the fastest one, shape ``(T,)``.
+
+    Returns
+    -------
+    tuple
+        Rates by stage, columns as above, shape ``(p, NUM_RATES)``; and those of the
+        boundary after each stage, both directions' mean, by replica, ``(p, d)``.
+    """
+    tp, cp, ep, dp, p = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    tensor, context = offsets(sizes, steps, 0), offsets(sizes, steps, 1)
+    experts, data = offsets(sizes, steps, 2), offsets(sizes, steps, 3)
+    pipeline = offsets(sizes, steps, 4)
+    num_ranks = p * dp * ep * cp * tp
+    device = np.empty(num_ranks, dtype=np.int64)
+    dense_key = np.empty(num_ranks, dtype=np.int64)
+    expert_key = np.empty(num_ranks, dtype=np.int64)
+    exchange_key = np.empty(num_ranks, dtype=np.int64)
+    owner = np.full(num_devices, -1, dtype=np.int64)
+    rank = 0
+    for s in range(p):
+        for d in range(dp):
+            for e in range(ep):
+                for c in range(cp):
+                    for t in range(tp):
+                        device[rank] = (
+                            pipeline[s] + data[d] + experts[e] + context[c] + tensor[t]
+                        )
+                        owner[device[rank]] = rank
+                        dense_key[rank] = s * tp + t
+                        expert_key[rank] = (s * ep + e) * tp + t
+                        exchange_key[rank] = ((s * dp + d) * cp + c) * tp + t
+                        rank += 1
+    rates = np.zeros((p, NUM_RATES))
+    boundary = np.zeros((p, dp * ep))
+    stage_of_dense = np.arange(p * tp) // tp
+    stage_of_expert = np.arange(p * ep * tp) // (ep * tp)
+    stage_of_exchange = np.arange(p * dp * cp * tp) // (dp * cp * tp)
+    nodes = np.array([PASS, NODE_GROUPS, NODE_MEMBERS, -1])
+    above = np.array([PASS, -1, -1, -1])
+    expert_columns = np.array([EXPERT_PASS, -1, -1, -1])
+    exchange_columns = np.array([-1, -1, -1, EXCHANGE])
+    n = dp * ep * cp
+    lanes = cp * tp
+    home = np.empty(num_ranks, dtype=np.int64)
+    leaving = np.zeros(num_devices, dtype=np.int64)
+    arriving = np.zeros(num_devices, dtype=np.int64)
+    meet = p == 1 or _meet(owner, dense_key, stage_of_dense, p, all_blocks)
+    experts_meet = meet
+    if ep > 1 and p > 1:
+        experts_meet = _meet(owner, expert_key, stage_of_expert, p, all_blocks)
+    for tier in range(blocks.shape[0]):
+        block, inverse = blocks[tier], inverses[tier]
+        if n > 1:
+            _leaving_passes(
+                owner, dense_key, n, block, inverse, stage_of_dense, meet, rates,
+                nodes if tier == 0 else above,
+            )  # fmt: skip
+            if tier == 0:
+                rates[:, NODE_PASS] = rates[:, PASS]
+        if ep > 1:
+            _leaving_passes(
+                owner, expert_key, dp * cp, block, inverse, stage_of_expert,
+                experts_meet, rates, expert_columns,
+            )  # fmt: skip
+            _leaving_passes(
+                owner, exchange_key, ep, block, inverse, stage_of_exchange,
+                True, rates, exchange_columns,
+            )  # fmt: skip
+        for rank in range(num_ranks):
+            home[rank] = device[rank] // block
+        if cp > 1:
+            _context_hops(
+                home, cp, tp, n * tp, inverse, link_inverses[tier], leaving, rates
+            )
+        if p > 1:
+            _boundaries(
+                home, lanes, inverse, link_inverses[tier], leaving, arriving, boundary
+            )
+    return rates, boundary
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _context_hops(
+    home: IntArray,
+    cp: int,
+    tp: int,
+    per_stage: int,
+    inverse: float,
+    link_inverse: float,
+    leaving: IntArray,
+    rates: FloatArray,
+) -> None:
+    """Raise each stage's rate to what the hops of its rings send out of their blocks.
+
+    ``home (ranks,)`` is the block of each rank; ``leaving`` is scratch, all 0 before
+    and after. O(N).
+    """
+    ring = cp * tp
+    for first in range(0, home.shape[0], ring):
+        for i in range(ring):
+            following = i + tp if i + tp < ring else i + tp - ring
+            if home[first + following] != home[first + i]:
+                leaving[home[first + i]] += 1
+    for s in range(rates.shape[0]):
+        most = 0
+        for first in range(s * per_stage, (s + 1) * per_stage, ring):
+            for i in range(ring):
+                following = i + tp if i + tp < ring else i + tp - ring
+                if home[first + following] != home[first + i]:
+                    most = max(most, leaving[home[first + i]])
+        if most > 0:
+            load = max(most * inverse, link_inverse)
+            rates[s, CONTEXT] = max(rates[s, CONTEXT], load)
+    for rank in range(home.shape[0]):
+        leaving[home[rank]] = 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _boundaries(
+    home: IntArray,
+    lanes: int,
+    inverse: float,
+    link_inverse: float,
+    forth: IntArray,
+    back: IntArray,
+    boundary: FloatArray,
+) -> None:
+    """Raise each boundary's rate to what its lanes send out of their blocks.
+
+    Both directions leave a block of their own; half of either is added to the mean,
+    unless a tier below has asked for more. ``home (ranks,)`` is the block of each rank;
+    ``forth`` and ``back`` are scratch, all 0 before and after. O(N).
+    """
+    p = boundary.shape[0]
+    per_stage = home.shape[0] // p
+    for s in range(p):
+        here = s * per_stage
+        there = here + per_stage if s < p - 1 else 0
+        crossing = False
+        for i in range(per_stage):
+            a, b = home[here + i], home[there + i]
+            if a != b:
+                forth[a] += 1
+                back[b] += 1
+                crossing = True
+        if not crossing:
+            continue
+        for r in range(boundary.shape[1]):
+            most_forth, most_back = 0, 0
+            for i in range(r * lanes, (r + 1) * lanes):
+                a, b = home[here + i], home[there + i]
+                if a != b:
+                    most_forth = max(most_forth, forth[a])
+                    most_back = max(most_back, back[b])
+            if most_forth > 0:
+                load = max(most_forth * inverse, link_inverse)
+                load += max(most_back * inverse, link_inverse)
+                boundary[s, r] = max(boundary[s, r], 0.5 * load)
+        for i in range(per_stage):
+            forth[home[here + i]] = 0
+            back[home[there + i]] = 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def placement_rows(
+    loads: FloatArray, row: FloatArray, group: float
+) -> tuple[FloatArray, IntArray]:
+    """Return rates at least a relaxed row and the loads: distinct rows, and which.
+
+    Columns as in `planner.kernels.tables`. Hybrid sharding (options after the whole
+    group, of which ``group`` ranks share shards): inside nodes at least ``2 (1 - k /
+    n)`` of a group's gradients leave; in racks half of the tensor does to share it, and
+    ``2 k / n`` of it across. Distinct rows stand in order of their first stage.
+    O(p rows R).
+    """
+    p = loads.shape[0]
+    options = (row.shape[0] - _NUM_FIXED_RATES) // 4
+    rows = np.empty((p, row.shape[0]))
+    signature = np.empty(p, dtype=np.int64)
+    num_rows = 0
+    one = np.empty(row.shape[0])
+    for s in range(p):
+        one[:] = row
+        load = loads[s]
+        one[_DENSE_REDUCE + 1] = max(one[_DENSE_REDUCE + 1], 2.0 * load[PASS])
+        one[_SHARD_PASS + 1] = max(one[_SHARD_PASS + 1], load[PASS])
+        one[_EXPERT_REDUCE + 1] = max(one[_EXPERT_REDUCE + 1], 2.0 * load[EXPERT_PASS])
+        one[_EXPERT_PASS + 1] = max(one[_EXPERT_PASS + 1], load[EXPERT_PASS])
+        one[_CONTEXT + 1] = max(one[_CONTEXT + 1], load[CONTEXT])
+        one[_EXPERT + 1] = max(one[_EXPERT + 1], load[EXCHANGE])
+        if options > 1:
+            across = 2.0 * group * load[NODE_PASS]
+            one[_SHARD_ACROSS + 5] = max(one[_SHARD_ACROSS + 5], across)
+        if options > 2:
+            one[_SHARD_PASS + 9] = max(one[_SHARD_PASS + 9], 0.5 * load[NODE_GROUPS])
+            across = 2.0 * load[NODE_MEMBERS]
+            one[_SHARD_ACROSS + 9] = max(one[_SHARD_ACROSS + 9], across)
+        found = -1
+        for other in range(num_rows):
+            if (rows[other] == one).all():
+                found = other
+                break
+        if found < 0:
+            rows[num_rows] = one
+            found = num_rows
+            num_rows += 1
+        signature[s] = found
+    return rows[:num_rows].copy(), signature

@@ -1,0 +1,234 @@
+"""The language of schedules: what each stage does, as a list of instructions.
+
+Letters: ``p`` stages, ``m`` microbatches, ``v`` chunks of each stage, stage ``i`` and
+chunk ``c`` from 0. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+
+IntArray = NDArray[np.int64]
+
+FORWARD = 0
+"""Kind of instruction: forward pass of one microbatch through one chunk."""
+
+BACKWARD = 1
+"""Kind of instruction: backward pass of one microbatch through one chunk; gradients of
+activations alone where the schedule has passes of kind `WEIGHT`, else of both."""
+
+WEIGHT = 2
+"""Kind of instruction: weight gradients of one microbatch in one chunk."""
+
+
+class Instructions(NamedTuple):
+    """What one stage does, in order: arrays of one length."""
+
+    kind: IntArray
+    """`FORWARD`, `BACKWARD` or `WEIGHT`."""
+
+    microbatch: IntArray
+    """From 0."""
+
+    chunk: IntArray
+    """From 0."""
+
+
+class Program(NamedTuple):
+    """The instructions of all stages, in compressed rows."""
+
+    indptr: IntArray
+    """Shape ``(p + 1,)``: stage ``i`` has positions ``indptr[i]:indptr[i + 1]``."""
+
+    kind: IntArray
+    """`FORWARD`, `BACKWARD` or `WEIGHT`."""
+
+    microbatch: IntArray
+    """From 0."""
+
+    chunk: IntArray
+    """From 0."""
+
+
+class Sizes(NamedTuple):
+    """What a schedule is written for."""
+
+    p: int
+    m: int
+    v: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A pipeline schedule.
+
+    Every method refuses, with `InputError`, sizes that `check` refuses.
+    """
+
+    name: str
+    """As in scenarios and plans."""
+
+    interleaves: bool
+    """Whether stages consist of several chunks: if so there are at least two stages
+    and two chunks, and microbatches come in groups of ``p``; if not there is one
+    chunk."""
+
+    splits_backward: bool
+    """Whether weight gradients are passes of their own, of kind `WEIGHT`: one after
+    each backward pass, which other stages do not wait for."""
+
+    write: Callable[[int, Sizes], Instructions]
+    """``(stage, sizes)`` -> what the stage does."""
+
+    count: Callable[[int, Sizes], int]
+    """``(stage, sizes)`` -> the most activations that the stage keeps at once."""
+
+    def check(
+        self, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> None:
+        """Refuse sizes that the schedule cannot have.
+
+        Raises
+        ------
+        InputError
+            If so, with what is expected.
+        """
+        if not self.interleaves:
+            _expect(num_chunks == 1, self.name, "chunks per stage", num_chunks, "1")
+            return
+        _expect(num_stages >= 2, self.name, "pipeline stages", num_stages, "2 or more")
+        _expect(num_chunks >= 2, self.name, "chunks per stage", num_chunks, "2 or more")
+        _expect(
+            num_microbatches % num_stages == 0,
+            self.name,
+            "microbatches",
+            num_microbatches,
+            f"a multiple of the {num_stages} stages",
+        )
+
+    def instructions(
+        self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> Instructions:
+        """Return what a stage does, in order."""
+        self.check(num_stages, num_microbatches, num_chunks)
+        return self.write(stage, Sizes(num_stages, num_microbatches, num_chunks))
+
+    def in_flight(
+        self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> int:
+        """Return the most activations that a stage keeps at once.
+
+        An activation is what one chunk keeps of one microbatch, from its forward pass
+        to the end of its last pass: the backward one, or the weight gradients.
+        """
+        self.check(num_stages, num_microbatches, num_chunks)
+        return self.count(stage, Sizes(num_stages, num_microbatches, num_chunks))
+
+    def held(
+        self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> IntArray:
+        """Return how many activations of each chunk a stage keeps when it is fullest.
+
+        Distinct rows, shape ``(n, v)``: what is kept whenever a pass that releases
+        follows one that allocates. It is never more in between, so that ``max(held @
+        kept)`` is exactly the most that is kept at once, whatever each chunk keeps
+        from its forward to its last pass. The largest sum of a row is `in_flight`.
+        """
+        kind, _, chunk = self.instructions(
+            stage, num_stages, num_microbatches, num_chunks
+        )
+        last = WEIGHT if self.splits_backward else BACKWARD
+        counted = (kind == FORWARD) | (kind == last)
+        allocates, chunk = kind[counted] == FORWARD, chunk[counted]
+        alive = _running(np.where(allocates, 1, -1), chunk, num_chunks)
+        fullest = allocates[:-1] & ~allocates[1:]
+        return np.unique(alive[:-1][fullest], axis=0)
+
+    def waiting(
+        self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> IntArray:
+        """Return what the activations wait for, during each forward and backward pass.
+
+        Distinct, shape ``(n, 2, v)``: how many of each chunk wait for (or are in) their
+        backward pass, and how many for their weight gradients; the latter is 0 unless
+        the schedule splits the backward pass. A chunk may keep more or less of a
+        microbatch once its backward pass is over.
+        """
+        kind, _, chunk = self.instructions(
+            stage, num_stages, num_microbatches, num_chunks
+        )
+        forward, backward, weight = (kind == one for one in (FORWARD, BACKWARD, WEIGHT))
+        # A pass allocates before it begins, and releases after it has ended.
+        saved = _running(forward.astype(np.int64), chunk, num_chunks)
+        saved -= _before(_running(backward.astype(np.int64), chunk, num_chunks))
+        kept = np.zeros_like(saved)
+        if self.splits_backward:
+            kept += _before(_running(backward.astype(np.int64), chunk, num_chunks))
+            kept -= _before(_running(weight.astype(np.int64), chunk, num_chunks))
+        return np.unique(np.stack([saved, kept], axis=1)[~weight], axis=0)
+
+    def program(
+        self, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> Program:
+        """Return the instructions of all stages."""
+        lists = [
+            self.instructions(stage, num_stages, num_microbatches, num_chunks)
+            for stage in range(num_stages)
+        ]
+        lengths = [0, *(one.kind.size for one in lists)]
+        return Program(
+            np.cumsum(lengths, dtype=np.int64),
+            *(np.concatenate(columns) for columns in zip(*lists, strict=True)),
+        )
+
+
+def in_turn(sizes: Sizes) -> tuple[IntArray, IntArray]:
+    """Return microbatches and chunks of passes through one chunk, one by one."""
+    return np.arange(sizes.m), np.zeros(sizes.m, dtype=np.int64)
+
+
+def warm_up_then_alternate(
+    forward: tuple[IntArray, IntArray], backward: tuple[IntArray, IntArray], warmup: int
+) -> Instructions:
+    """Return ``warmup`` forward passes, then pairs F, B, then the last backward ones.
+
+    Both orders are given as microbatches and chunks, ``N`` of each.
+    """
+    num_passes = forward[0].size
+    kind = np.full(2 * num_passes, FORWARD, dtype=np.int64)
+    cooldown = 2 * num_passes - warmup
+    kind[warmup + 1 : cooldown : 2] = BACKWARD
+    kind[cooldown:] = BACKWARD
+    columns = np.empty((2, kind.size), dtype=np.int64)
+    columns[:, kind == FORWARD] = forward
+    columns[:, kind == BACKWARD] = backward
+    microbatch, chunk = columns
+    return Instructions(kind, microbatch, chunk)
+
+
+def _running(change: IntArray, chunk: IntArray, num_chunks: int) -> IntArray:
+    """Add up a change of one chunk after another, shape ``(N, v)``."""
+    changes = np.zeros((change.size, num_chunks), dtype=np.int64)
+    changes[np.arange(change.size), chunk] = change
+    return np.cumsum(changes, axis=0)
+
+
+def _before(running: IntArray) -> IntArray:
+    """Return what had been reached one instruction earlier."""
+    earlier = np.zeros_like(running)
+    earlier[1:] = running[:-1]
+    return earlier
+
+
+def _expect(holds: bool, schedule: str, what: str, got: int, expected: str) -> None:
+    if not holds:
+        raise InputError(
+            f"{schedule} does not work with this number of {what}",
+            got=got,
+            expected=expected,
+        )

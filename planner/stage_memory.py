@@ -1,0 +1,178 @@
+"""What one device of a stage holds: parameters, activations in flight, its peak.
+
+Between a backward pass and its weight gradients, where a schedule splits them, a device
+keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the
+forward pass saved. While that backward pass runs both come and go layer by layer: it is
+charged with the larger of the two.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layer_table import LayerTable
+from estimators.memory import Sharded, static_bytes
+from planner.plan import Plan, Stage
+from planner.schedules import SCHEDULES
+from planner.workload import Workload
+
+
+class Share(NamedTuple):
+    """Parameters of a stage on one device."""
+
+    dense: float
+    expert: float
+    num_layers: int
+
+
+class Activations(NamedTuple):
+    """Memory of a stage's passes [byte]."""
+
+    saved: tuple[float, ...]
+    """Kept by each chunk for each microbatch from its forward pass to the end of its
+    backward pass."""
+
+    forward_working: float
+    """Alive inside a forward pass only."""
+
+    backward_working: float
+    """Alive inside a backward pass only, beside what is saved."""
+
+    kept: tuple[float, ...]
+    """Kept by each chunk for each microbatch from the end of its backward pass to the
+    end of its weight gradients; 0 unless the schedule splits them off."""
+
+
+def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> Share:
+    """Return what a stage's device holds, a tied embedding once."""
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    expert = sum(float(table.expert_parameters[span].sum()) for span in held)
+    total = sum(float(table.parameters[span].sum()) for span in held)
+    if len(plan.stages) == 1:
+        total -= table.tied_parameters
+    return Share(
+        dense=total - expert,
+        expert=expert,
+        num_layers=sum(last - first + 1 for first, last in stage.chunks),
+    )
+
+
+def expert_group_size(plan: Plan) -> int:
+    """Return how many ranks hold the same experts."""
+    sizes = plan.parallel.sizes()
+    return sizes.dp * sizes.cp // sizes.ep
+
+
+def stage_activations(
+    table: LayerTable, stage: Stage, *, splits_backward: bool = False
+) -> Activations:
+    """Return what passes keep, and what is alive inside one [byte]."""
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    kept = (0.0,) * len(held)
+    if splits_backward:
+        kept = tuple(float(table.weight_gradient_bytes[span].sum()) for span in held)
+    if stage.recompute == "stage":
+        return _redone_from_the_input(table, stage, held, kept)
+    saves, works = (
+        columns[stage.recompute] for columns in (table.saved_bytes, table.working_bytes)
+    )
+    saved = tuple(float(saves[span].sum()) for span in held)
+    working = max(float(works[span].max()) for span in held)
+    return Activations(
+        saved=saved,
+        forward_working=working,
+        backward_working=working + _most_added(saved, kept),
+        kept=kept,
+    )
+
+
+def _redone_from_the_input(
+    table: LayerTable, stage: Stage, held: list[slice], kept: tuple[float, ...]
+) -> Activations:
+    """Return the memory of a stage that saves its input only."""
+    entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    working = max(float(table.working_bytes["none"][span].max()) for span in held)
+    redone = max(float(table.saved_bytes["none"][span].sum()) for span in held)
+    saved = tuple(0.0 if first == 0 else entering for first, _ in stage.chunks)
+    return Activations(
+        saved=saved,
+        forward_working=working,
+        backward_working=max(redone, _most_added(saved, kept)) + working,
+        kept=kept,
+    )
+
+
+def _most_added(saved: tuple[float, ...], kept: tuple[float, ...]) -> float:
+    """Return by how much a backward pass leaves more than it found [byte]."""
+    return max(
+        0.0, *(after - before for before, after in zip(saved, kept, strict=True))
+    )
+
+
+def stage_memory(
+    workload: Workload, table: LayerTable, plan: Plan, index: int
+) -> Mapping[str, float]:
+    """Return an upper bound of the stage's peak by what it is for [byte]."""
+    stage = plan.stages[index]
+    share = stage_share(table, stage, plan)
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    sizes = plan.parallel.sizes()
+    group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
+    static = static_bytes(
+        Sharded(share.dense, group),
+        Sharded(share.expert, expert_group_size(plan)),
+        max(float(table.parameters[span].max(initial=0.0)) for span in held),
+        each=workload.parameter_bytes,
+        zero_stage=stage.zero_stage,
+    )
+    splits = SCHEDULES[plan.schedule].splits_backward
+    activations = stage_activations(table, stage, splits_backward=splits)
+    in_flight = _waiting_bytes if splits else _in_flight_bytes
+    return {
+        "weights": float(static.weights),
+        "gradients": float(static.gradients),
+        "optimizer": float(static.optimizer),
+        "buffers": float(static.buffers),
+        "activations": in_flight(table, plan, index, activations),
+        "working": activations.backward_working,
+    }
+
+
+def _waiting_bytes(
+    _table: LayerTable, plan: Plan, index: int, activations: Activations
+) -> float:
+    """Return the most that is saved and kept during any forward or backward pass."""
+    waiting = SCHEDULES[plan.schedule].waiting(
+        index,
+        len(plan.stages),
+        plan.num_microbatches,
+        plan.virtual_pipeline_model_parallel_size,
+    )
+    each = np.array([activations.saved, activations.kept])
+    return float((waiting * each).sum(axis=(1, 2)).max())
+
+
+def _in_flight_bytes(
+    table: LayerTable, plan: Plan, index: int, activations: Activations
+) -> float:
+    """Bound what the passes in flight keep [byte].
+
+    With virtual stages any mixture of chunks may be in flight, so each block counts by
+    the largest of its rounds; final norm and head run their backward pass at once.
+    """
+    v = plan.virtual_pipeline_model_parallel_size
+    count = SCHEDULES[plan.schedule].in_flight(
+        index, len(plan.stages), plan.num_microbatches, v
+    )
+    if v == 1:
+        return count * activations.saved[0]
+    column = table.saved_bytes[plan.stages[index].recompute]
+    chunks = [slice(first, last + 1) for first, last in plan.stages[index].chunks]
+    ends = [column[chunk] * (1.0 - table.is_block[chunk]) for chunk in chunks]
+    blocks = [column[chunk][table.is_block[chunk] > 0] for chunk in chunks]
+    # The embedding belongs to the first chunk, final norm and head to the last.
+    each = float(np.max(blocks, axis=0).sum())
+    leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
+    trails = float(sum(end.sum() for end in ends)) - leads
+    return count * (each + leads) + trails

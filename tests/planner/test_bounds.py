@@ -1,0 +1,170 @@
+"""No bound exceeds what it bounds, however sharp."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from estimators.parallelism import Sizes
+from planner.candidates import CandidateSet
+from planner.kernels import memory_bound, placement_loads, tables
+from planner.kernels.split import stage_adders
+from planner.loads import iteration_weights
+from planner.placement_bounds import PlacementBounds
+from planner.placements import Extents, placements
+from planner.rates import AlgorithmChoice, placement_rates
+from planner.relaxation import Relaxation, best_group_rates
+from planner.search_spec import SearchSpec
+from tests.planner.strategies import networks, workloads
+
+checked = settings(
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+WHOLE_SPACE = SearchSpec(
+    micro_batch_sizes=(1, 2),
+    tensor_model_parallel_sizes=(1, 2),
+    context_parallel_sizes=(1, 2),
+    expert_model_parallel_sizes=(1, 2),
+    virtual_pipeline_model_parallel_sizes=(1, 2),
+)
+
+SLACK = 1.0 + 1e-9
+
+
+@checked
+@given(networks(max_devices=16), workloads(wide=True, max_blocks=3), st.data())
+def test_no_bound_exceeds_the_best_plan_of_a_configuration(network, workload, data):
+    candidates = CandidateSet.enumerate(network, workload, WHOLE_SPACE)
+    assume(len(candidates))
+    for _ in range(min(len(candidates), 12)):
+        index = data.draw(st.integers(0, len(candidates) - 1))
+        one = candidates[index]
+        solution = candidates.solve(one, np.inf)
+        best = np.inf if solution is None else solution.value * SLACK
+        first = candidates.bound(index)
+        assert first <= best
+        forced = candidates.memory_bound(index, np.inf)
+        assert first <= forced <= best
+        relaxed = candidates.relaxed_bound(one, forced, np.inf)
+        assert relaxed <= best
+        if np.isfinite(relaxed):
+            assert forced <= relaxed
+            assert candidates.placed_bound(one, relaxed, np.inf) <= best
+
+
+@checked
+@given(networks(max_devices=16), st.data())
+def test_rates_of_a_placement_are_at_least_their_bounds(network, data):
+    sizes, left = [], network.num_devices
+    for _ in range(5):
+        sizes.append(data.draw(st.integers(1, min(4, left))))
+        left //= sizes[-1]
+    tp, cp, ep, dp, pp = sizes
+    found = placements(Extents(*sizes), network.num_devices, network.block_sizes)
+    relaxation = Relaxation.of(network)
+    tensor = best_group_rates(network, tp)
+    all_sizes = Sizes(tp, cp, ep, dp * ep, pp)
+    relaxed = tuple(
+        relaxation.rates(tensor, all_sizes, together)
+        for together in relaxation.expert_spreads(all_sizes)
+    )
+    bounds = PlacementBounds.of(network)
+    fixed = tables.NUM_FIXED_RATES + 4
+    for placement, algorithm in product(found[:8], ("ring", "hierarchical")):
+        choice = AlgorithmChoice(algorithm, 1.0)
+        true = placement_rates(
+            network, placement.grid, tensor=choice, gradient=choice
+        ).stage_rates
+        least = bounds.rates(placement, relaxed)
+        own, bounded = true.rows[true.signature], least.rows[least.signature]
+        assert (bounded[:, :fixed] <= own[:, :fixed] * SLACK).all()
+        assert (least.boundary <= true.boundary * SLACK + 1e-12).all()
+
+
+def test_a_slow_way_out_is_seen_in_the_bound_of_a_placement_that_needs_it():
+    # Two stages inside each node of 4: gradients of both leave over one uplink.
+    sizes, steps = np.array([1, 1, 1, 4, 2]), np.zeros((5, 3), dtype=np.int64)
+    steps[:, 0] = sizes
+    steps[4, 1], steps[3, 1] = 1, 2  # pipeline innermost
+    rates, boundary = placement_loads.placement_loads(
+        sizes,
+        steps,
+        8,
+        np.array([4, 8]),
+        np.array([4]),
+        np.array([10.0]),
+        np.array([10.0]),
+    )
+    # Each node holds 2 of 4 replicas of either stage: 2 groups send half a tensor.
+    assert rates[:, placement_loads.PASS].tolist() == [10.0, 10.0]
+    assert not boundary.any()
+
+
+def naive_dual(cost, memory, num_blocks, available):
+    """Solve the linear relaxation itself: blocks of each kind at each stage."""
+    from scipy.optimize import linprog
+
+    stages, kinds = memory.shape
+    result = linprog(
+        np.tile(cost, stages),
+        A_ub=np.kron(np.eye(stages), np.ones(kinds)) * memory.ravel(),
+        b_ub=np.full(stages, available),
+        A_eq=np.ones((1, stages * kinds)),
+        b_eq=[num_blocks],
+    )
+    return result.fun if result.status == 0 else np.inf
+
+
+@checked
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 9)),
+             min_size=1, max_size=4),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.integers(1, 60),
+)  # fmt: skip
+def test_the_dual_is_at_most_the_linear_program(choices, stages, blocks, available):
+    cost, static, saved = (np.array(c, dtype=float) for c in zip(*choices, strict=True))
+    in_flight = np.arange(1.0, stages + 1)
+    exact = naive_dual(
+        cost, static + in_flight[:, None] * saved, blocks, float(available)
+    )
+    best = -np.inf
+    for mu in np.linspace(0.0, 200.0, 401):
+        value, _ = memory_bound.dual_value(
+            mu, cost, static, saved, np.zeros(cost.size), in_flight, float(blocks),
+            float(available),
+        )  # fmt: skip
+        assert value <= exact * SLACK + 1e-9
+        best = max(best, value)
+    if np.isfinite(exact):
+        assert best == pytest.approx(exact, abs=0.5 * blocks)
+
+
+@checked
+@given(
+    st.integers(1, 5), st.integers(1, 4), st.integers(1, 3), st.integers(1, 9),
+    st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_stage_adders_reproduce_the_slowest_replica(p, d, v, m, seed):
+    # max over replicas of ws sum (C + x) + wm max (C + x), the maxima exchanged.
+    assume(p > 1 or v == 1)
+    rng = np.random.default_rng(seed)
+    weights = iteration_weights(m, v)
+    boundary = rng.uniform(0.0, 3.0, (p, d, 2))
+    work = rng.uniform(0.0, 9.0, p)
+    adder, constant = stage_adders(boundary, 2.0, v, weights.sum, weights.max)
+    one = boundary[..., 0] + 2.0 * boundary[..., 1]
+    one[-1] *= (v - 1) / v
+    x = v * (one + np.roll(one, 1, axis=0)) * (p > 1)
+    expected = max(
+        weights.sum * (work + x[:, r]).sum() + weights.max * (work + x[:, r]).max()
+        for r in range(d)
+    )
+    got = weights.sum * work.sum() + weights.max * (work + adder[:0:-1]).max()
+    assert got + constant == pytest.approx(expected, rel=1e-12)
