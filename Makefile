@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark bench-planner slow clean
+.PHONY: help demo test lint unit benchmark bench-planner bench-simulator slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -38,6 +38,9 @@ benchmark: $(STAMP)  ## timed tests, one at a time
 
 bench-planner: $(STAMP)  ## time and memory of the search: a table and a plot
 	$(BIN)/python -m tests.benchmarks.planner_growth --output results/bench-planner
+
+bench-simulator: $(STAMP)  ## time and memory of the replay: a table and a plot
+	$(BIN)/python -m tests.benchmarks.simulator_growth --output results/bench-simulator
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

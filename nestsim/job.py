@@ -1,140 +1,31 @@
 """The main job: plan, replay the best plans, judge, and choose."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from estimators.model_flops import model_flops_per_sequence
 from estimators.tracing import trace_model
+from nestsim.cluster_network import cluster_network, device_slowdowns
 from nestsim.placed_work import place_work
+from nestsim.results import (
+    Candidate,
+    ExplainResult,
+    JobResult,
+    PlannedCandidate,
+    PlanResult,
+    Throughput,
+)
 from nestsim.scenario.settings import Scenario
-from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
-from nestsim.verdict import Verdict, judge
-from planner.explain import Explanation, explain
+from nestsim.verdict import explain_gap, judge
+from planner.explain import explain
 from planner.objective import PricedPlan
 from planner.progress import Progress
 from planner.remedies import shortfall_and_remedy
 from planner.search import SearchResult, search
 from planner.wanted import Wanted
 from planner.workload import Workload
-from topologies.builders import build_network
 from topologies.network import Network
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """The same quantities for the plan and for the replay."""
-
-    iteration_time: float
-    """[s]"""
-
-    tokens_per_second: float
-    """[token/s]"""
-
-    tokens_per_second_per_device: float
-    """Over all devices of the cluster, idle ones included [token/s]."""
-
-    flops_per_device: float
-    """Model FLOPs (forward and backward, no recompute) per second and device."""
-
-    mfu: float
-    """`flops_per_device` over the device's peak."""
-
-    peak_memory: float
-    """Of the fullest device [byte]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One of the k best plans, replayed."""
-
-    rank: int
-    """Position in the planner's order, from 1."""
-
-    priced: PricedPlan
-    planned: Throughput
-    replay: Replay
-    simulated: Throughput
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """Everything that a report needs."""
-
-    scenario_name: str
-    network: Network
-    layer_names: tuple[str, ...]
-    """Names of the chain's layers."""
-
-    device_memory: float
-    """Of one device [byte]."""
-
-    candidates: tuple[Candidate, ...]
-    """Re-ranked: by simulated throughput, confirmed or not."""
-
-    chosen: int | None
-    """Index into `candidates` of the first confirmed one; None if there is none."""
-
-    lower_bound: float
-    """No plan of the search space is faster than this, by the planner's model [s]."""
-
-    search_statistics: Mapping[str, int]
-    """Configurations considered, priced, and why the others were dropped."""
-
-    shortfall: str
-    """Why nothing fits, in one sentence; empty if something does."""
-
-    max_trace_events: int = 100_000
-    """The most events that an exported trace may hold: keeps it small enough for a
-    browser."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCandidate:
-    """One of the k best plans, not replayed."""
-
-    rank: int
-    """Position in the planner's order, from 1."""
-
-    priced: PricedPlan
-    planned: Throughput
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanResult:
-    """What the search alone has to say: the k best plans without a replay."""
-
-    scenario_name: str
-    network: Network
-    layer_names: tuple[str, ...]
-    """Names of the chain's layers."""
-
-    device_memory: float
-    """Of one device [byte]."""
-
-    candidates: tuple[PlannedCandidate, ...]
-    """Best first."""
-
-    lower_bound: float
-    """No plan of the search space is faster than this, by the planner's model [s]."""
-
-    search_statistics: Mapping[str, int]
-    """Configurations considered, priced, and why the others were dropped."""
-
-    shortfall: str
-    """Why nothing fits, in one sentence; empty if something does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainResult:
-    """What became of a configuration that a user named."""
-
-    scenario_name: str
-    network: Network
-    layer_names: tuple[str, ...]
-    device_name: str
-    explanation: Explanation
 
 
 def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanResult:
@@ -147,10 +38,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
     """
     network, workload, found = _search(scenario, progress)
     return PlanResult(
-        scenario_name=scenario.name,
-        network=network,
-        layer_names=tuple(workload.graph.names),
-        device_memory=workload.accelerator.memory_bytes,
+        **job_facts(scenario, network, workload),
         candidates=tuple(
             PlannedCandidate(
                 rank=rank, priced=priced, planned=_planned(network, workload, priced)
@@ -173,7 +61,7 @@ def explain_job(
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = _built(scenario, progress)
+    network, workload = built(scenario, progress)
     found = explain(network, workload, scenario.search, wanted, progress=progress)
     return ExplainResult(
         scenario_name=scenario.name,
@@ -195,25 +83,28 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     network, workload, found = _search(scenario, progress)
     candidates = []
     for index, priced in enumerate(found.plans):
-        if progress is not None:
-            progress(
-                f"replay: plan {index + 1} of {len(found.plans)}",
-                index / len(found.plans),
-            )
-        candidates.append(_replayed(scenario, network, workload, priced, index + 1))
+        share = index / len(found.plans)
+        doing = f"replay: plan {index + 1} of {len(found.plans)}"
+        told = announced(progress, doing, share)
+        candidates.append(
+            replayed(scenario, network, workload, priced, index + 1, told)
+        )
     candidates.sort(key=_simulated_order)
     confirmed = (
         index
         for index, candidate in enumerate(candidates)
         if candidate.verdict.kind == "confirmed"
     )
+    chosen = next(confirmed, None)
+    if candidates:
+        reported = chosen or 0
+        candidates[reported] = explained(
+            scenario, network, workload, candidates[reported]
+        )
     return JobResult(
-        scenario_name=scenario.name,
-        network=network,
-        layer_names=tuple(workload.graph.names),
-        device_memory=workload.accelerator.memory_bytes,
+        **job_facts(scenario, network, workload),
         candidates=tuple(candidates),
-        chosen=next(confirmed, None),
+        chosen=chosen,
         lower_bound=found.lower_bound,
         search_statistics=found.statistics,
         shortfall=found.shortfall,
@@ -221,10 +112,23 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     )
 
 
-def _built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workload]:
+def job_facts(
+    scenario: Scenario, network: Network, workload: Workload
+) -> dict[str, Any]:
+    """Return the fields of `JobFacts`."""
+    return {
+        "scenario_name": scenario.name,
+        "network": network,
+        "layer_names": tuple(workload.graph.names),
+        "device_memory": workload.accelerator.memory_bytes,
+    }
+
+
+def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workload]:
+    """Build the network of a scenario, and trace its model."""
     if progress is not None:
         progress("network: build", None)
-    network = build_network(scenario.network_spec)
+    network = cluster_network(scenario)
     if progress is not None:
         progress("model: trace", None)
     workload = Workload(
@@ -238,20 +142,39 @@ def _built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Work
 def _search(
     scenario: Scenario, progress: Progress | None
 ) -> tuple[Network, Workload, SearchResult]:
-    network, workload = _built(scenario, progress)
+    network, workload = built(scenario, progress)
     found = search(network, workload, scenario.search, progress=progress)
     shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
     return network, workload, replace(found, shortfall=shortfall)
 
 
-def _replayed(
+def announced(
+    progress: Progress | None, doing: str, share: float | None = None
+) -> Progress | None:
+    """Say what is being done, and return what takes details of it."""
+    if progress is None:
+        return None
+    progress(doing, share)
+    return lambda detail, _: progress(f"{doing}: {detail}", share)
+
+
+def replayed(
     scenario: Scenario,
     network: Network,
     workload: Workload,
     priced: PricedPlan,
     rank: int,
+    progress: Progress | None = None,
 ) -> Candidate:
-    done = replay(network, place_work(network, workload, priced))
+    """Replay a plan of a scenario and judge it.
+
+    A long replay says before it starts about how long it will take. The plan takes
+    all devices to be equally fast; the replay does not.
+    """
+    settings = scenario.simulation.replay
+    slowdown = device_slowdowns(scenario, network.num_devices)
+    work = place_work(network, workload, priced, settings, slowdown=slowdown)
+    done = replay(network, work, settings, progress=progress)
     peak = max(timeline.peak for timeline in done.memory)
     return Candidate(
         rank=rank,
@@ -259,14 +182,36 @@ def _replayed(
         planned=_planned(network, workload, priced),
         replay=done,
         simulated=_throughput(network, workload, done.iteration_time, peak),
-        verdict=judge(
-            network,
-            priced,
-            done,
-            tolerance=scenario.simulation.tolerance,
-            memory=workload.accelerator.memory_bytes - scenario.search.memory_reserve,
-        ),
+        verdict=judge(network, priced, done, **_demands(scenario, workload)),
     )
+
+
+def explained(
+    scenario: Scenario, network: Network, workload: Workload, candidate: Candidate
+) -> Candidate:
+    """Look closer at the plan that is reported: by more runs of its step.
+
+    The gap is split by level of the network; where the scenario's trace shows all
+    devices, the replay records all of them.
+    """
+    settings = scenario.simulation.replay
+    slowdown = device_slowdowns(scenario, network.num_devices)
+    work = place_work(network, workload, candidate.priced, settings, slowdown=slowdown)
+    done = candidate.replay
+    if scenario.simulation.trace == "all":
+        done = replay(network, work, settings, every_actor=True)
+    gap = explain_gap(network, candidate.priced, done, work, settings)
+    demands = _demands(scenario, workload)
+    verdict = judge(network, candidate.priced, done, **demands, gap=gap)
+    return replace(candidate, replay=done, verdict=verdict)
+
+
+def _demands(scenario: Scenario, workload: Workload) -> dict[str, Any]:
+    """Return what a plan must keep to."""
+    return {
+        "tolerance": scenario.simulation.tolerance,
+        "memory": workload.accelerator.memory_bytes - scenario.search.memory_reserve,
+    }
 
 
 def _simulated_order(candidate: Candidate) -> tuple[bool, float, int]:

@@ -1,167 +1,241 @@
 """Turn a priced plan into what the simulator runs: placed work, ring by ring."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.collectives import ALGORITHMS
-from nestsim.simulator.work import PipelineWork, RingPhase, StageMemory
-from planner.objective import PricedPlan, StageCost
-from planner.plan import Plan, Stage
-from planner.pricing import device_grid, plan_degrees
-from planner.rates import dense_groups, expert_data_groups
-from planner.stage_cost import Activations, Share, stage_activations, stage_share
+from estimators.layer_table import LayerTable
+from nestsim.placing.account import stage_account
+from nestsim.placing.experts import expert_compute
+from nestsim.placing.moves import Pass
+from nestsim.placing.passes import Experts, StagePasses
+from nestsim.placing.said import folded_sentences, slow_device_sentences
+from nestsim.placing.tail import (
+    Progress,
+    StageTail,
+    bucket_parameters,
+    collective_phases,
+    gather_buckets,
+    reduce_buckets,
+)
+from nestsim.placing.traffic import StageTraffic
+from nestsim.simulator.phases import Phase
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.work import Bucket, LayerTraffic, PipelineWork, slowest_lanes
+from planner.objective import PricedPlan
+from planner.pricing import device_grid, plan_degrees, rates_of
+from planner.rates import PlacementRates
+from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.stage_memory import stage_share
 from planner.workload import Workload
 from topologies import Network
 
 IntArray = NDArray[np.int64]
-Phases = tuple[RingPhase, ...]
+FloatArray = NDArray[np.float64]
+Phases = tuple[Phase, ...]
+
+_DEFAULT = ReplaySettings()
+
+
+class _StageWork(NamedTuple):
+    """One stage of a plan, placed."""
+
+    traffic: StageTraffic
+    passes: tuple[dict[int, Pass], ...]
+    """Of each chunk by kind."""
+    reduce_buckets: tuple[Bucket, ...]
+    reduce_phases: Phases
+    gather_phases: Phases
+    gather_buckets: tuple[Bucket, ...]
 
 
 def place_work(
-    network: Network, workload: Workload, priced: PricedPlan
+    network: Network,
+    workload: Workload,
+    priced: PricedPlan,
+    settings: ReplaySettings = _DEFAULT,
+    *,
+    slowdown: FloatArray | None = None,
 ) -> PipelineWork:
     """Return one training step of the plan, ready for the replay.
 
-    Compute, in-layer collectives and what ZeRO-2 and 3 send in every microbatch are
-    part of the durations; stage-to-stage transfers, gradient and parameter collectives
-    of the step's end and the tied embedding are traffic.
+    Parameters
+    ----------
+    network, workload, priced
+        The plan, and what it was made for.
+    settings
+        What is simulated event by event.
+    slowdown
+        What the compute times of each device of the network are multiplied by, shape
+        ``(N,)``; all 1 if None.
+
+    Returns
+    -------
+    PipelineWork
+
+    Stage-to-stage transfers, gradient and parameter collectives of the step's end and
+    the tied embedding are traffic. With `ReplaySettings.granularity` ``"stage"``
+    compute, in-layer collectives and what ZeRO-2 and 3 send in every microbatch are
+    part of the durations, at the planner's prices; with ``"layer"`` durations are
+    compute alone, and the rest is traffic, too.
     """
     plan = priced.plan
+    if slowdown is None:
+        slowdown = np.ones(network.num_devices)
     grid = device_grid(plan)
     table = workload.table(plan_degrees(plan))
-    tails = [
-        _StageTail(network, workload, plan, grid[index : index + 1], stage)
-        for index, stage in enumerate(plan.stages)
-    ]
-    shares = [stage_share(table, stage, plan) for stage in plan.stages]
     p, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
-    order = [(c, s) for c in range(v) for s in range(p)]
-    times = np.array([priced.stages[s].chunk_times[c] for c, s in order])
     lanes = grid.reshape(p, grid.shape[1] * grid.shape[2], -1)
-    tied: Phases = ()
-    if table.tied_parameters > 0 and p > 1:
-        pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
-        size = table.tied_parameters * workload.parameter_bytes.gradients
-        tied = _phases(network, "all_reduce", pairs, "ring", size)
+    by_layer = settings.granularity == "layer"
+    is_default = not by_layer and _leaves_durations(priced, settings)
+    rates = None
+    if settings.communication_slowdown > 1.0 or not (by_layer or is_default):
+        rates = rates_of(network, workload, plan)
+    placed = _stages(network, workload, priced, settings, rates)
+    order = [(c, s) for c in range(v) for s in range(p)]
+    passes = [placed[s].passes[c] for c, s in order]
+    compute = _pass_times([{k: one.worked for k, one in own.items()} for own in passes])
+    times = compute
+    if not by_layer:
+        times = np.array([priced.stages[s].chunk_times[c] for c, s in order]).T
+    if not by_layer and not is_default:
+        assert rates is not None
+        prices = [one.traffic.times(rates) for one in placed]
+        times = _pass_times(
+            [
+                {kind: one.time(prices[s]) for kind, one in own.items()}
+                for own, (_, s) in zip(passes, order, strict=True)
+            ]
+        )
+    layers = None
+    if by_layer:
+        layers = LayerTraffic(
+            teams=tuple(one.traffic.teams() for one in placed),
+            passes={
+                kind: tuple(own[kind].moves() for own in passes) for kind in passes[0]
+            },
+        )
     return PipelineWork(
         schedule=plan.schedule,
         num_chunks=v,
         num_microbatches=plan.num_microbatches,
         devices=lanes,
-        forward_time=times[:, 0].copy(),
-        backward_time=times[:, 1].copy(),
+        forward_time=times[FORWARD].copy(),
+        backward_time=times[BACKWARD].copy(),
+        weight_time=times[WEIGHT].copy(),
+        sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
+        layers=layers,
         boundary_bytes=np.full(p * v - 1, priced.stages[0].boundary_bytes),
-        reduce_phases=tuple(
-            tail.reduce(share) for tail, share in zip(tails, shares, strict=True)
-        ),
+        blocking_transfers=not settings.overlap_p2p_comm,
+        reduce_buckets=tuple(one.reduce_buckets for one in placed),
+        reduce_phases=tuple(one.reduce_phases for one in placed),
         optimizer_time=np.array([stage.optimizer_time for stage in priced.stages]),
-        gather_phases=tuple(
-            tail.gather(share) for tail, share in zip(tails, shares, strict=True)
-        ),
-        tied_phases=tied,
+        gather_phases=tuple(one.gather_phases for one in placed),
+        gather_buckets=tuple(one.gather_buckets for one in placed),
+        tied_phases=_tied(network, workload, table, lanes),
+        slowdown=slowest_lanes(lanes, slowdown),
+        interference=settings.communication_slowdown,
         memory=tuple(
-            _memory(cost, stage_activations(table, stage))
-            for cost, stage in zip(priced.stages, plan.stages, strict=True)
+            stage_account(table, plan, s, cost, workload.parameter_bytes)
+            for s, cost in enumerate(priced.stages)
         ),
-        folded=_folded(priced),
+        folded=(
+            *folded_sentences(priced, settings),
+            *slow_device_sentences(priced, slowdown),
+        ),
     )
 
 
-class _StageTail:
-    """The collectives of one stage at the end of the step."""
-
-    def __init__(
-        self,
-        network: Network,
-        workload: Workload,
-        plan: Plan,
-        grid: IntArray,
-        stage: Stage,
-    ) -> None:
-        self.network, self.stage = network, stage
-        self.each = workload.parameter_bytes
-        self.algorithm = plan.gradient_algorithm
-        self.dense = dense_groups(grid)[0]
-        self.experts = expert_data_groups(grid)[0]
-
-    def reduce(self, share: Share) -> Phases:
-        """Return what comes between the last backward pass and the optimizer step."""
-        dense = share.dense * self.each.gradients
-        expert = share.expert * self.each.gradients
-        if self.stage.zero_stage == 0:
-            whole = self._over(self.dense, "all_reduce", dense)
-            return whole + self._over(self.experts, "all_reduce", expert)
-        group = self.stage.sharding_group_size
-        inside, across = self._sharded(group)
-        phases: Phases = ()
-        if self.stage.zero_stage == 1:
-            phases = self._over(inside, "reduce_scatter", dense)
-            phases += self._over(self.experts, "reduce_scatter", expert)
-        return phases + self._over(across, "all_reduce", dense / group)
-
-    def gather(self, share: Share) -> Phases:
-        """Return what follows the optimizer step."""
-        if self.stage.zero_stage not in {1, 2}:
-            return ()
-        inside, _ = self._sharded(self.stage.sharding_group_size)
-        dense = self._over(inside, "all_gather", share.dense * self.each.weights)
-        expert = share.expert * self.each.weights
-        return dense + self._over(self.experts, "all_gather", expert)
-
-    def _sharded(self, group: int) -> tuple[IntArray, IntArray]:
-        """Return the ranks that share shards, and those that hold the same one."""
-        size = self.dense.shape[1]
-        parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, group)
-        across = np.swapaxes(parts, 1, 2).reshape(-1, size // group)
-        return parts.reshape(-1, group), across
-
-    def _over(self, groups: IntArray, operation: str, num_bytes: float) -> Phases:
-        if num_bytes == 0.0:
-            return ()
-        return _phases(self.network, operation, groups, self.algorithm, num_bytes)
+def _leaves_durations(priced: PricedPlan, settings: ReplaySettings) -> bool:
+    """Return whether passes last as long as the planner says."""
+    zero = max(stage.zero_stage for stage in priced.plan.stages)
+    overlaps = (
+        settings.tp_comm_overlap,
+        settings.overlap_param_gather and zero == 3,
+        settings.overlap_grad_reduce and zero >= 2,
+    )
+    return not any(overlaps) and settings.expert_skew == 1.0
 
 
-def _phases(
+def _stages(
     network: Network,
-    operation: str,
-    groups: IntArray,
-    algorithm: str,
-    num_bytes: float,
-) -> Phases:
-    """Return the phases of one collective over groups of shape ``(groups, n)``."""
-    return tuple(
-        RingPhase(phase.rings, phase.fraction * num_bytes, phase.num_steps)
-        for phase in ALGORITHMS[algorithm](operation, groups, network.block_sizes)
-    )
-
-
-def _memory(cost: StageCost, activations: Activations) -> StageMemory:
-    static = ("weights", "gradients", "optimizer", "buffers")
-    return StageMemory(
-        static={name: cost.memory[name] for name in static},
-        saved_per_microbatch=activations.saved,
-        forward_working=activations.forward_working,
-        backward_working=activations.backward_working,
-    )
-
-
-def _folded(priced: PricedPlan) -> tuple[str, ...]:
-    sentences = []
-    names = {
-        "tensor collectives": "Tensor-parallel collectives",
-        "context ring": "The context-parallel ring",
-        "expert all-to-all": "The expert-parallel all-to-all",
-    }
-    for part, name in names.items():
-        if any(stage.parts[part] > 0 for stage in priced.stages):
-            verb = "are" if name.endswith("s") else "is"
-            sentences.append(
-                f"{name} {verb} part of the stage times, priced with all groups active "
-                "at once."
-            )
-    if any(stage.parts["zero gathers"] > 0 for stage in priced.stages):
-        sentences.append(
-            "What ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
-            "times, not hidden behind compute."
+    workload: Workload,
+    priced: PricedPlan,
+    settings: ReplaySettings,
+    rates: PlacementRates | None,
+) -> list[_StageWork]:
+    plan = priced.plan
+    grid = device_grid(plan)
+    experts = Experts(*np.zeros((3, len(workload.graph.names))))
+    if settings.expert_skew > 1.0 and grid.shape[2] > 1:
+        experts = expert_compute(workload, plan_degrees(plan))
+    placed = []
+    for index in range(len(plan.stages)):
+        own = grid[index : index + 1]
+        traffic = StageTraffic(network, plan, own, index, settings.expert_skew)
+        writer = StagePasses(workload, plan, traffic, settings, experts, rates)
+        tail = StageTail(
+            network, plan, plan.stages[index], own, workload.parameter_bytes
         )
-    return tuple(sentences)
+        placed.append(_stage(writer, tail, settings))
+    return placed
+
+
+def _stage(
+    writer: StagePasses, tail: StageTail, settings: ReplaySettings
+) -> _StageWork:
+    plan, stage = writer.plan, writer.stage
+    passes = writer.write()
+    share = stage_share(writer.table, stage, plan)
+    size = bucket_parameters(plan)
+    completing = WEIGHT if SCHEDULES[plan.schedule].splits_backward else BACKWARD
+    reduces: tuple[Bucket, ...] = ()
+    gathers: tuple[Bucket, ...] = ()
+    reduce = gather = Phases()
+    if settings.overlap_grad_reduce:
+        # The last chunk is the first one through the backward pass.
+        order = [*reversed(_progress(writer, passes, completing))]
+        reduces = reduce_buckets(tail, order, size)
+    else:
+        reduce = tail.reduce(share.dense, share.expert)
+    if settings.overlap_param_gather:
+        gathers = gather_buckets(tail, _progress(writer, passes, FORWARD), size)
+    else:
+        gather = tail.gather(share.dense, share.expert)
+    return _StageWork(writer.traffic, passes, reduces, reduce, gather, gathers)
+
+
+def _progress(
+    writer: StagePasses, passes: tuple[dict[int, Pass], ...], kind: int
+) -> list[Progress]:
+    """Return where the passes of each chunk are at each layer."""
+    found = []
+    for chunk, own in enumerate(passes):
+        one = own[kind]
+        each = [writer.parameters(layer) for layer in one.layers]
+        moments = np.array(list(one.layers.values())) / (one.worked or 1.0)
+        dense, expert = zip(*each, strict=True)
+        begin, end = moments.T.tolist()
+        found.append(Progress(chunk, dense, expert, begin, end))
+    return found
+
+
+def _pass_times(passes: list[dict[int, float]]) -> FloatArray:
+    """Return the times by kind and virtual stage; 0 where there is no such pass."""
+    times = np.zeros((3, len(passes)))
+    for virtual, own in enumerate(passes):
+        for kind, time in own.items():
+            times[kind, virtual] = time
+    return times
+
+
+def _tied(
+    network: Network, workload: Workload, table: LayerTable, lanes: IntArray
+) -> Phases:
+    """Return the collective between both ends of a chain that share an embedding."""
+    if table.tied_parameters <= 0 or len(lanes) == 1:
+        return ()
+    pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
+    size = table.tied_parameters * workload.parameter_bytes.gradients
+    return collective_phases(network, "all_reduce", pairs, "ring", size)

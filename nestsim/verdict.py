@@ -5,10 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nestsim.contention import contention_by_level
 from nestsim.simulator.outcome import Replay
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.work import PipelineWork
 from planner.objective import PricedPlan
 from topologies import Network
 from topologies.units import format_duration, format_size
+
+NEGLIGIBLE = 1e-3
+"""Share of the iteration below which contention is not worth more replays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +25,13 @@ class Gap:
     """[s]; positive when the replay is slower."""
 
     terms: Mapping[str, float]
-    """Cause -> share of `total` [s]; they add up to it: ``"schedule"`` (the exact
-    timeline instead of the closed form), ``"contention"`` (transfers that shared
-    links), ``"synchronisation"`` (gradient collectives beside the plan's estimate)."""
+    """Cause -> share of `total` [s]; they add up to it. Each is a difference between
+    two exact answers: ``"schedule"`` (the exact timeline instead of the closed form),
+    ``"contention"`` (the replay's last pass instead of the timeline's) and
+    ``"synchronisation"`` (what is left of the step then). `explain_gap` replaces the
+    second one by ``"settings"`` (what the replay's settings simulate that the plan does
+    not know), ``"slow devices"`` and, for each level of the network whose links several
+    flows share, ``"contention at <level>"``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +55,7 @@ def judge(
     *,
     tolerance: float,
     memory: float,
+    gap: Gap | None = None,
 ) -> Verdict:
     """Compare a plan with its replay.
 
@@ -59,8 +70,10 @@ def judge(
         times the planned one. Faster is fine: the plan is an upper bound of the time.
     memory
         What each device has to give [byte].
+    gap
+        The difference in time by cause, if it has been explained already.
     """
-    gap = gap_by_cause(priced, replay)
+    gap = gap or gap_by_cause(priced, replay)
     peaks = [timeline.peak for timeline in replay.memory]
     fullest = int(np.argmax(peaks))
     if peaks[fullest] > memory:
@@ -98,11 +111,44 @@ def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:
     )
 
 
+def explain_gap(
+    network: Network,
+    priced: PricedPlan,
+    replay: Replay,
+    work: PipelineWork,
+    settings: ReplaySettings,
+) -> Gap:
+    """Split what lies between the uncontended timeline and the replay further.
+
+    By exact differences, too: what the settings change while each kind of transfer has
+    a network of its own, as the plan assumes; what slow devices add; what each level
+    adds whose links are shared (`nestsim.contention`). That takes a run of the step for
+    each such level, and is left undone where the sum is at most `NEGLIGIBLE` of the
+    iteration.
+    """
+    coarse = gap_by_cause(priced, replay)
+    if abs(coarse.terms["contention"]) <= NEGLIGIBLE * replay.iteration_time:
+        return coarse
+    found = contention_by_level(network, work, settings, replay.pipeline_time)
+    even = found.even.pipeline
+    terms = {
+        "schedule": coarse.terms["schedule"],
+        "settings": even - priced.timeline_pipeline_time,
+    }
+    if found.alone != found.even:
+        terms["slow devices"] = found.alone.pipeline - even
+    for level, seconds in found.by_level.items():
+        terms[f"contention at {level}"] = seconds
+    terms["synchronisation"] = coarse.terms["synchronisation"]
+    return Gap(total=coarse.total, terms=terms)
+
+
 def _busiest(network: Network, replay: Replay) -> str:
     """Name the stage that works most and the link that carries most for its size."""
     seconds = replay.links.num_bytes / network.links.bandwidth
     spans = replay.spans
-    busy = np.bincount(spans.stage, weights=spans.end - spans.start)
+    worked = (spans.end - spans.start) * replay.span_multiplicity
+    busy = np.bincount(spans.stage, weights=worked)
     stage = f"stage {int(np.argmax(busy))} works most"
     if not seconds.any():
         return stage

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from nestsim.cli.accelerators import accelerators
+from nestsim.cli.collectives import collectives
 from nestsim.cli.models import models
 from nestsim.cli.plan import plan
 from nestsim.cli.run import run
 from nestsim.cli.schema import schema
+from nestsim.cli.simulate import simulate
 from nestsim.cli.topology import topology
 
 app = typer.Typer(
@@ -61,5 +63,14 @@ def nestsim(
     """
 
 
-for _command in (run, plan, topology, models, accelerators, schema):
+for _command in (
+    run,
+    plan,
+    simulate,
+    collectives,
+    topology,
+    models,
+    accelerators,
+    schema,
+):
     app.command()(_command)

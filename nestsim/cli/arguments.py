@@ -23,3 +23,10 @@ Quiet = Annotated[
         "--quiet", "-q", help="No progress and no notes; results and errors only."
     ),
 ]
+
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Write into the folder even if it holds files of other origin."
+    ),
+]

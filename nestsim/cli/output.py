@@ -4,12 +4,15 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.console import Console
 
 from planner.progress import Progress
+
+if TYPE_CHECKING:
+    from nestsim.scenario import Scenario
 
 PIPE_WIDTH = 120
 """Columns where there is no terminal that could say."""
@@ -28,6 +31,16 @@ def note(text: str, *, quiet: bool = False) -> None:
     """Tell the user something that is not a result."""
     if not quiet:
         typer.echo(text, err=True)
+
+
+def note_unread_plan(scenario: "Scenario", *, quiet: bool) -> None:
+    """Tell the user that a search does not read the scenario's plan."""
+    if scenario.plan is not None:
+        note(
+            f"{scenario.path}: [plan] is for nestsim simulate; the search does not "
+            "read it",
+            quiet=quiet,
+        )
 
 
 @contextmanager

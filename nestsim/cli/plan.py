@@ -133,10 +133,11 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
 def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
     """Plan a scenario, print the plans and return the exit status."""
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import progress_bar, result_console
+    from nestsim.cli.output import note_unread_plan, progress_bar, result_console
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
+    note_unread_plan(loaded, quiet=quiet)
     from nestsim.job import plan_job
 
     with naming(scenario), progress_bar(quiet=quiet) as progress:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFiles
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
-    from nestsim.job import JobResult
+    from nestsim.results import JobResult
     from nestsim.scenario import Scenario
 
 Output = Annotated[
@@ -20,13 +20,6 @@ Output = Annotated[
         metavar="DIR",
         help="Folder for the results; with several scenarios, the folder that gets "
         "one folder for each. Default: results/ and the scenario file's name.",
-    ),
-]
-
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force", help="Write into the folder even if it holds files of other origin."
     ),
 ]
 
@@ -49,12 +42,13 @@ def run(
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`
     """
+    from nestsim.cli.results import check_folder
     from nestsim.scenario import load_scenario
 
     loaded = [load_scenario(path) for path in scenarios]
     folders = _folders(scenarios, output)
     for folder in folders:
-        _check_folder(folder, force=force)
+        check_folder(folder, force=force)
     confirmed = True
     for scenario, folder in zip(loaded, folders, strict=True):
         result = _run_one(scenario, folder, force=force, quiet=quiet)
@@ -82,43 +76,19 @@ def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
     return [(output or Path("results")) / stem for stem in stems]
 
 
-def _check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that results may not be written into, before hours of work."""
-    from nestsim.report.folder import check_target
-    from topologies.errors import InputError
-
-    try:
-        check_target(folder, force=force)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
-    except InputError as error:
-        raise error.at("--output", ": ") from None
-
-
 def _run_one(
     scenario: "Scenario", folder: Path, *, force: bool, quiet: bool
 ) -> "JobResult":
     """Run one scenario and write its folder of results."""
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.output import note_unread_plan, progress_bar
+    from nestsim.cli.results import write_folder
     from nestsim.job import run_job
-    from nestsim.report.folder import write_results
-    from topologies.errors import InputError
 
-    with progress_bar(quiet=quiet) as progress:
-        with naming(scenario.path):
-            result = run_job(scenario, progress=progress)
-        try:
-            written = write_results(
-                result, scenario.text, folder, force=force, progress=progress
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise InputError(
-                f"cannot be written: {reason}", where="--output", got=str(folder)
-            ) from None
-    note(f"Results are in {written}", quiet=quiet)
+    note_unread_plan(scenario, quiet=quiet)
+    with naming(scenario.path), progress_bar(quiet=quiet) as progress:
+        result = run_job(scenario, progress=progress)
+    write_folder(result, scenario, folder, force=force, quiet=quiet)
     return result
 
 

@@ -39,27 +39,34 @@ def topology(
     """
     from nestsim.cli.errors import naming
     from nestsim.cli.output import note, result_console
+    from nestsim.cluster_network import cluster_network
     from nestsim.scenario import load_scenario
-    from topologies.builders import build_network
 
     if output is not None:
         _check_picture(output)
     loaded = load_scenario(scenario)
     with naming(scenario):
-        network = build_network(loaded.network_spec)
+        network = cluster_network(loaded)
     if output is None and not as_json:
         output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
         _draw(network, output)
         note(f"The picture is in {output}", quiet=quiet)
     if as_json:
+        from nestsim.report.degraded import degraded_json
         from nestsim.report.json import dump_json, topology_json
 
-        typer.echo(dump_json(topology_json(network)), nl=False)
+        degraded = degraded_json(loaded.degradation)
+        report = {**topology_json(network), "degraded": degraded}
+        typer.echo(dump_json(report), nl=False)
     else:
+        from nestsim.report.degraded import print_degraded
         from nestsim.report.text import print_topology
 
-        print_topology(network, loaded.accelerator, result_console())
+        console = result_console()
+        print_topology(network, loaded.accelerator, console)
+        if loaded.degradation is not None:
+            print_degraded(network, loaded.degradation, console)
 
 
 def _check_picture(path: Path) -> None:

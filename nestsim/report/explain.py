@@ -24,7 +24,7 @@ from planner.shortfall import fullest_stage
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.job import ExplainResult
+    from nestsim.results import ExplainResult
     from planner.plan import Plan
 
 _HEADLINES: Mapping[str, tuple[str, str]] = {

@@ -12,6 +12,7 @@ from nestsim.report.statistics import (
     link_utilisation,
 )
 from nestsim.report.wording import (
+    gap_cause,
     percent,
     signed_percent,
     size_of_limit,
@@ -21,7 +22,7 @@ from nestsim.simulator.outcome import MemoryTimeline, Replay
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from nestsim.job import Candidate
+    from nestsim.results import Candidate
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -34,6 +35,7 @@ class LinkRows(NamedTuple):
     """Utilisation of some links over time."""
 
     names: tuple[str, ...]
+    """The link, and behind it how many are alike; or the level."""
     levels: tuple[str, ...]
     """Of each row, its level."""
     bin_edges: FloatArray
@@ -119,8 +121,9 @@ def memory_title(candidate: "Candidate", device_memory: float) -> str:
 def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
     """Return the hottest links of each level over time, outermost level first.
 
-    Every level that carried anything gets an equal share of the rows; what a level
-    with few links leaves over goes to the hottest of the others.
+    Links that carry the same at all times share a row. Every level that carried
+    anything gets an equal share of the rows; what a level with few links leaves over
+    goes to the hottest of the others.
     """
     links = replay.links
     mean = link_utilisation(replay, network)[links.link_ids]
@@ -135,22 +138,34 @@ def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
     rows = rows[np.argsort(-level[rows], kind="stable")]
     ids = links.link_ids[rows]
     return LinkRows(
-        names=tuple(link_name(network, int(link)) for link in ids),
+        names=tuple(
+            link_name(network, link) + (f" (x{count:,})" if count > 1 else "")
+            for link, count in zip(
+                ids.tolist(), links.num_alike[rows].tolist(), strict=True
+            )
+        ),
         levels=tuple(network.levels[int(n)].name for n in network.links.level[ids]),
         bin_edges=links.bin_edges,
         utilisation=links.rates[rows] / network.links.bandwidth[ids][:, None],
     )
 
 
+def hottest_link_use(
+    replay: Replay, network: Network, most: int = 8
+) -> dict[str, FloatArray]:
+    """Return the rows of `link_rows` by name, for the counters of a trace."""
+    rows = link_rows(replay, network, most)
+    return dict(zip(rows.names, np.minimum(rows.utilisation, 1.0), strict=True))
+
+
 def level_rows(replay: Replay, network: Network) -> LinkRows:
     """Return each level's mean over the links in use, outermost level first."""
     links = replay.links
     level = network.links.level[links.link_ids]
-    bandwidth = network.links.bandwidth[links.link_ids]
+    capacity = network.links.bandwidth[links.link_ids] * links.num_alike
+    loads = links.rates * links.num_alike[:, None]
     used = np.unique(level)[::-1]
-    means = [
-        links.rates[level == n].sum(axis=0) / bandwidth[level == n].sum() for n in used
-    ]
+    means = [loads[level == n].sum(axis=0) / capacity[level == n].sum() for n in used]
     names = tuple(network.levels[int(n)].name for n in used)
     shape = (len(used), links.bin_edges.size - 1)
     return LinkRows(names, names, links.bin_edges, np.array(means).reshape(shape))
@@ -162,7 +177,7 @@ def links_title(replay: Replay, network: Network) -> str:
     if not utilisation.size or not utilisation.max() > 0:
         return "No link carried anything"
     hottest = int(hottest_first(utilisation)[0])
-    row = int(np.flatnonzero(replay.links.link_ids == hottest)[0])
+    row = replay.links.row[hottest]
     highest = replay.links.rates[row].max() / network.links.bandwidth[hottest]
     return (
         f"The hottest link, {link_name(network, hottest)}, is used to "
@@ -209,11 +224,8 @@ def gap_title(candidate: "Candidate") -> str:
     if abs(share) < 5e-4:
         return "The replay takes as long as planned, within 0.1 %"
     how = f"{percent(abs(share))} {'longer' if gap.total > 0 else 'shorter'}"
-    causes = {
-        name: seconds for name, seconds in gap.terms.items() if seconds * gap.total > 0
-    }
-    if not causes:
+    cause = gap_cause(gap)
+    if not cause:
         return f"The replay takes {how} than planned"
-    cause = max(causes, key=lambda name: abs(causes[name]))
-    part = signed_percent(causes[cause] / planned)
+    part = signed_percent(gap.terms[cause] / planned)
     return f"The replay takes {how} than planned; the largest cause is {cause} ({part})"

@@ -45,7 +45,7 @@ from topologies.units import format_duration
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nestsim.job import Candidate
+    from nestsim.results import Candidate
 
 _WIDTH, _HEIGHT, _DPI = 16.0, 9.0, 100
 
@@ -200,10 +200,11 @@ def draw_gap(
     )
     with _figure(gap_title(candidate), subtitle) as (figure, colours):
         steps, causes = waterfall(candidate), gap_steps(candidate)
+        longest = max(len(step.name) for step in (*steps, *causes))
         grid = figure.add_gridspec(
             2,
             2,
-            left=0.115,
+            left=max(0.115, 0.012 + 0.0054 * longest),
             right=0.985,
             top=0.84,
             bottom=0.13,

@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from nestsim.report.json import dump_json, job_json, reported_candidate
-from nestsim.report.text import print_job
+from nestsim.report.figure_data import hottest_link_use
+from nestsim.report.json import dump_json, reported_candidate
+from nestsim.report.simulation import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
 from planner.progress import Progress
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
-    from nestsim.job import Candidate, JobResult
+    from nestsim.results import Candidate, ReplayedResult
 
 MANIFEST = "manifest.json"
 _TEXT_WIDTH = 100
 
 
 def write_results(
-    result: "JobResult",
+    result: "ReplayedResult",
     scenario_bytes: bytes,
     directory: Path,
     *,
@@ -48,7 +49,7 @@ def write_results(
     Parameters
     ----------
     result
-        What `nestsim.job.run_job` returned.
+        What `nestsim.job.run_job` or `nestsim.simulate_job.simulate_job` returned.
     scenario_bytes
         The scenario file as the user wrote it.
     directory
@@ -161,7 +162,7 @@ def _move_into(partial: Path, target: Path) -> None:
 
 def _fill(
     folder: Path,
-    result: "JobResult",
+    result: "ReplayedResult",
     scenario_bytes: bytes,
     progress: Progress | None,
 ) -> None:
@@ -186,14 +187,14 @@ def _fill(
 
 
 def _writers(
-    result: "JobResult", scenario_bytes: bytes
+    result: "ReplayedResult", scenario_bytes: bytes
 ) -> dict[str, Callable[[Path], object]]:
     """Return the function that writes each file, by name relative to the folder."""
     from nestsim.report.topology import draw_topology
 
     writers: dict[str, Callable[[Path], object]] = {
         "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
-        "result.json": lambda path: _write_json(path, job_json(result)),
+        "result.json": lambda path: _write_json(path, result_json(result)),
         "summary.csv": lambda path: _write_summary(path, result.candidates),
         "report.txt": lambda path: _write_report(path, result),
         "figures/topology.png": lambda path: draw_topology(result.network, path),
@@ -203,7 +204,7 @@ def _writers(
 
 
 def _writers_of(
-    best: "Candidate", result: "JobResult"
+    best: "Candidate", result: "ReplayedResult"
 ) -> dict[str, Callable[[Path], object]]:
     """Return the writers of what only a plan has."""
     from nestsim.report.figures import (
@@ -217,7 +218,10 @@ def _writers_of(
     return {
         "plan.json": lambda path: _write_json(path, best.priced.plan.to_json()),
         "trace.json": lambda path: write_chrome_trace(
-            best.replay, path, max_events=result.max_trace_events
+            best.replay,
+            path,
+            max_events=result.max_trace_events,
+            link_use=hottest_link_use(best.replay, network),
         ),
         "figures/timeline.png": lambda path: draw_timeline(best, path),
         "figures/memory.png": lambda path: draw_memory(best, limit, path),
@@ -230,7 +234,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(dump_json(data), encoding="utf-8")
 
 
-def _write_report(path: Path, result: "JobResult") -> None:
+def _write_report(path: Path, result: "ReplayedResult") -> None:
     """Write the text report as a terminal without colours would show it."""
     buffer = io.StringIO()
     console = Console(
@@ -240,7 +244,7 @@ def _write_report(path: Path, result: "JobResult") -> None:
         force_terminal=False,
         legacy_windows=False,
     )
-    print_job(result, console)
+    print_result(result, console)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

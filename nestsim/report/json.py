@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.causes import iteration_causes
 from nestsim.report.statistics import (
-    Breakdown,
     bubble_fraction,
     hottest_links,
     level_uses,
@@ -23,11 +23,12 @@ from planner.objective import PricedPlan
 from topologies.network import Network
 
 if TYPE_CHECKING:
-    from nestsim.job import (
+    from nestsim.results import (
         Candidate,
         JobResult,
         PlannedCandidate,
         PlanResult,
+        ReplayedResult,
         Throughput,
     )
 
@@ -45,10 +46,10 @@ def dump_json(data: object) -> str:
     >>> dump_json({"devices": [0, 1], "lower_bound_s": float("inf")})
     '{"devices": [0, 1], "lower_bound_s": null}\n'
     """
-    return _layout(_plain(data), indent="") + "\n"
+    return _layout(plain_values(data), indent="") + "\n"
 
 
-def reported_candidate(result: "JobResult") -> "Candidate | None":
+def reported_candidate(result: "ReplayedResult") -> "Candidate | None":
     """Return the chosen candidate, the fastest if none is confirmed, None if none."""
     if result.chosen is not None:
         return result.candidates[result.chosen]
@@ -75,9 +76,9 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "confirmed": result.chosen is not None,
         "planner_rank": best.rank if best else None,
         "plan": best.priced.plan.to_json() if best else None,
-        "planned": _planned(best) if best else None,
-        "simulated": _simulated(best, result.network) if best else None,
-        "gap": _gap(best) if best else None,
+        "planned": planned_json(best) if best else None,
+        "simulated": simulated_json(best, result.network) if best else None,
+        "gap": gap_json(best) if best else None,
         "lower_bound_s": result.lower_bound,
         "optimality_gap": optimality_gap(
             best.priced.iteration_time if best else math.nan, result.lower_bound
@@ -86,7 +87,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "candidates": [_replayed_row(candidate) for candidate in result.candidates],
         "search": dict(result.search_statistics),
     }
-    plain: dict[str, Any] = _plain(report)
+    plain: dict[str, Any] = plain_values(report)
     return plain
 
 
@@ -98,7 +99,7 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
             {
                 "planner_rank": candidate.rank,
                 "plan": candidate.priced.plan.to_json(),
-                "planned": _planned(candidate),
+                "planned": planned_json(candidate),
                 "optimality_gap": optimality_gap(
                     candidate.priced.iteration_time, result.lower_bound
                 ),
@@ -110,7 +111,7 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
         "device_memory_bytes": result.device_memory,
         "search": dict(result.search_statistics),
     }
-    plain: dict[str, Any] = _plain(report)
+    plain: dict[str, Any] = plain_values(report)
     return plain
 
 
@@ -125,7 +126,8 @@ def _throughput(throughput: "Throughput") -> dict[str, Any]:
     }
 
 
-def _planned(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+    """Return what the planner believes about a plan."""
     priced = candidate.priced
     return {
         **_throughput(candidate.planned),
@@ -153,16 +155,20 @@ def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
     ]
 
 
-def _simulated(candidate: "Candidate", network: Network) -> dict[str, Any]:
+def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
+    """Return what the replay found about a plan."""
     replay = candidate.replay
     rows = stage_breakdowns(replay)
+    plan = candidate.priced.plan
+    causes = iteration_causes(replay, plan.schedule, plan.num_microbatches)
     return {
         **_throughput(candidate.simulated),
         "pipeline_time_s": replay.pipeline_time,
         "bubble_fraction": bubble_fraction(replay),
         "breakdown_s": {
-            **_breakdown(mean_breakdown(rows)),
-            "stages": [_breakdown(row) for row in rows],
+            **mean_breakdown(rows)._asdict(),
+            "causes": dict(causes),
+            "stages": [row._asdict() for row in rows],
         },
         "memory": [
             {
@@ -179,11 +185,8 @@ def _simulated(candidate: "Candidate", network: Network) -> dict[str, Any]:
     }
 
 
-def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
-    return breakdown._asdict()
-
-
-def _gap(candidate: "Candidate") -> dict[str, Any]:
+def gap_json(candidate: "Candidate") -> dict[str, Any]:
+    """Return simulated minus planned time, by cause."""
     gap = candidate.verdict.gap
     return {"total_s": gap.total, "terms": dict(gap.terms)}
 
@@ -242,18 +245,18 @@ def topology_json(network: Network) -> dict[str, Any]:
             for tier in network.tiers()
         ],
     }
-    plain: dict[str, Any] = _plain(report)
+    plain: dict[str, Any] = plain_values(report)
     return plain
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Return plain JSON values: no numpy, no tuples, no NaN or infinity."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain_values(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain_values(value.tolist())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(item) for item in value]
+        return [plain_values(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

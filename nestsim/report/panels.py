@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
     from matplotlib.colors import Colormap
 
-    from nestsim.job import Candidate
+    from nestsim.results import Candidate
 
 GIB = 2.0**30
 INK = "#333333"

@@ -25,12 +25,19 @@ class Breakdown(NamedTuple):
 
     forward: float
     backward: float
+    weight_gradient: float
+    """Passes of schedules that split these off; else part of `backward` [s]."""
     waiting: float
     """Neither computing nor inside a collective: the bubble, and waiting for
     messages and for the slowest stage at the end [s]."""
     synchronisation: float
     """Inside a collective of its stage while nothing is computed [s]."""
     optimizer: float
+
+    @property
+    def passes(self) -> float:
+        """All passes [s]."""
+        return self.forward + self.backward + self.weight_gradient
 
 
 class HotLink(NamedTuple):
@@ -71,8 +78,8 @@ def bubble_fraction(replay: Replay) -> float:
         return 0.0
     spans = replay.spans
     inside = np.minimum(spans.end, replay.pipeline_time) - spans.start
-    busy = float(np.maximum(inside, 0.0).sum())
-    return 1.0 - busy / (replay.pipeline_time * _num_actors(replay))
+    busy = float((np.maximum(inside, 0.0) * replay.span_multiplicity).sum())
+    return 1.0 - busy / (replay.pipeline_time * replay.num_actors)
 
 
 def stage_breakdowns(replay: Replay) -> tuple[Breakdown, ...]:
@@ -188,32 +195,28 @@ def collective_rows(replay: Replay, stage: int) -> NDArray[np.bool_]:
     return rows
 
 
-def _num_actors(replay: Replay) -> int:
-    """Count the (stage, replica) pairs that computed anything."""
-    spans = replay.spans
-    num_replicas = int(spans.replica.max(initial=0)) + 1
-    return int(np.unique(spans.stage * num_replicas + spans.replica).size)
-
-
 def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
     spans = replay.spans
-    own = spans.stage == stage
-    replicas, kinds = spans.replica[own], spans.kind[own]
-    start, end = spans.start[own], spans.end[own]
+    own = np.flatnonzero(spans.stage == stage)
     collective = collective_rows(replay, stage)
     together = replay.transfers.start[collective], replay.transfers.end[collective]
-    names = np.unique(replicas)
+    # Alike replicas are recorded once, and count as often as they are.
+    replicas, members = np.unique(replay.stand_in[stage], return_counts=True)
+    by_replica = own[np.argsort(spans.replica[own], kind="stable")]
+    cuts = np.searchsorted(spans.replica[by_replica], replicas[1:])
     exposed = 0.0
-    for replica in names:
-        rows = replicas == replica
-        exposed += _exposed(together, (start[rows], end[rows]))
-    count = max(len(names), 1)
-    busy = np.bincount(kinds, weights=end - start, minlength=len(SPAN_KINDS)) / count
-    synchronisation = exposed / count
+    for rows, count in zip(np.split(by_replica, cuts), members.tolist(), strict=True):
+        exposed += count * _exposed(together, (spans.start[rows], spans.end[rows]))
+    num_replicas = replay.stand_in.shape[1]
+    worked = (spans.end - spans.start)[own] * replay.span_multiplicity[own]
+    total = np.bincount(spans.kind[own], weights=worked, minlength=len(SPAN_KINDS))
+    busy = total / num_replicas
+    synchronisation = exposed / num_replicas
     waiting = replay.iteration_time - float(busy.sum()) - synchronisation
     return Breakdown(
         forward=float(busy[SPAN_KINDS.index("forward")]),
         backward=float(busy[SPAN_KINDS.index("backward")]),
+        weight_gradient=float(busy[SPAN_KINDS.index("weight")]),
         waiting=max(waiting, 0.0),
         synchronisation=synchronisation,
         optimizer=float(busy[SPAN_KINDS.index("optimizer")]),

@@ -33,7 +33,7 @@ from planner.plan import Plan
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from nestsim.job import Candidate, PlannedCandidate, Throughput
+    from nestsim.results import Candidate, PlannedCandidate, Throughput
 
 VERDICT_STYLES: Mapping[str, str] = {
     "confirmed": "bold green",
@@ -122,6 +122,20 @@ def gap_table(candidate: "Candidate") -> Table:
     return table
 
 
+def causes_table(causes: Mapping[str, float], total: float) -> Table:
+    """Return a time by cause, without the causes that take none."""
+    numbers = ("Time", "Share")
+    table = new_table("Cause", *numbers, numbers=numbers)
+    for cause, exact in causes.items():
+        seconds = without_rounding(exact, total)
+        if seconds:
+            share = seconds / total if total else math.nan
+            add_row(table, cause, format_duration(seconds), percent(share))
+    table.add_section()
+    add_row(table, "total", format_duration(total), percent(1.0))
+    return table
+
+
 def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
     """Return what each stage holds, how long it works and how full it gets."""
     numbers = ("Stage", "Forward", "Backward", "Memory", "Busy")
@@ -131,14 +145,13 @@ def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
     total = candidate.replay.iteration_time
     stages = zip(candidate.priced.stages, rows, candidate.replay.memory, strict=True)
     for index, (cost, row, memory) in enumerate(stages):
-        busy = row.forward + row.backward
         add_row(
             table,
             *_stage_cells(plan, index, layer_names),
             format_duration(cost.forward_time),
             format_duration(cost.backward_time),
             format_size(memory.peak),
-            percent(busy / total if total else math.nan),
+            percent(row.passes / total if total else math.nan),
         )
     return table
 

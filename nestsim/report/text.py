@@ -5,13 +5,13 @@ at 80 columns, at 120, and in a file.
 """
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.report.causes import iteration_causes
 from nestsim.report.json import optimality_gap, reported_candidate
 from nestsim.report.statistics import (
     bubble_fraction,
@@ -24,6 +24,7 @@ from nestsim.report.tables import (
     VERDICT_STYLES,
     add_row,
     candidates_table,
+    causes_table,
     facts,
     gap_table,
     levels_table,
@@ -36,6 +37,7 @@ from nestsim.report.tables import (
 )
 from nestsim.report.wording import (
     VERDICT_WORDS,
+    gap_sentence,
     number,
     parallel_sentence,
     percent,
@@ -55,7 +57,7 @@ from topologies.units import (
 )
 
 if TYPE_CHECKING:
-    from nestsim.job import Candidate, JobResult, PlanResult
+    from nestsim.results import Candidate, JobFacts, JobResult, PlanResult
 
 _NUM_LINKS = 5
 """Rows of the table of hottest links; `result.json` has more."""
@@ -67,24 +69,19 @@ def print_job(result: "JobResult", console: Console) -> None:
     if best is None:
         _print_shortfall(result, console)
         return
-    plan = best.priced.plan
-    _print_headline(console, result, best)
-    _section(console, "Plan", _plan_facts(plan, result.network, best.rank))
-    _section(
-        console,
-        "Planned beside simulated",
-        throughput_table(best, result.device_memory),
-    )
-    _section(console, "Simulated minus planned, by cause", gap_table(best))
-    _section(console, "Stages", stage_table(best, result.layer_names))
-    _section(console, "Where the time goes", _time_facts(best))
+    print_headline(console, result, best)
+    if result.chosen is None:
+        console.print(
+            Text("No replayed plan was confirmed; the fastest one is shown."),
+            highlight=False,
+        )
+    print_times(console, result, best)
     _section(
         console,
         "Replayed plans, fastest first (Rank: the planner's; *: the plan above)",
         candidates_table(result.candidates, result.chosen or 0),
     )
-    _print_traffic(console, best, result.network)
-    _section(console, "How the replay was done", _sentences(best))
+    print_traffic(console, best, result.network)
     _section(console, "Search", _search_facts(result, best.priced.iteration_time))
 
 
@@ -107,7 +104,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     _section(
         console,
         "Its time, by cause",
-        _terms(best.priced.terms, best.priced.iteration_time),
+        causes_table(best.priced.terms, best.priced.iteration_time),
     )
     _section(console, "Search", _search_facts(result, best.priced.iteration_time))
 
@@ -143,7 +140,8 @@ def _section(console: Console, title: str, body: RenderableType) -> None:
     console.print(body, highlight=False)
 
 
-def _print_headline(console: Console, result: "JobResult", best: "Candidate") -> None:
+def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> None:
+    """Print the verdict on a plan, its throughput and the reason."""
     kind = best.verdict.kind
     simulated = best.simulated
     _print(
@@ -156,11 +154,23 @@ def _print_headline(console: Console, result: "JobResult", best: "Candidate") ->
     )
     reason = best.verdict.reason
     console.print(Text(f"{reason[:1].upper()}{reason[1:]}."), highlight=False)
-    if result.chosen is None:
-        console.print(
-            Text("No replayed plan was confirmed; the fastest one is shown."),
-            highlight=False,
-        )
+
+
+def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None:
+    """Print what a plan is, what was planned and simulated, and what takes the time."""
+    plan = best.priced.plan
+    _section(console, "Plan", _plan_facts(plan, result.network, best.rank))
+    times = throughput_table(best, result.device_memory)
+    _section(console, "Planned beside simulated", times)
+    _section(console, "Simulated minus planned, by cause", gap_table(best))
+    sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
+    if sentence:
+        console.print(Text(sentence), highlight=False)
+    causes = iteration_causes(best.replay, plan.schedule, plan.num_microbatches)
+    table = causes_table(causes, best.replay.iteration_time)
+    _section(console, "Simulated iteration, by cause", table)
+    _section(console, "Stages", stage_table(best, result.layer_names))
+    _section(console, "Where the time goes", _time_facts(best))
 
 
 def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
@@ -172,28 +182,30 @@ def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None
 def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
     data = plan.to_json()
     saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
-    return facts(
-        {
-            "parallelism": parallel_sentence(plan, network.num_devices),
-            "sequence parallel": "on" if plan.parallel.sequence_parallel else "off",
-            "micro batch": f"{plural(plan.micro_batch_size, 'sequence')}; "
-            f"{plural(plan.num_microbatches, 'microbatch')} per step and replica",
-            "memory saving": saving,
-            "schedule": schedule_label(plan),
-            "placement": f"{plan.placement} (innermost first)",
-            "collectives": f"gradients {plan.gradient_algorithm}, "
-            f"tensor {plan.tensor_algorithm}",
-            "planner's rank": number(rank),
-        }
-    )
+    rows = {
+        "parallelism": parallel_sentence(plan, network.num_devices),
+        "sequence parallel": "on" if plan.parallel.sequence_parallel else "off",
+        "micro batch": f"{plural(plan.micro_batch_size, 'sequence')}; "
+        f"{plural(plan.num_microbatches, 'microbatch')} per step and replica",
+        "memory saving": saving,
+        "schedule": schedule_label(plan),
+        "placement": f"{plan.placement} (innermost first)",
+        "collectives": f"gradients {plan.gradient_algorithm}, "
+        f"tensor {plan.tensor_algorithm}",
+    }
+    if rank:  # a plan that was given has none
+        rows["planner's rank"] = number(rank)
+    return facts(rows)
 
 
 def _time_facts(candidate: "Candidate") -> Table:
     mean = mean_breakdown(stage_breakdowns(candidate.replay))
     total = candidate.replay.iteration_time
     rows = {
-        name: f"{format_duration(seconds)} ({percent(seconds / total)})"
+        name.replace("_", " "): f"{format_duration(seconds)} "
+        f"({percent(seconds / total)})"
         for name, seconds in mean._asdict().items()
+        if seconds or name != "weight_gradient"
     }
     rows["bubble"] = (
         f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
@@ -202,14 +214,16 @@ def _time_facts(candidate: "Candidate") -> Table:
     return facts(rows)
 
 
-def _print_traffic(console: Console, best: "Candidate", network: Network) -> None:
+def print_traffic(console: Console, best: "Candidate", network: Network) -> None:
+    """Print what links carried, and what the replay did not simulate one by one."""
     uses = level_uses(best.replay, network)
     if not uses:
         _section(console, "Links", Text("  no link carried anything"))
-        return
-    _section(console, "Links by level, over the iteration", levels_table(uses))
-    links = hottest_links(best.replay, network, _NUM_LINKS)
-    _section(console, "Hottest links", links_table(links))
+    else:
+        _section(console, "Links by level, over the iteration", levels_table(uses))
+        links = hottest_links(best.replay, network, _NUM_LINKS)
+        _section(console, "Hottest links", links_table(links))
+    _section(console, "How the replay was done", _sentences(best))
 
 
 def _sentences(candidate: "Candidate") -> Table:
@@ -230,19 +244,6 @@ def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> 
         rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
         rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
     return facts(rows)
-
-
-def _terms(terms: Mapping[str, float], total: float) -> Table:
-    numbers = ("Time", "Share")
-    table = new_table("Cause", *numbers, numbers=numbers)
-    for cause, seconds in terms.items():
-        if not seconds:
-            continue
-        share = seconds / total if total else math.nan
-        add_row(table, cause, format_duration(seconds), percent(share))
-    table.add_section()
-    add_row(table, "total", format_duration(total), percent(1.0))
-    return table
 
 
 def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:

@@ -20,6 +20,9 @@ IntArray = NDArray[np.int64]
 BAR_KINDS = (*SPAN_KINDS, "send", *COLLECTIVE_KINDS)
 """Kinds of bars of the timeline; messages between stages are ``"send"``."""
 
+_INSIDE = tuple(range(TRANSFER_KINDS.index("tied") + 1, len(TRANSFER_KINDS)))
+"""Kinds of transfers that are part of passes: those after the first five."""
+
 _DENSE = 64
 """Passes of one stage from which on the whole step is too dense to read."""
 
@@ -65,14 +68,18 @@ def time_unit(seconds: float) -> tuple[float, str]:
 def timeline_bars(replay: Replay, replica: int = 0) -> Bars:
     """Return everything that one replica computes and sends.
 
+    Where it is alike to another one, that one's records are its own. Collectives inside
+    layers are part of the passes.
     Collectives belong to every replica; a tied embedding's collective shows at the
     first and at the last stage.
     """
     spans, transfers = replay.spans, replay.transfers
-    own = spans.replica == replica
+    stand_in = replay.stand_in[:, replica]
+    own = spans.replica == stand_in[spans.stage]
     names = [kind if kind in COLLECTIVE_KINDS else "send" for kind in TRANSFER_KINDS]
     bar_of = np.array([BAR_KINDS.index(name) for name in names])
-    rows = (transfers.replica == replica) | (transfers.replica < 0)
+    sent = transfers.replica == stand_in[transfers.stage]
+    rows = (sent | (transfers.replica < 0)) & ~np.isin(transfers.kind, _INSIDE)
     tied = np.flatnonzero(transfers.kind == TRANSFER_KINDS.index("tied"))
     pick = np.concatenate((np.flatnonzero(rows), tied))
     stage = transfers.stage[pick].copy()
@@ -100,7 +107,7 @@ def timeline_windows(replay: Replay) -> tuple[Window, ...]:
     whole = Window("The whole step", 0.0, total)
     spans = replay.spans
     first = (spans.stage == 0) & (spans.kind == SPAN_KINDS.index("backward"))
-    if first.sum() / _replicas(replay) <= _DENSE / 2:
+    if replay.span_multiplicity[first].sum() / replay.stand_in.shape[1] <= _DENSE / 2:
         return (whole,)
     warm_up = 1.1 * float(spans.end[first].min())
     tail = max(replay.pipeline_time - warm_up, 0.0)
@@ -113,15 +120,11 @@ def timeline_windows(replay: Replay) -> tuple[Window, ...]:
     )
 
 
-def _replicas(replay: Replay) -> int:
-    return int(replay.spans.replica.max(initial=0)) + 1
-
-
 def timeline_title(replay: Replay) -> str:
     """Say where the devices' time goes."""
     mean = mean_breakdown(stage_breakdowns(replay))
     total = replay.iteration_time or 1.0
-    compute = (mean.forward + mean.backward + mean.optimizer) / total
+    compute = (mean.passes + mean.optimizer) / total
     return (
         f"Devices compute for {percent(compute)} of the "
         f"{format_duration(replay.iteration_time)}; they wait for "

@@ -26,7 +26,8 @@ def draw_topology(network: "Network", path: Path) -> None:
 
     Trees: tiers from the devices upwards. Tori and meshes: the grid, in perspective
     if it has three dimensions. Custom networks: a circle of devices around the
-    switches.
+    switches. What is slow or gone is marked, but slow links of custom networks, which
+    stand among the levels.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -34,6 +35,7 @@ def draw_topology(network: "Network", path: Path) -> None:
 
     from nestsim.report.topology_graphs import draw_custom, draw_torus
     from nestsim.report.topology_trees import draw_tree
+    from nestsim.report.topology_wear import NOTE, find_wear, routing_as_built
     from topologies.tori import TorusRouting
     from topologies.tree_routing import TreeRouting
 
@@ -45,12 +47,15 @@ def draw_topology(network: "Network", path: Path) -> None:
         _write_title(figure, network)
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.89))
         axes.set_axis_off()
-        if isinstance(network.routing, TreeRouting):
-            draw_tree(axes, network.routing, _spines(network))
-        elif isinstance(network.routing, TorusRouting):
-            draw_torus(axes, network.routing)
+        routing, wear = routing_as_built(network), find_wear(network)
+        if isinstance(routing, TreeRouting):
+            draw_tree(axes, routing, wear, _spines(network))
+        elif isinstance(routing, TorusRouting):
+            draw_torus(axes, routing, wear)
         else:
-            draw_custom(axes, network)
+            draw_custom(axes, network, wear)
+        if wear:
+            figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
         figure.savefig(path, metadata=_METADATA.get(path.suffix.lower()))
 
 

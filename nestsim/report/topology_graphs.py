@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.topology_wear import Wear, draw_worn
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _NOTE: dict[str, Any] = {
 }
 
 
-def draw_torus(axes: "Axes", routing: "TorusRouting") -> None:
+def draw_torus(axes: "Axes", routing: "TorusRouting", wear: Wear) -> None:
     """Draw the grid; links that wrap around are dashed stubs that leave it."""
     kept = [_kept(size) for size in routing.shape]
     steps = _steps([len(k) for k in kept])
@@ -47,13 +48,11 @@ def draw_torus(axes: "Axes", routing: "TorusRouting") -> None:
         np.meshgrid(*[np.arange(len(k)) for k in kept], indexing="ij"), axis=-1
     ).reshape(-1, len(kept))
     spots = places @ steps
+    each = [np.array(k)[places[:, axis]] for axis, k in enumerate(kept)]
+    numbers = np.stack(each, axis=1) @ np.array(routing.strides)
     for axis in range(len(kept)):
-        _draw_axis(grid, routing, axis, (places, steps))
-    numbers = sum(
-        np.array(kept[axis])[places[:, axis]] * routing.strides[axis]
-        for axis in range(len(kept))
-    )
-    _draw_devices(grid, spots, np.asarray(numbers), named=len(kept) < 3)
+        _draw_axis(grid, routing, axis, (places, steps, numbers), wear)
+    _draw_devices(grid, spots, numbers, named=len(kept) < 3)
     grid.margins(0.06)
     if len(kept) == 1:
         grid.set_ylim(-1.0, 1.0)
@@ -81,28 +80,47 @@ def _draw_axis(
     grid: "Axes",
     routing: "TorusRouting",
     axis: int,
-    places_steps: "tuple[IntArray, FloatArray]",
+    shown: "tuple[IntArray, FloatArray, IntArray]",
+    wear: Wear,
 ) -> None:
-    """Draw the links along one dimension: whole, cut short, or leaving the grid."""
+    """Draw the links along one dimension: whole, cut short, or leaving the grid.
+
+    ``shown`` are the devices' places, the steps on paper, and the devices' numbers.
+    """
     from matplotlib.collections import LineCollection
 
-    places, steps = places_steps
+    places, steps, numbers = shown
     size, step = routing.shape[axis], steps[axis]
     kept = _kept(size)
     spots = places @ steps
     position = places[:, axis]
     whole: list[tuple[FloatArray, FloatArray]] = []
     dashed: list[tuple[FloatArray, FloatArray]] = []
+    worn: list[tuple[FloatArray, FloatArray, float]] = []
+    stride = routing.strides[axis]
     stub = 0.8 if steps.shape[0] == 3 and axis == 0 else 0.42
-    for spot, at in zip(spots, position.tolist(), strict=True):
+    for spot, at, device in zip(
+        spots, position.tolist(), numbers.tolist(), strict=True
+    ):
         if at + 1 < len(kept):
             adjacent = kept[at + 1] == kept[at] + 1
-            (whole if adjacent else dashed).append((spot, spot + step))
+            left = wear.get((device, device + stride), 1.0) if adjacent else 1.0
+            if left < 1.0:
+                worn.append((spot, spot + step, left))
+            else:
+                (whole if adjacent else dashed).append((spot, spot + step))
         if routing.spec.wrap[axis] and size > 2 and at in {0, len(kept) - 1}:
-            dashed.append((spot, spot + step * (stub if at else -stub)))
+            first = device - stride * kept[at]
+            left = wear.get((first, first + stride * (size - 1)), 1.0)
+            end = spot + step * (stub if at else -stub)
+            if left < 1.0:
+                worn.append((spot, end, left))
+            else:
+                dashed.append((spot, end))
     style: dict[str, Any] = {"colors": _COLOURS[axis], "linewidths": 1.6, "alpha": 0.75}
     grid.add_collection(LineCollection(whole, **style))
     grid.add_collection(LineCollection(dashed, linestyles=(0, (2, 1.5)), **style))
+    draw_worn(grid, worn, 2.4)
 
 
 def _draw_devices(
@@ -160,7 +178,7 @@ def _describe_torus(axes: "Axes", routing: "TorusRouting") -> None:
     axes.text(0.74, top - 0.16, text, transform=axes.transAxes, color="0.35", **_NOTE)
 
 
-def draw_custom(axes: "Axes", network: "Network") -> None:
+def draw_custom(axes: "Axes", network: "Network", wear: Wear) -> None:
     """Draw the devices on a circle, the switches inside it, links by level."""
     from matplotlib.collections import LineCollection
 
@@ -173,20 +191,22 @@ def draw_custom(axes: "Axes", network: "Network") -> None:
     graph.set_xlim(-1.32, 1.32)
     graph.set_ylim(-1.2, 1.2)
     for level in reversed(range(len(network.levels))):
-        lines = [
-            (spots[a], spots[b])
-            for a, b in zip(
-                links.source[links.level == level].tolist(),
-                links.target[links.level == level].tolist(),
-                strict=True,
-            )
-            if a in spots and b in spots
-        ]
+        ends = zip(
+            links.source[links.level == level].tolist(),
+            links.target[links.level == level].tolist(),
+            strict=True,
+        )
+        shown_ends = [(a, b) for a, b in ends if a in spots and b in spots]
+        parts = [wear.get((min(a, b), max(a, b)), 1.0) for a, b in shown_ends]
+        pairs = [(spots[a], spots[b]) for a, b in shown_ends]
+        lines = [pair for pair, left in zip(pairs, parts, strict=True) if left == 1.0]
         width = max(1.0, 3.2 - 0.7 * level)
         colour = _COLOURS[level % len(_COLOURS)]
         graph.add_collection(
             LineCollection(lines, colors=colour, linewidths=width, alpha=0.7)
         )
+        worn = zip(pairs, parts, strict=True)
+        draw_worn(graph, [(*pair, left) for pair, left in worn if left < 1.0], width)
     _draw_vertices(graph, network, spots)
     _describe_custom(axes, network, shown)
 

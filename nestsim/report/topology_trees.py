@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.topology_wear import Wear, draw_worn
 from topologies.tree_routing import TreeRouting
 from topologies.units import format_bandwidth, format_duration
 
@@ -49,11 +50,15 @@ class _Layout:
     """Names of the switches that are shown."""
 
 
-def draw_tree(axes: "Axes", routing: TreeRouting, spines: str) -> None:
+def draw_tree(axes: "Axes", routing: TreeRouting, wear: Wear, spines: str) -> None:
     """Draw the tiers, their links, and what each link can carry.
 
     Parameters
     ----------
+    routing
+        The rule that the network was built with.
+    wear
+        What is slow or gone.
     spines
         What the outermost switch is called if it stands for several.
     """
@@ -65,7 +70,7 @@ def draw_tree(axes: "Axes", routing: TreeRouting, spines: str) -> None:
     heights = _heights(routing)
     axes.set_xlim(-0.24, 1.26)
     axes.set_ylim(min(heights) - 0.55, max(heights) + 0.6)
-    _draw_links(axes, routing, layout, switches, heights)
+    _draw_links(axes, routing, layout, switches, heights, wear)
     xs = [x for v, x in layout.x.items() if v < routing.num_devices]
     size = min(8.0, 430 * layout.step)
     axes.plot(xs, [heights[-1]] * len(xs), "s", color=_DEVICE_COLOUR, ms=size, zorder=3)
@@ -180,6 +185,7 @@ def _draw_links(
     layout: _Layout,
     switches: list[list[int]],
     heights: list[float],
+    wear: Wear,
 ) -> None:
     from matplotlib.collections import LineCollection
 
@@ -193,16 +199,19 @@ def _draw_links(
             links.source[shown].tolist(), links.target[shown].tolist(), strict=True
         )
         lines = [
-            [
+            (
                 (layout.x[low], heights[tier_of.get(low, -1)]),
                 (layout.x[high], heights[tier]),
-            ]
+                wear.get((low, high), 1.0),
+            )
             for low, high in ends
         ]
+        whole = [(low, high) for low, high, left in lines if left == 1.0]
         thick = 1.1 if facts.num_parallel == 1 else min(1.5 + facts.num_parallel / 2, 6)
         axes.add_collection(
-            LineCollection(lines, colors=_colour(tier), linewidths=thick, alpha=0.65)
+            LineCollection(whole, colors=_colour(tier), linewidths=thick, alpha=0.65)
         )
+        draw_worn(axes, [line for line in lines if line[2] < 1.0], max(thick, 2.0))
 
 
 def _colour(tier: int) -> str:

@@ -2,9 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from planner.plan import Plan, Stage
 from topologies.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from nestsim.verdict import Gap
 
 
 def percent(share: float) -> str:
@@ -183,6 +187,39 @@ def schedule_label(plan: Plan) -> str:
     return (
         f"{plan.schedule}, {chunks} chunks per stage" if chunks > 1 else plan.schedule
     )
+
+
+_MEANINGS = {
+    "schedule": "the exact timeline differs from the closed form of the search",
+    "settings": "what [simulation] has the replay do that the plan does not know",
+    "slow devices": "devices that are slow, with all stages that wait for them",
+    "contention": "messages that wait for each other on shared links",
+    "synchronisation": "what follows the last pass: gradients and parameters",
+}
+"""Cause of a gap -> what it is."""
+
+_AT = "contention at "
+
+
+def gap_cause(gap: "Gap") -> str:
+    """Return the cause that does most for the gap, in its direction; "" if none."""
+    sign = 1.0 if gap.total >= 0 else -1.0
+    shares = {name: sign * seconds for name, seconds in gap.terms.items()}
+    cause = max(shares, key=lambda name: shares[name], default="")
+    return cause if cause and shares[cause] > 0 else ""
+
+
+def gap_sentence(gap: "Gap", planned: float) -> str:
+    """Say in one sentence what the gap comes from; "" for one of at most 0.1 %."""
+    cause = gap_cause(gap)
+    if not cause or abs(gap.total) <= 1e-3 * planned:
+        return ""
+    if cause.startswith(_AT):
+        level = cause.removeprefix(_AT)
+        meaning = f"messages that share the links of {level}"
+    else:
+        meaning = _MEANINGS[cause]
+    return f"The largest part is {cause}: {meaning}."
 
 
 VERDICT_WORDS = {

@@ -134,6 +134,21 @@ Rate = Annotated[float, Quantity("rate", ("989 TFLOP/s", "1.98 PFLOP/s"))]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 """A whole number of things."""
 
+Factor = Annotated[float, Field(ge=1, le=1e6)]
+"""At least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Marks a string that is one of some names, which a registry holds."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: object
+    ) -> CoreSchema:
+        return core_schema.literal_schema(list(self.names))
+
 
 def _printable(value: str) -> str:
     if not value.strip() or not value.isprintable():

@@ -14,6 +14,7 @@ from nestsim.scenario.base import (
     Table,
     Text,
 )
+from nestsim.scenario.degraded import DegradedTable
 from nestsim.scenario.errors import nearest
 from nestsim.scenario.network import CustomTable, NetworkTable
 from topologies.accelerators import (
@@ -105,6 +106,11 @@ class ClusterTable(Table):
 
     network: NetworkTable = Field(discriminator="kind")
     """How the devices are joined: a table whose "kind" says which network it is."""
+
+    degraded: DegradedTable | None = Field(
+        None, examples=[{"removed_links": ["leaf 0 <-> spine"]}]
+    )
+    """What of it is slow or gone; nothing if left out."""
 
     def build_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""

@@ -13,7 +13,9 @@ from estimators.training import TrainingSpec
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
+from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
+from topologies.degradation import Degradation
 from topologies.errors import InputError
 from topologies.link_file import read_link_file
 from topologies.specs import CustomSpec, NetworkSpec
@@ -126,8 +128,10 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
+        degradation=_degradation(table),
         search=table.search.build(table.cluster.memory_reserve),
         simulation=table.simulation.build(),
+        plan=_plan(table),
     )
 
 
@@ -138,6 +142,15 @@ def _model(table: ScenarioTable, folder: Path) -> TransformerSpec:
         raise error.at("model") from None
 
 
+def _plan(table: ScenarioTable) -> PlanSpec | None:
+    if table.plan is None:
+        return None
+    try:
+        return table.plan.build()
+    except InputError as error:
+        raise error.at("plan") from None
+
+
 def _cluster(table: ScenarioTable, folder: Path) -> tuple[Accelerator, NetworkSpec]:
     try:
         network_spec = table.cluster.build_network(folder)
@@ -145,6 +158,12 @@ def _cluster(table: ScenarioTable, folder: Path) -> tuple[Accelerator, NetworkSp
         return table.cluster.build_accelerator(), network_spec
     except InputError as error:
         raise error.at("cluster") from None
+
+
+def _degradation(table: ScenarioTable) -> Degradation | None:
+    if table.cluster.degraded is None:
+        return None
+    return table.cluster.degraded.build()
 
 
 def _num_devices(network_spec: NetworkSpec) -> int:

@@ -20,6 +20,9 @@ from topologies.specs import (
 Ratio = Annotated[float, Field(gt=0, le=1e6)]
 """Capacity from below over capacity upwards."""
 
+Trunk = Literal["ideal", "ecmp"]
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
+
 Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
 
@@ -45,6 +48,11 @@ class LevelTable(Table):
     oversubscription: Ratio | None = Field(None, examples=[2.0])
     """The children's links together over the link to the level above: 2 for 2:1."""
 
+    num_cables: Count | None = Field(None, examples=[8])
+    """Cables that one child's link into the level's switch consists of, which ECMP
+    tells apart. Left out, one where the bandwidth is given, else as many as the
+    child's own children have, divided by the oversubscription."""
+
     def build(self) -> LevelSpec:
         """Return the level for the builder."""
         return LevelSpec(
@@ -53,6 +61,7 @@ class LevelTable(Table):
             latency=self.latency,
             bandwidth=self.bandwidth,
             oversubscription=self.oversubscription,
+            num_cables=self.num_cables,
         )
 
 
@@ -68,6 +77,13 @@ class FatTreeTable(Table):
     nic: Literal["node", "device"] = "node"
     """Whether the devices of a node share one link out of it, or have one each."""
 
+    trunk: Trunk = "ideal"
+    """Whether the cables of a link act as one, or are separate and a hash of source
+    and target picks one at each level."""
+
+    ecmp_seed: Seed = 0
+    """Seed of that hash."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         levels = []
@@ -76,7 +92,12 @@ class FatTreeTable(Table):
                 levels.append(level.build())
             except InputError as error:
                 raise error.at(f"levels[{index}]") from None
-        return FatTreeSpec(levels=tuple(levels), nic=self.nic)
+        return FatTreeSpec(
+            levels=tuple(levels),
+            nic=self.nic,
+            trunk=self.trunk,
+            ecmp_seed=self.ecmp_seed,
+        )
 
 
 class SpineLeafTable(Table):
@@ -118,11 +139,11 @@ class SpineLeafTable(Table):
     oversubscription: Ratio = Field(1.0, examples=[2.0])
     """A leaf's links to NICs together over its links to spines together: 2 for 2:1."""
 
-    trunk: Literal["ideal", "ecmp"] = "ideal"
+    trunk: Trunk = "ideal"
     """Whether a leaf's links to all spines act as one, or are separate links of which
     a hash of source and target picks one."""
 
-    ecmp_seed: int = Field(0, ge=0, le=2**63 - 1, examples=[0])
+    ecmp_seed: Seed = 0
     """Seed of that hash."""
 
     def build(self) -> NetworkSpec:
@@ -169,6 +190,13 @@ class RailTable(Table):
     pxn: bool = Field(True, examples=[True])
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail (NCCL's PXN). If not, it goes through the spine."""
+
+    trunk: Trunk = "ideal"
+    """Whether a rail switch's links to all spines act as one, or are separate links of
+    which a hash of source and target picks one."""
+
+    ecmp_seed: Seed = 0
+    """Seed of that hash."""
 
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""

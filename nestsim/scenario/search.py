@@ -1,4 +1,4 @@
-"""The tables [training], [search] and [simulation]."""
+"""The tables [training] and [search]."""
 
 from typing import Annotated, Literal
 
@@ -6,27 +6,28 @@ from pydantic import BeforeValidator, Field
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.scenario.base import Count, Distinct, Duration, Table
-from nestsim.scenario.settings import SimulationSpec
+from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
 from topologies.errors import InputError
 
 MAX_BATCH = 1_000_000_000
-KNOWN_SCHEDULES = ("gpipe", "zero-bubble")
 MOST_CHUNKS = 512
+SEARCHED = ("1f1b", "interleaved-1f1b")
 
 
-def _planned(schedule: object) -> object:
-    if schedule in KNOWN_SCHEDULES:
+def _searched(schedule: object) -> object:
+    if schedule in SCHEDULES and schedule not in SEARCHED:
         raise InputError(
-            "this schedule is known, but cannot be planned and replayed",
+            "this schedule is not searched",
             got=schedule,
-            expected='"1f1b" or "interleaved-1f1b"',
+            expected=" or ".join(f'"{name}"' for name in SEARCHED),
+            hint="nestsim simulate replays it: plan.schedule",
         )
     return schedule
 
 
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_planned)]
+Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_searched)]
 
 
 Recompute = Literal["none", "selective", "full", "stage"]
@@ -166,20 +167,6 @@ class SearchTable(Table):
                 expected='[1] with "1f1b", sizes above 1 with "interleaved-1f1b"',
             )
         return sizes
-
-
-class SimulationTable(Table):
-    """How plans are replayed and judged."""
-
-    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
-    """A plan is confirmed if its replay is at most this much slower, relative."""
-
-    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
-    """The most events that the exported trace holds."""
-
-    def build(self) -> SimulationSpec:
-        """Return the settings for the simulator."""
-        return SimulationSpec(tolerance=self.tolerance, trace_events=self.trace_events)
 
 
 def _frozen(sizes: list[int] | None) -> tuple[int, ...] | None:

@@ -1,15 +1,23 @@
 """A checked scenario: the frozen parts that the packages below take."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nestsim.simulator.settings import ReplaySettings
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
     from estimators.training import TrainingSpec
+    from planner.plan_spec import PlanSpec
     from planner.search_spec import SearchSpec
     from topologies.accelerators import Accelerator
+    from topologies.degradation import Degradation
     from topologies.specs import NetworkSpec
+
+
+TRACES = ("representatives", "all")
+"""What a trace may show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +29,13 @@ class SimulationSpec:
 
     trace_events: int = 100_000
     """The most events that the exported trace holds."""
+
+    trace: str = "representatives"
+    """A name of `TRACES`: whether the exported trace shows one of each class of devices
+    that are alike, or all."""
+
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    """What is simulated event by event, and how."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +68,9 @@ class Scenario:
 
     simulation: SimulationSpec
     """How its plans are replayed."""
+
+    degradation: "Degradation | None" = None
+    """What of the network and of the devices is slow or gone; None if nothing is."""
+
+    plan: "PlanSpec | None" = None
+    """A plan that is given, beside what the planner may try; None if none is."""

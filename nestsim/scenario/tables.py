@@ -7,7 +7,9 @@ from pydantic import Field
 from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
-from nestsim.scenario.search import SearchTable, SimulationTable, TrainingTable
+from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.search import SearchTable, TrainingTable
+from nestsim.scenario.simulation import SimulationTable
 
 
 class ScenarioTable(Table):
@@ -37,6 +39,10 @@ class ScenarioTable(Table):
         SearchTable.model_validate({}), json_schema_extra={"default": {}}
     )
     """What the planner may try."""
+
+    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
+    """One plan, under Megatron's names, for `nestsim simulate`; the planner does not
+    read it."""
 
     simulation: SimulationTable = Field(
         SimulationTable.model_validate({}), json_schema_extra={"default": {}}

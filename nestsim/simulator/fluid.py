@@ -21,6 +21,11 @@ their width doubles as the run goes on. A power of two."""
 _MAX_RECORD = 2**24
 """Numbers kept of the traffic: large networks get wider bins instead."""
 
+_DEPOSITS_PER_FLOW = 64
+"""Changes of rate that are remembered, on average; those of one period are needed."""
+
+_MOST_DEPOSITS = 2**20
+
 _FIRST_BIN_WIDTH = 2.0**-30
 """About a nanosecond; a power of two, so that merged bins keep exact edges [s]."""
 
@@ -29,9 +34,16 @@ class Fluid:
     """Max-min fair flows over links, with a calendar of their ends.
 
     Each channel of a system is a flow; none without a link may be started.
+
+    Parameters
+    ----------
+    system
+        The flows and links.
+    remember
+        Whether what was moved lately can be booked again with `repeat`.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, *, remember: bool = False) -> None:
         num_flows, num_links = system.num_bytes.size, system.capacity.size
         num_bins = NUM_BINS
         while num_bins > 16 and num_bins * system.num_recorded > _MAX_RECORD:
@@ -43,9 +55,16 @@ class Fluid:
         self._starting = self._flow_ints[kernels.STARTED]
         self._ended = self._flow_ints[kernels.ENDED]
         self._counters = np.zeros(kernels.NUM_COUNTERS, np.int64)
-        self._scalars = np.array([system.tick, _FIRST_BIN_WIDTH])
+        self._scalars = np.zeros(kernels.NUM_SCALARS)
+        self._scalars[kernels.TICK] = system.tick
+        self._scalars[kernels.BIN_WIDTH] = _FIRST_BIN_WIDTH
         self.bins = np.zeros((num_flows, num_bins))
-        self._settle_arguments = (
+        num_recent = min(_DEPOSITS_PER_FLOW * num_flows, _MOST_DEPOSITS)
+        recent = np.zeros((kernels.NUM_DEPOSIT_ROWS, num_recent if remember else 0))
+        self.most_deposits = recent.shape[1]
+        """Deposits that are remembered."""
+        self._booking = (self._counters, self._scalars, self.bins, recent)
+        self.arguments = (
             *_both_ways(system.incidence, num_links),
             np.array(system.capacity, dtype=np.float64),
             np.array(system.num_bytes, dtype=np.float64),
@@ -53,17 +72,9 @@ class Fluid:
             self._flow_ints,
             np.zeros((kernels.NUM_LINK_ROWS, num_links)),
             np.zeros((kernels.NUM_LINK_INT_ROWS, num_links), np.int64),
-            self._counters,
-            self._scalars,
-            self.bins,
+            *self._booking,
         )
-        self._harvest_arguments = (
-            self._flow_state,
-            self._flow_ints,
-            self._counters,
-            self._scalars,
-            self.bins,
-        )
+        """What the kernels `settle` and `advance` work on."""
 
     @property
     def bin_width(self) -> float:
@@ -81,7 +92,7 @@ class Fluid:
         Infinite when no flow is active. Call once per instant, after everything that
         starts at it has been started.
         """
-        following: float = kernels.settle(now, self._started, *self._settle_arguments)
+        following: float = kernels.settle(now, self._started, *self.arguments)
         assert following >= 0, "filling made no progress"
         self._started = 0
         return following
@@ -89,9 +100,33 @@ class Fluid:
     def harvest(self, now: float) -> list[int]:
         """End the flows whose time has come, and return them; `settle` must follow."""
         first = int(self._counters[kernels.NUM_ENDED])
-        count = kernels.harvest(now, *self._harvest_arguments)
+        count = kernels.harvest(now, self._flow_state, self._flow_ints, *self._booking)
         ended: list[int] = self._ended[first : first + count].tolist()
         return ended
+
+    @property
+    def num_deposits(self) -> int:
+        """Times that traffic was booked; repeated ones not counted."""
+        return int(self._counters[kernels.NUM_DEPOSITS])
+
+    def state(self, now: float) -> FloatArray:
+        """Return bytes left, rate and time since both were true, shape ``(3, F)``.
+
+        Zeros for flows that are not active.
+        """
+        values = self._flow_state[[kernels.REMAINING, kernels.RATE, kernels.SINCE]]
+        values[2] = now - values[2]
+        return np.asarray(values * self._flow_ints[kernels.ACTIVE])
+
+    def repeat(self, first: int, count: int, period: float) -> None:
+        """Book all deposits from ``first`` on ``count`` times more.
+
+        Each time a period later; from now on the clock is that much behind.
+        """
+        assert self.num_deposits - first <= self.most_deposits
+        counters, scalars, bins, recent = self._booking
+        kernels.repeat_deposits(first, count, period, bins, scalars, counters, recent)
+        scalars[kernels.DELAY] += count * period
 
 
 def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:

@@ -1,4 +1,9 @@
-"""What the simulator gives back: everything that happened in one training step."""
+"""What the simulator gives back: everything that happened in one training step.
+
+Letters: ``p`` stages, ``d`` replicas of each, ``E`` links. Where actors (stages of
+replicas), channels or links are alike, what one of them did is recorded, and how many
+it stands for.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +31,7 @@ class Spans(NamedTuple):
     end: FloatArray
 
 
-SPAN_KINDS = ("forward", "backward", "optimizer")
+SPAN_KINDS = ("forward", "backward", "weight", "optimizer")
 
 
 class Transfers(NamedTuple):
@@ -52,7 +57,20 @@ class Transfers(NamedTuple):
     """Per lane or ring member [byte]."""
 
 
-TRANSFER_KINDS = ("activation", "gradient", "reduce", "gather", "tied")
+TRANSFER_KINDS = (
+    "activation",
+    "gradient",
+    "reduce",
+    "gather",
+    "tied",
+    "tensor",
+    "context",
+    "expert",
+    "layer gather",
+    "layer reduce",
+)
+"""The last five are collectives inside of passes: those of tensor-, context- and
+expert-parallel groups, and what ZeRO-2 and 3 send for each layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +108,18 @@ class LinkUse:
     """Mean load of the links in `link_ids` per bin, shape ``(H, K)`` [byte/s]."""
 
     link_ids: IntArray
-    """The links that `rates` describes: those that carried anything, shape ``(H,)``."""
+    """The links that `rates` describes, rising: of links of one level and bandwidth
+    that carried the same at all times the first, shape ``(H,)``."""
+
+    row: IntArray
+    """Row of `rates` that holds for each link, -1 for links that carried nothing,
+    shape ``(E,)``."""
+
+    @property
+    def num_alike(self) -> IntArray:
+        """Links that each row of `rates` stands for, shape ``(H,)``."""
+        used = self.row[self.row >= 0]
+        return np.bincount(used, minlength=self.link_ids.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,10 +133,21 @@ class Replay:
     """Until the last backward pass has ended [s]."""
 
     spans: Spans
-    """Compute."""
+    """Compute: of each class of alike actors the first one's, in order of stages."""
+
+    span_multiplicity: IntArray
+    """Actors that each row of `spans` stands for, itself included."""
 
     transfers: Transfers
-    """Communication."""
+    """Communication: of each class of alike channels the first one's."""
+
+    transfer_multiplicity: IntArray
+    """Channels that each row of `transfers` stands for, itself included."""
+
+    stand_in: IntArray
+    """Whose records hold for each actor: a replica of the same stage, the first one
+    that is alike; the actor's own where all are recorded. Messages between stages have
+    the replica of their sender's stand-in. Shape ``(p, d)``."""
 
     memory: tuple[MemoryTimeline, ...]
     """Per stage: the replica with the largest peak, the first one of equals."""
@@ -118,5 +158,18 @@ class Replay:
     num_events: int
     """Events that the engine processed."""
 
+    num_skipped: int
+    """Passes that were not simulated, because whole periods repeat exactly."""
+
     folded: tuple[str, ...]
     """What was not simulated event by event, one sentence each."""
+
+    @property
+    def num_actors(self) -> int:
+        """Stages of replicas."""
+        return self.stand_in.size
+
+    @property
+    def num_classes(self) -> int:
+        """Actors that stand for themselves, and for all others."""
+        return int((self.stand_in == np.arange(self.stand_in.shape[1])).sum())

@@ -1,54 +1,50 @@
 """Replay one placed training step over the links of the network.
 
-Every stage of every replica is a SimPy process with its schedule's instructions;
-activations, gradients and collectives are flows that share links max-min fairly.
+Every stage of every replica is an actor with its schedule's instructions; activations,
+gradients and collectives are flows that share links max-min fairly. Actors that are
+provably alike are simulated once.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import dataclasses
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.clock import quantise, tick_for
-from nestsim.simulator.engine import simulate
-from nestsim.simulator.flows import Flows, build_flows
+from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.memory import stage_memory_timeline
-from nestsim.simulator.outcome import (
-    SPAN_KINDS,
-    TRANSFER_KINDS,
-    MemoryTimeline,
-    Replay,
-    Spans,
-    Transfers,
-)
-from nestsim.simulator.programs import StageProgram, actor_channels, stage_programs
-from nestsim.simulator.system import NONE, Run, System
-from nestsim.simulator.traffic import link_use
+from nestsim.simulator.model import Model, build_model
+from nestsim.simulator.outcome import SPAN_KINDS, MemoryTimeline, Replay
+from nestsim.simulator.records import collect_spans, collect_transfers
+from nestsim.simulator.run import choose_engine, forecast_seconds, run_system
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.system import Run, Skip, System
+from nestsim.simulator.traffic import Traffic
 from nestsim.simulator.work import PipelineWork
-from topologies.network import Links, Network
+from planner.progress import Progress
+from topologies.network import Network
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_DEFAULT = ReplaySettings()
 
-class Model(NamedTuple):
-    """A training step, ready for the engine."""
-
-    flows: Flows
-    programs: tuple[StageProgram, ...]
-    """Per stage."""
-    system: System
-    """Actors stage by stage, replica by replica; a channel for each flow."""
-    folded: tuple[str, ...]
-    """What the replay does not simulate one by one."""
+_LONG = 5.0
+"""A run that is forecast to take longer says so before it starts [s]."""
 
 
-def replay(network: Network, work: PipelineWork, *, memory: bool = True) -> Replay:
+def replay(
+    network: Network,
+    work: PipelineWork,
+    settings: ReplaySettings = _DEFAULT,
+    *,
+    memory: bool = True,
+    every_actor: bool = False,
+    progress: Progress | None = None,
+) -> Replay:
     """Simulate one training step and return everything that happened in it.
 
     The same input gives bitwise the same output. With nothing in each other's way the
-    spans are those of `planner.kernels.timeline`, durations rounded to ticks.
+    spans are those of `planner.kernels.timeline`, durations rounded to ticks. Folding
+    changes no moment at which anything happens, bit for bit.
 
     Parameters
     ----------
@@ -56,8 +52,15 @@ def replay(network: Network, work: PipelineWork, *, memory: bool = True) -> Repl
         Links and routes.
     work
         Durations, bytes and devices of the step.
+    settings
+        What to simulate event by event.
     memory
         Whether to keep the account of memory; without it `Replay.memory` is empty.
+    every_actor
+        Whether to record what every actor and channel did, instead of one of each
+        class; that takes memory in proportion to the cluster.
+    progress
+        Told before a long run about how long it will take.
 
     Raises
     ------
@@ -65,177 +68,111 @@ def replay(network: Network, work: PipelineWork, *, memory: bool = True) -> Repl
         If the schedule does not exist or does not work with these sizes.
     """
     model = build_model(network, work)
-    run = simulate(model.system)
-    counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
-    spans = _spans(model, run, work)
-    backward = spans.kind == SPAN_KINDS.index("backward")
+    folding = fold_model(model) if settings.folding else unfolded(model.system)
+    traffic = Traffic(network.links, model.flows, folding.channels)
+    num_recorded = max(traffic.num_rows, folding.channels.first.size)
+    system = dataclasses.replace(folding.system, num_recorded=num_recorded)
+    if progress is not None:
+        _announce(system, settings, progress)
+    run = run_system(system, settings)
+    links = traffic.record(run)
+    folded = (*model.folded, *_said(model, folding), *_said_of_skips(run.skips))
+    if every_actor:
+        run, folding = folding.unfolded(run), unfolded(model.system)
+    spans, span_multiplicity = collect_spans(model, folding, run)
+    transfers, transfer_multiplicity = collect_transfers(model, folding, run)
+    passes = spans.kind != SPAN_KINDS.index("optimizer")
     return Replay(
         iteration_time=run.end,
-        pipeline_time=float(spans.end[backward].max(initial=0.0)),
+        pipeline_time=float(spans.end[passes].max(initial=0.0)),
         spans=spans,
-        transfers=_transfers(model, run, counts),
-        memory=_memory(model, run, work) if memory else (),
-        links=link_use(model.flows, run, counts, len(network.links)),
+        span_multiplicity=span_multiplicity,
+        transfers=transfers,
+        transfer_multiplicity=transfer_multiplicity,
+        stand_in=_stand_in(model, folding),
+        memory=_memory(model, folding, run, work) if memory else (),
+        links=links,
         num_events=run.num_events,
-        folded=model.folded,
+        num_skipped=run.num_skipped,
+        folded=folded,
     )
 
 
-def build_model(network: Network, work: PipelineWork) -> Model:
-    """Prepare the engine's actors, channels and network.
-
-    This is the place between the description of the step (flows, programs) and what
-    is simulated, where alike actors and flows could be merged into classes.
-    """
-    num_stages, num_replicas, num_lanes = work.devices.shape
-    num_virtual = num_stages * work.num_chunks
-    assert work.forward_time.size == work.backward_time.size == num_virtual
-    assert work.boundary_bytes.size == num_virtual - 1
-    assert all(len(m.saved_per_microbatch) == work.num_chunks for m in work.memory)
-    flows = build_flows(network, work)
-    tick = tick_for(_horizon(network.links, work, flows))
-    programs = stage_programs(work, flows, tick=tick)
-    used = np.unique(flows.incidence.links)
-    binding = used[flows.binding[used]]
-    system = System(
-        programs=tuple(program.steps for program in programs),
-        program=np.repeat(np.arange(num_stages), num_replicas),
-        slots=_slots(flows, num_stages, num_replicas),
-        num_sources=flows.num_sources,
-        latency=quantise(flows.latency, tick),
-        num_bytes=flows.num_bytes,
-        incidence=flows.incidence.restricted(binding, len(network.links)),
-        capacity=network.links.bandwidth[binding],
-        tick=tick,
-        num_recorded=max(used.size, len(flows)),
-    )
-    folded = [*work.folded]
-    if num_lanes > 1 and num_stages > 1:
-        folded.append(
-            f"The {num_lanes} tensor-parallel lanes of a stage boundary move as one "
-            "flow, at the rate of the slowest lane."
-        )
-    if binding.size < used.size:
-        folded.append(
-            f"{used.size - binding.size} of {used.size} links in use can never limit a "
-            "flow, because their neighbours on all routes do so first; they are left "
-            "out when rates are solved, which changes no rate."
-        )
-    return Model(flows, programs, system, tuple(folded))
-
-
-def _slots(flows: Flows, num_stages: int, num_replicas: int) -> IntArray:
-    """Return the channels of every actor, stage by stage, replica by replica."""
-    rows = [
-        actor_channels(flows, stage, replica)
-        for stage in range(num_stages)
-        for replica in range(num_replicas)
-    ]
-    slots = np.full((len(rows), max(len(row) for row in rows)), NONE, dtype=np.int64)
-    for number, row in enumerate(rows):
-        slots[number, : len(row)] = row
-    return slots
-
-
-def _horizon(links: Links, work: PipelineWork, flows: Flows) -> float:
-    """Return a moment before which every run of this step has ended [s].
-
-    The chain of events that leads to the last one passes through each pass and each
-    message of at most one replica, and through each collective, once.
-    """
-    slowest = flows.slowest_times(links)
-    messages = [
-        slowest[bundles].max(axis=1).sum()
-        for bundles in (flows.activation, flows.gradient)
-        if bundles.size
-    ]
-    compute = work.forward_time.sum() + work.backward_time.sum()
-    per_microbatch = float(compute) + float(sum(messages))
-    tail = float(work.optimizer_time.sum() + slowest[flows.replica < 0].sum())
-    # Rounding to ticks adds less than the last term.
-    return work.num_microbatches * per_microbatch + tail + 1.0
-
-
-def _spans(model: Model, run: Run, work: PipelineWork) -> Spans:
-    """Collect the actors' logs, in order of start; equal ones by stage and replica."""
-    num_replicas = work.devices.shape[1]
-    per_stage = np.array([program.kinds.size for program in model.programs])
-    start = _joined(run.span_starts)
-    order = np.argsort(start, kind="stable")
-    stage = np.repeat(np.arange(per_stage.size), per_stage * num_replicas)
-    replicas = np.tile(np.arange(num_replicas), per_stage.size)
-    kinds = [np.tile(program.kinds, num_replicas) for program in model.programs]
-    microbatches = [np.tile(one.microbatches, num_replicas) for one in model.programs]
-    chunks = [np.tile(one.chunks, num_replicas) for one in model.programs]
-    spans = Spans(
-        stage=stage[order],
-        replica=np.repeat(replicas, np.repeat(per_stage, num_replicas))[order],
-        kind=np.concatenate(kinds)[order],
-        microbatch=np.concatenate(microbatches)[order],
-        chunk=np.concatenate(chunks)[order],
-        start=start[order],
-        end=_joined(run.span_ends)[order],
-    )
-    for values in spans:
-        values.flags.writeable = False
-    return spans
-
-
-def _transfers(model: Model, run: Run, counts: IntArray) -> Transfers:
-    """Collect the channels' logs, in order of start; equal ones by flow number."""
-    flows = model.flows
-    start = _joined(run.departures)
-    order = np.argsort(start, kind="stable")
-    flow = np.repeat(np.arange(len(flows)), counts)
-    microbatch = [
-        _sent(model.programs, kind, stage, chunk)
-        for kind, stage, chunk in zip(
-            *(each.tolist() for each in (flows.kind, flows.stage, flows.chunk)),
-            strict=True,
-        )
-    ]
-    transfers = Transfers(
-        kind=flows.kind[flow][order],
-        stage=flows.stage[flow][order],
-        replica=flows.replica[flow][order],
-        microbatch=np.concatenate([*microbatch, np.zeros(0, np.int64)])[order],
-        chunk=flows.chunk[flow][order],
-        posted=_joined(run.posts)[order],
-        start=start[order],
-        end=_joined(run.arrivals)[order],
-        num_bytes=flows.num_bytes[flow][order],
-    )
-    for values in transfers:
-        values.flags.writeable = False
-    return transfers
-
-
-def _sent(
-    programs: Sequence[StageProgram], kind: int, stage: int, chunk: int
-) -> IntArray:
-    """Return the microbatches that a flow carries, in order; -1 for a collective."""
-    if kind > TRANSFER_KINDS.index("gradient"):
-        return np.array([-1])
-    program = programs[stage]
-    # Activations are sent by forward passes, gradients by backward passes.
-    sent: IntArray = program.microbatches[
-        (program.kinds == kind) & (program.chunks == chunk)
-    ]
-    return sent
-
-
-def _memory(model: Model, run: Run, work: PipelineWork) -> tuple[MemoryTimeline, ...]:
-    num_replicas = work.devices.shape[1]
-    logs = list(zip(run.span_starts, run.span_ends, strict=True))
-    return tuple(
-        stage_memory_timeline(
-            work.memory[stage],
-            program,
-            logs[stage * num_replicas : (stage + 1) * num_replicas],
-        )
-        for stage, program in enumerate(model.programs)
+def fold_model(model: Model) -> Folding:
+    """Merge alike actors of each stage, and alike channels of each kind and stage."""
+    flows, num_replicas = model.flows, model.num_replicas
+    return fold(
+        model.system,
+        np.arange(model.system.program.size) // num_replicas,
+        numbered(flows.kind, flows.stage, flows.chunk),
     )
 
 
-def _joined(logs: Sequence[FloatArray]) -> FloatArray:
-    return np.concatenate([*logs, np.zeros(0)])
+def _announce(system: System, settings: ReplaySettings, progress: Progress) -> None:
+    """Say how long a long run will take."""
+    seconds = forecast_seconds(system)[choose_engine(system, settings)]
+    if seconds > _LONG:
+        unless = ", less if its state repeats" if settings.skipping else ""
+        progress(f"about {seconds:.0f} s{unless}", None)
+
+
+def _stand_in(model: Model, folding: Folding) -> IntArray:
+    """Return the replica that stands for each, by stage."""
+    num_stages = len(model.flows.reduce)
+    replicas = folding.actors.stand_in % model.num_replicas
+    # Communication streams come after the actors of the stages.
+    of_stages = replicas[: num_stages * model.num_replicas].copy()
+    of_stages.flags.writeable = False
+    return of_stages.reshape(-1, model.num_replicas)
+
+
+def _said(model: Model, folding: Folding) -> tuple[str, ...]:
+    """Return what folding did, in words; nothing if it did nothing."""
+    stand_in = _stand_in(model, folding)
+    own = stand_in == np.arange(model.num_replicas)
+    if own.all():
+        return ()
+    numbers = np.arange(len(stand_in))[:, None] * model.num_replicas + stand_in
+    sizes = np.bincount(numbers.ravel(), minlength=own.size)
+    sizes = np.sort(sizes[own.ravel()])
+    members = f"{sizes[0]} to {sizes[-1]}" if sizes[0] < sizes[-1] else f"{sizes[0]}"
+    return (
+        f"{sizes.size:,} of {own.size:,} actors (a stage of a replica each) are "
+        f"simulated, each for a class of {members} that are provably alike, and "
+        f"{folding.channels.first.size:,} of {len(model.flows):,} channels; this "
+        "changes no moment at which anything happens.",
+    )
+
+
+def _said_of_skips(skips: tuple[Skip, ...]) -> tuple[str, ...]:
+    """Return what was skipped, in words; nothing if nothing was."""
+    if not skips:
+        return ()
+    periods = sum(skip.num_periods for skip in skips)
+    spans = sum(skip.num_spans for skip in skips)
+    events = sum(skip.num_events for skip in skips)
+    shortest, longest = (pick(skip.period for skip in skips) for pick in (min, max))
+    each = f"{shortest:.4g}"
+    if longest > shortest:
+        each += f" to {longest:.4g}"
+    one = periods == 1
+    return (
+        f"{periods:,} {'period' if one else 'periods'} of {each} s repeated what came "
+        f"before bit for bit; {'its' if one else 'their'} {spans:,} passes and "
+        f"{events:,} events were written down again instead of being simulated, which "
+        "changes no moment at which anything happens.",
+    )
+
+
+def _memory(
+    model: Model, folding: Folding, run: Run, work: PipelineWork
+) -> tuple[MemoryTimeline, ...]:
+    """Return the account of each stage; alike actors hold the same at all times."""
+    stages = folding.actors.first // model.num_replicas
+    timelines = []
+    for stage, memory in enumerate(work.memory):
+        actors = np.flatnonzero(stages == stage).tolist()
+        program = model.programs[int(folding.system.program[actors[0]])]
+        logs = [(run.span_starts[actor], run.span_ends[actor]) for actor in actors]
+        timelines.append(stage_memory_timeline(memory, program, logs))
+    return tuple(timelines)

@@ -116,6 +116,25 @@ class System:
         return np.asarray((self.num_bytes > 0) & (np.diff(self.incidence.indptr) > 0))
 
 
+class Skip(NamedTuple):
+    """Periods in a row that were not simulated."""
+
+    begin: float
+    """When the period before them ended [s]."""
+
+    period: float
+    """What each of them takes [s]."""
+
+    num_periods: int
+    """How many they are."""
+
+    num_spans: int
+    """Spans that ended in them."""
+
+    num_events: int
+    """Events in them, counted as in `Run.num_events`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
     """What happened."""
@@ -146,7 +165,13 @@ class Run:
     """Of a time bin [s]."""
 
     num_events: int
-    """Events that the engine processed."""
+    """Steps, messages that left, messages that arrived, and instants at which rates
+    were solved; without those that were skipped."""
 
-    num_skipped: int = 0
-    """Spans that were not simulated, because whole periods repeat exactly."""
+    skips: tuple[Skip, ...] = ()
+    """What was not simulated, because whole periods repeat exactly; in order."""
+
+    @property
+    def num_skipped(self) -> int:
+        """Spans that were not simulated."""
+        return sum(skip.num_spans for skip in self.skips)

@@ -1,12 +1,15 @@
 """Write a replay as a Chrome trace, the JSON that Perfetto and chrome://tracing open.
 
 A process is a stage; its threads are the compute stream, the two directions in which
-each of its chunks sends, and its collectives. A slice of a sending thread lasts from
-the first byte's leaving to the message's arrival, or to the next message's start if
-that comes first. Arrows lead from a message to the pass that works on it. Slices are
-numbered by microbatch, and where stages have several chunks by chunk too: ``F 3.1`` is
-the forward pass of microbatch 3 through chunk 1. Moments are rounded to nanoseconds,
-the resolution of Perfetto.
+each of its chunks sends, and each kind of collective. Counters show the memory of each
+stage, and in a process of their own how much of some links is in use. A slice of a
+sending thread lasts from the first byte's leaving to the message's arrival, or to the
+next message's start if that comes first. Arrows lead from a message to the pass that
+works on it. Slices are numbered by microbatch, and where stages have several chunks by
+chunk too: ``F 3.1`` is the forward pass of microbatch 3 through chunk 1. Moments are
+rounded to nanoseconds, the resolution of Perfetto. Of replicas that are alike, the one
+that was recorded stands for the others, and the names of its threads say for how many;
+so does ``alike`` at collectives of several replicas.
 
 Letters: ``p`` stages, ``v`` chunks of each.
 
@@ -17,48 +20,44 @@ References
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
-from nestsim.simulator.trace_threads import Threads
+from nestsim.simulator.outcome import TRANSFER_KINDS, Replay
+from nestsim.simulator.trace_tracks import (
+    Track,
+    compute_tracks,
+    nanoseconds,
+    threads_of,
+    transfer_tracks,
+)
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Event = dict[str, Any]
 
-_SHORT_NAMES = ("F", "B", "optimizer")
 _ACTIVATION = TRANSFER_KINDS.index("activation")
 _GRADIENT = TRANSFER_KINDS.index("gradient")
-
-
-class _Track(NamedTuple):
-    """Slices of one kind, which do not overlap within a stage, replica and kind."""
-
-    name: str
-    category: str
-    thread: IntArray
-    stage: IntArray
-    replica: IntArray
-    microbatch: IntArray
-    chunk: IntArray
-    begin: IntArray
-    """[ns]"""
-    length: IntArray
-    """[ns]"""
+_NO_LINKS: Mapping[str, FloatArray] = MappingProxyType({})
 
 
 def write_chrome_trace(
-    replay: Replay, path: Path, *, max_events: int = 100_000
+    replay: Replay,
+    path: Path,
+    *,
+    max_events: int = 100_000,
+    link_use: Mapping[str, FloatArray] = _NO_LINKS,
 ) -> None:
     """Write a trace file; the same replay gives the same bytes.
 
-    All replicas are shown if that takes at most a quarter of the events allowed, else
-    the first one; of what still does not fit, the earliest part. ``otherData`` in the
-    file says what was left out.
+    All replicas recorded are shown if that takes no more events than allowed, else the
+    first one; of what still does not fit, the earliest part.
+    ``otherData`` in the file says what was left out.
 
     Parameters
     ----------
@@ -68,14 +67,20 @@ def write_chrome_trace(
         File to write.
     max_events
         The most events in the file, names of processes and threads apart.
+    link_use
+        Links to show: name -> share of the capacity in use in each of the time bins of
+        ``replay.links``.
     """
-    num_replicas = int(replay.spans.replica.max(initial=0)) + 1
+    num_replicas = replay.stand_in.shape[1]
     left_out = []
     shown = num_replicas
-    if num_replicas > 1 and _most_events(replay) > max_events // 4:
+    if replay.num_classes < replay.num_actors:
+        alike = replay.num_actors - replay.num_classes
+        left_out.append(f"{alike} stages of replicas that are alike to others")
+    if num_replicas > 1 and _most_events(replay, link_use) > max_events:
         shown = 1
         left_out.append(f"replicas 1 to {num_replicas - 1}")
-    events = _events(replay, shown, max_events)
+    events = _events(replay, shown, max_events, link_use)
     kept = events[:max_events]
     if len(kept) < len(events):
         left_out.append(f"what starts after {kept[-1]['ts'] if kept else 0} us")
@@ -86,19 +91,24 @@ def write_chrome_trace(
             "replicas_shown": shown,
             "replicas": num_replicas,
         },
-        "traceEvents": [*_names(replay, shown), *_with_heads(kept)],
+        "traceEvents": [*_names(replay, shown, kept), *_with_heads(kept)],
     }
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def _most_events(replay: Replay) -> int:
+def _most_events(replay: Replay, link_use: Mapping[str, FloatArray]) -> int:
     """Return an upper bound of the events of all replicas."""
     counters = sum(len(timeline.times) for timeline in replay.memory)
-    return replay.spans.start.size + 3 * replay.transfers.start.size + counters
+    counters += sum(shares.size + 1 for shares in link_use.values())
+    sent = replay.transfers.kind
+    arrows = 2 * int(np.isin(sent, (_ACTIVATION, _GRADIENT)).sum())
+    return replay.spans.start.size + sent.size + arrows + counters
 
 
-def _events(replay: Replay, shown: int, max_events: int) -> list[Event]:
+def _events(
+    replay: Replay, shown: int, max_events: int, link_use: Mapping[str, FloatArray]
+) -> list[Event]:
     """Return slices, counters and arrows, in order of time; slices before arrows.
 
     Slices that surely lie beyond the first ``max_events`` are not even built.
@@ -106,14 +116,15 @@ def _events(replay: Replay, shown: int, max_events: int) -> list[Event]:
     spans, transfers = replay.spans, replay.transfers
     work = np.flatnonzero(spans.replica < shown)[: max_events + 1]
     messages = np.flatnonzero(transfers.replica < shown)[: max_events + 1]
-    compute = list(_compute_tracks(replay, work))
-    sends = list(_transfer_tracks(replay, messages))
-    numbered = _threads(replay).num_chunks > 1
+    compute = list(compute_tracks(replay, work))
+    sends = list(transfer_tracks(replay, messages))
+    numbered = threads_of(replay).num_chunks > 1
     events = [
         event for track in (*compute, *sends) for event in _slices(track, numbered)
     ]
-    events.extend(_counters(replay))
-    events.extend(_arrows(compute, sends, _num_stages(replay)))
+    events.extend(_memory_counters(replay))
+    events.extend(_link_counters(replay, link_use))
+    events.extend(_arrows(compute, sends, replay.stand_in))
     return sorted(events, key=_order)
 
 
@@ -131,70 +142,9 @@ def _num_stages(replay: Replay) -> int:
     return int(replay.spans.stage.max(initial=0)) + 1
 
 
-def _threads(replay: Replay) -> Threads:
-    return Threads(int(replay.spans.chunk.max(initial=0)) + 1)
-
-
-def _nanoseconds(times: NDArray[np.float64]) -> IntArray:
-    return np.rint(times * 1e9).astype(np.int64)
-
-
-def _compute_tracks(replay: Replay, chosen: IntArray) -> Iterator[_Track]:
-    spans, threads = replay.spans, _threads(replay)
-    for kind, name in enumerate(_SHORT_NAMES):
-        here = chosen[spans.kind[chosen] == kind]
-        begin, end = _nanoseconds(spans.start[here]), _nanoseconds(spans.end[here])
-        yield _Track(
-            name,
-            SPAN_KINDS[kind],
-            threads.compute(spans.replica[here]),
-            spans.stage[here],
-            spans.replica[here],
-            spans.microbatch[here],
-            spans.chunk[here],
-            begin,
-            end - begin,
-        )
-
-
-def _transfer_tracks(replay: Replay, chosen: IntArray) -> Iterator[_Track]:
-    transfers, threads = replay.transfers, _threads(replay)
-    for kind, name in enumerate(TRANSFER_KINDS):
-        here = chosen[transfers.kind[chosen] == kind]
-        stage, replica = transfers.stage[here], transfers.replica[here]
-        chunk = transfers.chunk[here]
-        begin = _nanoseconds(transfers.start[here])
-        end = _nanoseconds(transfers.end[here])
-        thread = threads.transfer(kind, replica, chunk)
-        # One thread of one stage is one channel.
-        channel = stage * (thread.max(initial=0) + 1) + thread
-        yield _Track(
-            name,
-            name,
-            thread,
-            stage,
-            replica,
-            transfers.microbatch[here],
-            chunk,
-            begin,
-            _until_next(channel, begin, end) - begin,
-        )
-
-
-def _until_next(channel: IntArray, begin: IntArray, end: IntArray) -> IntArray:
-    """End each slice where the next one of its channel begins, if that is earlier."""
-    order = np.lexsort((np.arange(channel.size), channel))
-    cut = end[order].copy()
-    same = channel[order][1:] == channel[order][:-1]
-    cut[:-1][same] = np.minimum(cut[:-1][same], begin[order][1:][same])
-    result = np.empty_like(cut)
-    result[order] = cut
-    return result
-
-
-def _slices(track: _Track, numbered: bool) -> Iterator[Event]:
+def _slices(track: Track, numbered: bool) -> Iterator[Event]:
     """Return the slices of a track; ``numbered``: chunks are told apart."""
-    for thread, stage, replica, microbatch, chunk, begin, length in zip(
+    for thread, stage, replica, microbatch, chunk, alike, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
         name, args = track.name, {}
@@ -204,6 +154,8 @@ def _slices(track: _Track, numbered: bool) -> Iterator[Event]:
             args |= {"chunk": chunk} if numbered else {}
         if replica >= 0:
             args["replica"] = replica
+        if alike > 1:
+            args["alike"] = alike
         yield {
             "ph": "X",
             "name": name,
@@ -216,9 +168,9 @@ def _slices(track: _Track, numbered: bool) -> Iterator[Event]:
         }
 
 
-def _counters(replay: Replay) -> Iterator[Event]:
+def _memory_counters(replay: Replay) -> Iterator[Event]:
     for stage, timeline in enumerate(replay.memory):
-        times = _nanoseconds(np.array(timeline.times)).tolist()
+        times = nanoseconds(np.array(timeline.times)).tolist()
         for moment, total in zip(times, timeline.total, strict=True):
             yield {
                 "ph": "C",
@@ -230,14 +182,35 @@ def _counters(replay: Replay) -> Iterator[Event]:
             }
 
 
+def _link_counters(
+    replay: Replay, link_use: Mapping[str, FloatArray]
+) -> Iterator[Event]:
+    """Return each link's use where it changes, in percent; none after the step."""
+    moments = nanoseconds(replay.links.bin_edges).tolist()
+    for name, shares in link_use.items():
+        before = -1.0
+        for moment, share in zip(moments, [*shares.tolist(), 0.0], strict=True):
+            percent = round(100.0 * share, 3)
+            if percent != before:
+                yield {
+                    "ph": "C",
+                    "name": name,
+                    "pid": _num_stages(replay),
+                    "tid": 0,
+                    "ts": moment / 1000,
+                    "args": {"percent": percent},
+                }
+            before = percent
+
+
 def _arrows(
-    compute: list[_Track], sends: list[_Track], num_stages: int
+    compute: list[Track], sends: list[Track], stand_in: IntArray
 ) -> Iterator[Event]:
     """Lead from each message to its pass; slices too short to be seen have none."""
     number = 0
     for kind, offset in ((_ACTIVATION, 1), (_GRADIENT, -1)):
-        passes = dict(_places(compute[kind], num_stages, 0))
-        for key, place in _places(sends[kind], num_stages, offset):
+        passes = dict(_places(compute[kind], stand_in, 0))
+        for key, place in _places(sends[kind], stand_in, offset):
             if key not in passes:
                 continue
             number += 1
@@ -247,34 +220,42 @@ def _arrows(
 
 
 def _places(
-    track: _Track, num_stages: int, offset: int
+    track: Track, stand_in: IntArray, offset: int
 ) -> Iterator[tuple[tuple[int, int, int], dict[str, float]]]:
     """Return where each visible slice begins, by receiver, replica and microbatch.
 
-    The receiver is ``offset`` virtual stages from the track's own.
+    The receiver is ``offset`` virtual stages from the track's own; the replica is the
+    one that stands for it there.
     """
-    for thread, stage, replica, microbatch, chunk, begin, length in zip(
+    num_stages = len(stand_in)
+    for thread, stage, replica, microbatch, chunk, _, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
         if length > 0:
             place = {"pid": stage, "tid": thread, "ts": begin / 1000}
             receiver = chunk * num_stages + stage + offset
-            yield (receiver, replica, microbatch), place
+            recorded = int(stand_in[receiver % num_stages, replica])
+            yield (receiver, recorded, microbatch), place
 
 
-def _names(replay: Replay, shown: int) -> Iterable[Event]:
-    """Name processes and threads, and put them in order."""
-    threads = _threads(replay)
-    for stage in range(_num_stages(replay)):
-        yield _metadata("process_name", stage, 0, name=f"stage {stage}")
-        yield _metadata("process_sort_index", stage, 0, sort_index=stage)
-        yield _metadata("thread_name", stage, threads.collectives, name="collectives")
-        for replica in range(shown):
-            suffix = f", replica {replica}" if shown > 1 else ""
-            for column, name in enumerate(threads.names()):
-                thread = replica * threads.per_replica + column
-                yield _metadata("thread_name", stage, thread, name=name + suffix)
-                yield _metadata("thread_sort_index", stage, thread, sort_index=thread)
+def _names(replay: Replay, shown: int, events: list[Event]) -> Iterable[Event]:
+    """Name the processes and threads of some events, and put them in order."""
+    threads = threads_of(replay)
+    num_stages = _num_stages(replay)
+    used = {(event["pid"], event["tid"]) for event in events}
+    for process in range(num_stages + (num_stages in {pid for pid, _ in used})):
+        name = f"stage {process}" if process < num_stages else "links"
+        yield _metadata("process_name", process, 0, name=name)
+        yield _metadata("process_sort_index", process, 0, sort_index=process)
+    slices = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
+    for stage, thread in sorted(slices):
+        name, replica = threads.name(thread)
+        if shown > 1 and replica >= 0:
+            name += f", replica {replica}"
+            count = int((replay.stand_in[stage] == replica).sum())
+            name += f" and {count - 1} alike" if count > 1 else ""
+        yield _metadata("thread_name", stage, thread, name=name)
+        yield _metadata("thread_sort_index", stage, thread, sort_index=thread)
 
 
 def _metadata(kind: str, stage: int, thread: int, **args: object) -> Event:

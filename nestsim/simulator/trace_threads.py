@@ -1,8 +1,9 @@
 """Threads of a Chrome trace: who shows where among a stage's rows.
 
-Every replica has a row for compute, and one for each direction and chunk in which it
-sends, since those messages do not wait for each other. Collectives have no replica:
-they share the last row of replica 0's.
+Every replica has a row for compute, one for each direction and chunk in which it sends,
+since those messages do not wait for each other, and one for each kind of collective
+that it takes part in without other replicas. Collectives of several replicas have no
+replica: they have rows of their own, one for each kind, before those of replica 0.
 """
 
 from typing import NamedTuple
@@ -18,6 +19,9 @@ _DIRECTIONS = {
     TRANSFER_KINDS.index("activation"): "send activations",
     TRANSFER_KINDS.index("gradient"): "send gradients",
 }
+_COLLECTIVES = tuple(
+    kind for kind in range(len(TRANSFER_KINDS)) if kind not in _DIRECTIONS
+)
 
 
 class Threads(NamedTuple):
@@ -29,26 +33,32 @@ class Threads(NamedTuple):
     @property
     def per_replica(self) -> int:
         """Numbers that each replica takes."""
-        return 2 + len(_DIRECTIONS) * self.num_chunks
-
-    @property
-    def collectives(self) -> int:
-        """The thread of all collectives."""
-        return self.per_replica - 1
+        return 1 + len(_DIRECTIONS) * self.num_chunks + len(_COLLECTIVES)
 
     def compute(self, replica: IntArray) -> IntArray:
         """Return the threads of passes and optimizer steps."""
-        return replica * self.per_replica
+        return len(_COLLECTIVES) + replica * self.per_replica
 
     def transfer(self, kind: int, replica: IntArray, chunk: IntArray) -> IntArray:
         """Return the threads of messages of one kind, or of collectives."""
-        if kind not in _DIRECTIONS:
-            return np.full(replica.shape, self.collectives)
-        first = 1 + list(_DIRECTIONS).index(kind) * self.num_chunks
-        return replica * self.per_replica + first + chunk
+        own = self.compute(replica) + 1
+        if kind in _DIRECTIONS:
+            first = list(_DIRECTIONS).index(kind) * self.num_chunks
+            return own + first + chunk
+        column = _COLLECTIVES.index(kind)
+        first = len(_DIRECTIONS) * self.num_chunks
+        return np.where(replica < 0, column, own + first + column)
 
-    def names(self) -> list[str]:
-        """Return the names of a replica's threads in order, collectives apart."""
-        chunks = [f", chunk {c}" for c in range(self.num_chunks)]
-        chunks = chunks if self.num_chunks > 1 else [""]
-        return ["compute", *(d + c for d in _DIRECTIONS.values() for c in chunks)]
+    def name(self, thread: int) -> tuple[str, int]:
+        """Return what a thread shows, and the replica; -1 for one of several."""
+        if thread < len(_COLLECTIVES):
+            return f"{TRANSFER_KINDS[_COLLECTIVES[thread]]}, replicas together", -1
+        replica, column = divmod(thread - len(_COLLECTIVES), self.per_replica)
+        if column == 0:
+            return "compute", replica
+        direction, chunk = divmod(column - 1, self.num_chunks)
+        if direction < len(_DIRECTIONS):
+            suffix = f", chunk {chunk}" if self.num_chunks > 1 else ""
+            return list(_DIRECTIONS.values())[direction] + suffix, replica
+        kind = _COLLECTIVES[column - 1 - len(_DIRECTIONS) * self.num_chunks]
+        return TRANSFER_KINDS[kind], replica

@@ -4,6 +4,11 @@ Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per sta
 without interleaving), ``d`` replicas, ``t`` lanes (tensor- and context-parallel ranks),
 ``m`` microbatches, ``E`` links. An *actor* is one stage of one replica: its lanes work
 in lock-step. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
+
+A pass of a stage is one duration, or a list of moves between which the actor sends
+and waits. What a *team* of replicas sends together inside of passes (the lanes of one
+replica in a tensor-parallel collective, all ranks that share experts in an all-to-all)
+is one coupled flow, for which all of them must be ready.
 """
 
 from collections.abc import Mapping
@@ -13,21 +18,87 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.phases import Phase, TeamEdgePhase, TeamPhase
+from nestsim.simulator.system import NONE
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-class RingPhase(NamedTuple):
-    """One phase of a collective of one stage: rings that turn in lock-step."""
+class TeamTraffic(NamedTuple):
+    """Collectives of one kind and size that passes of one stage wait for."""
 
-    rings: IntArray
-    """Shape ``(R, n)``: device ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``."""
+    kind: str
+    """A name of `nestsim.simulator.outcome.TRANSFER_KINDS`."""
 
-    bytes_per_member: float
-    """What each member sends through its port in the whole phase [byte]."""
+    team: IntArray
+    """Of each replica, shape ``(d,)``: those of a team send together."""
 
-    num_steps: int
-    """Rounds; each pays the ring's largest route latency once."""
+    phases: tuple[TeamPhase | TeamEdgePhase, ...]
+    """One after another; at least one."""
+
+
+class Move(NamedTuple):
+    """Part of a pass: wait, work, send."""
+
+    wait: int
+    """Number of the stage's `TeamTraffic` to wait for, until everything that this
+    actor has sent of it so far has arrived; or `NONE`."""
+
+    duration: float
+    """Of the compute on a device that is not slow [s]."""
+
+    post: int
+    """Number of the stage's `TeamTraffic` to send once, or `NONE`. Its first phase
+    starts at once, later ones when the actor comes to wait for it."""
+
+
+Moves = tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTraffic:
+    """What passes consist of, layer by layer."""
+
+    teams: tuple[tuple[TeamTraffic, ...], ...]
+    """Per stage: what its moves number."""
+
+    passes: Mapping[int, tuple[Moves, ...]]
+    """Kind of pass (as in `planner.schedules`) -> moves in each virtual stage; at least
+    one move each."""
+
+
+class Bucket(NamedTuple):
+    """Parameters of a stage that are reduced or gathered together."""
+
+    chunk: int
+    """Whose parameters they are."""
+
+    at: float
+    """Where in a pass, as a fraction of its duration without waits: the last backward
+    pass has filled the bucket, or the first forward pass needs it."""
+
+    phases: tuple[Phase, ...]
+    """The collective, one phase after another; at least one."""
+
+
+class Held(NamedTuple):
+    """Memory of one purpose, held during passes or from one pass to another."""
+
+    part: str
+    """What it is for, e.g. ``"activations"``."""
+
+    chunk: int
+    """Whose passes these are."""
+
+    begin: int
+    """Kind of pass at whose start it is allocated, as in `planner.schedules`."""
+
+    end: int
+    """Kind of pass, of the same chunk and microbatch, at whose end it is released."""
+
+    num_bytes: float
+    """For one microbatch [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,27 +106,17 @@ class StageMemory:
     """Memory of one device of one stage, by what it is for [byte]."""
 
     static: Mapping[str, float]
-    """Held for the whole step: ``"weights"``, ``"gradients"``, ``"optimizer"``,
-    ``"buffers"``."""
+    """Held for the whole step: ``"weights"``, ``"gradients"``, ``"optimizer"``."""
 
-    saved_per_microbatch: tuple[float, ...]
-    """For each chunk: allocated when its forward pass starts, released when the
-    backward pass of the same chunk and microbatch ends."""
-
-    forward_working: float
-    """Allocated when a forward pass starts, released when it ends."""
-
-    backward_working: float
-    """Allocated when a backward pass starts, released when it ends (with recompute:
-    the largest layer's activations)."""
+    held: tuple[Held, ...]
+    """What passes allocate and release. Passes of one actor do not overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PipelineWork:
     """One training step, placed: everything that the replay needs beside the network.
 
-    All durations include what is folded into them (tensor-parallel collectives,
-    per-microbatch ZeRO gathers); `folded` says so in words.
+    What is folded into durations instead of being sent, `folded` says in words.
     """
 
     schedule: str
@@ -71,32 +132,87 @@ class PipelineWork:
     """Device numbers, shape ``(p, d, t)``."""
 
     forward_time: FloatArray
-    """Of one microbatch in each virtual stage, shape ``(v p,)`` [s]."""
+    """Of one microbatch in each virtual stage, without what `layers` sends, shape
+    ``(v p,)`` [s]."""
 
     backward_time: FloatArray
-    """Of one microbatch in each virtual stage, shape ``(v p,)`` [s]."""
+    """Likewise, shape ``(v p,)`` [s]."""
+
+    weight_time: FloatArray
+    """Pass for the weights' gradients alone, of schedules that have one, shape
+    ``(v p,)`` [s]."""
+
+    sent_time: Mapping[int, FloatArray]
+    """Kind of pass -> the part of its time above that is communication and that a slow
+    device does not stretch, shape ``(v p,)`` [s]; none where a kind is missing."""
+
+    layers: LayerTraffic | None
+    """What passes send; None if that is part of their durations."""
 
     boundary_bytes: FloatArray
     """What each lane sends over the boundary after each virtual stage, forward; the
     same comes back, shape ``(v p - 1,)`` [byte]."""
 
-    reduce_phases: tuple[tuple[RingPhase, ...], ...]
-    """Per stage: gradient collective after the last backward pass, before the
-    optimizer step; empty with one replica."""
+    blocking_transfers: bool
+    """Whether stages stop for transfers between them. Without interleaving a message
+    then leaves when both sides are ready, and both wait for it; with interleaving the
+    sender waits for its arrival."""
+
+    reduce_buckets: tuple[tuple[Bucket, ...], ...]
+    """Per stage: gradient collectives behind the last backward pass of each chunk, in
+    the order in which they start; the optimizer step waits for them."""
+
+    reduce_phases: tuple[tuple[Phase, ...], ...]
+    """Per stage: gradient collective after the last backward pass and the buckets,
+    before the optimizer step; empty with one replica."""
 
     optimizer_time: FloatArray
     """Optimizer step, shape ``(p,)`` [s]."""
 
-    gather_phases: tuple[tuple[RingPhase, ...], ...]
+    gather_phases: tuple[tuple[Phase, ...], ...]
     """Per stage: parameter all-gather after the optimizer step (ZeRO-1 and 2)."""
 
-    tied_phases: tuple[RingPhase, ...]
+    gather_buckets: tuple[tuple[Bucket, ...], ...]
+    """Per stage: parameter all-gathers from the beginning of the step on, in their
+    order, that the first forward pass of each chunk waits for. In a steady stream of
+    steps they are what follows the optimizer step of the one before."""
+
+    tied_phases: tuple[Phase, ...]
     """Collective of the tied embedding between the first and the last stage: starts
     when the gradient collectives of both are done, and both wait for it before their
     optimizer step; empty if nothing is tied."""
+
+    slowdown: FloatArray
+    """Of the compute of each actor, at least 1, shape ``(p, d)``: that of its slowest
+    lane."""
+
+    interference: float
+    """Factor on the duration of compute that is beside buckets: from a stage's first
+    gradient bucket on, and in the first forward pass of the first stage if it waits for
+    buckets."""
 
     memory: tuple[StageMemory, ...]
     """Per stage."""
 
     folded: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
+
+    def pass_moves(self, kind: int) -> tuple[Moves, ...]:
+        """Return the moves of a kind of pass in each virtual stage."""
+        if self.layers is not None and kind in self.layers.passes:
+            return self.layers.passes[kind]
+        times = (self.forward_time, self.backward_time, self.weight_time)[kind]
+        return tuple((Move(NONE, float(time), NONE),) for time in times)
+
+
+def slowest_lanes(devices: IntArray, slowdown: FloatArray) -> FloatArray:
+    """Return each actor's slowdown from that of every device of the network.
+
+    Parameters
+    ----------
+    devices
+        Shape ``(p, d, t)``.
+    slowdown
+        Of each device, at least 1.
+    """
+    return np.asarray(slowdown[devices].max(axis=2), dtype=np.float64)

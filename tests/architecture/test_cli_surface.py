@@ -17,6 +17,14 @@ SURFACE = {
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
         "SCENARIO",
     ],
+    "simulate": [
+        *("--force", "--json", "--output", "--plan", "--quiet", "-o", "-q"),
+        "SCENARIO",
+    ],
+    "collectives": [
+        *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
+        *("--step-factor", "-b", "-e", "-f", "-o", "-q", "SCENARIO"),
+    ],
     "topology": ["--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],

@@ -19,11 +19,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from tests.benchmarks.measured import (
+    ROOT,
+    Row,
+    markdown,
+    peak_bytes,
+    run_apart,
+    tell,
+)
 from tests.benchmarks.planner_cases import FIGURES, Case, all_cases, warm_up
 
-ROOT = Path(__file__).parents[2]
 GRACE = 90.0
 """A process may outlive its search's limit by this much [s]: imports, compilation,
 one step of the search."""
@@ -48,6 +54,15 @@ COLUMNS = {
     "plan": "best plan",
     "note": "note",
 }
+FORMATS = {
+    "seconds": ".3f",
+    "cpu_seconds": ".3f",
+    "peak_mb": ",.0f",
+    "idle_mb": ",.0f",
+    "gap": ".2f",
+    "iteration_time": ".4f",
+}
+WORDS = {"case", "plan", "note"}
 
 
 def main() -> None:
@@ -70,7 +85,7 @@ def main() -> None:
     for case in chosen:
         limit = limits.get(case.group, arguments.growth_limit)
         rows.append(row(case, limit, arguments.repeats))
-        _tell(f"{case.name}: {rows[-1]['seconds']:.2f} s {rows[-1]['note']}")
+        tell(f"{case.name}: {rows[-1]['seconds']:.2f} s {rows[-1]['note']}")
     _write(rows, arguments.output)
 
 
@@ -93,17 +108,17 @@ def search_warm_up(case: Case) -> None:
     search(*warm_up(case).problem(None))
 
 
-def measure(case: Case, time_limit: float) -> dict[str, Any]:
+def measure(case: Case, time_limit: float) -> Row:
     """Search once in this process, everything warm."""
     from nestsim.report.wording import plan_label
     from planner.search import search
 
     network, workload, spec = case.problem(time_limit)
-    idle = _peak_bytes()
+    idle = peak_bytes()
     wall, cpu = time.perf_counter(), time.process_time()
     result = search(network, workload, spec)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    peak = _peak_bytes()
+    peak = peak_bytes()
     best = result.plans[0] if result.plans else None
     iteration_time = best.iteration_time if best else math.nan
     gap = 1 - result.lower_bound / iteration_time
@@ -123,23 +138,7 @@ def measure(case: Case, time_limit: float) -> dict[str, Any]:
     }
 
 
-def _peak_bytes() -> int:
-    """Return the most memory that this process has held [byte].
-
-    On Linux ``ru_maxrss`` counts the parent's memory too, if that was larger when it
-    started this process (``exec`` keeps the maximum); ``VmHWM`` does not.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return 1024 * int(fields["VmHWM"].split()[0])
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def row(case: Case, time_limit: float, repeats: int) -> dict[str, Any]:
+def row(case: Case, time_limit: float, repeats: int) -> Row:
     """Measure a case in fresh processes, and sum up what they say."""
     facts = {
         "case": case.name,
@@ -149,7 +148,7 @@ def row(case: Case, time_limit: float, repeats: int) -> dict[str, Any]:
         "levels": case.levels,
         "note": "",
     }
-    runs: list[dict[str, Any]] = []
+    runs: list[Row] = []
     while len(runs) < repeats and not (runs and runs[-1]["seconds"] > LONG):
         run = _run(case, time_limit)
         if isinstance(run, str):
@@ -166,20 +165,10 @@ def row(case: Case, time_limit: float, repeats: int) -> dict[str, Any]:
     return {**last, **facts, **medians, **peaks, "runs": len(runs)}
 
 
-def _run(case: Case, time_limit: float) -> dict[str, Any] | str:
+def _run(case: Case, time_limit: float) -> Row | str:
     """Measure once in a process of its own; a word on why where there is no result."""
     command = [*_command(case), "--figure-limit", str(time_limit)]
-    longest = 2 * time_limit + GRACE
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, timeout=longest, stdout=subprocess.PIPE, check=True
-        )
-    except subprocess.TimeoutExpired:
-        return f"killed after {longest:g} s"
-    except subprocess.CalledProcessError as error:
-        return f"died with status {error.returncode}"
-    measured: dict[str, Any] = json.loads(done.stdout)
-    return measured
+    return run_apart(command, 2 * time_limit + GRACE)
 
 
 def _command(case: Case) -> list[str]:
@@ -187,12 +176,7 @@ def _command(case: Case) -> list[str]:
     return [sys.executable, "-m", module, "--measure", case.name]
 
 
-def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
-def _write(rows: list[dict[str, Any]], output: Path) -> None:
+def _write(rows: list[Row], output: Path) -> None:
     """Write the table to a file and to standard output, and draw the growth."""
     import pandas as pd
 
@@ -201,49 +185,12 @@ def _write(rows: list[dict[str, Any]], output: Path) -> None:
     output.mkdir(parents=True, exist_ok=True)
     table = pd.DataFrame(rows).reindex(columns=["group", *COLUMNS, "stopped"])
     table.to_csv(output / "planner.csv", index=False)
-    text = markdown(rows)
+    text = markdown(rows, COLUMNS, FORMATS, WORDS)
     (output / "planner.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     growth = table[table["group"] != FIGURES]
     if not growth["seconds"].dropna().empty:
         draw(growth, output / "planner_growth.png")
-
-
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table, aligned for plain text too."""
-    cells = [list(COLUMNS.values())]
-    cells += [[_cell(key, row.get(key)) for key in COLUMNS] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    words = {"case", "plan", "note"}
-    left = [key in words for key in COLUMNS]
-    rule = [
-        "-" * width if to_left else "-" * (width - 1) + ":"
-        for width, to_left in zip(widths, left, strict=True)
-    ]
-    lines = [
-        [
-            cell.ljust(width) if to_left else cell.rjust(width)
-            for cell, width, to_left in zip(line, widths, left, strict=True)
-        ]
-        for line in [cells[0], rule, *cells[1:]]
-    ]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-def _cell(key: str, value: Any) -> str:
-    formats = {
-        "seconds": ".3f",
-        "cpu_seconds": ".3f",
-        "peak_mb": ",.0f",
-        "idle_mb": ",.0f",
-        "gap": ".2f",
-        "iteration_time": ".4f",
-    }
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    if isinstance(value, str):
-        return value
-    return format(value, formats.get(key, ","))
 
 
 if __name__ == "__main__":

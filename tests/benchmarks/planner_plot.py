@@ -9,7 +9,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+from tests.benchmarks.plot_scales import log_scale, log_sizes
 
 SIZES = {"layers": "layers", "devices": "devices", "levels": "network levels"}
 MEASURES = {"seconds": "search time [s]", "peak_mb": "peak memory [MB]"}
@@ -38,7 +39,7 @@ def draw(growth: pd.DataFrame, path: Path) -> None:
                 _panel(axes[place, column], points, size, name)
             axes[0, column].set_title(_trend(points, size), loc="left")
         for place, (name, label) in enumerate(MEASURES.items()):
-            _scale(axes[place, 0], measured[name])
+            log_scale(axes[place, 0], measured[name])
             axes[place, 0].set_ylabel(label)
         top = max(MOST_MB, float(measured["peak_mb"].max()))
         axes[1, 0].set_ylim(100, 1.3 * top)
@@ -72,21 +73,9 @@ def _panel(axes: Axes, points: pd.DataFrame, size: str, measured: str) -> None:
             textcoords="offset points",
             va="top",
         )
-    axes.set_xscale("log")
-    axes.set_xticks(sorted(set(points[size])))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    log_sizes(axes, points[size])
     axes.set_xlabel("" if is_time else SIZES[size])
     axes.set_ylabel("")
-
-
-def _scale(axes: Axes, values: pd.Series) -> None:
-    """Set a log scale with room for all values and ticks at 1, 2 and 5."""
-    axes.set_yscale("log")
-    axes.set_ylim(float(values.min()) / 1.5, float(values.max()) * 1.5)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _trend(points: pd.DataFrame, size: str) -> str:

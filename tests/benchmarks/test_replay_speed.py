@@ -36,12 +36,14 @@ def test_replay_per_instruction(benchmark, replicas, chunks):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "v"), [("1f1b", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 6)]
+    ("schedule", "v"),
+    [("1f1b", 1), ("zb-h1", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 6)],
 )
 def test_recurrence_of_16_stages_and_192_microbatches(benchmark, schedule, v):
     p, m = 16, 192
     program = SCHEDULES[schedule].program(p, m, v)
     stages, boundaries = np.linspace(1.0, 1.2, v * p) / v, np.full(v * p - 1, 0.1)
-    arguments = (*program, m, stages, 2 * stages, *[boundaries] * 4)
+    durations = np.stack([stages, 2 * stages, stages])
+    arguments = (*program, m, durations, *[boundaries] * 4)
     timeline(*arguments)
     benchmark(timeline, *arguments)

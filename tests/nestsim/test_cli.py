@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.run import _check_folder, _folders
+from nestsim.cli.results import check_folder
+from nestsim.cli.run import _folders
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -75,9 +76,9 @@ CASES: dict[str, Case] = {
         *(TREE, "bf16 =", "bf61 =", "cluster.accelerator.peak_flops.bf61"),
         ('did you mean "bf16"?',),
     ),
-    "schedule of other tools": (
+    "schedule that is not searched": (
         *(MAIN, KEEP, 'schedules = ["gpipe"]', "search.schedules[0]"),
-        ("known, but cannot be planned", 'expected: "1f1b"'),
+        ("is not searched", 'expected: "1f1b" or', "nestsim simulate replays it"),
     ),
     # Missing.
     "missing key": (
@@ -354,7 +355,7 @@ def test_a_mistake_is_told_with_file_setting_found_and_expected(
     ]
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "topology"])
+@pytest.mark.parametrize("command", ["run", "plan", "simulate", "topology"])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -426,11 +427,11 @@ def test_a_file_cannot_be_the_folder_of_results(
 
 
 def test_earlier_results_and_empty_folders_may_be_written_into(tmp_path: Path) -> None:
-    _check_folder(tmp_path / "new", force=False)
-    _check_folder(tmp_path, force=False)
+    check_folder(tmp_path / "new", force=False)
+    check_folder(tmp_path, force=False)
     (tmp_path / "manifest.json").write_text('{"nestsim": "0.1.0", "files": {}}')
     (tmp_path / "plan.json").touch()
-    _check_folder(tmp_path, force=False)
+    check_folder(tmp_path, force=False)
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", '{"name": "a web app"}'])
@@ -439,7 +440,7 @@ def test_the_manifest_of_another_tool_is_a_file_of_other_origin(
 ) -> None:
     (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(InputError, match="nestsim did not write"):
-        _check_folder(tmp_path, force=False)
+        check_folder(tmp_path, force=False)
 
 
 def test_each_of_several_scenarios_has_a_folder_of_its_own() -> None:
@@ -476,7 +477,7 @@ def test_wrong_use_of_the_command_line_is_status_2(
     assert "Traceback" not in captured.err
 
 
-COMMANDS = ("run", "plan", "topology", "models", "accelerators", "schema")
+COMMANDS = ("run", "plan", "simulate", "topology", "models", "accelerators", "schema")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -96,6 +96,21 @@ WRONG: dict[str, tuple[str, list[str | int], object]] = {
         [2, 2, 2, 2],
     ),
     "tolerance": ("llama2_7b_64_h100", ["simulation", "tolerance"], 1.0),
+    "link that is sped up": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "slow_links", 0, "factor"],
+        0.5,
+    ),
+    "device below 0": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "slow_devices", 0, "device"],
+        -1,
+    ),
+    "link removed twice": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "removed_links"],
+        ["leaf 0 <-> spine 1", "leaf 0 <-> spine 1"],
+    ),
 }
 
 

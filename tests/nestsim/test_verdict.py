@@ -10,7 +10,8 @@ from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
-from nestsim.verdict import gap_by_cause, judge
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.verdict import explain_gap, gap_by_cause, judge
 from planner.plan import Plan, Stage
 from planner.pricing import price_plan
 from planner.workload import Workload
@@ -106,6 +107,73 @@ def test_the_terms_of_the_gap_add_up(uplink):
     priced, done, _ = judged([[0, 4], [1, 5], [2, 6], [3, 7]], uplink)
     gap = gap_by_cause(priced, done)
     assert sum(gap.terms.values()) == pytest.approx(gap.total)
+
+
+def explained(devices, uplink, settings=ReplaySettings(), slowdown=1.0):  # noqa: B008
+    net, work = network(uplink), workload()
+    priced = price_plan(net, work, plan(devices, 64 // len(devices[0])))
+    placed = place_work(net, work, priced, settings)
+    placed = replace(placed, slowdown=slowdown * placed.slowdown)
+    done = replay(net, placed, settings)
+    gap = explain_gap(net, priced, done, placed, settings)
+    assert sum(gap.terms.values()) == pytest.approx(gap.total, rel=1e-12, abs=1e-12)
+    assert gap.total == done.iteration_time - priced.iteration_time
+    return priced, done, gap
+
+
+BY_LAYER = ReplaySettings(granularity="layer")
+
+
+@pytest.mark.parametrize("settings", [ReplaySettings(), BY_LAYER])
+@pytest.mark.parametrize("uplink", [3e5, 1e6, 1e8, 1e11])
+def test_an_explained_gap_adds_up_and_charges_nothing_to_plain_settings(
+    uplink, settings
+):
+    """Without contention the replay is the timeline, so only sharing is left."""
+    for devices in (ZIGZAG, [[0, 4], [1, 5], [2, 6], [3, 7]]):
+        priced, _, gap = explained(devices, uplink, settings)
+        assert gap.terms.get("settings", 0.0) == pytest.approx(
+            0.0, abs=1e-9 * priced.iteration_time
+        )
+
+
+def test_contention_is_charged_to_the_level_whose_links_are_shared():
+    _, done, gap = explained(ZIGZAG, 3e5)
+    assert "contention" not in gap.terms
+    at = {name: t for name, t in gap.terms.items() if name.startswith("contention at")}
+    assert gap.terms["contention at leaf"] == max(at.values())
+    assert gap.terms["contention at leaf"] > 0.05 * done.iteration_time
+
+
+def test_little_contention_is_not_worth_more_runs(monkeypatch):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("nestsim.verdict.contention_by_level", never)
+    _, _, gap = explained([[0], [1], [2], [3]], 1e11)
+    assert set(gap.terms) == {"schedule", "contention", "synchronisation"}
+
+
+def test_slow_devices_are_a_cause_of_their_own():
+    priced, _, gap = explained([[0], [1], [2], [3]], 1e11, slowdown=1.5)
+    pipeline = priced.timeline_pipeline_time
+    assert gap.terms["slow devices"] == pytest.approx(0.5 * pipeline, rel=0.01)
+    others = [t for name, t in gap.terms.items() if name.startswith("contention")]
+    assert others == pytest.approx([0.0] * len(others), abs=1e-9)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_classes_count_as_often_as_they_are_for_the_stage_that_works_most(stage):
+    priced, done, _ = judged([[0, 1, 2, 3], [4, 5, 6, 7]], 1e11)
+    counts = np.where(done.spans.stage == stage, 1000, 1)
+    verdict = judge(
+        network(1e11),
+        replace(priced, iteration_time=0.5 * priced.iteration_time),
+        replace(done, span_multiplicity=counts),
+        tolerance=0.05,
+        memory=2.0**40,
+    )
+    assert f"stage {stage} works most" in verdict.reason
 
 
 def test_gradient_collectives_in_the_replay_cost_what_the_plan_says():

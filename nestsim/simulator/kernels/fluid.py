@@ -1,4 +1,4 @@
-"""Max-min fair sharing of links by flows, and the moments at which flows end.
+"""Max-min fair sharing of links by flows, and the event loop of a whole system.
 
 A flow ``f`` moves ``bytes[f]`` at a level ``x[f]``, the rate of one of its lanes
 [byte/s]; its weight ``w[f, l]`` on a link ``l`` is the number of its lanes there.
@@ -7,7 +7,8 @@ flow starts or ends, and only for flows joined to it by a chain of shared links.
 
 The functions call each other and live in one file, because the compilation cache does
 not notice changes in another. The state lies in arrays whose rows are named by the
-constants below; `nestsim.simulator.fluid` allocates them.
+constants below; `nestsim.simulator.fluid` allocates those of the network, and
+`nestsim.simulator.compiled` those of the loop.
 
 References
 ----------
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 # Rows of the flows' float state, shape (5, F).
 REMAINING = 0
@@ -58,11 +60,22 @@ NUM_LINK_INT_ROWS = 4
 HEAP_SIZE = 0
 MARK = 1
 NUM_ENDED = 2
-NUM_COUNTERS = 3
+NUM_DEPOSITS = 3
+NUM_COUNTERS = 4
 
-# Scalars.
+# Scalars; what `DELAY` is added to are the moments at which traffic is booked, because
+# time that was skipped is not on the clock.
 TICK = 0
 BIN_WIDTH = 1
+DELAY = 2
+NUM_SCALARS = 3
+
+# Rows of the latest deposits, shape (4, R): deposit n is in column n mod R.
+DEPOSIT_FLOW = 0
+DEPOSIT_BEGIN = 1
+DEPOSIT_END = 2
+DEPOSIT_AMOUNT = 3
+NUM_DEPOSIT_ROWS = 4
 
 _RATIO_TOLERANCE = 1.0 + 1e-12
 
@@ -197,7 +210,7 @@ def _sift(heap: IntArray, place: IntArray, finish: FloatArray, f: int, n: int) -
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _deposit(
+def _book(
     bins: FloatArray,
     scalars: FloatArray,
     f: int,
@@ -231,6 +244,59 @@ def _deposit(
 
 
 @numba.njit(cache=True, error_model="numpy")
+def _deposit(
+    bins: FloatArray,
+    scalars: FloatArray,
+    counters: IntArray,
+    recent: FloatArray,
+    f: int,
+    begin: float,
+    end: float,
+    amount: float,
+) -> None:
+    """Book what a flow moved from ``begin`` to ``end``, and remember it."""
+    begin += scalars[DELAY]
+    end += scalars[DELAY]
+    if recent.shape[1] > 0:
+        column = counters[NUM_DEPOSITS] % recent.shape[1]
+        recent[DEPOSIT_FLOW, column] = f
+        recent[DEPOSIT_BEGIN, column] = begin
+        recent[DEPOSIT_END, column] = end
+        recent[DEPOSIT_AMOUNT, column] = amount
+    counters[NUM_DEPOSITS] += 1
+    _book(bins, scalars, f, begin, end, amount)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def repeat_deposits(
+    first: int,
+    count: int,
+    period: float,
+    bins: FloatArray,
+    scalars: FloatArray,
+    counters: IntArray,
+    recent: FloatArray,
+) -> None:
+    """Book all deposits from ``first`` on again, ``count`` times, a period later each.
+
+    In the order and with the arithmetic in which they would have come one by one, so
+    that the bins are bitwise the same. O(count x deposits). Precondition: ``recent``
+    still has them.
+    """
+    for k in range(1, count + 1):
+        for n in range(first, counters[NUM_DEPOSITS]):
+            column = n % recent.shape[1]
+            _book(
+                bins,
+                scalars,
+                int(recent[DEPOSIT_FLOW, column]),
+                recent[DEPOSIT_BEGIN, column] + k * period,
+                recent[DEPOSIT_END, column] + k * period,
+                recent[DEPOSIT_AMOUNT, column],
+            )
+
+
+@numba.njit(cache=True, error_model="numpy")
 def settle(
     now: float,
     num_started: int,
@@ -248,6 +314,7 @@ def settle(
     counters: IntArray,
     scalars: FloatArray,
     bins: FloatArray,
+    recent: FloatArray,
 ) -> float:
     """Solve the rates again after flows have started and ended; return the next end.
 
@@ -341,7 +408,7 @@ def settle(
             continue
         if now > since[f]:
             moved = min(rate[f] * (now - since[f]), remaining[f])
-            _deposit(bins, scalars, f, since[f], now, moved)
+            _deposit(bins, scalars, counters, recent, f, since[f], now, moved)
             remaining[f] -= moved
         since[f] = now
         rate[f] = level[f]
@@ -361,6 +428,7 @@ def harvest(
     counters: IntArray,
     scalars: FloatArray,
     bins: FloatArray,
+    recent: FloatArray,
 ) -> int:
     """End every flow whose time has come; append them to row `ENDED`, return how many.
 
@@ -384,7 +452,7 @@ def harvest(
             heap[0] = moved
             place[moved] = 0
             _sift(heap, place, finish, moved, n)
-        _deposit(bins, scalars, f, since[f], now, remaining[f])
+        _deposit(bins, scalars, counters, recent, f, since[f], now, remaining[f])
         remaining[f] = 0.0
         rate[f] = 0.0
         flow_ints[ACTIVE, f] = 0
@@ -411,3 +479,463 @@ def spread(
         for e in range(indptr[f], indptr[f + 1]):
             for k in range(flow_values.shape[1]):
                 out[rows[e], k] += weights[e] * flow_values[f, k]
+
+
+# Rows of the steps' integers, shape (4, T): as in `nestsim.simulator.system.Step`.
+SOURCE = 0
+NEED = 1
+TARGET = 2
+SPAN = 3
+NUM_STEP_ROWS = 4
+
+# Bits of `SPAN`.
+OPENS = 1
+CLOSES = 2
+
+# Rows of the actors' integers, shape (8, A): step to do or at work on, and behind the
+# last one; whether the step's work has begun; the next actor that waits for the same
+# channel; actors that can go on; the first place in the log of spans, and how many
+# began and ended.
+POSITION = 0
+STOP = 1
+AT_WORK = 2
+NEXT_WAITING = 3
+READY = 4
+FIRST_SPAN = 5
+NUM_OPENED = 6
+NUM_CLOSED = 7
+NUM_ACTOR_ROWS = 8
+
+# Rows of the channels' integers, shape (10, C): posts for one message; whether it needs
+# time on a link; the first place in the log of messages; posts that are missing for the
+# next one; messages that were posted, began to leave, left, arrived; whether one is on
+# the link; the first actor that waits.
+NUM_SOURCES = 0
+WIRED = 1
+FIRST_MESSAGE = 2
+MISSING = 3
+NUM_POSTED = 4
+NUM_BEGUN = 5
+NUM_LEFT = 6
+NUM_ARRIVED = 7
+BUSY = 8
+FIRST_WAITING = 9
+NUM_CHANNEL_ROWS = 10
+
+# Rows of the logs, shapes (2, spans) and (3, messages).
+OPENED = 0
+CLOSED = 1
+POSTED = 0
+BEGUN = 1
+ARRIVED = 2
+
+# Rows of the events, shape (2, A + C): the heap, and the place of each event in it (-1
+# if none). Event a < A ends the step of actor a, event A + c brings a message of
+# channel c.
+EVENT_HEAP = 0
+EVENT_PLACE = 1
+
+# Integers of the loop: events in the heap, actors that are not done, actors that can go
+# on, flows that start at this instant, whether rates must be solved, whether the run is
+# to be looked at, instants at which rates were solved.
+NUM_EVENTS = 0
+NUM_WORKING = 1
+NUM_READY = 2
+NUM_STARTED = 3
+TOUCHED = 4
+LOOK = 5
+NUM_SETTLEMENTS = 6
+NUM_LOOP_INTS = 7
+
+# Numbers of the loop: the moment, and when the next flow ends.
+NOW = 0
+NEXT_END = 1
+NUM_LOOP_FLOATS = 2
+
+# What `advance` returns.
+DONE = 0
+LOOKING = 1
+WAITING_FOR_EVER = 2
+NO_PROGRESS = 3
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _schedule(
+    event: int, moment: float, events: IntArray, due: FloatArray, loop: IntArray
+) -> None:
+    """Put an event that is not in the heap into it."""
+    due[event] = moment
+    events[EVENT_PLACE, event] = loop[NUM_EVENTS]
+    loop[NUM_EVENTS] += 1
+    _sift(events[EVENT_HEAP], events[EVENT_PLACE], due, event, loop[NUM_EVENTS])
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _next_event(events: IntArray, due: FloatArray, loop: IntArray) -> int:
+    """Take the first event out of the heap."""
+    event = events[EVENT_HEAP, 0]
+    loop[NUM_EVENTS] -= 1
+    size = loop[NUM_EVENTS]
+    events[EVENT_PLACE, event] = -1
+    if size > 0:
+        moved = events[EVENT_HEAP, size]
+        events[EVENT_HEAP, 0] = moved
+        events[EVENT_PLACE, moved] = 0
+        _sift(events[EVENT_HEAP], events[EVENT_PLACE], due, moved, size)
+    return int(event)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _arrive(
+    c: int, steps: IntArray, actors: IntArray, channels: IntArray, loop: IntArray
+) -> None:
+    """Count a message that has arrived, and let go on who waited for it."""
+    channels[NUM_ARRIVED, c] += 1
+    a = channels[FIRST_WAITING, c]
+    channels[FIRST_WAITING, c] = -1
+    while a >= 0:
+        following = actors[NEXT_WAITING, a]
+        if steps[NEED, actors[POSITION, a]] <= channels[NUM_ARRIVED, c]:
+            actors[READY, loop[NUM_READY]] = a
+            loop[NUM_READY] += 1
+        else:
+            actors[NEXT_WAITING, a] = channels[FIRST_WAITING, c]
+            channels[FIRST_WAITING, c] = a
+        a = following
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _leave(
+    now: float,
+    delay: float,
+    c: int,
+    steps: IntArray,
+    actors: IntArray,
+    channels: IntArray,
+    latency: FloatArray,
+    messages: FloatArray,
+    events: IntArray,
+    due: FloatArray,
+    loop: IntArray,
+) -> None:
+    """Send a message whose last byte has left on its way.
+
+    Of those on their way only the first one is in the heap: they arrive in order.
+    """
+    number = channels[NUM_LEFT, c]
+    channels[NUM_LEFT, c] += 1
+    messages[ARRIVED, channels[FIRST_MESSAGE, c] + number] = now + latency[c] + delay
+    if latency[c] == 0.0:
+        _arrive(c, steps, actors, channels, loop)
+    elif number == channels[NUM_ARRIVED, c]:
+        _schedule(actors.shape[1] + c, now + latency[c], events, due, loop)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _begin_message(
+    now: float,
+    delay: float,
+    c: int,
+    steps: IntArray,
+    actors: IntArray,
+    channels: IntArray,
+    latency: FloatArray,
+    messages: FloatArray,
+    events: IntArray,
+    due: FloatArray,
+    loop: IntArray,
+    flow_ints: IntArray,
+) -> None:
+    """Let the next complete message begin to leave."""
+    messages[BEGUN, channels[FIRST_MESSAGE, c] + channels[NUM_BEGUN, c]] = now + delay
+    channels[NUM_BEGUN, c] += 1
+    if channels[WIRED, c] == 0:
+        _leave(
+            now,
+            delay,
+            c,
+            steps,
+            actors,
+            channels,
+            latency,
+            messages,
+            events,
+            due,
+            loop,
+        )
+        return
+    channels[BUSY, c] = 1
+    flow_ints[STARTED, loop[NUM_STARTED]] = c
+    loop[NUM_STARTED] += 1
+    loop[TOUCHED] = 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _go_on(
+    now: float,
+    delay: float,
+    reference: int,
+    marked: BoolArray,
+    duration: FloatArray,
+    steps: IntArray,
+    slots: IntArray,
+    actors: IntArray,
+    channels: IntArray,
+    latency: FloatArray,
+    spans: FloatArray,
+    messages: FloatArray,
+    events: IntArray,
+    due: FloatArray,
+    loop: IntArray,
+    flow_ints: IntArray,
+) -> None:
+    """Let all actors that can go on do so, until each works, waits or is done."""
+    while loop[NUM_READY] > 0:
+        loop[NUM_READY] -= 1
+        a = actors[READY, loop[NUM_READY]]
+        i = actors[POSITION, a]
+        while True:
+            if actors[AT_WORK, a] == 0:
+                if i == actors[STOP, a]:
+                    loop[NUM_WORKING] -= 1
+                    break
+                if steps[SOURCE, i] >= 0:
+                    c = slots[a, steps[SOURCE, i]]
+                    if channels[NUM_ARRIVED, c] < steps[NEED, i]:
+                        actors[NEXT_WAITING, a] = channels[FIRST_WAITING, c]
+                        channels[FIRST_WAITING, c] = a
+                        break
+                if steps[SPAN, i] & OPENS:
+                    place = actors[FIRST_SPAN, a] + actors[NUM_OPENED, a]
+                    spans[OPENED, place] = now + delay
+                    actors[NUM_OPENED, a] += 1
+                if duration[i] > 0.0:
+                    actors[AT_WORK, a] = 1
+                    _schedule(a, now + duration[i], events, due, loop)
+                    break
+            actors[AT_WORK, a] = 0
+            if steps[SPAN, i] & CLOSES:
+                place = actors[FIRST_SPAN, a] + actors[NUM_CLOSED, a]
+                spans[CLOSED, place] = now + delay
+                actors[NUM_CLOSED, a] += 1
+            if steps[TARGET, i] >= 0:
+                c = slots[a, steps[TARGET, i]]
+                channels[MISSING, c] -= 1
+                if channels[MISSING, c] == 0:
+                    channels[MISSING, c] = channels[NUM_SOURCES, c]
+                    place = channels[FIRST_MESSAGE, c] + channels[NUM_POSTED, c]
+                    messages[POSTED, place] = now + delay
+                    channels[NUM_POSTED, c] += 1
+                    if channels[BUSY, c] == 0:
+                        _begin_message(
+                            now,
+                            delay,
+                            c,
+                            steps,
+                            actors,
+                            channels,
+                            latency,
+                            messages,
+                            events,
+                            due,
+                            loop,
+                            flow_ints,
+                        )
+            i += 1
+            actors[POSITION, a] = i
+            if a == reference and marked[i]:
+                loop[LOOK] = 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+def advance(
+    reference: int,
+    marked: BoolArray,
+    duration: FloatArray,
+    steps: IntArray,
+    slots: IntArray,
+    actors: IntArray,
+    channels: IntArray,
+    latency: FloatArray,
+    spans: FloatArray,
+    messages: FloatArray,
+    events: IntArray,
+    due: FloatArray,
+    loop: IntArray,
+    moments: FloatArray,
+    flow_indptr: IntArray,
+    flow_links: IntArray,
+    flow_weights: FloatArray,
+    link_indptr: IntArray,
+    link_flows: IntArray,
+    capacity: FloatArray,
+    num_bytes: FloatArray,
+    flow_state: FloatArray,
+    flow_ints: IntArray,
+    link_state: FloatArray,
+    link_ints: IntArray,
+    counters: IntArray,
+    scalars: FloatArray,
+    bins: FloatArray,
+    recent: FloatArray,
+) -> int:
+    """Run a system until all actors are done, or until it is to be looked at.
+
+    The same as `nestsim.simulator.engine`, in the same arithmetic. At one instant:
+    steps end, messages arrive and flows end; who can go on does; then the rates are
+    solved once, and again if a flow ends at once. Within an instant the order makes no
+    difference to any moment or byte. O(log(A + C)) per event beside the rates.
+
+    Parameters
+    ----------
+    reference, marked
+        The run is looked at after an instant at which this actor has come to a step
+        that is marked, shape ``(T + 1,)``.
+    duration, steps
+        Of all programs, shapes ``(T,)`` [s] and ``(NUM_STEP_ROWS, T)``.
+    slots
+        Channel in each slot of each actor, shape ``(A, S)``.
+
+    Returns
+    -------
+    int
+        `DONE`, `LOOKING`, or that actors wait for what nobody sends
+        (`WAITING_FOR_EVER`) or `fill` failed (`NO_PROGRESS`), which both cannot be.
+    """
+    num_actors = actors.shape[1]
+    delay = scalars[DELAY]
+    while loop[NUM_WORKING] > 0:
+        now = moments[NEXT_END]
+        if loop[NUM_EVENTS] > 0:
+            now = min(now, due[events[EVENT_HEAP, 0]])
+        if loop[NUM_READY] > 0:
+            now = moments[NOW]
+        if now == np.inf:
+            return WAITING_FOR_EVER
+        moments[NOW] = now
+        while True:
+            while loop[NUM_EVENTS] > 0 and due[events[EVENT_HEAP, 0]] <= now:
+                event = _next_event(events, due, loop)
+                if event < num_actors:
+                    actors[READY, loop[NUM_READY]] = event
+                    loop[NUM_READY] += 1
+                    continue
+                c = event - num_actors
+                _arrive(c, steps, actors, channels, loop)
+                if channels[NUM_LEFT, c] > channels[NUM_ARRIVED, c]:
+                    place = channels[FIRST_MESSAGE, c] + channels[NUM_ARRIVED, c]
+                    _schedule(
+                        event, messages[ARRIVED, place] - delay, events, due, loop
+                    )
+            if moments[NEXT_END] <= now:
+                moments[NEXT_END] = np.inf
+                first = counters[NUM_ENDED]
+                count = harvest(
+                    now, flow_state, flow_ints, counters, scalars, bins, recent
+                )
+                loop[TOUCHED] = 1
+                for n in range(first, first + count):
+                    c = flow_ints[ENDED, n]
+                    channels[BUSY, c] = 0
+                    _leave(
+                        now,
+                        delay,
+                        c,
+                        steps,
+                        actors,
+                        channels,
+                        latency,
+                        messages,
+                        events,
+                        due,
+                        loop,
+                    )
+                    if channels[NUM_BEGUN, c] < channels[NUM_POSTED, c]:
+                        _begin_message(
+                            now,
+                            delay,
+                            c,
+                            steps,
+                            actors,
+                            channels,
+                            latency,
+                            messages,
+                            events,
+                            due,
+                            loop,
+                            flow_ints,
+                        )
+            if loop[NUM_READY] > 0:
+                _go_on(
+                    now,
+                    delay,
+                    reference,
+                    marked,
+                    duration,
+                    steps,
+                    slots,
+                    actors,
+                    channels,
+                    latency,
+                    spans,
+                    messages,
+                    events,
+                    due,
+                    loop,
+                    flow_ints,
+                )
+                continue
+            if loop[NUM_EVENTS] > 0 and due[events[EVENT_HEAP, 0]] <= now:
+                continue
+            if loop[TOUCHED] == 0:
+                break
+            loop[TOUCHED] = 0
+            loop[NUM_SETTLEMENTS] += 1
+            following = settle(
+                now,
+                loop[NUM_STARTED],
+                flow_indptr,
+                flow_links,
+                flow_weights,
+                link_indptr,
+                link_flows,
+                capacity,
+                num_bytes,
+                flow_state,
+                flow_ints,
+                link_state,
+                link_ints,
+                counters,
+                scalars,
+                bins,
+                recent,
+            )
+            if following < 0.0:
+                return NO_PROGRESS
+            loop[NUM_STARTED] = 0
+            moments[NEXT_END] = following
+        if loop[LOOK] == 1:
+            loop[LOOK] = 0
+            return LOOKING
+    return DONE
+
+
+@numba.njit(cache=True, error_model="numpy")
+def record_again(
+    log: FloatArray,
+    first: IntArray,
+    length: IntArray,
+    size: IntArray,
+    num_periods: int,
+    period: float,
+) -> None:
+    """Repeat the last moments of each log in every period that is skipped.
+
+    Log ``k`` lies from ``first[k]`` on; its last ``size[k]`` of ``length[k]`` moments
+    are those of a period: ``x[j] = x[j - size] + period`` for the following
+    ``num_periods * size`` ones.
+    """
+    for k in range(first.shape[0]):
+        begin = first[k] + length[k]
+        for j in range(begin, begin + num_periods * size[k]):
+            log[j] = log[j - size[k]] + period

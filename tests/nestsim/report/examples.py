@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from estimators.parallelism import ParallelismConfig
-from nestsim.job import (
+from nestsim.results import (
     Candidate,
     JobResult,
     PlannedCandidate,
@@ -252,7 +252,14 @@ def _link_use(
         bin_edges=edges,
         rates=carried[used] / np.diff(edges),
         link_ids=used,
+        row=rows_of(num_bytes),
     )
+
+
+def rows_of(num_bytes: np.ndarray) -> np.ndarray:
+    """Give each link that carried anything a row of its own."""
+    used = num_bytes > 0
+    return np.where(used, np.cumsum(used) - 1, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +347,10 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         iteration_time=total,
         pipeline_time=pipeline_time,
         spans=spans,
+        span_multiplicity=np.ones(spans.start.size, dtype=np.int64),
         transfers=transfers,
+        transfer_multiplicity=np.ones(transfers.start.size, dtype=np.int64),
+        stand_in=np.tile(np.arange(shape.d), (shape.p, 1)),
         memory=tuple(
             _memory(
                 spans,
@@ -352,6 +362,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         ),
         links=_link_use(transfers, plan, network, total),
         num_events=3 * len(log.spans) + 2 * len(log.transfers),
+        num_skipped=0,
         folded=(
             "tensor-parallel collectives are part of the forward and backward times",
         ),

@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from nestsim.job import JobResult
+from nestsim.results import JobResult
 from nestsim.report.figures import (
     draw_gap,
     draw_links,

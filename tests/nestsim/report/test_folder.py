@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.report.figure_data import hottest_link_use
 from nestsim.report.folder import write_results
-from nestsim.report.json import dump_json, job_json
+from nestsim.report.json import dump_json, job_json, reported_candidate
 from planner.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
@@ -49,6 +50,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_is_complete_and_nothing_is_left_beside_it(written: Path) -> None:
     assert set(files_of(written)) == FILES
     assert list(written.parent.iterdir()) == [written]
+
+
+def test_the_trace_counts_the_use_of_the_hottest_links(written: Path) -> None:
+    events = json.loads((written / "trace.json").read_text(encoding="utf-8"))
+    best = reported_candidate(JOB)
+    assert best is not None
+    expected = hottest_link_use(best.replay, JOB.network)
+    counted: dict[str, float] = {}
+    for event in events["traceEvents"]:
+        if event["ph"] == "C" and event["name"] != "memory":
+            highest = max(counted.get(event["name"], 0.0), event["args"]["percent"])
+            counted[event["name"]] = highest
+    assert 0 < len(expected) <= 8
+    assert counted == pytest.approx(
+        {name: 100 * shares.max() for name, shares in expected.items()}, abs=1e-3
+    )
 
 
 def test_the_scenario_is_copied_byte_for_byte(written: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.report.causes import CAUSES
 from nestsim.report.json import (
     dump_json,
     job_json,
@@ -90,6 +91,11 @@ def test_a_run_has_the_keys_of_the_design() -> None:
         "events",
     }
     assert report["gap"].keys() == {"total_s", "terms"}
+    simulated = report["simulated"]
+    causes = simulated["breakdown_s"]["causes"]
+    assert tuple(causes) == CAUSES
+    total = simulated["iteration_time_s"]
+    assert sum(causes.values()) == pytest.approx(total, rel=1e-12)
     assert report["plan"].keys() >= {
         "parallel",
         "micro_batch_size",

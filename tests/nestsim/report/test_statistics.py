@@ -29,6 +29,7 @@ from tests.nestsim.report.examples import (
     Shape,
     cluster,
     make_candidate,
+    rows_of,
 )
 
 Span = tuple[int, int, str, float, float]
@@ -63,6 +64,7 @@ def replay_of(
             np.array(start, dtype=float),
             np.array(end, dtype=float),
         ),
+        span_multiplicity=np.ones(len(stage), dtype=np.int64),
         transfers=Transfers(
             np.array([TRANSFER_KINDS.index(name) for name in names], dtype=np.int64),
             np.array(owner, dtype=np.int64),
@@ -74,6 +76,8 @@ def replay_of(
             np.array(until, dtype=float),
             np.zeros(len(names)),
         ),
+        transfer_multiplicity=np.ones(len(names), dtype=np.int64),
+        stand_in=np.tile(np.arange(max(replica) + 1), (num_stages, 1)),
         memory=tuple(
             MemoryTimeline(
                 times=(0.0,), total=(1.0,), peak=1.0, peak_time=0.0, peak_parts={}
@@ -86,8 +90,10 @@ def replay_of(
             bin_edges=np.zeros(1),
             rates=np.zeros((0, 0)),
             link_ids=np.zeros(0, dtype=np.int64),
+            row=np.zeros(0, dtype=np.int64),
         ),
         num_events=0,
+        num_skipped=0,
         folded=(),
     )
 
@@ -177,6 +183,18 @@ def test_breakdown_parts_add_up_to_the_iteration(shape: Shape) -> None:
         assert sum(row) == pytest.approx(replay.iteration_time, rel=1e-12)
 
 
+def test_weight_gradients_are_passes_and_part_of_the_sum() -> None:
+    spans: list[Span] = [
+        (0, 0, "forward", 0.0, 1.0),
+        (0, 0, "backward", 1.0, 3.0),
+        (0, 0, "weight", 4.0, 8.0),
+    ]
+    replay = replay_of(spans, pipeline_time=8.0, iteration_time=8.0)
+    (row,) = stage_breakdowns(replay)
+    assert (row.weight_gradient, row.passes, row.waiting) == (4.0, 7.0, 1.0)
+    assert sum(row) == 8.0
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), min_size=0, max_size=12)
@@ -199,6 +217,7 @@ def use_of(num_bytes: list[float], bins: int = 1) -> LinkUse:
         bin_edges=np.linspace(0.0, 2.0, bins + 1),
         rates=np.repeat(carried[used, None] / 2.0, bins, axis=1),
         link_ids=used,
+        row=rows_of(carried),
     )
 
 

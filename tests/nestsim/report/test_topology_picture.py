@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nestsim.report.topology import draw_topology
-from tests.topologies.strategies import networks
+from tests.topologies.strategies import degraded, networks
 from topologies import SpineLeafSpec, build_network
 
 CLUSTER = SpineLeafSpec(
@@ -22,10 +22,10 @@ CLUSTER = SpineLeafSpec(
 )
 
 
-@given(network=networks)
+@given(network=networks | degraded)
 @settings(
     deadline=None,
-    max_examples=12,
+    max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_network_can_be_drawn(network, tmp_path):

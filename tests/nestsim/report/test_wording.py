@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from nestsim.report.wording import (
     device_ranges,
+    gap_cause,
+    gap_sentence,
     layer_span,
     number,
     parallel_sentence,
@@ -20,7 +22,35 @@ from nestsim.report.wording import (
     signed_percent,
     size_of_limit,
 )
+from nestsim.verdict import Gap
 from tests.nestsim.report.examples import Shape, layer_names, make_plan
+
+
+@pytest.mark.parametrize(
+    ("terms", "cause", "sentence"),
+    [
+        (
+            {"schedule": -2.0, "contention at leaf": 5.0, "synchronisation": 1.0},
+            "contention at leaf",
+            "The largest part is contention at leaf: messages that share the links of "
+            "leaf.",
+        ),
+        (
+            {"schedule": -4.0, "contention": 1.0},
+            "schedule",
+            "The largest part is schedule: the exact timeline differs from the closed "
+            "form of the search.",
+        ),
+        ({"schedule": 0.0, "slow devices": 0.05}, "slow devices", ""),
+        ({"schedule": 0.0, "contention": 0.0}, "", ""),
+    ],
+)
+def test_the_cause_of_a_gap_is_the_largest_in_its_direction(
+    terms: dict[str, float], cause: str, sentence: str
+) -> None:
+    gap = Gap(total=sum(terms.values()), terms=terms)
+    assert gap_cause(gap) == cause
+    assert gap_sentence(gap, 100.0) == sentence
 
 
 @settings(deadline=None)

@@ -6,9 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from nestsim.simulator.work import PipelineWork, RingPhase, StageMemory
-from planner.schedules import SCHEDULES
+from nestsim.simulator.phases import RingPhase
+from nestsim.simulator.replay import replay
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.work import Held, PipelineWork, StageMemory
+from planner.schedules import BACKWARD, FORWARD, SCHEDULES
 from topologies.network import Level, Links, Network, Routes
+
+PASS_TIMES = ("forward_time", "backward_time", "weight_time")
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,14 @@ def two_tiers(num_nodes, per_node, *, bandwidth=1e9, uplink=1e9, latency=1e-6):
     return network(n, core + 1, links, route)
 
 
+UNFOLDED = ReplaySettings(folding=False)
+
+
+def replay_all(net, work):
+    """Simulate and record every actor."""
+    return replay(net, work, UNFOLDED)
+
+
 @st.composite
 def step_sizes(draw, schedule, *, most_stages=5, most_microbatches=9):
     """Stages, microbatches and chunks that the schedule takes."""
@@ -114,13 +127,16 @@ def step_sizes(draw, schedule, *, most_stages=5, most_microbatches=9):
     return p, p * draw(st.integers(1, most_microbatches // p)), v
 
 
-def no_memory(num_chunks):
-    return StageMemory(
-        static={"weights": 0.0},
-        saved_per_microbatch=(0.0,) * num_chunks,
-        forward_working=0.0,
-        backward_working=0.0,
-    )
+def stage_memory(static, saved, *, forward=0.0, backward=0.0):
+    """Build the account of a stage that keeps ``saved`` of each chunk's passes."""
+    held = []
+    for chunk, kept in enumerate(saved):
+        held += [
+            Held("activations", chunk, FORWARD, BACKWARD, kept),
+            Held("working", chunk, FORWARD, FORWARD, forward),
+            Held("working", chunk, BACKWARD, BACKWARD, backward),
+        ]
+    return StageMemory(static=static, held=tuple(held))
 
 
 def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
@@ -134,16 +150,24 @@ def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
         "devices": devices,
         "forward_time": np.ones(v * p),
         "backward_time": np.ones(v * p),
+        "weight_time": np.zeros(v * p),
+        "sent_time": {},
+        "layers": None,
         "boundary_bytes": np.zeros(v * p - 1),
+        "blocking_transfers": False,
+        "reduce_buckets": ((),) * p,
         "reduce_phases": ((),) * p,
         "optimizer_time": np.zeros(p),
         "gather_phases": ((),) * p,
+        "gather_buckets": ((),) * p,
         "tied_phases": (),
-        "memory": (no_memory(v),) * p,
+        "slowdown": np.ones(devices.shape[:2]),
+        "interference": 1.0,
+        "memory": (StageMemory(static={"weights": 0.0}, held=()),) * p,
         "folded": (),
     }
     fields.update(changes)
-    for name in ("forward_time", "backward_time", "boundary_bytes", "optimizer_time"):
+    for name in (*PASS_TIMES, "boundary_bytes", "optimizer_time", "slowdown"):
         fields[name] = np.array(fields[name], dtype=np.float64)
     return PipelineWork(**fields)
 
@@ -170,11 +194,11 @@ def contended_step(
     devices = devices.transpose(1, 0, 2)
     rings = [devices[s].T for s in range(num_stages)]
     memory = tuple(
-        StageMemory(
-            static={"weights": 100.0 + s, "optimizer": 600.0},
-            saved_per_microbatch=tuple(7.0 + s + 2.0 * c for c in range(v)),
-            forward_working=3.0,
-            backward_working=5.0 + s,
+        stage_memory(
+            {"weights": 100.0 + s, "optimizer": 600.0},
+            [7.0 + s + 2.0 * c for c in range(v)],
+            forward=3.0,
+            backward=5.0 + s,
         )
         for s in range(num_stages)
     )

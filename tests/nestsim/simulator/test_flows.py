@@ -3,16 +3,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.flows import _binding, build_flows
+from nestsim.placing.teams import find_teams
+from nestsim.simulator.flows import SIGNAL, build_flows
 from nestsim.simulator.fluid import max_min_rates
+from nestsim.simulator.lanes import binding as find_binding
 from nestsim.simulator.outcome import TRANSFER_KINDS
+from nestsim.simulator.phases import RingPhase
+from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Incidence
-from nestsim.simulator.work import RingPhase
+from nestsim.simulator.work import Bucket
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,
     network,
     pipeline,
+    replay_all,
     switch,
     two_tiers,
 )
@@ -68,6 +73,7 @@ def test_every_flow_is_listed_once_with_its_bytes_and_senders():
         *(f for phases in (*flows.reduce, *flows.gather) for f in phases),
         *flows.tied,
     ]
+    assert flows.teams == ((),) * 4
     assert sorted(listed) == list(range(len(flows)))
     for boundary in range(3):
         for flow in (*flows.activation[boundary], *flows.gradient[boundary]):
@@ -78,6 +84,76 @@ def test_every_flow_is_listed_once_with_its_bytes_and_senders():
         flows.num_bytes[flows.reduce[2][1]] == work.reduce_phases[2][1].bytes_per_member
     )
     assert flows.stage[flows.gradient[0, 0]] == 1
+
+
+def test_eight_gradient_groups_share_the_uplink_of_their_node():
+    # Rank i of one node reduces with rank i of the other: 8 rings of two that send
+    # 6 bytes each over an uplink of 2 byte/s, though each device has 1 byte/s.
+    net = two_tiers(2, 8, bandwidth=1.0, uplink=2.0, latency=0.0)
+    devices = np.arange(16).reshape(1, 2, 8)
+    work = pipeline(devices, 1, reduce_phases=((RingPhase(devices[0].T, 6.0, 2),),))
+    assert replay(net, work).iteration_time == 2.0 + 6.0 / (2.0 / 8)
+    wide = two_tiers(2, 8, bandwidth=1.0, uplink=8.0, latency=0.0)
+    assert replay(wide, work).iteration_time == 2.0 + 6.0
+
+
+def test_an_incast_is_limited_by_the_link_to_its_receiver():
+    # Three replicas send 2 bytes each to the one device that has all last stages; the
+    # third one is ready later. 2 byte/s is shared: by two until 3 s, then by three.
+    work = pipeline(
+        [[[0], [1], [2]], [[3], [3], [3]]],
+        1,
+        boundary_bytes=[4.0],
+        slowdown=[[1.0, 1.0, 3.0], [1.0, 1.0, 1.0]],
+    )
+    sent = replay_all(switch(4, bandwidth=2.0), work).transfers
+    forward = sent.kind == TRANSFER_KINDS.index("activation")
+    # Two send 2 of their 4 bytes in 2 s; then the three have 2/3 byte/s each: the two
+    # end at 6 s, when the third has sent 2 bytes and gets the whole link.
+    assert sent.start[forward].tolist() == [1.0, 1.0, 3.0]
+    assert sent.end[forward].tolist() == [6.0, 6.0, 7.0]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_replicas_that_share_a_group_are_one_team(data):
+    d, t = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
+    order = data.draw(st.permutations(range(d * t)))
+    size = data.draw(
+        st.sampled_from([n for n in range(1, d * t + 1) if d * t % n == 0])
+    )
+    lanes = np.arange(d * t).reshape(d, t)
+    teams = find_teams(lanes, np.array(order).reshape(-1, size))
+    assert sorted(map(tuple, teams.groups.tolist())) == sorted(
+        tuple(order[k : k + size]) for k in range(0, d * t, size)
+    )
+    # By repeated union, the other way round.
+    together = [{replica} for replica in range(d)]
+    for group in teams.groups.tolist():
+        joined = set().union(*(together[device // t] for device in group))
+        for replica in joined:
+            together[replica] = joined
+    for one in range(d):
+        for other in range(d):
+            same = teams.team[one] == teams.team[other]
+            assert same == (other in together[one])
+    assert teams.team_of_group.tolist() == sorted(teams.team_of_group.tolist())
+    for group, team in zip(teams.groups.tolist(), teams.team_of_group, strict=True):
+        assert {teams.team[device // t] for device in group} == {team}
+
+
+def test_buckets_of_one_size_share_a_flow():
+    ring = RingPhase(np.array([[0, 1]]), 4.0, 1)
+    rest = RingPhase(np.array([[0, 1]]), 1.0, 1)
+    buckets = tuple(
+        Bucket(0, at, (phase,)) for at, phase in ((0.3, ring), (0.6, ring), (1.0, rest))
+    )
+    work = pipeline([[[0], [1]]], 1, reduce_buckets=(buckets,))
+    flows = build_flows(switch(2), work)
+    (first, again, last) = (numbers for (numbers,) in flows.reduce_buckets[0])
+    assert first == again != last
+    assert flows.kind[flows.signal[0]].tolist() == [SIGNAL, SIGNAL]
+    assert len(flows) == 4
 
 
 def test_equal_routes_have_bitwise_equal_latencies():
@@ -151,7 +227,7 @@ def test_leaving_links_out_changes_no_rate(case, data):
         level=np.zeros(capacity.size),
         num_parallel=np.ones(capacity.size),
     )
-    binding = _binding(Routes(np.cumsum(lengths), flat), links)
+    binding = find_binding(Routes(np.cumsum(lengths), flat), links)
     # Any part of the flows may be active.
     active = data.draw(st.sets(st.integers(0, len(routes) - 1), min_size=1))
     chosen = [routes[f] for f in sorted(active)]

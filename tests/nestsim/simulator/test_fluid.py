@@ -233,3 +233,61 @@ def test_spread_adds_weighted_rows():
         out = np.zeros((3, 2))
         spread(*incidence(weights), values, out)
         assert out.tolist() == (weights.T @ values).tolist()
+
+
+def moving(num_links=1):
+    """Return a network that remembers, one of whose two flows is under way."""
+    links = incidence(np.ones((2, num_links)))
+    sizes = np.array([6.0, 4.0])
+    fluid = Fluid(flows_alone(links, np.full(num_links, 2.0), sizes), remember=True)
+    fluid.start(0)
+    assert fluid.settle(0.25) == 3.25
+    return fluid
+
+
+def test_the_state_of_a_network_is_that_of_its_active_flows():
+    fluid = moving()
+    assert fluid.state(0.25).tolist() == [[6.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
+    assert fluid.state(1.0).tolist() == [[6.0, 0.0], [2.0, 0.0], [0.75, 0.0]]
+    fluid.start(1)
+    fluid.settle(1.25)
+    assert fluid.state(1.5).tolist() == [[4.0, 4.0], [1.0, 1.0], [0.25, 0.25]]
+    fluid.harvest(5.25)
+    fluid.settle(5.25)
+    assert fluid.state(9.0).tolist() == [[0.0, 0.0]] * 3
+
+
+def test_repeated_traffic_is_booked_as_if_it_had_come_again():
+    # From 1 to 3, then twice more a period of 4 later, then on with the clock behind.
+    played, repeated = (
+        Fluid(
+            flows_alone(incidence(np.ones((1, 1))), np.array([0.7]), np.array([1.4])),
+            remember=True,
+        )
+        for _ in range(2)
+    )
+    for begin in (1.0, 5.0, 9.0, 13.0):
+        played.start(0)
+        end = played.settle(begin)
+        assert played.harvest(end) == [0]
+        played.settle(end)
+    for begin in (1.0, 5.0):
+        repeated.start(0)
+        end = repeated.settle(begin)
+        assert repeated.harvest(end) == [0]
+        repeated.settle(end)
+        if begin == 1.0:
+            assert repeated.num_deposits == 1
+            repeated.repeat(0, 2, 4.0)
+    assert repeated.bin_width == played.bin_width
+    assert repeated.bins.tobytes() == played.bins.tobytes()
+    assert played.bins.sum() == pytest.approx(4 * 1.4)
+
+
+def test_a_network_that_does_not_remember_cannot_repeat():
+    fluid = Fluid(flows_alone(incidence(np.ones((1, 1))), np.ones(1), np.ones(1)))
+    fluid.start(0)
+    fluid.harvest(fluid.settle(0.0))
+    assert fluid.most_deposits == 0
+    with pytest.raises(AssertionError):
+        fluid.repeat(0, 1, 1.0)

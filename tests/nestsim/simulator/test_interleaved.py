@@ -16,10 +16,19 @@ from hypothesis import strategies as st
 from nestsim.simulator.clock import TICK
 from nestsim.simulator.engine import simulate
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.outcome import TRANSFER_KINDS
-from nestsim.simulator.replay import _spans, build_model, replay
+from nestsim.simulator.folding import unfolded
+from nestsim.simulator.model import build_model
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
+from nestsim.simulator.records import collect_spans
+from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Incidence
-from tests.nestsim.simulator.cases import contended_step, full_mesh, pipeline, switch
+from tests.nestsim.simulator.cases import (
+    contended_step,
+    full_mesh,
+    pipeline,
+    replay_all,
+    switch,
+)
 from tests.nestsim.simulator.test_replay import (
     in_ticks,
     lone_pipelines,
@@ -38,7 +47,8 @@ def replay_apart(net, work, capacity):
     flows = np.arange(len(model.flows))
     own = Incidence(np.arange(flows.size + 1), flows, np.ones(flows.size))
     system = dataclasses.replace(model.system, incidence=own, capacity=capacity)
-    return _spans(model, simulate(system), work)
+    spans, _ = collect_spans(model, unfolded(system), simulate(system))
+    return spans
 
 
 cases = lone_pipelines("interleaved-1f1b", least=0.0)
@@ -113,7 +123,7 @@ def test_replicas_that_share_no_link_run_as_if_alone(p, v):
         )
 
     devices = np.arange(3 * p).reshape(3, p, 1).transpose(1, 0, 2)
-    together = replay(net, step(devices)).spans
+    together = replay_all(net, step(devices)).spans
     ends = []
     for replica in range(3):
         alone = replay(net, step(devices[:, [replica]])).spans
@@ -168,7 +178,7 @@ def test_boundaries_go_round_the_stages():
 @pytest.fixture(scope="module")
 def contended():
     net, work = contended_step(num_chunks=2, num_microbatches=8)
-    return work, replay(net, work)
+    return work, replay_all(net, work)
 
 
 def test_every_pass_and_message_happens_once_in_each_replica(contended):
@@ -185,7 +195,8 @@ def test_every_pass_and_message_happens_once_in_each_replica(contended):
         for k in range(m)
         for c in range(v)
     ]
-    expected += [(s, r, 2, -1, -1) for s in range(p) for r in range(d)]
+    optimizer = SPAN_KINDS.index("optimizer")
+    expected += [(s, r, optimizer, -1, -1) for s in range(p) for r in range(d)]
     assert sorted(zip(*columns, strict=True)) == sorted(expected)
     transfers = result.transfers
     boundary = transfers.chunk * p + transfers.stage - transfers.kind

@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.clock import TICK, quantise, tick_for
 from nestsim.simulator.engine import simulate
+from nestsim.simulator.model import build_model
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
-from nestsim.simulator.replay import build_model, replay
-from nestsim.simulator.work import RingPhase
+from nestsim.simulator.phases import RingPhase
+from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
 from planner.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,
     pipeline,
+    replay_all,
     ring_all_reduce,
     step_sizes,
     switch,
@@ -60,19 +62,11 @@ def recurrence(work, delay, wires, rounded):
     p, m, v = work.devices.shape[0], work.num_microbatches, work.num_chunks
     low, high = np.arange(v * p - 1) % p, np.arange(1, v * p) % p
     program = SCHEDULES[work.schedule].program(p, m, v)
+    durations = np.zeros((3, v * p))
+    durations[:2] = work.forward_time, work.backward_time
+    transfers = (*wires, delay[low, high], delay[high, low])
     status, start, end, _ = timeline(
-        *program,
-        m,
-        *(
-            rounded(values)
-            for values in (
-                work.forward_time,
-                work.backward_time,
-                *wires,
-                delay[low, high],
-                delay[high, low],
-            )
-        ),
+        *program, m, *(rounded(values) for values in (durations, *transfers))
     )
     assert status == 0
     stage = np.repeat(np.arange(p), np.diff(program.indptr))
@@ -292,7 +286,7 @@ def test_a_run_of_days_has_a_coarser_clock_and_is_still_exact():
 @pytest.fixture(scope="module")
 def contended():
     net, work = contended_step()
-    return net, work, replay(net, work)
+    return net, work, replay_all(net, work)
 
 
 def test_every_pass_happens_once_in_each_replica(contended):
@@ -313,7 +307,7 @@ def test_every_pass_happens_once_in_each_replica(contended):
         for r in range(d)
         for kind, k in [
             *((kind, k) for kind in (0, 1) for k in range(work.num_microbatches)),
-            (2, -1),
+            (SPAN_KINDS.index("optimizer"), -1),
         ]
     )
     assert found == expected
@@ -339,6 +333,7 @@ def test_collectives_and_optimizer_wait_for_whom_they_should(contended):
     _, work, result = contended
     spans, transfers = result.spans, result.transfers
     kind = {name: i for i, name in enumerate(TRANSFER_KINDS)}
+    optimizer = SPAN_KINDS.index("optimizer")
     p, d, _ = work.devices.shape
     (tied_start,) = when(transfers, "start", kind=kind["tied"])
     (tied_end,) = when(transfers, "end", kind=kind["tied"])
@@ -350,10 +345,10 @@ def test_collectives_and_optimizer_wait_for_whom_they_should(contended):
         assert starts.tolist() == [last, ends[0]]
         reduced.append(ends[1])
         step = tied_end if stage in {0, p - 1} else ends[1]
-        steps = when(spans, "start", stage=stage, kind=2)
+        steps = when(spans, "start", stage=stage, kind=optimizer)
         assert steps.tolist() == [step] * d
         (gathered,) = when(transfers, "start", stage=stage, kind=kind["gather"])
-        assert gathered == when(spans, "end", stage=stage, kind=2).max()
+        assert gathered == when(spans, "end", stage=stage, kind=optimizer).max()
     assert tied_start == max(reduced[0], reduced[-1])
     ends = when(transfers, "end", kind=kind["gather"])
     assert result.iteration_time == ends.max()
@@ -385,7 +380,8 @@ def snapshot(result):
 
 def test_the_same_step_gives_the_same_bytes(contended):
     net, work, result = contended
-    assert snapshot(replay(net, work)) == snapshot(result)
+    assert snapshot(replay_all(net, work)) == snapshot(result)
+    assert snapshot(replay(net, work)) == snapshot(replay(net, work))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -433,7 +429,7 @@ def test_links_left_out_do_not_change_the_replay(monkeypatch):
     pruned = replay(net, work)
     assert any("never limit" in sentence for sentence in pruned.folded)
     monkeypatch.setattr(
-        "nestsim.simulator.flows.binding_links",
+        "nestsim.simulator.lanes.binding_links",
         lambda order, *_: np.ones(order.size, dtype=bool),
     )
     whole = replay(net, work)

@@ -1,0 +1,91 @@
+"""``nestsim simulate``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+
+if TYPE_CHECKING:
+    from nestsim.results import SimulateResult
+    from nestsim.scenario import Scenario
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="A plan (JSON), such as plan.json in a folder of results, instead of the "
+        "scenario's table [plan].",
+        show_default=False,
+    ),
+]
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for the results, as `nestsim run` writes it. Default: none.",
+        show_default=False,
+    ),
+]
+
+
+def simulate(
+    scenario: ScenarioFile,
+    plan: PlanFile = None,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Replay one given plan, judge and report it.
+
+    The plan stands in the scenario's table [plan], under Megatron's names, or in a
+    file. Nothing is searched: what somebody already runs is priced, replayed over the
+    links of the network, and explained.
+
+    Exit status 1 if the replay does not confirm the planned throughput, or memory
+    does not suffice.
+
+    Example: `nestsim simulate scenarios/gpt_76b_1024_a100.toml`
+    """
+    from nestsim.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    if output is not None:
+        from nestsim.cli.results import check_folder
+
+        check_folder(output, force=force)
+    result = _simulate(loaded, plan, quiet=quiet)
+    if output is not None:
+        from nestsim.cli.results import write_folder
+
+        write_folder(result, loaded, output, force=force, quiet=quiet)
+    if as_json:
+        from nestsim.report.json import dump_json
+        from nestsim.report.simulation import simulation_json
+
+        typer.echo(dump_json(simulation_json(result)), nl=False)
+    else:
+        from nestsim.cli.output import result_console
+        from nestsim.report.simulation import print_simulation
+
+        print_simulation(result, result_console())
+    raise typer.Exit(0 if result.chosen is not None else 1)
+
+
+def _simulate(
+    scenario: "Scenario", plan: Path | None, *, quiet: bool
+) -> "SimulateResult":
+    from nestsim.cli.errors import naming
+    from nestsim.cli.output import progress_bar
+    from nestsim.simulate_job import simulate_job
+    from planner.plan_file import read_plan
+
+    given = None if plan is None else read_plan(plan)
+    with naming(scenario.path), progress_bar(quiet=quiet) as progress:
+        return simulate_job(scenario, plan=given, source=str(plan), progress=progress)

@@ -1,0 +1,36 @@
+"""The network of a scenario: as it was built, less what is slow or gone."""
+
+from typing import TYPE_CHECKING
+
+from topologies.builders import build_network
+from topologies.degradation import Degradation
+from topologies.degrade import degrade, slowdowns
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from nestsim.scenario.settings import Scenario
+    from topologies.network import FloatArray, Network
+
+_WHERE = "cluster.degraded"
+
+
+def cluster_network(scenario: "Scenario") -> "Network":
+    """Build the network of a scenario, the one that is planned for and replayed.
+
+    Raises
+    ------
+    InputError
+        If what is degraded is not there, or devices are cut off from others.
+    """
+    network = build_network(scenario.network_spec)
+    if scenario.degradation is None:
+        return network
+    try:
+        return degrade(network, scenario.degradation)
+    except InputError as error:
+        raise error.at(_WHERE) from None
+
+
+def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":
+    """Return what each device's compute times are multiplied by, shape ``(N,)``."""
+    return slowdowns(scenario.degradation or Degradation(), num_devices)

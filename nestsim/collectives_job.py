@@ -1,0 +1,77 @@
+"""Measure the collectives of a scenario's plan: the one given, or the best found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nestsim.collective_measures import Table, measure
+from nestsim.job import built
+from nestsim.plan_traffic import plan_traffic
+from nestsim.scenario.settings import Scenario
+from planner.fixed_plan import build_plan
+from planner.objective import PricedPlan
+from planner.pricing import price_plan
+from planner.progress import Progress
+from planner.remedies import shortfall_and_remedy
+from planner.search import search
+from planner.workload import Workload
+from topologies.errors import InputError
+from topologies.network import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivesResult:
+    """What a report on collectives needs."""
+
+    scenario_name: str
+    network: Network
+    priced: PricedPlan | None
+    """The plan whose groups communicate; None if none fits."""
+
+    shortfall: str
+    """Why nothing fits, in one sentence; empty if something does."""
+
+    tables: tuple[Table, ...]
+    """By kind of group and operation; empty if no device sends anything."""
+
+
+def collectives_job(
+    scenario: Scenario, sizes: Sequence[int], *, progress: Progress | None = None
+) -> CollectivesResult:
+    """Measure what the groups of the scenario's plan do, at every size.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    network, workload = built(scenario, progress)
+    shortfall, priced = "", None
+    if scenario.plan is not None:
+        priced = _given(scenario, network, workload)
+    else:
+        found = search(network, workload, scenario.search, progress=progress)
+        if found.plans:
+            priced = found.plans[0]
+        else:
+            shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+    tables: tuple[Table, ...] = ()
+    if priced is not None:
+        traffics = plan_traffic(workload, priced)
+        tables = measure(network, traffics, sizes, progress=progress)
+    return CollectivesResult(
+        scenario_name=scenario.name,
+        network=network,
+        priced=priced,
+        shortfall=shortfall,
+        tables=tables,
+    )
+
+
+def _given(scenario: Scenario, network: Network, workload: Workload) -> PricedPlan:
+    """Return the plan of the table [plan]."""
+    assert scenario.plan is not None
+    try:
+        plan = build_plan(network, workload, scenario.plan)
+        return price_plan(network, workload, plan)
+    except InputError as error:
+        raise error.at("plan") from None

@@ -1,0 +1,76 @@
+"""What each layer of a stage sends in its passes, in order."""
+
+from itertools import chain, zip_longest
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_table import LayerTable
+from nestsim.placing.traffic import Message, StageTraffic
+from planner.class_table import recompute_shares
+from planner.plan import Stage
+
+FloatArray = NDArray[np.float64]
+
+
+class LayerMessages(NamedTuple):
+    """What one layer sends; kinds take turns."""
+
+    forward: list[Message]
+    backward: list[Message]
+    repeated: list[Message]
+    """When its forward pass is computed again."""
+
+
+def layer_messages(
+    table: LayerTable, stage: Stage, traffic: StageTraffic
+) -> dict[int, LayerMessages]:
+    """Return what every layer of a stage sends, ZeRO apart."""
+    found = {}
+    items = [item for item in table.traffic if traffic.is_sent(item.group)]
+    shares = [
+        np.zeros(table.num_layers)
+        if stage.recompute == "none"
+        else recompute_shares(item, table)[stage.recompute]
+        for item in items
+    ]
+    for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
+        forward, backward = (
+            [
+                _alike(traffic, item.group, item.operation, count[layer], size[layer])
+                for item, count, size in columns
+            ]
+            for columns in (
+                [(one, one.forward_count, one.forward_bytes) for one in items],
+                [(one, one.backward_count, one.backward_bytes) for one in items],
+            )
+        )
+        repeated = [
+            sent if share[layer] else []
+            for sent, share in zip(forward, shares, strict=True)
+        ]
+        found[layer] = LayerMessages(*map(_in_turns, (forward, backward, repeated)))
+    return found
+
+
+def _alike(
+    traffic: StageTraffic, group: str, operation: str, count: float, num_bytes: float
+) -> list[Message]:
+    """Return collectives of one kind in one layer, of one size each."""
+    number = round(count)
+    if group == "context":
+        hops = Message(group, operation, float(num_bytes), number)
+        return [hops] if number or num_bytes else []
+    if not number:
+        # Sizes without a count, as in tables made up for tests, cost no latency.
+        return [Message(group, operation, float(num_bytes), 0)] if num_bytes else []
+    one = Message(group, operation, float(num_bytes) / number)
+    back = one._replace(operation="combine")
+    skewed = group == "expert" and traffic.skew > 1.0
+    return [back if skewed and place % 2 else one for place in range(number)]
+
+
+def _in_turns(groups: list[list[Message]]) -> list[Message]:
+    turns = chain.from_iterable(zip_longest(*groups))
+    return [one for one in turns if one is not None]

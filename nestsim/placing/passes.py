@@ -1,0 +1,243 @@
+"""The passes of one stage, layer by layer.
+
+The table of a layer counts its collectives, and says nothing of their places in it: its
+compute is divided evenly between them, kinds taking turns, and each follows its part.
+With recompute the forward collectives that are repeated come before those of the
+backward pass. Where the schedule splits the backward pass, all collectives belong to
+the gradients of activations, and what ZeRO reduces follows the weights' gradients.
+
+Overlap, if asked for: a tensor-parallel collective goes on beside the part of the
+compute that comes with it, so that both take as long as the longer one; the weights of
+ZeRO-3's next layer are gathered while a layer works, and the gradients of ZeRO-2 and 3
+reduced while the next one does. Compute beside communication is then longer by the
+interference factor for as long as the communication takes alone, by its price.
+
+The busiest expert-parallel rank has more tokens: its products of experts take as many
+times longer, and since all ranks wait for it, so do everyone's.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_table import LayerTable
+from nestsim.placing.messages import layer_messages
+from nestsim.placing.moves import Pass
+from nestsim.placing.traffic import Message, StageTraffic
+from nestsim.simulator.settings import ReplaySettings
+from planner.plan import Plan
+from planner.rates import PlacementRates
+from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.workload import Workload
+
+FloatArray = NDArray[np.float64]
+
+
+class Experts(NamedTuple):
+    """Compute of routed experts, part of each layer's, shape ``(L,)`` [s]."""
+
+    forward: FloatArray
+    backward: FloatArray
+    weight_gradient: FloatArray
+    """Part of `backward`."""
+
+
+class StagePasses:
+    """Writes the passes of all chunks of a stage.
+
+    Parameters
+    ----------
+    workload
+        What is trained.
+    plan
+        How it is split.
+    traffic
+        The stage's collectives, to which those of the passes are added.
+    settings
+        Overlaps and factors.
+    experts
+        Compute that a skewed routing makes longer.
+    rates
+        The planner's prices; needed only with an interference factor.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        traffic: StageTraffic,
+        settings: ReplaySettings,
+        experts: Experts,
+        rates: PlacementRates | None,
+    ) -> None:
+        self.workload, self.plan, self.traffic = workload, plan, traffic
+        self.stage = plan.stages[traffic.index]
+        self.table = workload.table(traffic.degrees)
+        self.rates = rates
+        self.splits = SCHEDULES[plan.schedule].splits_backward
+        self.hides_tensor = settings.tp_comm_overlap
+        self.gathers_ahead = settings.overlap_param_gather
+        self.reduces_behind = settings.overlap_grad_reduce
+        self.factor = settings.communication_slowdown
+        self.times = _compute(self.table, self.stage.recompute, experts, traffic.skew)
+        self.messages = layer_messages(self.table, self.stage, traffic)
+
+    def write(self) -> tuple[dict[int, Pass], ...]:
+        """Return the passes of each chunk by kind."""
+        found = []
+        for first, last in self.stage.chunks:
+            layers = range(first, last + 1)
+            passes = {
+                FORWARD: self._write(FORWARD, [*layers]),
+                BACKWARD: self._write(BACKWARD, [*reversed(layers)]),
+            }
+            if self.splits:
+                passes[WEIGHT] = self._write(WEIGHT, [*reversed(layers)])
+            found.append(passes)
+        return tuple(found)
+
+    def parameters(self, layer: int) -> tuple[float, float]:
+        """Return the dense and the expert parameters of a layer, tied ones once."""
+        expert = float(self.table.expert_parameters[layer])
+        dense = float(self.table.parameters[layer]) - expert
+        if len(self.plan.stages) == 1 and layer == self.table.num_layers - 1:
+            dense -= self.table.tied_parameters
+        return dense, expert
+
+    def _write(self, kind: int, layers: list[int]) -> Pass:
+        found = Pass()
+        gathers = [self._gathered(kind, layer) for layer in layers]
+        reduces = [self._reduced(kind, layer) for layer in layers]
+        again = kind == BACKWARD and self.stage.recompute == "stage"
+        ahead = self.gathers_ahead and not again
+        if again:
+            self._redo(found, layers, gathers)
+            gathers = [[] for _ in layers]
+        if ahead:
+            found.send_all(gathers[0])
+        before: list[int] = []
+        for layer, own, following, reduced in zip(
+            layers, gathers, [*gathers[1:], []], reduces, strict=True
+        ):
+            if ahead:
+                found.wait_all(own)
+                found.send_all(following)
+            else:
+                found.exchange(own)
+            begin = found.worked
+            self._layer(found, kind, layer, again=again)
+            beside = [*(following if ahead else []), *before]
+            found.work(self._stretch(found.worked - begin, beside))
+            found.layers[layer] = begin, found.worked
+            found.wait_all(before)
+            if self.reduces_behind:
+                found.send_all(reduced)
+                before = reduced
+            else:
+                found.exchange(reduced)
+        found.wait_all(before)
+        return found
+
+    def _redo(self, found: Pass, layers: list[int], gathers: list[list[int]]) -> None:
+        """Compute everything again, with all weights, before the first gradient."""
+        for numbers in gathers:
+            found.exchange(numbers)
+        for layer in reversed(layers):
+            self._work(found, self.times.repeated[layer], self.messages[layer].repeated)
+
+    def _layer(self, found: Pass, kind: int, layer: int, *, again: bool) -> None:
+        """Write one layer's part of a pass."""
+        sent = self.messages[layer]
+        if kind == FORWARD:
+            self._work(found, self.times.forward[layer], sent.forward)
+        elif kind == WEIGHT:
+            found.work(float(self.times.weight_gradient[layer]))
+        else:
+            if not again:
+                self._work(found, self.times.repeated[layer], sent.repeated)
+            duration = self.times.backward[layer]
+            if self.splits:
+                duration -= self.times.weight_gradient[layer]
+            self._work(found, duration, sent.backward)
+
+    def _work(self, found: Pass, duration: float, messages: list[Message]) -> None:
+        """Divide compute evenly between messages."""
+        part = float(duration) / max(1, len(messages))
+        if not messages:
+            found.work(part)
+        for message in messages:
+            number = self.traffic.number(message)
+            if self.hides_tensor and message.kind == "tensor":
+                found.send(number)
+                found.work(part + self._stretch(part, [number]))
+                found.wait(number)
+            else:
+                found.work(part)
+                found.exchange([number])
+
+    def _stretch(self, duration: float, beside: list[int]) -> float:
+        """Return how much longer compute takes beside some collectives [s]."""
+        if self.factor == 1.0 or not beside:
+            return 0.0
+        assert self.rates is not None
+        longest = sum(self.traffic.price(number, self.rates) for number in beside)
+        return min(duration * (self.factor - 1.0), longest * (1.0 - 1.0 / self.factor))
+
+    def _gathered(self, kind: int, layer: int) -> list[int]:
+        """Return the numbers of what a pass gathers of a layer's weights."""
+        if self.stage.zero_stage < 3 or kind == WEIGHT:
+            return []
+        return self._sharded("layer gather", "all_gather", layer)
+
+    def _reduced(self, kind: int, layer: int) -> list[int]:
+        """Return the numbers of what a pass reduces of a layer's gradients."""
+        completes = WEIGHT if self.splits else BACKWARD
+        if self.stage.zero_stage < 2 or kind != completes:
+            return []
+        return self._sharded("layer reduce", "reduce_scatter", layer)
+
+    def _sharded(self, kind: str, operation: str, layer: int) -> list[int]:
+        each = self.workload.parameter_bytes
+        width = each.weights if kind == "layer gather" else each.gradients
+        has_experts = any(
+            self.table.expert_parameters[first : last + 1].any()
+            for first, last in self.stage.chunks
+        )
+        numbers = []
+        for experts, count in enumerate(self.parameters(layer)):
+            wanted = has_experts or not experts
+            if wanted and self.traffic.is_sent(kind, experts=bool(experts)):
+                size = width * count
+                message = Message(kind, operation, size, experts=bool(experts))
+                numbers.append(self.traffic.number(message))
+        return numbers
+
+
+class _Compute(NamedTuple):
+    """Compute of each layer, shape ``(L,)`` [s]."""
+
+    forward: FloatArray
+    backward: FloatArray
+    weight_gradient: FloatArray
+    """Part of `backward`."""
+    repeated: FloatArray
+    """What recompute adds to the backward pass."""
+
+
+def _compute(
+    table: LayerTable, recompute: str, experts: Experts, skew: float
+) -> _Compute:
+    """Return the compute of the busiest expert-parallel rank."""
+    more = skew - 1.0
+    repeated = np.zeros(table.num_layers)
+    if recompute != "none":
+        repeated = np.array(table.recompute_time[recompute])
+    if recompute in {"full", "stage"}:
+        repeated = repeated + more * experts.forward
+    return _Compute(
+        table.forward_time + more * experts.forward,
+        table.backward_time + more * experts.backward,
+        table.weight_gradient_time + more * experts.weight_gradient,
+        repeated,
+    )

@@ -1,0 +1,224 @@
+"""The collectives of one stage around its optimizer step, whole or in buckets.
+
+Without overlap the gradients are reduced after the last backward pass, and what ZeRO-1
+and 2 have updated is gathered after the optimizer step. With overlap both go bucket by
+bucket behind compute, as in Megatron-LM's distributed data parallelism [1]_: gradients
+behind the backward pass that completes them, parameters behind the next forward pass.
+A layer's parameters are taken to be spread evenly over its compute. Dense parameters
+and experts have buckets of their own, and so has each chunk.
+
+References
+----------
+.. [1] Megatron-LM, ``DistributedDataParallelConfig``: ``bucket_size`` "max(40000000,
+   1000000 * dp_size) parameters (larger DP sizes need larger buckets to ensure
+   collectives do not become latency-bound)"; the data-parallel size includes context
+   parallelism.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.algorithms import algorithm_or_ring
+from estimators.collectives import ALGORITHMS
+from estimators.placed_exchanges import placed_exchanges
+from estimators.training import ParameterBytes
+from nestsim.simulator.phases import EdgePhase, Phase, RingPhase
+from nestsim.simulator.work import Bucket
+from planner.plan import Plan, Stage
+from planner.rates import dense_groups, expert_data_groups
+from topologies import Network
+
+IntArray = NDArray[np.int64]
+Phases = tuple[Phase, ...]
+
+
+def bucket_parameters(plan: Plan) -> float:
+    """Return Megatron's default size of a bucket in parameters [1]_."""
+    sizes = plan.parallel.sizes()
+    return max(40e6, 1e6 * sizes.dp * sizes.cp)
+
+
+class StageTail:
+    """The collectives of one stage at the end of the step.
+
+    Parameters
+    ----------
+    network
+        Where the devices are.
+    plan, stage
+        Whose stage it is.
+    grid
+        The stage's devices, shape ``(1, dp, ep, cp, tp)``.
+    each
+        Bytes of a parameter.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        stage: Stage,
+        grid: IntArray,
+        each: ParameterBytes,
+    ) -> None:
+        self.network, self.stage, self.each = network, stage, each
+        self.algorithm = plan.gradient_algorithm
+        self.dense = dense_groups(grid)[0]
+        self.experts = expert_data_groups(grid)[0]
+
+    def reduce(self, dense: float, expert: float) -> Phases:
+        """Return what reduces the gradients of some parameters of a device."""
+        dense, expert = dense * self.each.gradients, expert * self.each.gradients
+        if self.stage.zero_stage == 0:
+            whole = self._over(self.dense, "all_reduce", dense)
+            return whole + self._over(self.experts, "all_reduce", expert)
+        group = self.stage.sharding_group_size
+        inside, across = self._sharded(group)
+        phases: Phases = ()
+        if self.stage.zero_stage == 1:
+            phases = self._over(inside, "reduce_scatter", dense)
+            phases += self._over(self.experts, "reduce_scatter", expert)
+        return phases + self._over(across, "all_reduce", dense / group)
+
+    def gather(self, dense: float, expert: float) -> Phases:
+        """Return what gathers the weights of some parameters after an update."""
+        if self.stage.zero_stage not in {1, 2}:
+            return ()
+        inside, _ = self._sharded(self.stage.sharding_group_size)
+        gathered = self._over(inside, "all_gather", dense * self.each.weights)
+        return gathered + self._over(
+            self.experts, "all_gather", expert * self.each.weights
+        )
+
+    def _sharded(self, group: int) -> tuple[IntArray, IntArray]:
+        """Return the ranks that share shards, and those that hold the same one."""
+        size = self.dense.shape[1]
+        parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, group)
+        across = np.swapaxes(parts, 1, 2).reshape(-1, size // group)
+        return parts.reshape(-1, group), across
+
+    def _over(self, groups: IntArray, operation: str, num_bytes: float) -> Phases:
+        if num_bytes == 0.0:
+            return ()
+        return collective_phases(
+            self.network, operation, groups, self.algorithm, num_bytes
+        )
+
+
+def collective_phases(
+    network: Network,
+    operation: str,
+    groups: IntArray,
+    algorithm: str,
+    num_bytes: float,
+) -> Phases:
+    """Return the phases of one collective over groups of shape ``(groups, n)``.
+
+    An operation that the algorithm does not have is done by rings.
+    """
+    name = algorithm_or_ring(algorithm, operation)
+    if name in ALGORITHMS:
+        return tuple(
+            RingPhase(phase.rings, phase.fraction * num_bytes, phase.num_steps)
+            for phase in ALGORITHMS[name](operation, groups, network.block_sizes)
+        )
+    return tuple(
+        EdgePhase(
+            phase.sources, phase.targets, phase.fraction * num_bytes, phase.num_steps
+        )
+        for phase in placed_exchanges(network, operation, groups, name)
+    )
+
+
+class Progress(NamedTuple):
+    """Layers of one chunk in the order of a pass, and when the pass is at each."""
+
+    chunk: int
+
+    dense: Sequence[float]
+    """Parameters outside of experts."""
+
+    expert: Sequence[float]
+    """Parameters of experts."""
+
+    begin: Sequence[float]
+    """Work of the pass before each layer, as a fraction of all."""
+
+    end: Sequence[float]
+    """Work of the pass once a layer is done, likewise."""
+
+
+def reduce_buckets(
+    tail: StageTail, chunks: Sequence[Progress], size: float
+) -> tuple[Bucket, ...]:
+    """Return the gradient buckets of chunks, given in the order of their passes.
+
+    A bucket is full when its last parameter's gradient is there.
+    """
+    return tuple(_buckets(tail.reduce, chunks, size, first=False))
+
+
+def gather_buckets(
+    tail: StageTail, chunks: Sequence[Progress], size: float
+) -> tuple[Bucket, ...]:
+    """Return the parameter buckets of chunks, given in the order of their passes.
+
+    A bucket is needed with its first parameter.
+    """
+    return tuple(_buckets(tail.gather, chunks, size, first=True))
+
+
+def _buckets(
+    collective: Callable[[float, float], Phases],
+    chunks: Sequence[Progress],
+    size: float,
+    *,
+    first: bool,
+) -> Iterator[Bucket]:
+    for progress in chunks:
+        found = []
+        for experts, column in enumerate((progress.dense, progress.expert)):
+            for begin, end in _divided(sum(column), size):
+                at = _moment(progress, column, begin if first else end, first=first)
+                count = end - begin
+                own = (0.0, count) if experts else (count, 0.0)
+                found.append(Bucket(progress.chunk, at, collective(*own)))
+        found.sort(key=lambda bucket: bucket.at)
+        yield from (bucket for bucket in found if bucket.phases)
+
+
+def _divided(total: float, size: float) -> list[tuple[float, float]]:
+    """Return the parameters at which each bucket begins and ends."""
+    count = int(np.ceil(total / size))
+    edges = [min(number * size, total) for number in range(count + 1)]
+    return list(pairwise(edges))
+
+
+def _moment(
+    progress: Progress, column: Sequence[float], place: float, *, first: bool
+) -> float:
+    """Return when a pass is at a parameter, as a fraction of its work.
+
+    Parameters
+    ----------
+    progress
+        The pass.
+    column
+        Parameters of each layer.
+    place
+        How many come before.
+    first
+        Whether the parameter itself is meant, or the one before it.
+    """
+    before = 0.0
+    for count, begin, end in zip(column, progress.begin, progress.end, strict=True):
+        after = before + count
+        if place < after or (place == after and not first):
+            share = (place - before) / count if count else 0.0
+            return begin + share * (end - begin)
+        before = after
+    return 1.0

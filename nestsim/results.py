@@ -1,0 +1,144 @@
+"""What jobs hand to their reports: plans with their prices, replays and verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nestsim.simulator.outcome import Replay
+from nestsim.verdict import Verdict
+from planner.explain import Explanation
+from planner.objective import PricedPlan
+from topologies.network import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """The same quantities for the plan and for the replay."""
+
+    iteration_time: float
+    """[s]"""
+
+    tokens_per_second: float
+    """[token/s]"""
+
+    tokens_per_second_per_device: float
+    """Over all devices of the cluster, idle ones included [token/s]."""
+
+    flops_per_device: float
+    """Model FLOPs (forward and backward, no recompute) per second and device."""
+
+    mfu: float
+    """`flops_per_device` over the device's peak."""
+
+    peak_memory: float
+    """Of the fullest device [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One plan, replayed."""
+
+    rank: int
+    """Position in the planner's order, from 1; 0 for a plan that was given."""
+
+    priced: PricedPlan
+    planned: Throughput
+    replay: Replay
+    simulated: Throughput
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCandidate:
+    """One of the k best plans, not replayed."""
+
+    rank: int
+    """Position in the planner's order, from 1."""
+
+    priced: PricedPlan
+    planned: Throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What a report says of the job, whatever was found."""
+
+    scenario_name: str
+    network: Network
+    layer_names: tuple[str, ...]
+    """Names of the chain's layers."""
+
+    device_memory: float
+    """Of one device [byte]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchFacts(JobFacts):
+    """What a report says of the search."""
+
+    lower_bound: float
+    """No plan of the search space is faster than this, by the planner's model [s]."""
+
+    search_statistics: Mapping[str, int]
+    """Configurations considered, priced, and why the others were dropped."""
+
+    shortfall: str
+    """Why nothing fits, in one sentence; empty if something does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult(SearchFacts):
+    """Everything that a report needs."""
+
+    candidates: tuple[Candidate, ...]
+    """Re-ranked: by simulated throughput, confirmed or not."""
+
+    chosen: int | None
+    """Index into `candidates` of the first confirmed one; None if there is none."""
+
+    max_trace_events: int = 100_000
+    """The most events that an exported trace may hold: keeps it small enough for a
+    browser."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult(SearchFacts):
+    """What the search alone has to say: the k best plans without a replay."""
+
+    candidates: tuple[PlannedCandidate, ...]
+    """Best first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateResult(JobFacts):
+    """Everything that a report on one given plan needs."""
+
+    candidate: Candidate
+    """The plan, priced, replayed and judged."""
+
+    max_trace_events: int
+    """The most events that an exported trace may hold."""
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The plan, as the only one of its kind."""
+        return (self.candidate,)
+
+    @property
+    def chosen(self) -> int | None:
+        """Index into `candidates` of the confirmed one; None if it is not."""
+        return 0 if self.candidate.verdict.kind == "confirmed" else None
+
+
+ReplayedResult = JobResult | SimulateResult
+"""What a folder of results can be written of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainResult:
+    """What became of a configuration that a user named."""
+
+    scenario_name: str
+    network: Network
+    layer_names: tuple[str, ...]
+    device_name: str
+    explanation: Explanation

@@ -1,0 +1,113 @@
+"""The table [plan]: one plan under Megatron's names, to be replayed as it is."""
+
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag
+
+from nestsim.scenario.base import MAX_COUNT, Choice, Count, Table, Text
+from nestsim.scenario.search import Recompute, ZeroStage
+from planner.plan_spec import PlanSpec
+from planner.schedules import SCHEDULES
+
+MOST_STAGES = 10_000
+
+ScheduleName = Annotated[str, Choice(tuple(SCHEDULES))]
+Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+def _one_or_each(value: object) -> str:
+    return "each" if isinstance(value, list) else "one"
+
+
+_ONE_OR_EACH = Discriminator(_one_or_each)
+_EACH = Field(min_length=1, max_length=MOST_STAGES)
+
+RecomputeOfStages = (
+    Annotated[Recompute, Tag("one")] | Annotated[list[Recompute], _EACH, Tag("each")]
+)
+ZeroStageOfStages = (
+    Annotated[ZeroStage, Tag("one")] | Annotated[list[ZeroStage], _EACH, Tag("each")]
+)
+
+
+class PlanTable(Table):
+    """One plan, under Megatron's names, for `nestsim simulate`."""
+
+    micro_batch_size: Count = Field(examples=[1])
+    """Sequences per microbatch."""
+
+    tensor_model_parallel_size: Count = Field(1, examples=[8])
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_size: Count = Field(1, examples=[16])
+    """Pipeline stages."""
+
+    virtual_pipeline_model_parallel_size: Count = Field(1, examples=[3])
+    """Chunks of each stage; more than 1 is interleaved 1F1B."""
+
+    data_parallel_size: Count | None = Field(None, examples=[8])
+    """Replicas of the pipeline; left out, as many as the devices suffice for."""
+
+    context_parallel_size: Count = Field(1, examples=[2])
+    """Devices that share each sequence; more than 1 needs flash attention."""
+
+    expert_model_parallel_size: Count = Field(1, examples=[8])
+    """Replicas that share the experts of each mixture-of-experts layer."""
+
+    sequence_parallel: bool = Field(False, examples=[True])
+    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1."""
+
+    schedule: ScheduleName | None = Field(None, examples=["1f1b"])
+    """Order of the microbatches' forward and backward passes; left out, 1F1B,
+    interleaved if stages have several chunks."""
+
+    recompute: RecomputeOfStages = Field(
+        "none", discriminator=_ONE_OR_EACH, examples=["selective", ["full", "none"]]
+    )
+    """What is recomputed in the backward pass: one mode for all stages, or a list with
+    one for each."""
+
+    zero_stage: ZeroStageOfStages = Field(
+        0, discriminator=_ONE_OR_EACH, examples=[1, [1, 0]]
+    )
+    """ZeRO stage of all pipeline stages, or a list with one for each. Megatron's
+    use_distributed_optimizer is 1."""
+
+    sharding_group_size: Count | None = Field(None, examples=[8])
+    """Data-parallel ranks that share ZeRO's shards; left out, all of them."""
+
+    num_layers_in_first_pipeline_stage: Layers | None = Field(None, examples=[5])
+    """Transformer blocks of the first stage, where it differs from the others.
+    Megatron's command line calls it --decoder-first-pipeline-num-layers."""
+
+    num_layers_in_last_pipeline_stage: Layers | None = Field(None, examples=[5])
+    """Transformer blocks of the last stage, likewise."""
+
+    num_layers_per_pipeline_stage: (
+        Annotated[list[Layers], Field(min_length=1, max_length=MOST_STAGES)] | None
+    ) = Field(None, examples=[[7, 8, 8, 7]])
+    """Transformer blocks of each stage, instead of the two settings above."""
+
+    order: Text | None = Field(None, examples=["tp-cp-ep-dp-pp"])
+    """How ranks are numbered, from the dimension whose neighbours are next to each
+    other outwards. Megatron's default is "tp-cp-ep-dp-pp"."""
+
+    placement: Text | None = Field(None, examples=["tp8 dp2 pp4 dp4"])
+    """Instead of the order, a nesting as reports write it, innermost first, which may
+    split dp and pp into two parts."""
+
+    gradient_algorithm: Text = Field("auto", examples=["ring", "halving-doubling"])
+    """Of the data-parallel collectives, a name that `nestsim collectives` prints;
+    "auto" takes the cheaper of ring and hierarchical, as the planner does."""
+
+    tensor_algorithm: Text = Field("auto", examples=["ring", "double-binary-tree"])
+    """Of the tensor-parallel collectives, likewise. What an algorithm does not have,
+    such as an all-gather by trees, rings do."""
+
+    def build(self) -> PlanSpec:
+        """Return the settings for the planner."""
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.model_dump().items()
+        }
+        return PlanSpec(**settings)

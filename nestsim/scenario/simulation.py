@@ -1,0 +1,78 @@
+"""The table [simulation]: how plans are replayed and judged."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from nestsim.scenario.base import Choice, Factor, Table
+from nestsim.scenario.settings import TRACES, SimulationSpec
+from nestsim.simulator.settings import ENGINES, GRANULARITIES, ReplaySettings
+
+_DEFAULT = ReplaySettings()
+
+
+class SimulationTable(Table):
+    """How plans are replayed and judged."""
+
+    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
+    """A plan is confirmed if its replay is at most this much slower, relative."""
+
+    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
+    """The most events that the exported trace holds."""
+
+    trace: Annotated[str, Choice(TRACES)] = "representatives"
+    """What the exported trace shows: of devices that are provably alike the first ones
+    ("representatives"), or all of them ("all"), which takes memory in proportion to the
+    cluster and may need more `trace_events`."""
+
+    granularity: Annotated[str, Choice(GRANULARITIES)] = _DEFAULT.granularity
+    """Whether collectives inside layers are part of the stages' times ("stage"), or
+    each a flow over the links ("layer")."""
+
+    folding: bool = _DEFAULT.folding
+    """Simulate one of each class of devices that are provably alike; exact."""
+
+    skipping: bool = _DEFAULT.skipping
+    """Skip whole periods once the state of the pipeline repeats; exact."""
+
+    engine: Annotated[str, Choice(ENGINES)] = _DEFAULT.engine
+    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
+    The results are the same to the bit."""
+
+    overlap_grad_reduce: bool = _DEFAULT.overlap_grad_reduce
+    """Megatron's: gradients are reduced bucket by bucket behind the last backward
+    pass, instead of after it."""
+
+    overlap_param_gather: bool = _DEFAULT.overlap_param_gather
+    """Megatron's: parameters are gathered bucket by bucket behind the next forward
+    pass, instead of after the optimizer step."""
+
+    overlap_p2p_comm: bool = _DEFAULT.overlap_p2p_comm
+    """Megatron's: transfers between stages do not stop the stages' work."""
+
+    tp_comm_overlap: bool = _DEFAULT.tp_comm_overlap
+    """Megatron's: tensor-parallel collectives run behind the products next to them."""
+
+    communication_slowdown: Factor = Field(
+        _DEFAULT.communication_slowdown, examples=[1.1]
+    )
+    """Factor on the duration of compute while the same device communicates beside
+    it."""
+
+    expert_skew: Factor = Field(_DEFAULT.expert_skew, examples=[1.5])
+    """Tokens that the busiest expert-parallel rank receives, over the mean."""
+
+    seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
+    """Of everything that is drawn at random."""
+
+    def build(self) -> SimulationSpec:
+        """Return the settings for the simulator."""
+        replay: dict[str, Any] = self.model_dump(
+            exclude={"tolerance", "trace_events", "trace"}
+        )
+        return SimulationSpec(
+            tolerance=self.tolerance,
+            trace_events=self.trace_events,
+            trace=self.trace,
+            replay=ReplaySettings(**replay),
+        )

@@ -1,0 +1,300 @@
+"""Colour refinement: which actors, channels and links behave alike.
+
+What an item does next depends on others like this:
+
+- an *actor* on the channel in each of its slots;
+- a *channel* on the actors that post to it, each by a slot, and on its flow's links:
+  it waits for all posts, and has the lowest level that any of its links allows, so
+  what counts is which kinds of posts and links there are, not how many of each;
+- a *link* on the total weight of the flows of each kind that cross it.
+
+Classes are *stable* if all members of a class depend on the same classes in this sense.
+The functions live in one file, because the compilation cache does not notice changes in
+another.
+
+Letters: ``A`` actors, ``S`` slots, ``C`` channels, with a flow each, ``L`` links, ``E``
+pairs of a flow and a link.
+
+References
+----------
+.. [1] Paige, Tarjan, "Three partition refinement algorithms", SIAM J. Comput. 16(6)
+   1987 (the coarsest stable refinement of given classes).
+.. [2] Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+   2014, Figure 16 (the finaliser of SplitMix64).
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+HashArray = NDArray[np.uint64]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _mix(value: int, salt: int | np.uint64) -> np.uint64:
+    """Return a 64-bit hash of two 64-bit integers [2]_."""
+    z = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@numba.njit(cache=True, error_model="numpy")
+def split(classes: IntArray, keys: HashArray) -> int:
+    """Divide classes by key, number them by their first members, return how many. O(n).
+
+    Exact: the hash table compares the pairs of class and key themselves.
+
+    Parameters
+    ----------
+    classes
+        Class of each item, shape ``(n,)``; overwritten.
+    keys
+        Shape ``(n,)``.
+    """
+    size = 1
+    while size < 2 * classes.size:
+        size *= 2
+    table = np.full(size, -1, np.int64)
+    numbers = np.empty(classes.size, np.int64)
+    count = 0
+    for i in range(classes.size):
+        place = np.int64(_mix(classes[i], keys[i]) & np.uint64(size - 1))
+        while True:
+            other = table[place]
+            if other < 0:
+                table[place] = i
+                numbers[i] = count
+                count += 1
+                break
+            if classes[other] == classes[i] and keys[other] == keys[i]:
+                numbers[i] = numbers[other]
+                break
+            place = (place + 1) & (size - 1)
+    classes[:] = numbers
+    return count
+
+
+@numba.njit(cache=True, error_model="numpy")
+def first_members(classes: IntArray) -> IntArray:
+    """Return the first member of each class; classes are numbered in that order."""
+    first = np.empty(classes.size, np.int64)
+    count = 0
+    for i in range(classes.size):
+        if classes[i] == count:
+            first[count] = i
+            count += 1
+    return first[:count]
+
+
+@numba.njit(cache=True, error_model="numpy")
+def by_link(
+    flow_indptr: IntArray, flow_links: IntArray, weights: IntArray, num_links: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Turn rows of links by flow into rows of flows by link, rising. O(E + L)."""
+    indptr = np.zeros(num_links + 1, np.int64)
+    for e in range(flow_links.size):
+        indptr[flow_links[e] + 1] += 1
+    for link in range(num_links):
+        indptr[link + 1] += indptr[link]
+    place = indptr[:-1].copy()
+    flows = np.empty(flow_links.size, np.int64)
+    turned = np.empty(flow_links.size, np.int64)
+    for f in range(flow_indptr.size - 1):
+        for e in range(flow_indptr[f], flow_indptr[f + 1]):
+            at = place[flow_links[e]]
+            place[flow_links[e]] += 1
+            flows[at] = f
+            turned[at] = weights[e]
+    return indptr, flows, turned
+
+
+@numba.njit(cache=True, error_model="numpy")
+def split_links(
+    link_indptr: IntArray,
+    link_flows: IntArray,
+    link_weights: IntArray,
+    channel_class: IntArray,
+    link_class: IntArray,
+    seed: int,
+) -> int:
+    """Divide classes of links by the total weight of each class of flows. O(E + L)."""
+    hashes = np.zeros(link_class.size, np.uint64)
+    total = np.zeros(channel_class.size, np.int64)
+    for link in range(link_class.size):
+        for e in range(link_indptr[link], link_indptr[link + 1]):
+            total[channel_class[link_flows[e]]] += link_weights[e]
+        for e in range(link_indptr[link], link_indptr[link + 1]):
+            c = channel_class[link_flows[e]]
+            if total[c] != 0:
+                hashes[link] += _mix(total[c], _mix(c, seed))
+                total[c] = 0
+    return split(link_class, hashes)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _split_channels(
+    senders: tuple[IntArray, IntArray],
+    flow_links: tuple[IntArray, IntArray],
+    link_class: IntArray,
+    post_class: IntArray,
+    channel_class: IntArray,
+    seed: int,
+) -> int:
+    """Divide classes of channels by their sets of classes of posts and of links."""
+    hashes = np.zeros(channel_class.size, np.uint64)
+    seen = np.full(link_class.size + 1, -1, np.int64)
+    posted = np.full(post_class.size + 1, -1, np.int64)
+    for f in range(channel_class.size):
+        for e in range(flow_links[0][f], flow_links[0][f + 1]):
+            c = link_class[flow_links[1][e]]
+            if seen[c] != f:
+                seen[c] = f
+                hashes[f] += _mix(c, seed)
+        for e in range(senders[0][f], senders[0][f + 1]):
+            c = post_class[senders[1][e]]
+            if posted[c] != f:
+                posted[c] = f
+                hashes[f] += _mix(c, seed + 1)
+    return split(channel_class, hashes)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _post_classes(slots: IntArray, actor_class: IntArray) -> IntArray:
+    """Return the class of each post ``actor * S + slot``: same class, same slot."""
+    classes = np.empty(slots.size, np.int64)
+    for post in range(slots.size):
+        a, s = divmod(post, slots.shape[1])
+        classes[post] = actor_class[a] * slots.shape[1] + s
+    return classes
+
+
+@numba.njit(cache=True, error_model="numpy")
+def refine(
+    slots: IntArray,
+    senders: tuple[IntArray, IntArray],
+    flow_links: tuple[IntArray, IntArray],
+    link_flows: tuple[IntArray, IntArray, IntArray],
+    actor_class: IntArray,
+    channel_class: IntArray,
+    link_class: IntArray,
+    seed: int,
+) -> None:
+    """Divide all classes once by what their members depend on. O(A S + C + L + E).
+
+    The sums of hashes do not depend on an order. Items that depend on the same stay
+    together; a collision of hashes may leave others together, never the reverse.
+
+    Parameters
+    ----------
+    slots
+        Channel in each slot, negative where there is none, shape ``(A, S)``.
+    senders
+        Compressed rows by channel: posts to it, ``actor * S + slot``.
+    flow_links
+        Compressed rows by flow: its links.
+    link_flows
+        Compressed rows by link: its flows, and their weights in units of 2**-20.
+    actor_class, channel_class, link_class
+        Overwritten.
+    seed
+        Of the hashes.
+    """
+    indptr, flows, weights = link_flows
+    split_links(indptr, flows, weights, channel_class, link_class, seed)
+    posts = _post_classes(slots, actor_class)
+    _split_channels(senders, flow_links, link_class, posts, channel_class, seed)
+    hashes = np.zeros(actor_class.size, np.uint64)
+    for a in range(slots.shape[0]):
+        for s in range(slots.shape[1]):
+            if slots[a, s] >= 0:
+                hashes[a] += _mix(channel_class[slots[a, s]], _mix(s, seed))
+    split(actor_class, hashes)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def links_alike(
+    link_indptr: IntArray,
+    link_flows: IntArray,
+    link_weights: IntArray,
+    channel_class: IntArray,
+    link_class: IntArray,
+) -> bool:
+    """Check that links of a class carry the same weight of each class. No hashes."""
+    first = first_members(link_class)
+    total = np.zeros(channel_class.size, np.int64)
+    for link in range(link_class.size):
+        other = first[link_class[link]]
+        if other == link:
+            continue
+        for e in range(link_indptr[link], link_indptr[link + 1]):
+            total[channel_class[link_flows[e]]] += link_weights[e]
+        for e in range(link_indptr[other], link_indptr[other + 1]):
+            total[channel_class[link_flows[e]]] -= link_weights[e]
+        for row in (link, other):
+            for e in range(link_indptr[row], link_indptr[row + 1]):
+                if total[channel_class[link_flows[e]]] != 0:
+                    return False
+    return True
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _sets_alike(
+    indptr: IntArray, items: IntArray, item_class: IntArray, row_class: IntArray
+) -> bool:
+    """Check that rows of a class have the same set of classes of items."""
+    first = first_members(row_class)
+    # Of each class of items, the last row that had it: 2 row if the row's first member
+    # has it, 2 row + 1 if the row itself has it too.
+    seen = np.full(item_class.size + 1, -1, np.int64)
+    for row in range(row_class.size):
+        other = first[row_class[row]]
+        common, own = 0, 0
+        for e in range(indptr[other], indptr[other + 1]):
+            if seen[item_class[items[e]]] != 2 * row:
+                seen[item_class[items[e]]] = 2 * row
+                common += 1
+        for e in range(indptr[row], indptr[row + 1]):
+            c = item_class[items[e]]
+            if seen[c] == 2 * row:
+                seen[c] = 2 * row + 1
+                own += 1
+            elif seen[c] != 2 * row + 1:
+                return False
+        if own != common:
+            return False
+    return True
+
+
+@numba.njit(cache=True, error_model="numpy")
+def certify(
+    slots: IntArray,
+    senders: tuple[IntArray, IntArray],
+    flow_links: tuple[IntArray, IntArray],
+    link_flows: tuple[IntArray, IntArray, IntArray],
+    actor_class: IntArray,
+    channel_class: IntArray,
+    link_class: IntArray,
+) -> bool:
+    """Return whether classes are stable; the check uses no hashes.
+
+    Every member is compared with the first one of its class. Parameters as of
+    `refine`; O(A S + C + L + E) if members of a class have about as many neighbours.
+    """
+    first = first_members(actor_class)
+    for a in range(slots.shape[0]):
+        other = first[actor_class[a]]
+        for s in range(slots.shape[1]):
+            mine, theirs = slots[a, s], slots[other, s]
+            if (mine < 0) != (theirs < 0):
+                return False
+            if mine >= 0 and channel_class[mine] != channel_class[theirs]:
+                return False
+    posts = _post_classes(slots, actor_class)
+    indptr, flows, weights = link_flows
+    return (
+        _sets_alike(senders[0], senders[1], posts, channel_class)
+        and _sets_alike(flow_links[0], flow_links[1], link_class, channel_class)
+        and links_alike(indptr, flows, weights, channel_class, link_class)
+    )

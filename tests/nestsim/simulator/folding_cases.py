@@ -1,0 +1,204 @@
+"""Random training steps on trees and tori, aligned and not, with and without faults."""
+
+import dataclasses
+
+import numpy as np
+from hypothesis import strategies as st
+
+from nestsim.simulator.clock import quantise
+from nestsim.simulator.model import build_model
+from nestsim.simulator.phases import RingPhase, TeamPhase
+from nestsim.simulator.system import NONE
+from nestsim.simulator.work import Bucket, LayerTraffic, Move, TeamTraffic
+from planner.schedules import BACKWARD, FORWARD
+from tests.nestsim.simulator.cases import pipeline
+from topologies.builders import build_network
+from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec, TorusSpec
+
+
+def spine_leaf(num_leaves, **changes):
+    """Nodes of 8 with a NIC for each device, 4 nodes to a leaf."""
+    return build_network(
+        SpineLeafSpec(
+            **{
+                "devices_per_node": 8,
+                "node_bandwidth": 450e9,
+                "node_latency": 500e-9,
+                "nodes_per_leaf": 4,
+                "num_leaves": num_leaves,
+                "nic_bandwidth": 50e9,
+                "nic_latency": 1e-6,
+                "spine_latency": 500e-9,
+                **changes,
+            }
+        )
+    )
+
+
+@st.composite
+def networks(draw):
+    kind = draw(st.sampled_from(["fat-tree", "spine-leaf", "ecmp", "torus", "mesh"]))
+    if kind == "fat-tree":
+        levels = tuple(
+            LevelSpec(name=name, fan_out=fan_out, latency=1e-6, bandwidth=bandwidth)
+            for name, fan_out, bandwidth in zip(
+                ("node", "leaf", "spine"),
+                draw(st.sampled_from([(4, 2, 3), (2, 4, 4), (8, 3, 2)])),
+                draw(st.sampled_from([(100e9, 20e9, 40e9), (50e9, 50e9, 50e9)])),
+                strict=True,
+            )
+        )
+        return build_network(FatTreeSpec(levels=levels, nic="node"))
+    if kind in {"torus", "mesh"}:
+        dimensions = draw(st.sampled_from([(8,), (4, 4), (3, 5), (2, 3, 4)]))
+        return build_network(
+            TorusSpec(
+                dimensions=dimensions,
+                wrap=(kind == "torus",) * len(dimensions),
+                bandwidth=10e9,
+                latency=1e-6,
+            )
+        )
+    changes = {"trunk": "ecmp", "num_spines": 3} if kind == "ecmp" else {}
+    return spine_leaf(
+        draw(st.integers(1, 3)),
+        devices_per_node=draw(st.sampled_from([2, 4])),
+        nodes_per_leaf=draw(st.integers(1, 3)),
+        oversubscription=draw(st.sampled_from([1.0, 2.0, 8.0])),
+        **changes,
+    )
+
+
+def grid(devices, shape, nesting):
+    """Place (stages, replicas, lanes); what the nesting names last lies closest."""
+    p, d, t = shape
+    devices = np.asarray(devices[: p * d * t])
+    if nesting == "pipeline inside":
+        return devices.reshape(d, p, t).transpose(1, 0, 2)
+    return devices.reshape(p, d, t)
+
+
+@st.composite
+def steps(draw):
+    """Return a network and a step on all or most of its devices."""
+    net = draw(networks())
+    n = net.num_devices
+    t = draw(st.sampled_from([t for t in (1, 2, 4) if 2 * t <= n]))
+    p = draw(st.integers(1, min(6, n // (2 * t))))
+    d = max(1, min(12, n // (p * t)) - draw(st.sampled_from([0, 0, 1])))
+    order = list(range(n))
+    nesting = draw(st.sampled_from(["pipeline inside", "data inside", "random"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    if nesting == "random":
+        rng.shuffle(order)
+    return net, work_on(draw, rng, grid(order, (p, d, t), nesting))
+
+
+def work_on(draw, rng, devices):
+    """Return a step with passes and messages of about equal length."""
+    p, d, _ = devices.shape
+    v = draw(st.sampled_from([1, 1, 2])) if p > 1 else 1
+    alike = draw(st.booleans())
+
+    def times(low, high, count):
+        return rng.uniform(low, high, 1 if alike else count) * np.ones(count)
+
+    tied = ()
+    if p > 1 and draw(st.booleans()):
+        pairs = np.stack([devices[0].ravel(), devices[-1].ravel()], axis=1)
+        tied = (RingPhase(pairs, 2e6, 2),)
+    sizes = times(1e6, 1e8, 2) if d > 1 else ()
+    phases = tuple(
+        tuple(RingPhase(devices[stage].T, size, d - 1) for size in sizes)
+        for stage in range(p)
+    )
+    schedule = draw(st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
+    buckets = (0.5, 1.0) if d > 1 and draw(st.booleans()) else ()
+    slowdown = np.ones((p, d))
+    if draw(st.sampled_from([False, False, True])):
+        slowdown[rng.integers(p), rng.integers(d)] = 1.5
+    return pipeline(
+        devices,
+        p * draw(st.integers(1, 2)) if v > 1 else draw(st.integers(1, 6)),
+        num_chunks=v,
+        schedule=schedule if v == 1 else "interleaved-1f1b",
+        forward_time=times(1e-3, 3e-3, v * p),
+        backward_time=times(2e-3, 6e-3, v * p),
+        weight_time=times(1e-3, 3e-3, v * p),
+        layers=draw(st.sampled_from([None, layers_of(devices, v, alike)])),
+        boundary_bytes=times(1e6, 1e8, v * p - 1),
+        blocking_transfers=draw(st.booleans()),
+        reduce_buckets=tuple(
+            tuple(Bucket(0, at, phases[stage]) for at in buckets) for stage in range(p)
+        ),
+        reduce_phases=phases,
+        optimizer_time=times(1e-4, 1e-3, p),
+        gather_phases=phases,
+        tied_phases=tied,
+        slowdown=slowdown,
+        interference=draw(st.sampled_from([1.0, 1.25])),
+    )
+
+
+def layers_of(devices, num_chunks, alike):
+    """Let passes send within each replica, and among pairs of replicas."""
+    p, d, t = devices.shape
+    pairs = np.arange(d) // 2
+    teams = []
+    for stage in range(p):
+        inside = TeamPhase(devices[stage], np.arange(d), 1e7, t - 1)
+        among = TeamPhase(devices[stage], pairs, 2e7, t - 1)
+        teams.append(
+            (
+                TeamTraffic("tensor", np.arange(d), (inside,)),
+                TeamTraffic("expert", pairs, (among, among)),
+            )
+        )
+    longer = [1.0 if alike else 1.0 + k / 9 for k in range(p * num_chunks)]
+    moves = {
+        kind: tuple(
+            (Move(NONE, time, 0), Move(0, time * factor, 1), Move(1, time, NONE))
+            for factor in longer
+        )
+        for kind, time in ((FORWARD, 4e-4), (BACKWARD, 9e-4))
+    }
+    return LayerTraffic(teams=tuple(teams), passes=moves)
+
+
+def with_slow_actors(model, actors, factor):
+    """Let some actors run a slower copy of their program."""
+    system = model.system
+    programs, meanings = list(system.programs), list(model.programs)
+    program = system.program.copy()
+    for actor in actors:
+        slow = tuple(
+            step._replace(duration=quantise(step.duration * factor, system.tick))
+            for step in programs[program[actor]]
+        )
+        meanings.append(meanings[program[actor]]._replace(steps=slow))
+        program[actor] = len(programs)
+        programs.append(slow)
+    system = dataclasses.replace(system, programs=tuple(programs), program=program)
+    return model._replace(system=system, programs=tuple(meanings))
+
+
+def with_slow_link(model, link, factor):
+    """Let a link carry less."""
+    capacity = model.system.capacity.copy()
+    capacity[link] *= factor
+    return model._replace(system=dataclasses.replace(model.system, capacity=capacity))
+
+
+@st.composite
+def models(draw):
+    """Return a step ready for the engine, perhaps with slow actors or a slow link."""
+    model = build_model(*draw(steps()))
+    fault = draw(st.sampled_from(["none", "none", "slow actors", "slow link"]))
+    if fault == "slow actors":
+        actors = st.integers(0, model.system.program.size - 1)
+        slow = draw(st.sets(actors, min_size=1, max_size=2))
+        return with_slow_actors(model, sorted(slow), 1.5)
+    if fault == "slow link" and model.system.capacity.size:
+        link = draw(st.integers(0, model.system.capacity.size - 1))
+        return with_slow_link(model, link, draw(st.sampled_from([0.1, 0.5])))
+    return model

@@ -1,0 +1,64 @@
+"""What a replay says of itself: how long it will take, and what it left out."""
+
+from dataclasses import replace
+
+import pytest
+
+from nestsim.simulator.replay import replay
+from nestsim.simulator.run import choose_engine, forecast_seconds
+from nestsim.simulator.settings import ReplaySettings
+from tests.nestsim.simulator.cases import full_mesh, pipeline
+
+
+def equal_stages(num_microbatches=64):
+    """Two replicas of four equal stages, nothing in anybody's way."""
+    devices = [[[2 * s], [2 * s + 1]] for s in range(4)]
+    work = pipeline(devices, num_microbatches, boundary_bytes=[1e6] * 3)
+    return full_mesh(8), work
+
+
+def skip_sentences(result):
+    return [sentence for sentence in result.folded if "repeated" in sentence]
+
+
+def test_skipped_periods_are_said_with_the_passes_and_events_they_saved():
+    net, work = equal_stages()
+    skipped = replay(net, work)
+    whole = replay(net, work, ReplaySettings(skipping=False))
+    (sentence,) = skip_sentences(skipped)
+    saved = whole.num_events - skipped.num_events
+    assert f"{skipped.num_skipped:,} passes and {saved:,} events" in sentence
+    assert 0 < skipped.num_skipped < skipped.num_classes * 2 * 64
+
+
+def test_nothing_is_said_of_skipping_where_nothing_was_skipped():
+    net, work = equal_stages()
+    assert not skip_sentences(replay(net, work, ReplaySettings(skipping=False)))
+    assert not skip_sentences(replay(*equal_stages(num_microbatches=1)))
+
+
+@pytest.mark.parametrize("skipping", [True, False])
+def test_a_long_replay_says_so_before_it_starts(monkeypatch, skipping):
+    net, work = equal_stages()
+    settings = ReplaySettings(skipping=skipping)
+    said = []
+
+    def run(system, settings):
+        seconds = forecast_seconds(system)[choose_engine(system, settings)]
+        said.append(f"started: {seconds:.0f} s")
+        raise RuntimeError
+
+    monkeypatch.setattr("nestsim.simulator.replay.run_system", run)
+    work = replace(work, num_microbatches=400_000)
+    with pytest.raises(RuntimeError):
+        replay(net, work, settings, progress=lambda doing, _: said.append(doing))
+    announced, started = said
+    assert announced.startswith("about ")
+    assert announced.split(" s")[0] == started.replace("started:", "about")[:-2]
+    assert ("less if its state repeats" in announced) == skipping
+
+
+def test_a_short_replay_does_not_say_how_long_it_takes():
+    said = []
+    replay(*equal_stages(), progress=lambda doing, _: said.append(doing))
+    assert not said
