@@ -113,7 +113,9 @@ def _fill_memory(
         row = RECOMPUTE_MODES[mode]
         saved = table.saved_bytes[mode][first_of_kind]
         if num_chunks > 1:
-            sums[rows.ONCE] = classes.sums(np.where(trailing, saved, 0.0))
+            # One number for all modes: the most of any.
+            once = classes.sums(np.where(trailing, saved, 0.0))
+            sums[rows.ONCE] = np.maximum(sums[rows.ONCE], once)
             saved = np.where(
                 trailing, 0.0, np.where(leading, saved, saved / num_chunks)
             )

@@ -5,9 +5,9 @@ dimension, or a part of it, a stride over device numbers. Tensor parallelism is 
 innermost with stride 1. Context, expert, data and pipeline parallelism follow in any
 order (``dp`` here counts the replicas of each expert; times ``ep`` it is the
 data-parallel size). Data and pipeline parallelism may each be split once into an inner
-part that fills a block of the network and an outer part, another dimension between
-them: pipelines inside a node and replicas across, the reverse, or half of one inside
-the other. Once per placement the extent may be padded to the size of a block, leaving
+part that fills a block of the network and an outer part, as long as another dimension
+is still to be placed, between them or outside: pipelines inside a node and replicas
+across, the reverse, or half of one inside the other. Once per placement the extent may be padded to the size of a block, leaving
 devices idle to avoid a slow link.
 """
 

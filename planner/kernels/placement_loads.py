@@ -6,7 +6,9 @@ together: of a reduce-scatter or all-gather over ``n`` ranks, ``k`` of which sta
 the block, ``1 - k / n`` of the tensor; of a ring's hop, the hops that leave; of an
 all-to-all, what ranks outside are sent; of a stage boundary, the lanes that cross.
 Groups of a kind communicate at the same time, those of all stages; collectives of
-several phases meet only where the stages have like phases.
+several phases meet only where the stages have like phases. Out of a block with one
+way, everybody takes that; where there are several, a stage (a replica, at a boundary)
+is bounded by its own share alone, spread evenly: its busiest way carries no less.
 
 Letters: ``N`` devices, ``p`` stages, ``d`` replicas, ``T`` tiers of blocks.
 """
@@ -57,9 +59,9 @@ def _meet(
     """Tell whether the groups of all stages go through like phases, and so meet.
 
     They do if at every tier each block that a group touches holds the same number of
-    its members, the same one in all stages, or if that is so at no stage: a
-    hierarchical collective has a phase for each tier that divides its groups evenly,
-    and phases of different stages share links only where they have the same number.
+    its members, the same one in all stages: a hierarchical collective has a phase for
+    each tier that divides its groups evenly, and phases of different stages share links
+    only where they have the same number. Other groups may have like phases, too.
     O(N T).
     """
     count = np.zeros(stage_of_key.shape[0], dtype=np.int64)
@@ -87,8 +89,8 @@ def _meet(
                 elif even[s] != count[touched[i]]:
                     even[s] = 0
                 count[touched[i]] = 0
-        for s in range(1, p):
-            if even[s] != even[0]:
+        for s in range(p):
+            if even[s] == 0 or even[s] != even[0]:
                 return False
     return True
 
@@ -219,6 +221,9 @@ def placement_loads(
     n = dp * ep * cp
     lanes = cp * tp
     home = np.empty(num_ranks, dtype=np.int64)
+    ring = np.empty(lanes, dtype=np.int64)
+    for i in range(lanes):
+        ring[i] = i + tp if i + tp < lanes else i + tp - lanes
     leaving = np.zeros(num_devices, dtype=np.int64)
     arriving = np.zeros(num_devices, dtype=np.int64)
     meet = p == 1 or _meet(owner, dense_key, stage_of_dense, p, all_blocks)
@@ -227,9 +232,12 @@ def placement_loads(
         experts_meet = _meet(owner, expert_key, stage_of_expert, p, all_blocks)
     for tier in range(blocks.shape[0]):
         block, inverse = blocks[tier], inverses[tier]
+        # With several ways out, who shares one is not known here.
+        one_way = inverse >= link_inverses[tier]
         if n > 1:
             _leaving_passes(
-                owner, dense_key, n, block, inverse, stage_of_dense, meet, rates,
+                owner, dense_key, n, block, inverse, stage_of_dense,
+                meet and one_way, rates,
                 nodes if tier == 0 else above,
             )  # fmt: skip
             if tier == 0:
@@ -237,31 +245,39 @@ def placement_loads(
         if ep > 1:
             _leaving_passes(
                 owner, expert_key, dp * cp, block, inverse, stage_of_expert,
-                experts_meet, rates, expert_columns,
+                experts_meet and one_way, rates, expert_columns,
             )  # fmt: skip
             _leaving_passes(
                 owner, exchange_key, ep, block, inverse, stage_of_exchange,
-                True, rates, exchange_columns,
+                one_way, rates, exchange_columns,
             )  # fmt: skip
         for rank in range(num_ranks):
             home[rank] = device[rank] // block
         if cp > 1:
             _context_hops(
-                home, cp, tp, n * tp, inverse, link_inverses[tier], leaving, rates
+                home,
+                ring,
+                n * tp,
+                one_way,
+                inverse,
+                link_inverses[tier],
+                leaving,
+                rates,
             )
         if p > 1:
             _boundaries(
-                home, lanes, inverse, link_inverses[tier], leaving, arriving, boundary
-            )
+                home, lanes, one_way, inverse, link_inverses[tier], leaving, arriving,
+                boundary,
+            )  # fmt: skip
     return rates, boundary
 
 
 @numba.njit(cache=True, error_model="numpy")
 def _context_hops(
     home: IntArray,
-    cp: int,
-    tp: int,
+    ring: IntArray,
     per_stage: int,
+    one_way: bool,
     inverse: float,
     link_inverse: float,
     leaving: IntArray,
@@ -269,33 +285,52 @@ def _context_hops(
 ) -> None:
     """Raise each stage's rate to what the hops of its rings send out of their blocks.
 
-    ``home (ranks,)`` is the block of each rank; ``leaving`` is scratch, all 0 before
-    and after. O(N).
+    ``home (ranks,)`` is the block of each rank; ``ring (cp tp,)`` where the rank that
+    a rank sends to stands among those of its replica; ``leaving`` is scratch, all 0
+    before and after. Where there are several ways out, a stage's hops count alone.
+    O(N).
     """
-    ring = cp * tp
-    for first in range(0, home.shape[0], ring):
-        for i in range(ring):
-            following = i + tp if i + tp < ring else i + tp - ring
-            if home[first + following] != home[first + i]:
-                leaving[home[first + i]] += 1
-    for s in range(rates.shape[0]):
+    size = ring.shape[0]
+    num_stages = rates.shape[0]
+    if one_way:
+        _count_hops(home, ring, 0, home.shape[0], leaving)
+    for s in range(num_stages):
+        begin, end = s * per_stage, (s + 1) * per_stage
+        if not one_way:
+            _count_hops(home, ring, begin, end, leaving)
         most = 0
-        for first in range(s * per_stage, (s + 1) * per_stage, ring):
-            for i in range(ring):
-                following = i + tp if i + tp < ring else i + tp - ring
-                if home[first + following] != home[first + i]:
-                    most = max(most, leaving[home[first + i]])
+        for first in range(begin, end, size):
+            for i in range(size):
+                own = home[first + i]
+                if home[first + ring[i]] != own:
+                    most = max(most, leaving[own])
         if most > 0:
             load = max(most * inverse, link_inverse)
             rates[s, CONTEXT] = max(rates[s, CONTEXT], load)
+        if not one_way:
+            for rank in range(begin, end):
+                leaving[home[rank]] = 0
     for rank in range(home.shape[0]):
         leaving[home[rank]] = 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _count_hops(
+    home: IntArray, ring: IntArray, begin: int, end: int, leaving: IntArray
+) -> None:
+    """Count the hops of ranks ``begin..end - 1`` out of their blocks."""
+    size = ring.shape[0]
+    for first in range(begin, end, size):
+        for i in range(size):
+            if home[first + ring[i]] != home[first + i]:
+                leaving[home[first + i]] += 1
 
 
 @numba.njit(cache=True, error_model="numpy")
 def _boundaries(
     home: IntArray,
     lanes: int,
+    one_way: bool,
     inverse: float,
     link_inverse: float,
     forth: IntArray,
@@ -305,37 +340,41 @@ def _boundaries(
     """Raise each boundary's rate to what its lanes send out of their blocks.
 
     Both directions leave a block of their own; half of either is added to the mean,
-    unless a tier below has asked for more. ``home (ranks,)`` is the block of each rank;
-    ``forth`` and ``back`` are scratch, all 0 before and after. O(N).
+    unless a tier below has asked for more. Where there are several ways out, the lanes
+    of a replica count alone. ``home (ranks,)`` is the block of each rank; ``forth`` and
+    ``back`` are scratch, all 0 before and after. O(N).
     """
-    p = boundary.shape[0]
+    p, num_replicas = boundary.shape
     per_stage = home.shape[0] // p
+    together = num_replicas if one_way else 1
     for s in range(p):
         here = s * per_stage
         there = here + per_stage if s < p - 1 else 0
-        crossing = False
-        for i in range(per_stage):
-            a, b = home[here + i], home[there + i]
-            if a != b:
-                forth[a] += 1
-                back[b] += 1
-                crossing = True
-        if not crossing:
-            continue
-        for r in range(boundary.shape[1]):
-            most_forth, most_back = 0, 0
-            for i in range(r * lanes, (r + 1) * lanes):
+        for r in range(0, num_replicas, together):
+            begin, end = r * lanes, (r + together) * lanes
+            crossing = False
+            for i in range(begin, end):
                 a, b = home[here + i], home[there + i]
                 if a != b:
-                    most_forth = max(most_forth, forth[a])
-                    most_back = max(most_back, back[b])
-            if most_forth > 0:
-                load = max(most_forth * inverse, link_inverse)
-                load += max(most_back * inverse, link_inverse)
-                boundary[s, r] = max(boundary[s, r], 0.5 * load)
-        for i in range(per_stage):
-            forth[home[here + i]] = 0
-            back[home[there + i]] = 0
+                    forth[a] += 1
+                    back[b] += 1
+                    crossing = True
+            if not crossing:
+                continue
+            for q in range(r, r + together):
+                most_forth, most_back = 0, 0
+                for i in range(q * lanes, (q + 1) * lanes):
+                    a, b = home[here + i], home[there + i]
+                    if a != b:
+                        most_forth = max(most_forth, forth[a])
+                        most_back = max(most_back, back[b])
+                if most_forth > 0:
+                    load = max(most_forth * inverse, link_inverse)
+                    load += max(most_back * inverse, link_inverse)
+                    boundary[s, q] = max(boundary[s, q], 0.5 * load)
+            for i in range(begin, end):
+                forth[home[here + i]] = 0
+                back[home[there + i]] = 0
 
 
 @numba.njit(cache=True, error_model="numpy")
