@@ -106,7 +106,7 @@ def closed_form_bounds(
     entries[kernel.BATCH] = batch / degrees.micro_batch_size
     found: tuple[FloatArray, FloatArray] = kernel.closed_form(
         entries,
-        relaxation.constants,
+        relaxation.constants_of(degrees.tp),
         job_constants(workload),
         np.array(sorted(set(spec.zero_stages)), dtype=np.int64),
         degrees.tp,

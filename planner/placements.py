@@ -7,8 +7,8 @@ order (``dp`` here counts the replicas of each expert; times ``ep`` it is the
 data-parallel size). Data and pipeline parallelism may each be split once into an inner
 part that fills a block of the network and an outer part, as long as another dimension
 is still to be placed, between them or outside: pipelines inside a node and replicas
-across, the reverse, or half of one inside the other. Once per placement the extent may be padded to the size of a block, leaving
-devices idle to avoid a slow link.
+across, the reverse, or half of one inside the other. Once per placement the extent may
+be padded to the size of a block, leaving devices idle to avoid a slow link.
 """
 
 import math

@@ -8,7 +8,7 @@ each of them. Replicas that do not fit into a node of a tree must send gradients
 each node that they touch: how much depends on how many of them a node can hold.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,15 @@ TREES = ("fat-tree", "spine-leaf", "rail")
 """Kinds of networks whose level 0 is blocks of consecutive devices with one way out."""
 
 
-class Relaxation(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relaxation:
     """What bounds need to know of a network."""
 
     constants: FloatArray
-    """Entries as in `planner.kernels.relaxed`."""
+    """Entries as in `planner.kernels.relaxed`, for tensor groups of one."""
+    block_sizes: tuple[int, ...]
+    """Devices of the network's blocks, rising."""
+    _by_tensor: dict[int, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: Network) -> "Relaxation":
@@ -44,12 +48,37 @@ class Relaxation(NamedTuple):
         node = network.levels[0]
         constants[kernel.HAS_RACKS] = len(network.block_sizes) > 2
         constants[kernel.BLOCK_SIZE] = network.num_devices
+        constants[kernel.ALIGNED] = 1.0
         if network.kind in TREES and node.num_blocks > 1:
             outside = links.bandwidth[links.level == 1]
             constants[kernel.BLOCK_SIZE] = node.block_size
             constants[kernel.EXIT_INVERSE] = 1.0 / node.uplink_bandwidth
             constants[kernel.EXIT_LINK_INVERSE] = 1.0 / float(outside.max())
-        return cls(constants)
+        return cls(constants=constants, block_sizes=network.block_sizes)
+
+    def constants_of(self, tp: int) -> FloatArray:
+        """Return the entries for tensor groups of a size, made once."""
+        if tp not in self._by_tensor:
+            constants = self.constants.copy()
+            constants[kernel.ALIGNED] = self._is_aligned(tp)
+            self._by_tensor[tp] = constants
+        return self._by_tensor[tp]
+
+    def _is_aligned(self, tp: int) -> bool:
+        """Tell whether no placement lets a tensor group straddle nodes.
+
+        Groups start at multiples of extents, which a placement may pad to whatever
+        divides a block, or to whole blocks.
+        """
+        node = int(self.constants[kernel.BLOCK_SIZE])
+        if node % tp and tp % node:
+            return False
+        unit = min(tp, node)
+        return not any(
+            ((block % sizes == 0) & (sizes % unit != 0)).any()
+            for block in self.block_sizes
+            for sizes in (np.arange(tp, block + 1),)
+        )
 
     @property
     def hop(self) -> FloatArray:
@@ -69,7 +98,9 @@ class Relaxation(NamedTuple):
 
         Over ``n`` replicas of ``tp`` lanes, each entry of ``num_replicas``.
         """
-        found: FloatArray = kernel.pass_inverses(self.constants, tp, num_replicas, 1)
+        found: FloatArray = kernel.pass_inverses(
+            self.constants_of(tp), tp, num_replicas, 1
+        )
         return found
 
     def exchange_inverse(self, ep: int) -> float:
@@ -81,7 +112,7 @@ class Relaxation(NamedTuple):
 
     def context_inverse(self, tp: int, cp: int) -> float:
         """Return seconds per byte of a hop of the context-parallel ring, at least."""
-        found: float = kernel.context_inverse(self.constants, tp, cp)
+        found: float = kernel.context_inverse(self.constants_of(tp), tp, cp)
         return found
 
     def expert_spreads(self, sizes: Sizes) -> range:
@@ -102,7 +133,9 @@ class Relaxation(NamedTuple):
         placement. ``tensor`` from `best_group_rates`.
         """
         tp, cp, ep, dp, pp = sizes
-        row = kernel.relaxed_row(self.constants, tensor, tp, cp, ep, dp, together)
+        row = kernel.relaxed_row(
+            self.constants_of(tp), tensor, tp, cp, ep, dp, together
+        )
         options = (row.size - kernel.NUM_FIXED_RATES) // 4
         hop = self.hop
         boundary = np.zeros((pp, 1, 2))

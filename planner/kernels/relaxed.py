@@ -15,7 +15,7 @@ from planner.kernels import tables as columns
 
 FloatArray = NDArray[np.float64]
 
-# What bounds need to know of a network, entries of an array.
+# What bounds need of a network and a tensor-parallel size, entries of an array.
 HOP_LATENCY = 0  # least of any one link [s]
 HOP_INVERSE = 1  # least of any one link [s/byte]
 BLOCK_SIZE = 2  # devices of a node of a tree; all of them elsewhere
@@ -23,7 +23,8 @@ EXIT_INVERSE = 3  # to leave a node, all its ways out together [s/byte]
 EXIT_LINK_INVERSE = 4  # the same over the fastest single link [s/byte]
 HAS_RACKS = 5  # 1 if there are blocks larger than a node, smaller than the cluster
 PORTS_INVERSE = 6  # to leave a device, all its links together [s/byte]
-NUM_CONSTANTS = 7
+ALIGNED = 7  # 1 if tensor groups fill nodes or are filled by them, in every placement
+NUM_CONSTANTS = 8
 
 _TENSOR_REDUCE = columns.TENSOR_REDUCE
 _TENSOR_PASS = columns.TENSOR_PASS
@@ -35,13 +36,6 @@ _EXPERT_PASS = columns.EXPERT_PASS
 _SHARD_PASS = columns.SHARD_PASS
 _SHARD_ACROSS = columns.SHARD_ACROSS
 NUM_FIXED_RATES = columns.NUM_FIXED_RATES
-
-
-@numba.njit(cache=True, error_model="numpy")
-def aligned(constants: FloatArray, tp: int) -> bool:
-    """Tell whether tensor groups fill nodes or are filled by them."""
-    block = int(constants[BLOCK_SIZE])
-    return block % tp == 0 or tp % block == 0
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -58,7 +52,7 @@ def pass_inverse(constants: FloatArray, tp: int, n: float, groups: int) -> float
     """
     port: float = (n - 1.0) / n * constants[HOP_INVERSE]
     block = constants[BLOCK_SIZE]
-    if n * tp <= block or not aligned(constants, tp):
+    if n * tp <= block or constants[ALIGNED] == 0.0:
         return port
     lanes = min(float(tp), block)
     room = max(float(block // tp), 1.0)
@@ -91,7 +85,7 @@ def exchange_inverse(constants: FloatArray, tp: int, ep: int, together: int) -> 
     O(1).
     """
     inside: float = (ep - 1) / ep * constants[PORTS_INVERSE]
-    if not aligned(constants, tp):
+    if constants[ALIGNED] == 0.0:
         return inside
     lanes = min(float(tp), constants[BLOCK_SIZE])
     leaving = max(
@@ -112,7 +106,7 @@ def context_inverse(constants: FloatArray, tp: int, cp: int) -> float:
     if cp == 1:
         return 0.0
     hop: float = constants[HOP_INVERSE]
-    if tp * cp <= block or not aligned(constants, tp):
+    if tp * cp <= block or constants[ALIGNED] == 0.0:
         return hop
     lanes = min(float(tp), block)
     found: float = max(
@@ -146,7 +140,7 @@ def relaxed_row(
     hop = constants[HOP_INVERSE]
     block = constants[BLOCK_SIZE]
     hybrid = ep == 1 and n > 2
-    spanning = n * tp > block and aligned(constants, tp)
+    spanning = n * tp > block and constants[ALIGNED] > 0.0
     options = 1
     if hybrid:
         options += 2 if spanning and constants[HAS_RACKS] > 0.0 else 1

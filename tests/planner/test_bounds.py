@@ -1,5 +1,6 @@
 """No bound exceeds what it bounds, however sharp."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -18,6 +19,8 @@ from planner.rates import AlgorithmChoice, placement_rates
 from planner.relaxation import Relaxation, best_group_rates
 from planner.search_spec import SearchSpec
 from tests.planner.strategies import networks, workloads
+from topologies.builders import build_network
+from topologies.specs import FatTreeSpec, LevelSpec
 
 checked = settings(
     deadline=None,
@@ -103,6 +106,21 @@ def test_a_slow_way_out_is_seen_in_the_bound_of_a_placement_that_needs_it():
     # Each node holds 2 of 4 replicas of either stage: 2 groups send half a tensor.
     assert rates[:, placement_loads.PASS].tolist() == [10.0, 10.0]
     assert not boundary.any()
+
+
+def test_padding_may_let_tensor_groups_straddle_nodes_and_then_little_is_known():
+    # Nodes of 2 in a block of 12: groups of 2 may start every 3 devices.
+    tiers = (2, 6)
+    levels = tuple(
+        LevelSpec(name=f"tier{i}", fan_out=fan_out, bandwidth=2.0 - i, latency=0.0)
+        for i, fan_out in enumerate(tiers)
+    )
+    straddling = Relaxation.of(build_network(FatTreeSpec(levels=levels)))
+    assert straddling.context_inverse(2, 2) == 0.5
+    # In a block of 8 every divisor that holds a group is a multiple of it.
+    levels = (levels[0], replace(levels[1], fan_out=4))
+    aligned = Relaxation.of(build_network(FatTreeSpec(levels=levels)))
+    assert aligned.context_inverse(2, 2) > 0.5
 
 
 def naive_dual(cost, memory, num_blocks, available):
