@@ -12,10 +12,12 @@ from nestsim.cli.accelerators import accelerators
 from nestsim.cli.collectives import collectives
 from nestsim.cli.models import models
 from nestsim.cli.plan import plan
+from nestsim.cli.profile import profile
 from nestsim.cli.run import run
 from nestsim.cli.schema import schema
 from nestsim.cli.simulate import simulate
 from nestsim.cli.topology import topology
+from nestsim.cli.validate import validate
 
 app = typer.Typer(
     name="nestsim",
@@ -67,10 +69,12 @@ for _command in (
     run,
     plan,
     simulate,
+    validate,
     collectives,
     topology,
     models,
     accelerators,
+    profile,
     schema,
 ):
     app.command()(_command)

@@ -18,9 +18,9 @@ from nestsim.simulator.posts import num_posts
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.system import Run, System
 
-LONG = 1.0
-"""A run that SimPy needs longer for is compiled: about what it takes to load the
-compiled engine, several times over [s]."""
+LONG = 0.3
+"""A run that SimPy needs longer for is compiled. Loading the compiled engine takes 0.01
+s, but seconds the first time after an installation, which short runs are spared [s]."""
 
 
 class _Cost(NamedTuple):

@@ -291,12 +291,5 @@ def _rows(parts: Parts, *, opens: int | None = None) -> _Rows:
         if target != NONE:
             posts[target] = posts.get(target, 0) + 1
     fixed = tuple((k, need) for k, need in enumerate(needs) if need != RUNNING)
-    return _Rows(
-        durations,
-        sources,
-        fixed,
-        tuple(ahead),
-        targets,
-        tuple(spans),
-        tuple(posts.items()),
-    )
+    counts = tuple(ahead), targets, tuple(spans), tuple(posts.items())
+    return _Rows(durations, sources, fixed, *counts)

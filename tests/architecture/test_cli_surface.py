@@ -21,6 +21,7 @@ SURFACE = {
         *("--force", "--json", "--output", "--plan", "--quiet", "-o", "-q"),
         "SCENARIO",
     ],
+    "validate": ["--json", "--output", "--quiet", "-o", "-q", "FILE"],
     "collectives": [
         *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
         *("--step-factor", "-b", "-e", "-f", "-o", "-q", "SCENARIO"),
@@ -28,6 +29,10 @@ SURFACE = {
     "topology": ["--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],
+    "profile": [
+        *("--budget", "--check", "--device", "--json", "--output", "--quick"),
+        *("--quiet", "-o", "-q"),
+    ],
     "schema": [],
 }
 

@@ -73,9 +73,8 @@ def draw(growth: pd.DataFrame, path: Path) -> None:
 def _panel(axes: Axes, measured: pd.DataFrame, groups: list[str], measure: str) -> None:
     """Draw one measure of some groups against their size."""
     palette = sns.color_palette("colorblind")
-    chosen = measured[measured["group"].isin(groups)]
     for group in groups:
-        points = chosen[chosen["group"] == group]
+        points = measured[measured["group"] == group]
         axes.plot(
             points["size"],
             points[measure],
@@ -85,4 +84,5 @@ def _panel(axes: Axes, measured: pd.DataFrame, groups: list[str], measure: str) 
             color=palette[groups.index(group)],
             label=LINES[group],
         )
-    log_sizes(axes, chosen["size"] if len(groups) == 1 else chosen["size"][:5])
+    # The ticks are the first group's sizes: those of others may lie between them.
+    log_sizes(axes, measured["size"][measured["group"] == groups[0]])

@@ -5,9 +5,11 @@ import time
 import numpy as np
 import pytest
 
+from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
 from planner.schedules import SCHEDULES
+from tests.benchmarks.simulator_cases import figure_cases
 from tests.nestsim.simulator.cases import contended_step
 
 # CPU seconds: other work on the machine does not count.
@@ -47,3 +49,18 @@ def test_recurrence_of_16_stages_and_192_microbatches(benchmark, schedule, v):
     arguments = (*program, m, durations, *[boundaries] * 4)
     timeline(*arguments)
     benchmark(timeline, *arguments)
+
+
+@pytest.mark.parametrize("case", list(figure_cases()), ids=lambda case: case.name)
+def test_replay_of_a_named_figure(benchmark, case):
+    # `make bench-simulator` measures the same in a process each, with memory.
+    network, workload, priced = case.problem()
+
+    def whole():
+        work = place_work(network, workload, priced, case.settings)
+        return replay(network, work, case.settings)
+
+    whole()
+    result = benchmark.pedantic(whole, rounds=3)
+    benchmark.extra_info["events"] = result.num_events
+    benchmark.extra_info["classes"] = result.num_classes

@@ -1,0 +1,289 @@
+"""What is measured: the modules that the traced layers consist of, one at a time.
+
+Each case puts one module or function of `estimators.operator_rules` into a module of
+its own. Tracing that module tells its FLOPs and bytes in the words in which a layer's
+operators are described, so that a measured shape and a shape that is looked up can be
+compared.
+
+Letters: ``T`` tokens, ``h`` hidden size, ``s`` tokens of a sequence, ``a`` heads,
+``d = h / a`` head size, ``V`` vocabulary.
+"""
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from estimators.layer_graph import LayerGraph
+from estimators.layer_recorder import record_layer
+from estimators.layer_work import Degrees, OperatorWork
+from estimators.models import attention, layers, mixtral
+from estimators.models.spec import TransformerSpec
+from estimators.sharding import layer_work
+
+DROPOUT = 0.1
+"""Probability at which dropout is measured; its time does not depend on it."""
+
+NUM_EXPERTS, TOPK = 8, 2
+"""At which routing is measured: those of Mixtral."""
+
+
+class Size(NamedTuple):
+    """From which the shapes of all operators of a layer follow."""
+
+    tokens: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocab: int
+
+
+SIZES: dict[str, tuple[Size, ...]] = {
+    "cpu": (
+        Size(256, 256, 4, 128, 4096),
+        Size(128, 128, 2, 64, 2048),
+        Size(512, 512, 8, 256, 8192),
+        Size(256, 512, 8, 128, 4096),
+        Size(512, 256, 4, 512, 8192),
+        Size(1024, 512, 8, 512, 16384),
+        Size(512, 1024, 16, 256, 8192),
+        Size(1024, 1024, 16, 1024, 16384),
+        Size(2048, 2048, 16, 1024, 32768),
+    ),
+    "cuda": (
+        Size(4096, 4096, 32, 2048, 32768),
+        Size(1024, 1024, 16, 512, 32768),
+        Size(8192, 4096, 32, 4096, 32768),
+        Size(2048, 2048, 16, 2048, 32768),
+        Size(8192, 8192, 64, 4096, 32768),
+        Size(2048, 4096, 32, 2048, 128256),
+        Size(16384, 2048, 16, 4096, 50304),
+        Size(4096, 5120, 40, 4096, 32768),
+        Size(2048, 12288, 96, 2048, 51200),
+        Size(16384, 8192, 64, 8192, 32768),
+        Size(8192, 1024, 16, 1024, 50304),
+        Size(512, 4096, 32, 512, 32768),
+    ),
+}
+"""Kind of device -> sizes in the order in which they are measured: first one from the
+middle, then what widens the range, then what lies between."""
+
+NUM_QUICK_SIZES = 2
+
+
+class Given(NamedTuple):
+    """One input of a case."""
+
+    shape: tuple[int, ...]
+    below: int = 0
+    """Integers below that; 0 for numbers of the measured precision."""
+
+    def make(self, device: torch.device | str, dtype: torch.dtype) -> Tensor:
+        """Return a tensor of that shape."""
+        if self.below:
+            return torch.randint(self.below, self.shape, device=device)
+        return torch.randn(self.shape, device=device, dtype=dtype, requires_grad=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One operator of one shape."""
+
+    operation: str
+    """As `Measurement.operation`."""
+
+    part: Callable[[], nn.Module | Callable[..., Any]]
+    """Builds the module, or returns the function."""
+
+    inputs: tuple[Given, ...]
+    """What it is called with."""
+
+    sequences: int = 1
+    """First size of every input, if it counts sequences: layers are traced with one."""
+
+    width: int = 0
+    """Of the result, where the shape of the first input does not tell."""
+
+    sums_gradients: bool = False
+    """Whether its backward pass passes the gradient on, and adds up two of them where
+    its inputs come from."""
+
+    def module(self) -> nn.Module:
+        """Build a module that consists of the operator only."""
+        return _WRAPPERS[len(self.inputs)](self.part())
+
+    def work(self, element_bytes: int) -> OperatorWork:
+        """Return FLOPs and bytes, as a traced layer's operators have them."""
+        with torch.device("meta"):
+            module = self.module()
+        inputs = tuple(one.make("meta", torch.float32) for one in self.inputs)
+        if self.sequences > 1:
+            inputs = tuple(one[:1] for one in inputs)
+        traced = record_layer(module, inputs, takes_hidden=False)
+        graph = LayerGraph(spec=_ONE, names=("case",), kinds=(0,), layers=(traced,))
+        degrees = Degrees(micro_batch_size=self.sequences)
+        (work,) = layer_work(graph, 0, degrees, element_bytes).operators
+        return work
+
+    def shape(self, work: OperatorWork) -> tuple[int, ...]:
+        """Return what `Measurement.shape` says."""
+        if work.kind == "matmul":
+            return int(work.m), int(work.n), int(work.k), int(work.batch)
+        return self.inputs[0].shape + ((self.width,) if self.width else ())
+
+
+def cases(size: Size) -> Iterator[Case]:
+    """List what is measured at one size, in order."""
+    tokens, hidden, heads, sequence, _ = size
+    batch = max(1, tokens // sequence)
+    yield from _products(size)
+    yield from _attention(batch, heads, sequence, hidden // heads)
+    yield from _streams(size, (batch, sequence, hidden))
+    yield from _routing(tokens, hidden)
+
+
+_ONE = TransformerSpec(
+    family="gpt",
+    num_layers=1,
+    hidden_size=128,
+    num_attention_heads=1,
+    vocab_size=128,
+    sequence_length=128,
+)
+"""One device alone: its degrees are 1, so that nothing of this is looked at but that
+attention is causal."""
+
+
+class _One(nn.Module):
+    def __init__(self, part: Callable[..., Any]) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, a: Tensor) -> Any:
+        return self.part(a)
+
+
+class _Two(_One):
+    def forward(self, a: Tensor, b: Tensor) -> Any:  # type: ignore[override]  # one more input
+        return self.part(a, b)
+
+
+class _Three(_One):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Any:  # type: ignore[override]  # two more inputs
+        return self.part(a, b, c)
+
+
+_WRAPPERS = {1: _One, 2: _Two, 3: _Three}
+
+
+def _products(size: Size) -> Iterator[Case]:
+    """Query-key-value, projection, both feed-forward layers, two halves, head."""
+    tokens, h, _, _, vocab = size
+    half = h // 2
+    shapes = ((3 * h, h), (h, h), (4 * h, h), (h, 4 * h), (half, h), (h, half))
+    for n, k in (*shapes, (vocab, h)):
+        yield Case(
+            operation="linear",
+            part=partial(layers.ColumnParallelLinear, k, n, bias=False),
+            inputs=(Given((tokens, k)),),
+        )
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    return torch.matmul(query, key.transpose(-1, -2))
+
+
+def _attention(b: int, a: int, s: int, d: int) -> Iterator[Case]:
+    """Plain attention by its two products and softmax, and fused attention."""
+    one, square = Given((b, a, s, d)), Given((b, a, s, s))
+    spec = TransformerSpec(
+        family="gpt",
+        num_layers=1,
+        hidden_size=a * d,
+        num_attention_heads=a,
+        vocab_size=128,
+        sequence_length=s,
+    )
+    parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
+    parts = (
+        ("attention", lambda: attention.FlashAttention(spec), (one, one, one)),
+        ("matmul", lambda: _scores, (one, one)),
+        ("matmul", lambda: torch.matmul, (square, one)),
+        (
+            "softmax",
+            lambda: attention.ScaledMaskedSoftmax(d, causal=True),
+            (square,),
+        ),
+        ("rotary", lambda: attention.RotaryEmbedding(d), (one, one)),
+        ("repeat", lambda: _repeated, (one,)),
+    )
+    for operation, part, inputs in parts:
+        yield Case(operation=operation, part=part, inputs=inputs, sequences=b)
+
+
+def _repeated(heads: Tensor) -> Tensor:
+    return heads.repeat_interleave(2, 1)
+
+
+def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[Case]:
+    """Everything else that a dense layer, the embedding and the loss do."""
+    h, vocab = size.hidden, size.vocab
+    hidden, wide = Given(shape), Given((*shape[:2], 4 * h))
+    parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
+    parts = (
+        ("layernorm", lambda: nn.LayerNorm(h), (hidden,)),
+        ("rmsnorm", lambda: layers.RMSNorm(h), (hidden,)),
+        ("gelu", nn.GELU, (wide,)),
+        ("silu", nn.SiLU, (wide,)),
+        ("multiply", lambda: operator.mul, (wide, wide)),
+        ("dropout", lambda: nn.Dropout(DROPOUT), (hidden,)),
+        (
+            "embedding",
+            lambda: layers.VocabParallelEmbedding(vocab, h),
+            (Given(shape[:2], vocab),),
+        ),
+        (
+            "cross entropy",
+            layers.CrossEntropy,
+            (Given((*shape[:2], vocab)), Given(shape[:2], vocab)),
+        ),
+    )
+    yield Case(
+        operation="add",
+        part=lambda: operator.add,
+        inputs=(hidden, hidden),
+        sequences=shape[0],
+        sums_gradients=True,
+    )
+    for operation, part, inputs in parts:
+        yield Case(
+            operation=operation,
+            part=part,
+            inputs=inputs,
+            sequences=shape[0],
+            width=h if operation == "embedding" else 0,
+        )
+
+
+def _routing(tokens: int, h: int) -> Iterator[Case]:
+    """Choice of experts, and the way of the tokens there and back."""
+    chosen = Given((tokens, TOPK), NUM_EXPERTS)
+    yield Case(
+        operation="top-k",
+        part=lambda: mixtral.TopK(TOPK),
+        inputs=(Given((tokens, NUM_EXPERTS)),),
+    )
+    yield Case(
+        operation="dispatch",
+        part=lambda: mixtral.TokenDispatch(NUM_EXPERTS),
+        inputs=(Given((tokens, h)), chosen),
+    )
+    yield Case(
+        operation="combine",
+        part=mixtral.TokenCombine,
+        inputs=(Given((tokens * TOPK, h)), Given((tokens, TOPK)), chosen),
+    )

@@ -1,0 +1,232 @@
+"""Validation for people and machines: text, JSON and a line for every row."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.report.json import plain_values
+from nestsim.report.tables import add_row, new_table
+from nestsim.report.wording import percent, plural, signed_percent
+from nestsim.validation.metrics import Errors, Ranking, errors_of, ranking_of
+from nestsim.validation.refusals import REFUSALS
+from nestsim.validation.runner import RowResult, ValidationResult
+
+_NUMBERS = ("Rows", "MAPE", "Median", "90th pct", "Worst", "Bias", "Kendall", "Regret")
+
+_UNITS = {"throughput": "s", "memory": "byte"}
+
+
+def validation_json(result: ValidationResult) -> dict[str, Any]:
+    """Return the result as plain values with stable keys, errors as fractions.
+
+    What is about time stands at the top, what is about memory under ``"memory"``; a
+    file is about one of them, and the other has no rows.
+    """
+    of_time = result if result.kind == "throughput" else _without_rows(result)
+    of_memory = result if result.kind == "memory" else _without_rows(result)
+    plain: dict[str, Any] = plain_values(
+        {
+            "measurements": result.name,
+            **_summary(of_time),
+            "memory": {
+                **_summary(of_memory),
+                "out_of_memory": _out_of_memory(of_memory),
+            },
+        }
+    )
+    return plain
+
+
+def _without_rows(result: ValidationResult) -> ValidationResult:
+    return ValidationResult(name=result.name, kind=result.kind, rows=())
+
+
+def _summary(result: ValidationResult) -> dict[str, Any]:
+    errors = result.errors_by("source_key")
+    rankings = result.ranking_by("source_key")
+    refused = Counter(row.row.source for row in result.refused)
+    sources = dict.fromkeys(row.row.source for row in result.rows)
+    by_source = {
+        source: {
+            **_errors_json(errors.get(source, errors_of([], []))),
+            "refused": refused[source],
+            "ranking": rankings.get(source, ranking_of([]))._asdict(),
+        }
+        for source in sources
+    }
+    return {
+        "rows": len(result.rows),
+        "scored": len(result.scored),
+        "refused": len(result.refused),
+        **{
+            key: value
+            for key, value in _errors_json(result.errors()).items()
+            if key != "scored"
+        },
+        "ranking": result.ranking()._asdict(),
+        "by_source": by_source,
+        "by_accelerator": {
+            name: _errors_json(errors)
+            for name, errors in result.errors_by("accelerator").items()
+        },
+        "refusals": dict(Counter(row.code for row in result.refused).most_common()),
+    }
+
+
+def _errors_json(errors: Errors) -> dict[str, Any]:
+    values = errors._asdict()
+    return {"scored": values.pop("rows"), **values}
+
+
+def _out_of_memory(result: ValidationResult) -> dict[str, int]:
+    """Count the runs that ran out of memory, and those predicted to fit."""
+    rows = [row for row in result.rows if row.ran_out_of_memory]
+    fit = sum(row.predicted <= row.device_memory for row in rows)
+    return {"rows": len(rows), "predicted_to_fit": fit}
+
+
+_COLUMNS = (
+    "row_id",
+    "source_key",
+    "status",
+    "measured",
+    "predicted",
+    "unit",
+    "error",
+    "planned",
+    "basis",
+    "preset",
+    "code",
+    "reason",
+    "assumed",
+)
+
+
+def predictions_csv(result: ValidationResult) -> str:
+    """Return a table with a line for every row of the file, in its order.
+
+    ``error`` is relative, with its sign; numbers have all their digits.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in result.rows:
+        writer.writerow(
+            [
+                row.row.row_id,
+                row.row.source,
+                _status(row),
+                *(_cell(value) for value in (row.measured, row.predicted)),
+                _UNITS[result.kind],
+                *(_cell(value) for value in (row.error, row.planned)),
+                row.basis,
+                row.preset,
+                row.code,
+                row.reason,
+                "; ".join(row.assumed),
+            ]
+        )
+    return text.getvalue()
+
+
+def _cell(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
+
+
+def _status(row: RowResult) -> str:
+    if row.code:
+        return "refused"
+    return "out of memory" if row.ran_out_of_memory else "scored"
+
+
+def print_validation(result: ValidationResult, console: Console) -> None:
+    """Print the errors over all, by source and by accelerator, and what was refused."""
+    what = "time of a step" if result.kind == "throughput" else "memory of a device"
+    console.print(
+        Text(
+            f"{result.name}: {plural(len(result.rows), 'row')} about the {what}, "
+            f"{len(result.scored):,} predicted and compared, "
+            f"{len(result.refused):,} refused"
+        )
+    )
+    if result.scored:
+        console.print()
+        console.print(_errors_table(result, "source_key", "Source"))
+        console.print()
+        console.print(_errors_table(result, "accelerator", "Accelerator"))
+        console.print()
+        console.print(Text(_ranking_sentence(result)))
+    gone = _out_of_memory(result)
+    if gone["rows"]:
+        console.print(
+            Text(
+                f"Runs out of memory: {gone['rows']}, of which "
+                f"{gone['predicted_to_fit']} predicted to fit."
+            )
+        )
+    if result.refused:
+        console.print()
+        console.print(_refusals_table(result.refused))
+
+
+def _errors_table(result: ValidationResult, column: str, heading: str) -> Table:
+    errors = result.errors_by(column)
+    rankings = result.ranking_by(column)
+    is_time = result.kind == "throughput"
+    numbers = _NUMBERS if is_time else _NUMBERS[:-1]
+    table = new_table(heading, *numbers, numbers=numbers)
+    for key in sorted(errors):
+        add_row(table, key, *_error_cells(errors[key], rankings[key], is_time=is_time))
+    if len(errors) > 1:
+        cells = _error_cells(result.errors(), result.ranking(), is_time=is_time)
+        add_row(table, "all", *cells, style="bold")
+    return table
+
+
+def _error_cells(errors: Errors, ranking: Ranking, *, is_time: bool) -> list[str]:
+    tau = errors.kendall_tau
+    cells = [
+        f"{errors.rows:,}",
+        percent(errors.mape),
+        percent(errors.median_ape),
+        percent(errors.p90_ape),
+        percent(errors.max_ape),
+        signed_percent(errors.bias),
+        "-" if math.isnan(tau) else f"{tau:.3f}",
+    ]
+    return [*cells, percent(ranking.top1_regret)] if is_time else cells
+
+
+def _ranking_sentence(result: ValidationResult) -> str:
+    ranking = result.ranking()
+    if not ranking.groups:
+        return "No two rows are plans for the same job on the same devices."
+    groups = plural(ranking.groups, "group")
+    sentence = (
+        f"{groups} of rows for the same job on the same devices ({ranking.rows:,} "
+        f"rows): Kendall's tau {ranking.kendall_tau:.3f} within them"
+    )
+    if result.kind == "memory":
+        return f"{sentence}."
+    return (
+        f"{sentence}; the plan predicted to be the fastest is "
+        f"{percent(ranking.top1_regret)} slower than the fastest one on average, "
+        f"{percent(ranking.max_top1_regret)} at worst."
+    )
+
+
+def _refusals_table(refused: Sequence[RowResult]) -> Table:
+    """Return how many rows were refused for which reason, with sources."""
+    table = new_table("Refused", "Rows", "Why", "Sources", numbers=("Rows",))
+    for code, count in Counter(row.code for row in refused).most_common():
+        sources = Counter(row.row.source for row in refused if row.code == code)
+        told = ", ".join(f"{name} {number}" for name, number in sources.most_common())
+        add_row(table, code, f"{count:,}", REFUSALS[code], told)
+    return table

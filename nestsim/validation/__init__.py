@@ -1,0 +1,1 @@
+"""Predict measured training steps, and say how far off the predictions are."""

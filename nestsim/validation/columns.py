@@ -1,0 +1,229 @@
+"""Read a file of measurements: one row for each measured configuration.
+
+The columns are those of published collections; only few must be there, and which of
+them are filled in decides what can be said about a row. A file is about time or about
+memory, which its columns tell.
+"""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nestsim.validation.refusals import RowRefusedError
+from topologies.errors import InputError
+
+MEMORY_COLUMNS = ("metric", "value_gib")
+"""What only files about memory have."""
+
+TIME_COLUMNS = (
+    "iter_time_s",
+    "iter_time_s_derived",
+    "tokens_per_s_per_device",
+    "samples_per_s",
+    "tflops_per_device",
+)
+"""What says how long a step took; files about time have one of them at least."""
+
+NEEDED_COLUMNS = (
+    "row_id",
+    "accelerator",
+    "num_devices",
+    "layers",
+    "hidden",
+    "heads",
+    "seq_len",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+)
+"""Every file has these; their values may be empty, and the row is refused then."""
+
+WHOLE_COLUMNS = frozenset(
+    {
+        *NEEDED_COLUMNS[2:],
+        "devices_per_node",
+        "ffn",
+        "kv_heads",
+        "head_dim",
+        "vocab",
+        "num_experts",
+        "moe_topk",
+        "moe_ffn",
+        "vpp",
+        "dp",
+        "cp",
+        "ep",
+    }
+)
+"""Whole numbers, of at least 1."""
+
+UNEVEN_COLUMNS = frozenset({"tp", "dp", "micro_batch"})
+"""May hold ``a/b`` where the stages of a pipeline differ."""
+
+NUMBER_COLUMNS = frozenset({*TIME_COLUMNS, "accel_mem_gb", "value_gib"})
+"""Positive numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measured configuration, as it is written."""
+
+    row_id: str
+    """The file's name for it."""
+
+    source: str
+    """``source_key``: rows of one origin, whose errors are reported together."""
+
+    values: Mapping[str, str]
+    """Column -> text, blanks at the ends removed."""
+
+    def words(self, column: str) -> str:
+        """Return the text of a column; empty where the file has no such column."""
+        return self.values.get(column, "")
+
+    def number(self, column: str) -> float | None:
+        """Return a number, None where it is not stated."""
+        text = self.words(column)
+        return float(text) if text else None
+
+    def whole(self, column: str) -> int | None:
+        """Return a whole number, None where it is not stated.
+
+        Raises
+        ------
+        RowRefusedError
+            If the stages of the pipeline differ in it.
+        """
+        text = self.words(column)
+        if "/" in text:
+            raise RowRefusedError(
+                "uneven-plan", f"{column} differs between stages: {text}"
+            )
+        return int(float(text)) if text else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """A file of measurements."""
+
+    name: str
+    """The file's, without its folder."""
+
+    kind: str
+    """``"throughput"`` or ``"memory"``."""
+
+    rows: tuple[Row, ...]
+    """In the order of the file."""
+
+
+def read_measurements(path: Path) -> Measurements:
+    """Read a file of measurements and check every number in it.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, lacks a column, or holds what is not a number,
+        with file, row and column in ``where``.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            lines = [(reader.line_num, cells) for cells in reader if any(cells)]
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", where=str(path)
+        ) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"is not a CSV file in UTF-8: {error}", where=str(path)
+        ) from None
+    try:
+        kind = _kind(header)
+        rows = tuple(_row(header, line, cells) for line, cells in lines)
+        _check_names(rows)
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+    return Measurements(name=path.name, kind=kind, rows=rows)
+
+
+def _kind(header: Sequence[str]) -> str:
+    """Tell files about time and about memory apart."""
+    for name in header:
+        if name and header.count(name) > 1:
+            raise InputError("two columns of one name", where="header", got=name)
+    missing = [name for name in NEEDED_COLUMNS if name not in header]
+    if missing:
+        raise InputError(
+            "columns are missing",
+            where="header",
+            expected=", ".join(missing),
+            hint="a column may be empty, but has to be there",
+        )
+    if all(name in header for name in MEMORY_COLUMNS):
+        return "memory"
+    if any(name in header for name in TIME_COLUMNS):
+        return "throughput"
+    raise InputError(
+        "nothing measured in it",
+        where="header",
+        expected=f"one of {', '.join(TIME_COLUMNS)}, or {' and '.join(MEMORY_COLUMNS)}",
+    )
+
+
+def _row(header: Sequence[str], line: int, cells: Sequence[str]) -> Row:
+    if len(cells) != len(header):
+        raise InputError(
+            "another number of cells than the header has",
+            where=f"line {line}",
+            got=len(cells),
+            expected=str(len(header)),
+        )
+    values = {
+        name: cell.strip() for name, cell in zip(header, cells, strict=True) if name
+    }
+    name = values["row_id"] or f"line {line}"
+    for column, text in values.items():
+        if text:
+            _check_value(f"row {name}: column {column}", column, text)
+    source = values.get("source_key") or "measurements"
+    return Row(row_id=name, source=source, values=values)
+
+
+def _check_value(where: str, column: str, text: str) -> None:
+    """Refuse what is not a number where one is needed."""
+    if column in WHOLE_COLUMNS:
+        parts = text.split("/") if column in UNEVEN_COLUMNS else [text]
+        if not all(_is_number(part, whole=True) for part in parts):
+            expected = "1, 2, .., or nothing if it is not known"
+            raise InputError(
+                "no whole number", where=where, got=text, expected=expected
+            )
+    elif column in NUMBER_COLUMNS and not _is_number(text, whole=False):
+        expected = "a positive number such as 3.25, or nothing if it is not known"
+        raise InputError("no number", where=where, got=text, expected=expected)
+
+
+def _is_number(text: str, *, whole: bool) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    if not math.isfinite(value):
+        return False
+    return 1 <= value < 1e15 and value.is_integer() if whole else value > 0
+
+
+def _check_names(rows: Sequence[Row]) -> None:
+    seen: set[str] = set()
+    for row in rows:
+        if row.row_id in seen:
+            raise InputError(
+                "is used for two rows",
+                where=f"row {row.row_id}: column row_id",
+                expected="a name of its own for every row",
+            )
+        seen.add(row.row_id)

@@ -1,0 +1,120 @@
+"""What a row states that can be compared, and on which basis."""
+
+from typing import NamedTuple
+
+from estimators.layer_graph import LayerGraph
+from estimators.model_flops import model_flops_per_sequence
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_plan import Case
+
+GIB = 2.0**30
+STATIC = ("weights", "gradients", "optimizer")
+"""Parts of memory that a step ends with."""
+
+
+class Measured(NamedTuple):
+    """A measured value [s or byte]."""
+
+    value: float
+    basis: str
+    """The column that it comes from; with FLOPs, which."""
+
+
+def measured_time(case: Case, graph: LayerGraph) -> Measured:
+    """Return how long a step took [s].
+
+    The printed time is taken before one that was derived, that before rates.
+
+    Raises
+    ------
+    RowRefusedError
+        If the row states none of them.
+    """
+    row, batch = case.row, case.training.global_batch_size
+    for column in ("iter_time_s", "iter_time_s_derived"):
+        value = row.number(column)
+        if value is not None:
+            return Measured(value, column)
+    tokens = row.number("tokens_per_s_per_device")
+    if tokens is not None:
+        total = batch * case.model.sequence_length / case.num_devices
+        return Measured(total / tokens, "tokens_per_s_per_device")
+    samples = row.number("samples_per_s")
+    if samples is not None:
+        return Measured(batch / samples, "samples_per_s")
+    return _by_flops(case, graph)
+
+
+def _by_flops(case: Case, graph: LayerGraph) -> Measured:
+    rate = case.row.number("tflops_per_device")
+    if rate is None:
+        raise RowRefusedError("missing-measurement", "no time and no rate is stated")
+    kind = case.row.words("tflops_kind").lower()
+    flops = case.training.global_batch_size * model_flops_per_sequence(graph)
+    if kind.startswith("hardware") and "estimate" not in kind and "old" not in kind:
+        counted = "hardware"
+        if case.plan.recompute == "full":
+            flops += case.training.global_batch_size * _repeated(graph)
+    elif kind.startswith("model"):
+        counted = "model"
+    else:
+        raise RowRefusedError(
+            "ambiguous-measurement",
+            f"tflops_kind is {case.row.words('tflops_kind') or 'empty'}",
+        )
+    time = flops / (rate * 1e12 * case.num_devices)
+    return Measured(time, f"tflops_per_device, {counted} FLOPs")
+
+
+def _repeated(graph: LayerGraph) -> float:
+    """Return what full recompute adds for a sequence: the blocks' forward [FLOP]."""
+    each = [sum(op.model_flops for op in layer.operators) for layer in graph.layers]
+    return float(
+        sum(
+            each[kind]
+            for kind, name in zip(graph.kinds, graph.names, strict=True)
+            if name.startswith("block")
+        )
+    )
+
+
+def measured_memory(case: Case) -> Measured:
+    """Return how much memory was used [byte]; NaN for a run that ran out of it.
+
+    Raises
+    ------
+    RowRefusedError
+        If the metric is not a size.
+    """
+    metric = case.row.words("metric")
+    if metric.upper() == "OOM":
+        return Measured(float("nan"), "OOM")
+    if case.row.words("unit") == "percent":
+        raise RowRefusedError("other-metric", f"{metric} in percent")
+    value = case.row.number("value_gib")
+    if value is None:
+        raise RowRefusedError("missing-measurement", "value_gib is empty")
+    memory_parts(metric)
+    return Measured(value * GIB, metric)
+
+
+def memory_parts(metric: str) -> tuple[str, ...]:
+    """Return the parts of memory that a metric counts; none for the whole peak.
+
+    Raises
+    ------
+    RowRefusedError
+        If it is not a metric that is known.
+    """
+    written = metric.lower()
+    if written == "oom" or any(
+        words in written for words in ("max allocated", "max reserved", "peak memory")
+    ):
+        return ()
+    if written.startswith("gpu memory"):
+        return ()
+    if written == "params+grads+optimizer" or "end of step" in written:
+        return STATIC
+    if written == "activations":
+        return ("activations",)
+    raise RowRefusedError("other-metric", f"metric {metric or 'is empty'}")

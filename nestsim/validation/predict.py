@@ -1,0 +1,151 @@
+"""Predict what a row measured, on the path of `nestsim simulate`.
+
+A case is priced, placed and replayed as a plan of a scenario is. Models that were
+traced, layer tables, networks and whole predictions are kept, by content: rows of a
+sweep share most of them.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from estimators.layer_graph import LayerGraph
+from estimators.tracing import trace_model
+from nestsim.placed_work import place_work
+from nestsim.simulator.replay import replay
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_model import one_line
+from nestsim.validation.row_plan import Case
+from planner.fixed_plan import build_plan
+from planner.objective import PricedPlan
+from planner.pricing import price_plan
+from planner.workload import Workload
+from topologies.builders import build_network
+from topologies.errors import InputError
+from topologies.network import Network
+from topologies.specs import NetworkSpec
+
+if TYPE_CHECKING:
+    from estimators.models.spec import TransformerSpec
+    from estimators.training import TrainingSpec
+
+
+class StageMemory(NamedTuple):
+    """Memory of one device of a stage [byte]."""
+
+    peak: float
+    """Replayed."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    """All microbatches in flight."""
+
+
+class Prediction(NamedTuple):
+    """What the simulator says of a case."""
+
+    iteration_time: float
+    """Replayed [s]."""
+
+    planned_time: float
+    """By the planner's closed form [s]."""
+
+    memory: tuple[StageMemory, ...]
+    """By stage; empty where it was not asked for."""
+
+
+class Predictor:
+    """Predicts cases, and keeps what several of them need."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[TransformerSpec, LayerGraph] = {}
+        self._workloads: dict[tuple[TransformerSpec, TrainingSpec, str], Workload] = {}
+        self._networks: dict[NetworkSpec, Network] = {}
+        self._done: dict[object, Prediction] = {}
+
+    def graph(self, case: Case) -> LayerGraph:
+        """Return the traced model of a case."""
+        # No layer depends on the depth.
+        spec = replace(case.model, num_layers=1)
+        if case.model not in self._graphs:
+            if spec not in self._graphs:
+                self._graphs[spec] = trace_model(spec)
+            one = self._graphs[spec]
+            names = ["block" if name == "block 0" else name for name in one.names]
+            layers = dict(zip(names, one.layers, strict=True))
+            self._graphs[case.model] = LayerGraph.chain(case.model, layers)
+        return self._graphs[case.model]
+
+    def predict(self, case: Case, *, memory: bool = False) -> Prediction:
+        """Return what the simulator says of a case.
+
+        Parameters
+        ----------
+        case
+            Model, cluster, plan.
+        memory
+            Whether memory is asked for, which takes longer.
+
+        Raises
+        ------
+        RowRefusedError
+            If the planner or the simulator cannot express the plan.
+        """
+        key = (
+            case.model,
+            case.training,
+            case.accelerator.name,
+            case.network,
+            case.plan,
+            case.replay,
+            memory,
+        )
+        if key not in self._done:
+            try:
+                self._done[key] = self._predict(case, memory=memory)
+            except InputError as error:
+                raise RowRefusedError("no-such-plan", one_line(error)) from None
+        return self._done[key]
+
+    def _predict(self, case: Case, *, memory: bool) -> Prediction:
+        network, workload = self._network(case.network), self._workload(case)
+        priced = price_plan(network, workload, build_plan(network, workload, case.plan))
+        work = place_work(network, workload, priced, case.replay)
+        done = replay(network, work, case.replay, memory=memory)
+        peaks = tuple(timeline.peak for timeline in done.memory)
+        return Prediction(
+            iteration_time=done.iteration_time,
+            planned_time=priced.iteration_time,
+            memory=_stage_memory(priced, peaks) if memory else (),
+        )
+
+    def _network(self, spec: NetworkSpec) -> Network:
+        if spec not in self._networks:
+            self._networks[spec] = build_network(spec)
+        return self._networks[spec]
+
+    def _workload(self, case: Case) -> Workload:
+        key = (case.model, case.training, case.accelerator.name)
+        if key not in self._workloads:
+            self._workloads[key] = Workload(
+                graph=self.graph(case),
+                training=case.training,
+                accelerator=case.accelerator,
+            )
+        return self._workloads[key]
+
+
+def _stage_memory(
+    priced: PricedPlan, peaks: tuple[float, ...]
+) -> tuple[StageMemory, ...]:
+    return tuple(
+        StageMemory(
+            peak=peak,
+            weights=stage.memory["weights"],
+            gradients=stage.memory["gradients"],
+            optimizer=stage.memory["optimizer"],
+            activations=stage.memory["activations"],
+        )
+        for stage, peak in zip(priced.stages, peaks, strict=True)
+    )

@@ -1,0 +1,141 @@
+"""What frameworks do where a row of measurements is silent.
+
+Each preset holds the framework's own defaults, as far as there is a setting for them
+here; its source stands beside it. A row's own columns always win.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nestsim.simulator.settings import ReplaySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Defaults of one framework."""
+
+    name: str
+    """What reports call it."""
+
+    zero_stage: int = 0
+    """Where the row does not say what is sharded."""
+
+    precision: str = "bf16"
+    """Where the row does not say."""
+
+    gradients: Mapping[str, str]
+    """Precision of the model -> that of the gradients that are reduced."""
+
+    recompute: str = "none"
+    """Where the row does not say."""
+
+    attention: str = "flash"
+    """Where the row does not say."""
+
+    sequence_parallel: bool = False
+    """Where the row does not say, with tensor parallelism."""
+
+    dropout: float = 0.0
+    """Of GPTs, hidden and attention."""
+
+    replay: ReplaySettings
+    """Overlaps of communication and compute."""
+
+
+_FP32_IF_BF16 = MappingProxyType({"bf16": "fp32", "fp16": "bf16", "fp32": "fp32"})
+_FP32 = MappingProxyType({"bf16": "fp32", "fp16": "fp32", "fp32": "fp32"})
+_AS_WEIGHTS = MappingProxyType({"bf16": "bf16", "fp16": "bf16", "fp32": "fp32"})
+
+_EXPOSED = ReplaySettings()
+_OVERLAPPED = ReplaySettings(overlap_grad_reduce=True, overlap_param_gather=True)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        # megatron/training/arguments.py: dropout 0.1, no overlap unless it is asked
+        # for; fp32 accumulation is forced with bf16. Transfers between stages are
+        # asynchronous where chunks are interleaved, and hidden here in any case.
+        "megatron-lm": Preset(
+            name="megatron-lm",
+            gradients=_FP32,
+            attention="plain",
+            dropout=0.1,
+            precision="fp16",
+            replay=_EXPOSED,
+        ),
+        # Megatron Core as NeMo, Megatron-Bridge and MLPerf submissions start it:
+        # use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather,
+        # tp_comm_overlap and sequence_parallel are set by their recipes.
+        "megatron-core": Preset(
+            name="megatron-core",
+            zero_stage=1,
+            gradients=_FP32_IF_BF16,
+            sequence_parallel=True,
+            replay=ReplaySettings(
+                overlap_grad_reduce=True,
+                overlap_param_gather=True,
+                tp_comm_overlap=True,
+            ),
+        ),
+        # DeepSpeed's pipeline engine reduces after the last backward pass, in the
+        # precision of the weights (deepspeed/runtime/pipe/engine.py,
+        # _exec_reduce_grads).
+        "deepspeed": Preset(
+            name="deepspeed",
+            precision="fp16",
+            gradients=_AS_WEIGHTS,
+            attention="plain",
+            dropout=0.1,
+            replay=_EXPOSED,
+        ),
+        # torch.distributed.fsdp: FULL_SHARD; backward_prefetch and the limiter keep one
+        # gather ahead, reductions run on their own stream.
+        "fsdp": Preset(name="fsdp", zero_stage=3, gradients=_FP32, replay=_OVERLAPPED),
+        # MaxText: fully sharded by ici_fsdp_parallelism; XLA's latency-hiding
+        # scheduler overlaps gathers and reductions; gradients in the weights' bf16.
+        "maxtext": Preset(
+            name="maxtext", zero_stage=3, gradients=_AS_WEIGHTS, replay=_OVERLAPPED
+        ),
+        # InternEvo's HybridZeroOptimizer: overlap_sync_grad and overlap_sync_param in
+        # its published configurations.
+        "internevo": Preset(
+            name="internevo", zero_stage=1, gradients=_AS_WEIGHTS, replay=_OVERLAPPED
+        ),
+        # torch.nn.parallel.DistributedDataParallel reduces buckets behind backward.
+        "ddp": Preset(
+            name="ddp",
+            gradients=_AS_WEIGHTS,
+            attention="plain",
+            dropout=0.1,
+            replay=ReplaySettings(overlap_grad_reduce=True),
+        ),
+    }
+)
+"""Name -> preset."""
+
+_WORDS = (
+    ("megatron-bridge", "megatron-core"),
+    ("megatron-core", "megatron-core"),
+    ("nemo", "megatron-core"),
+    ("megatron-deepspeed", "deepspeed"),
+    ("megatron", "megatron-lm"),
+    ("deepspeed", "deepspeed"),
+    ("internevo", "internevo"),
+    ("maxtext", "maxtext"),
+    ("levanter", "maxtext"),
+    ("fsdp", "fsdp"),
+    ("torchtitan", "fsdp"),
+    ("ddp", "ddp"),
+    ("litgpt", "fsdp"),
+)
+"""What a description of the software contains -> its preset, the first that does."""
+
+
+def find_preset(software: str) -> tuple[Preset, str]:
+    """Return the preset of a framework, and what was assumed to find it."""
+    written = software.lower()
+    for word, name in _WORDS:
+        if word in written:
+            return PRESETS[name], ""
+    what = f"software {software} as" if software else "software ="
+    return PRESETS["megatron-lm"], f"{what} megatron-lm"

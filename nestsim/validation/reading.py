@@ -1,0 +1,46 @@
+"""Read one row, and remember what had to be assumed."""
+
+from nestsim.validation.columns import Row
+from nestsim.validation.presets import Preset, find_preset
+from nestsim.validation.refusals import RowRefusedError
+
+
+class Reading:
+    """A row that is being turned into a plan, and the assumptions made on the way."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.assumed: list[str] = []
+        self.preset: Preset
+        self.preset, sentence = find_preset(row.words("software"))
+        if sentence:
+            self.assume(sentence)
+
+    def words(self, column: str) -> str:
+        """Return the text of a column in small letters."""
+        return self.row.words(column).lower()
+
+    def needed(self, column: str) -> int:
+        """Return a whole number that decides the result.
+
+        Raises
+        ------
+        RowRefusedError
+            If it is not stated.
+        """
+        value = self.row.whole(column)
+        if value is None:
+            raise RowRefusedError("missing-column", f"{column} is empty")
+        return value
+
+    def given(self, column: str, default: int) -> int:
+        """Return a whole number, or the default, which is noted."""
+        value = self.row.whole(column)
+        if value is None:
+            self.assume(f"{column} = {default}")
+            return default
+        return value
+
+    def assume(self, sentence: str) -> None:
+        """Note what the row does not say."""
+        self.assumed.append(sentence)

@@ -1,0 +1,45 @@
+"""Why a row of measurements is not predicted."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+REFUSALS: Mapping[str, str] = MappingProxyType(
+    {
+        "missing-column": "a column that decides the result is empty",
+        "missing-measurement": "the row states nothing that can be compared",
+        "ambiguous-measurement": "it is not stated which FLOPs are counted",
+        "unknown-accelerator": "the catalogue has no such device",
+        "unknown-network": "the links are not stated in a form that can be read",
+        "unknown-precision": "the number format is not known",
+        "low-precision": "8- and 4-bit formats are not modelled",
+        "unknown-recompute": "what is recomputed is not one of the modelled modes",
+        "unknown-sharding": "what is sharded is not one of the modelled ways",
+        "offload": "offloading to the host is not modelled",
+        "uneven-plan": "stages with unlike parallel sizes or recompute",
+        "fine-tuning": "fine-tuning (SFT, LoRA) is not modelled",
+        "unknown-model": "the architecture has parts that are not modelled",
+        "contradiction": "columns contradict each other",
+        "no-such-model": "the columns do not make an architecture",
+        "no-such-plan": "the planner cannot express the plan",
+        "other-metric": "the metric is not a size of memory",
+        "other-place": "it is not stated in a known way which device was measured",
+    }
+)
+"""Stable code -> what it means."""
+
+
+class RowRefusedError(Exception):
+    """A row that cannot be expressed, and why.
+
+    Parameters
+    ----------
+    code
+        A key of `REFUSALS`.
+    reason
+        One sentence about this row.
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        assert code in REFUSALS
+        self.code, self.reason = code, reason
+        super().__init__(reason)

@@ -1,0 +1,229 @@
+"""From a row to the cluster it was measured on: device, nodes, links.
+
+What a row says of its links is text; the forms that are understood are those of
+published collections: ``8x200 Gb/s``, ``800 Gbps per node``, ``400 Gb/s per GPU``.
+Where it says nothing, the accelerator's usual machine is taken, and noted.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from nestsim.validation.reading import Reading
+from nestsim.validation.refusals import RowRefusedError
+from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
+from topologies.specs import FatTreeSpec, LevelSpec, NetworkSpec, Nic
+
+NODE_LATENCY = 0.5e-6
+"""Of a link inside a node; an assumption of the usual order [s]."""
+
+FABRIC_LATENCY = 1e-6
+"""Of a link out of a node; likewise [s]."""
+
+_GBIT = 1e9 / 8
+
+_NAMES = (
+    ("a100-40gb", "a100-40gb"),
+    ("a100-80gb", "a100-80gb"),
+    ("h100-96gb-hbm2e", "h100-96gb-hbm2e"),
+    ("h100-80gb-sxm", "h100-sxm"),
+    ("h200", "h200"),
+    ("gb200", "gb200"),
+    ("b200", "b200"),
+    ("v100-16gb", "v100-16gb"),
+    ("v100-32gb", "v100"),
+    ("l4-", "l4"),
+    ("a10g", "a10g"),
+    ("tpu v3", "tpu-v3"),
+    ("tpu v4", "tpu-v4"),
+    ("tpu v5e", "tpu-v5e"),
+    ("tpu v5p", "tpu-v5p"),
+    ("tpu v6e", "tpu-v6e"),
+)
+"""How descriptions begin -> name in the catalogue or among the variants."""
+
+
+class Uplink(NamedTuple):
+    """How a node is joined to the others."""
+
+    nic: Nic
+    """Whether its devices share the bandwidth or have it each."""
+
+    bandwidth: float
+    """[byte/s]"""
+
+
+USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
+    {
+        # DGX-1/2: four EDR adapters of 100 Gbit/s a node.
+        "v100": Uplink("node", 400 * _GBIT),
+        # DGX A100: eight HDR adapters of 200 Gbit/s, one for each device.
+        "a100": Uplink("device", 200 * _GBIT),
+        # DGX H100, H200 and B200: eight NDR adapters of 400 Gbit/s.
+        "h100": Uplink("device", 400 * _GBIT),
+        "h200": Uplink("device", 400 * _GBIT),
+        "b200": Uplink("device", 400 * _GBIT),
+        "gb200": Uplink("device", 400 * _GBIT),
+        # Cloud instances with one adapter of 100 Gbit/s.
+        "l4": Uplink("node", 100 * _GBIT),
+        "a10g": Uplink("node", 100 * _GBIT),
+        # Data-centre network between slices: one adapter of 100 Gbit/s a host.
+        "tpu": Uplink("node", 100 * _GBIT),
+    }
+)
+"""Start of a name in the catalogue -> what its usual machine has."""
+
+_PCIE_4 = 31.5e9
+"""PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
+
+_NVLINK_3 = 25e9
+"""One NVLink 2 or 3, one direction (NVIDIA, A100 whitepaper, 2020) [byte/s]."""
+
+
+def read_accelerator(reading: Reading) -> Accelerator:
+    """Return the device of a row.
+
+    Raises
+    ------
+    RowRefusedError
+        If the catalogue does not have it.
+    """
+    written = reading.words("accelerator")
+    if written in accelerator_names():
+        return load_accelerator(written)
+    if written == "a100":
+        large = reading.row.number("accel_mem_gb") != 40
+        if not reading.row.words("accel_mem_gb"):
+            reading.assume("A100 with 80 GB")
+        return load_accelerator("a100-80gb" if large else "a100-40gb")
+    for start, name in _NAMES:
+        if written.startswith(start):
+            return _variant(name)
+    raise RowRefusedError(
+        "unknown-accelerator",
+        f"no {reading.row.words('accelerator') or 'name'} in the catalogue",
+    )
+
+
+def _variant(name: str) -> Accelerator:
+    if name != "h100-96gb-hbm2e":
+        return load_accelerator(name)
+    # torchtitan's benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W.
+    return dataclasses.replace(
+        load_accelerator("h100-sxm"),
+        name=name.replace("h100", "h100-sxm"),
+        memory_bytes=96 * 2.0**30,
+        memory_bandwidth=2.4e12,
+    )
+
+
+def read_network(
+    reading: Reading, accelerator: Accelerator, num_devices: int
+) -> NetworkSpec:
+    """Return the network of a row: nodes below one switch, non-blocking.
+
+    Raises
+    ------
+    RowRefusedError
+        If its links are described in words that are not understood.
+    """
+    size = min(_node_size(reading, num_devices), num_devices)
+    inside = LevelSpec(
+        name="node",
+        fan_out=size,
+        bandwidth=_node_bandwidth(reading, accelerator),
+        latency=NODE_LATENCY,
+    )
+    if size == num_devices:
+        return FatTreeSpec(levels=(inside,))
+    tray = reading.row.whole("devices_per_node") or size
+    uplink = _uplink(reading, accelerator, tray)
+    if uplink.nic == "node" and tray < size:
+        # Several hosts make up what the inner links join, each with its own adapter.
+        uplink = Uplink("device", uplink.bandwidth / tray)
+    fabric = LevelSpec(
+        name="fabric",
+        fan_out=-(-num_devices // size),
+        bandwidth=uplink.bandwidth,
+        latency=FABRIC_LATENCY,
+    )
+    return FatTreeSpec(levels=(inside, fabric), nic=uplink.nic)
+
+
+def _node_size(reading: Reading, num_devices: int) -> int:
+    """Return the devices that the inner links join."""
+    link = reading.words("intra_node_link")
+    domain = re.search(r"nvl(\d+)", link)
+    if domain is not None:
+        # Jobs use whole trays, as many as divide the job: 64 of 72.
+        largest = min(int(domain[1]), num_devices)
+        size = next(n for n in range(largest, 0, -1) if num_devices % n == 0)
+        reading.assume(f"{size} devices in one NVLink domain")
+        return size
+    if "ici" in link:
+        size = _slice_size(reading, num_devices)
+        reading.assume(f"the ICI torus of {size} devices as a switch")
+        return size
+    return reading.given("devices_per_node", 8)
+
+
+def _slice_size(reading: Reading, num_devices: int) -> int:
+    count = re.search(r"(\d+) slice", reading.words("notes"))
+    if count is None:
+        reading.assume("one slice")
+        return num_devices
+    if num_devices % int(count[1]):
+        raise RowRefusedError(
+            "contradiction", f"{count[1]} slices do not share {num_devices} devices"
+        )
+    return num_devices // int(count[1])
+
+
+def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
+    """Return the bandwidth of a device's link inside the node [byte/s]."""
+    link = reading.words("intra_node_link")
+    own = accelerator.interconnect_bandwidth
+    if not link:
+        reading.assume(f"{own / 1e9:g} GB/s inside the node, as {accelerator.name} has")
+        return own
+    pairs = re.search(r"(\d+) per pair", link)
+    if pairs is not None:
+        # Without switches, a ring has the links between two neighbours.
+        return int(pairs[1]) * _NVLINK_3
+    if "pcie" in link:
+        return min(own, _PCIE_4)
+    if "nvlink" in link or "nvl" in link or "ici" in link:
+        return own
+    raise RowRefusedError(
+        "unknown-network", f"intra_node_link: {reading.row.words('intra_node_link')}"
+    )
+
+
+def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
+    """Return how nodes of ``tray`` devices are joined.
+
+    As many adapters as devices are one for each device.
+    """
+    written = reading.words("inter_node_net")
+    several = re.search(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*gb(?:it)?/?p?s", written)
+    if several is not None:
+        number, rate = int(several[1]), float(several[2])
+        if number == tray:
+            return Uplink("device", rate * _GBIT)
+        return Uplink("node", number * rate * _GBIT)
+    one = re.search(r"(\d+(?:\.\d+)?)\s*gb(?:it)?/?p?s\b(.*)", written)
+    if one is not None:
+        each: Nic = "device" if re.search(r"per (gpu|device)", one[2]) else "node"
+        return Uplink(each, float(one[1]) * _GBIT)
+    matches = [name for name in USUAL_UPLINKS if accelerator.name.startswith(name)]
+    if not matches:
+        raise RowRefusedError(
+            "unknown-network",
+            f"inter_node_net says {written or 'nothing'}, and there is no usual "
+            f"machine with {accelerator.name}",
+        )
+    found = USUAL_UPLINKS[max(matches, key=len)]
+    reading.assume(f"{found.bandwidth / _GBIT:g} Gbit/s per {found.nic} between nodes")
+    return found

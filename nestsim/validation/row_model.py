@@ -1,0 +1,127 @@
+"""From a row to the architecture that was trained."""
+
+import re
+
+from estimators.models.spec import TransformerSpec
+from nestsim.validation.reading import Reading
+from nestsim.validation.refusals import RowRefusedError
+from topologies.errors import InputError
+
+GPT_VOCABULARY = 50257
+"""GPT-2's, where a GPT's is not stated."""
+
+LLAMA_VOCABULARY = 32000
+"""Llama 2's, where that of a model with gated feed-forward layers is not stated."""
+
+_GATED_NAMES = re.compile(
+    r"llama|mistral|mixtral|qwen|internlm|deepseek|gemma|maxtext|yi-|gpt[ -]oss"
+)
+_OTHER_PARTS = re.compile(r"deepseek|nemotron|mamba|jamba|kimi")
+_TUNED = re.compile(r"\b(LoRA|LORA|SFT)\b(?!\.py)")
+
+
+def read_model(reading: Reading) -> TransformerSpec:
+    """Return the architecture of a row.
+
+    Raises
+    ------
+    RowRefusedError
+        If a size is missing or the model has parts that are not modelled.
+    """
+    _check_known(reading)
+    experts = reading.row.whole("num_experts")
+    family = _family(reading, experts)
+    hidden, heads = reading.needed("hidden"), reading.needed("heads")
+    gated = family in {"llama", "mixtral"}
+    dropout = 0.0 if gated else reading.preset.dropout
+    if dropout:
+        reading.assume(f"dropout {dropout:g}")
+    values = {
+        "num_layers": reading.needed("layers"),
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "sequence_length": reading.needed("seq_len"),
+        "ffn_hidden_size": _inner_width(reading, experts, gated=gated),
+        "num_query_groups": reading.given("kv_heads", heads),
+        "kv_channels": reading.row.whole("head_dim") or 0,
+        "vocab_size": reading.given(
+            "vocab", LLAMA_VOCABULARY if gated else GPT_VOCABULARY
+        ),
+        "num_moe_experts": experts or 0,
+        "moe_router_topk": reading.needed("moe_topk") if experts else 0,
+        "num_token_types": 2 if family == "bert" else 0,
+    }
+    try:
+        return TransformerSpec(
+            family=family,
+            gated_linear_unit=gated,
+            normalization="rmsnorm" if gated else "layernorm",
+            position_embedding_type="rope" if gated else "learned",
+            tie_word_embeddings=not gated,
+            add_bias_linear=not gated,
+            hidden_dropout=dropout,
+            attention_dropout=dropout,
+            attention_implementation=_attention(reading),
+            causal=family != "bert",
+            **values,  # type: ignore[arg-type]  # whole numbers, all of them
+        )
+    except InputError as error:
+        raise RowRefusedError("no-such-model", one_line(error)) from None
+
+
+def one_line(error: InputError) -> str:
+    """Return a mistake in one sentence."""
+    text = f"{error.where}: {error.problem}" if error.where else error.problem
+    if error.got is not None:
+        text += f"; got {error.got}"
+    return f"{text}; expected {error.expected}" if error.expected else text
+
+
+def _check_known(reading: Reading) -> None:
+    """Refuse models and jobs with parts that there are no modules for."""
+    model, notes = reading.words("model"), reading.row.words("notes")
+    if _OTHER_PARTS.search(model):
+        raise RowRefusedError(
+            "unknown-model",
+            f"{reading.row.words('model')} has layers other than attention and "
+            "feed-forward as they are modelled",
+        )
+    tuned = _TUNED.search(notes) or _TUNED.search(reading.row.words("model"))
+    if tuned is not None:
+        raise RowRefusedError("fine-tuning", f"{tuned[1]} is not modelled")
+
+
+def _family(reading: Reading, experts: int | None) -> str:
+    if experts:
+        return "mixtral"
+    if re.search(r"\bbert\b", reading.words("model")):
+        return "bert"
+    gated = reading.words("gated_mlp")
+    if gated.startswith(("yes", "no")):
+        return "llama" if gated.startswith("yes") else "gpt"
+    is_llama = _GATED_NAMES.search(reading.words("model")) is not None
+    reading.assume(f"gated_mlp = {'yes' if is_llama else 'no'}, by the model's name")
+    return "llama" if is_llama else "gpt"
+
+
+def _inner_width(reading: Reading, experts: int | None, *, gated: bool) -> int:
+    if experts:
+        width = reading.row.whole("moe_ffn")
+        return reading.needed("ffn") if width is None else width
+    if gated:
+        return reading.needed("ffn")
+    return reading.given("ffn", 4 * reading.needed("hidden"))
+
+
+def _attention(reading: Reading) -> str:
+    written = reading.words("flash_attention")
+    if written.startswith("yes"):
+        return "flash"
+    if written.startswith("no") and "not stated" not in written:
+        return "plain"
+    if re.search(r"\bte\b|cudnn", written):
+        # Transformer Engine chooses a fused kernel where there is one.
+        reading.assume("flash attention")
+        return "flash"
+    reading.assume(f"{reading.preset.attention} attention")
+    return reading.preset.attention

@@ -1,0 +1,253 @@
+"""From a row to a fixed plan on a fixed cluster, or to the reason why not.
+
+Nothing is filled in silently: what a row does not say is taken from the preset of its
+framework and noted, and what decides the result must be there.
+"""
+
+import re
+from dataclasses import dataclass
+
+from estimators.models.spec import TransformerSpec
+from estimators.training import TrainingSpec
+from nestsim.simulator.settings import ReplaySettings
+from nestsim.validation.columns import Row
+from nestsim.validation.reading import Reading
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_cluster import read_accelerator, read_network
+from nestsim.validation.row_model import one_line, read_model
+from planner.plan_spec import PlanSpec
+from topologies.accelerators import Accelerator
+from topologies.errors import InputError
+from topologies.specs import NetworkSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A row as the planner and the simulator see it."""
+
+    row: Row
+    """As it was written."""
+
+    model: TransformerSpec
+    """Architecture and sequence length."""
+
+    training: TrainingSpec
+    """Batch, precision, optimizer."""
+
+    accelerator: Accelerator
+    """The device."""
+
+    network: NetworkSpec
+    """Nodes and links."""
+
+    plan: PlanSpec
+    """Parallel sizes and settings."""
+
+    replay: ReplaySettings
+    """Overlaps."""
+
+    num_devices: int
+    """That were measured; the network may have a few more, which stay idle."""
+
+    preset: str
+    """Name of the framework's preset."""
+
+    assumed: tuple[str, ...]
+    """What the row does not say."""
+
+
+def read_case(row: Row) -> Case:
+    """Turn a row into a case.
+
+    Raises
+    ------
+    RowRefusedError
+        If it cannot be expressed.
+    """
+    reading = Reading(row)
+    accelerator = read_accelerator(reading)
+    model = read_model(reading)
+    training = _training(reading)
+    num_devices = _num_devices(reading)
+    plan = _plan(reading, model, num_devices)
+    network = read_network(reading, accelerator, num_devices)
+    return Case(
+        row=row,
+        model=model,
+        training=training,
+        accelerator=accelerator,
+        network=network,
+        plan=plan,
+        replay=reading.preset.replay,
+        num_devices=num_devices,
+        preset=reading.preset.name,
+        assumed=tuple(reading.assumed),
+    )
+
+
+def _training(reading: Reading) -> TrainingSpec:
+    precision = _precision(reading)
+    gradients = reading.preset.gradients[precision]
+    if "fp32 grad" in reading.words("precision"):
+        gradients = "fp32"
+    else:
+        reading.assume(
+            f"gradients in {'fp32' if gradients == 'fp32' else precision}, adam"
+        )
+    return TrainingSpec(
+        global_batch_size=reading.needed("global_batch"),
+        precision=precision,
+        gradient_precision=gradients,
+    )
+
+
+def _precision(reading: Reading) -> str:
+    written = reading.words("precision")
+    if re.search(r"fp8|float8|fp4|fp6|int8", written):
+        raise RowRefusedError(
+            "low-precision", f"{reading.row.words('precision')} is not modelled"
+        )
+    found = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
+    if found is None:
+        if written not in {"", "not stated"}:
+            raise RowRefusedError(
+                "unknown-precision", f"precision {reading.row.words('precision')}"
+            )
+        reading.assume(f"precision {reading.preset.precision}")
+        return reading.preset.precision
+    return found[0].replace("bfloat", "bf").replace("float", "fp")
+
+
+def _num_devices(reading: Reading) -> int:
+    """Return how many devices took part; the columns must agree."""
+    sizes = [reading.needed("tp"), reading.needed("pp"), reading.given("cp", 1)]
+    dp = reading.row.whole("dp")
+    model_parallel = sizes[0] * sizes[1] * sizes[2]
+    count = reading.row.whole("num_devices")
+    if count is None:
+        if dp is None:
+            raise RowRefusedError("missing-column", "num_devices and dp are empty")
+        reading.assume(f"num_devices = {model_parallel * dp}, as the sizes make")
+        return model_parallel * dp
+    if dp is None and count % model_parallel == 0:
+        reading.assume(f"dp = {count // model_parallel}, as the devices make")
+    elif model_parallel * (dp or 1) != count:
+        raise RowRefusedError(
+            "contradiction",
+            f"tp {sizes[0]} x pp {sizes[1]} x cp {sizes[2]} x dp {dp or '?'} is not "
+            f"{count} devices",
+        )
+    return count
+
+
+def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpec:
+    tp, pp = reading.needed("tp"), reading.needed("pp")
+    cp = reading.row.whole("cp") or 1
+    zero_stage, group = _sharding(reading)
+    dp = num_devices // (tp * pp * cp)
+    vpp = reading.given("vpp", 1)
+    if group is not None and group >= dp * cp:
+        group = None
+    try:
+        return PlanSpec(
+            micro_batch_size=reading.needed("micro_batch"),
+            tensor_model_parallel_size=tp,
+            pipeline_model_parallel_size=pp,
+            virtual_pipeline_model_parallel_size=vpp,
+            data_parallel_size=dp,
+            context_parallel_size=cp,
+            expert_model_parallel_size=reading.given("ep", 1)
+            if model.num_moe_experts
+            else 1,
+            sequence_parallel=tp > 1 and _sequence_parallel(reading),
+            recompute=_recompute(reading),
+            zero_stage=zero_stage,
+            sharding_group_size=group,
+            num_layers_per_pipeline_stage=_layers(reading, model.num_layers, pp, vpp),
+        )
+    except InputError as error:
+        raise RowRefusedError("no-such-plan", one_line(error)) from None
+
+
+def _layers(
+    reading: Reading, num_layers: int, pp: int, vpp: int
+) -> tuple[int, ...] | None:
+    """Share layers that do not split evenly as evenly as they go; None if they do.
+
+    As DeepSpeed's ``partition_uniform`` has it, the first stages get the rest.
+    """
+    if num_layers % pp == 0 or vpp > 1:
+        return None
+    each, rest = divmod(num_layers, pp)
+    reading.assume(f"layers per stage: {rest} x {each + 1}, then {pp - rest} x {each}")
+    return (each + 1,) * rest + (each,) * (pp - rest)
+
+
+def _sequence_parallel(reading: Reading) -> bool:
+    written = reading.words("sequence_parallel")
+    if written in {"yes", "no"}:
+        return written == "yes"
+    on = reading.preset.sequence_parallel
+    reading.assume(f"sequence parallelism {'on' if on else 'off'}")
+    return on
+
+
+def _recompute(reading: Reading) -> str:
+    written = reading.words("recompute")
+    if "offload" in written:
+        raise RowRefusedError("offload", f"recompute {written}")
+    if written.startswith(("per stage", "per-op")):
+        raise RowRefusedError("uneven-plan", f"recompute {written}")
+    if re.match(r"(none|no)\b", written) and "not" not in written.split():
+        return "none"
+    if re.fullmatch(r"full( \(.*\))?", written):
+        return "full"
+    if written in {"selective", "selective (core attention)"}:
+        return "selective"
+    if written in {"", "not stated", "not in table"}:
+        reading.assume(f"recompute {reading.preset.recompute}")
+        return reading.preset.recompute
+    raise RowRefusedError("unknown-recompute", f"recompute {written}")
+
+
+_ZERO = (
+    (r"zero-?3|full_shard|fsdp", 3),
+    (r"zero-?2|shard_grad_op", 2),
+    (r"zero-?1|distributed optimizer", 1),
+    (r"zero-?0|^none|^no$|^ddp", 0),
+)
+"""What a description contains -> ZeRO stage."""
+
+
+def _sharding(reading: Reading) -> tuple[int, int | None]:
+    """Return ZeRO stage and the ranks that share shards, None for all of them."""
+    written = reading.words("zero_or_fsdp")
+    if written.startswith("per stage"):
+        raise RowRefusedError("uneven-plan", f"sharding {written}")
+    if "offload" in written or re.search(
+        r"offload(ing)?:? true", reading.words("notes")
+    ):
+        raise RowRefusedError("offload", "states are offloaded to the host")
+    if written in {"", "not stated"}:
+        reading.assume(f"ZeRO stage {reading.preset.zero_stage}")
+        return reading.preset.zero_stage, None
+    found = [stage for words, stage in _ZERO if re.search(words, written)]
+    # SHARD_GRAD_OP is FSDP, and ZeRO-2 all the same.
+    if found and ("shard_grad_op" in written or re.search(r"zero-?[012]", written)):
+        found = [stage for stage in found if stage < 3]
+    if not found:
+        raise RowRefusedError(
+            "unknown-sharding", f"sharding {reading.row.words('zero_or_fsdp')}"
+        )
+    return found[0], _sharding_group(reading, written)
+
+
+def _sharding_group(reading: Reading, written: str) -> int | None:
+    ranks = re.search(r"within (?:a )?(?:group of )?(\d+)|\(ici_fsdp=(\d+)\)", written)
+    if ranks is not None:
+        return int(ranks[1] or ranks[2])
+    slices = re.search(r"(\d+) slice", reading.words("notes"))
+    if "within slice" not in written or slices is None:
+        return None
+    tp, pp = reading.needed("tp"), reading.needed("pp")
+    return (reading.row.whole("num_devices") or 0) // (int(slices[1]) * tp * pp) or None

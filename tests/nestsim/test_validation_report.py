@@ -1,0 +1,94 @@
+"""What reports say of a validation whose numbers are known."""
+
+import csv
+import io
+
+import pytest
+from rich.console import Console
+
+from nestsim.report.validation import (
+    predictions_csv,
+    print_validation,
+    validation_json,
+)
+from nestsim.report.validation_figure import draw_validation, headline, within
+from nestsim.validation.columns import Measurements
+from nestsim.validation.runner import RowResult, ValidationResult, validate
+from tests.nestsim.validation_rows import gpt
+
+
+def scored(name, measured, predicted, **cells):
+    return RowResult(
+        row=gpt(row_id=name, **cells),
+        basis="iter_time_s",
+        measured=measured,
+        predicted=predicted,
+        planned=predicted,
+        device_memory=80e9,
+        preset="megatron-lm",
+        assumed=("vpp = 1", "cp = 1"),
+    )
+
+
+RESULT = ValidationResult(
+    name="own.csv",
+    kind="throughput",
+    rows=(
+        scored("a", 1.0, 1.2),
+        scored("b", 2.0, 1.1),
+        scored("c", 4.0, 4.2, accelerator="H100-80GB-SXM", source_key="other"),
+        RowResult(row=gpt(row_id="d"), code="offload", reason="to the host"),
+    ),
+)
+
+
+def test_errors_are_those_of_the_rows_by_source_and_by_accelerator():
+    report = validation_json(RESULT)
+    assert (report["rows"], report["scored"], report["refused"]) == (4, 3, 1)
+    assert report["mape"] == pytest.approx((0.2 + 0.45 + 0.05) / 3)
+    assert report["by_source"]["own"]["bias"] == pytest.approx((0.2 - 0.45) / 2)
+    assert report["by_source"]["own"]["refused"] == 1
+    assert report["by_source"]["other"]["max_ape"] == pytest.approx(0.05)
+    assert report["by_accelerator"]["H100-80GB-SXM"]["scored"] == 1
+    assert report["refusals"] == {"offload": 1}
+
+
+def test_plans_for_the_same_job_are_ranked_among_themselves_alone():
+    ranking = validation_json(RESULT)["ranking"]
+    # b is predicted to be faster than a, which is twice as fast; c has no rival.
+    assert (ranking["groups"], ranking["rows"]) == (1, 2)
+    assert ranking["kendall_tau"] == -1.0
+    assert ranking["top1_regret"] == pytest.approx(1.0)
+
+
+def test_the_table_has_one_line_for_each_row_with_all_digits():
+    lines = list(csv.DictReader(io.StringIO(predictions_csv(RESULT))))
+    assert [line["row_id"] for line in lines] == ["a", "b", "c", "d"]
+    assert float(lines[1]["error"]) == RESULT.rows[1].error
+    assert lines[0]["assumed"] == "vpp = 1; cp = 1"
+    assert (lines[3]["code"], lines[3]["error"]) == ("offload", "")
+
+
+def test_text_names_sources_accelerators_and_what_was_refused():
+    console = Console(file=io.StringIO(), width=120)
+    print_validation(RESULT, console)
+    text = console.file.getvalue()
+    for words in ("own", "other", "H100-80GB-SXM", "23.3 %", "offload", "100.0 %"):
+        assert words in text
+
+
+def test_the_picture_says_how_many_rows_lie_within_its_bands(tmp_path):
+    assert within(RESULT, 0.1) == pytest.approx(1 / 3)
+    assert within(RESULT, 0.25) == pytest.approx(2 / 3)
+    said = "Predicted step times are 23.3 % off on average, 20.0 % in the median"
+    assert headline(RESULT) == said
+    draw_validation(RESULT, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 0
+
+
+def test_progress_is_told_of_every_row():
+    told = []
+    rows = tuple(gpt(row_id=name, layers="") for name in "abc")
+    file = Measurements(name="own.csv", kind="throughput", rows=rows)
+    validate(file, progress=lambda doing, share: told.append((doing, share)))
+    assert told == [("row 1 of 3", 0), ("row 2 of 3", 1 / 3), ("row 3 of 3", 2 / 3)]
