@@ -6,7 +6,6 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from nestsim.results import JobResult
 from nestsim.report.figures import (
     draw_gap,
     draw_links,
@@ -15,6 +14,7 @@ from nestsim.report.figures import (
 )
 from nestsim.report.json import reported_candidate
 from nestsim.report.timeline_panels import _shades
+from nestsim.results import JobResult
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,
