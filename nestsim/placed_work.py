@@ -25,9 +25,9 @@ from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import Bucket, LayerTraffic, PipelineWork, slowest_lanes
 from planner.objective import PricedPlan
 from planner.pricing import device_grid, plan_degrees, rates_of
-from planner.rates import PlacementRates
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.stage_memory import stage_share
+from planner.stage_rates import PlacementRates
 from planner.workload import Workload
 from topologies import Network
 

@@ -25,10 +25,11 @@ from planner.memory_bounds import MemoryBounds
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, placements
 from planner.pricing import placement_choices
-from planner.rates import PlacementRates, PricedGrid, StageRates
+from planner.rates import PricedGrid
 from planner.relaxation import Relaxation, best_group_rates
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, Inner, inner_configurations
+from planner.stage_rates import PlacementRates, StageRates
 from planner.workload import Workload
 from topologies import Network
 

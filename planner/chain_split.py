@@ -23,10 +23,10 @@ from planner.class_table import (
 from planner.kernels import split as kernel
 from planner.kernels import tables
 from planner.loads import iteration_weights
-from planner.rates import StageRates
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, sequence_parallel
+from planner.stage_rates import StageRates
 from planner.virtual import fold_sums, fold_table
 from planner.workload import Workload
 

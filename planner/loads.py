@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.rates import PlacementRates
+from planner.stage_rates import PlacementRates
 
 FloatArray = NDArray[np.float64]
 

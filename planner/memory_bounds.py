@@ -10,8 +10,8 @@ from estimators.layer_work import Degrees
 from planner.chain_split import Splitter
 from planner.kernels import memory_bound as kernel
 from planner.loads import iteration_weights
-from planner.rates import StageRates
 from planner.space import Configuration
+from planner.stage_rates import StageRates
 
 FloatArray = NDArray[np.float64]
 

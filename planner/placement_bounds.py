@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from planner.kernels import placement_loads as loads
 from planner.placements import Placement
-from planner.rates import StageRates
 from planner.relaxation import TREES
+from planner.stage_rates import StageRates
 from topologies import Network
 
 FloatArray = NDArray[np.float64]

@@ -19,9 +19,10 @@ from planner.kernels.timeline import timeline
 from planner.loads import iteration_weights, stage_transfers
 from planner.objective import PART_NAMES, PricedPlan, StageCost
 from planner.plan import Plan
-from planner.rates import AlgorithmChoice, PlacementRates, placement_rates
+from planner.rates import placement_rates
 from planner.schedules import SCHEDULES
 from planner.stage_cost import stage_cost
+from planner.stage_rates import AlgorithmChoice, PlacementRates
 from planner.workload import Workload
 from topologies import InputError, Network
 

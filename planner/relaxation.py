@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from estimators.collectives import rates_by_algorithm
 from estimators.parallelism import Sizes
 from planner.kernels import relaxed as kernel
-from planner.rates import StageRates
+from planner.stage_rates import StageRates
 from topologies import Network
 
 FloatArray = NDArray[np.float64]

@@ -15,7 +15,6 @@ from estimators.training import ParameterBytes
 from planner.class_table import recompute_shares
 from planner.objective import PART_NAMES, ChunkTimes, StageCost
 from planner.plan import Plan, Stage
-from planner.rates import PlacementRates, Sharding
 from planner.schedules import SCHEDULES
 from planner.stage_memory import (
     Share,
@@ -23,6 +22,7 @@ from planner.stage_memory import (
     stage_memory,
     stage_share,
 )
+from planner.stage_rates import PlacementRates, Sharding
 from planner.workload import Workload
 from topologies import InputError
 

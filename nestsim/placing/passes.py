@@ -27,8 +27,8 @@ from nestsim.placing.moves import Pass
 from nestsim.placing.traffic import Message, StageTraffic
 from nestsim.simulator.settings import ReplaySettings
 from planner.plan import Plan
-from planner.rates import PlacementRates
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.stage_rates import PlacementRates
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]

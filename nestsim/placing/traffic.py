@@ -20,8 +20,9 @@ from nestsim.simulator.phases import TeamEdgePhase, TeamPhase
 from nestsim.simulator.work import TeamTraffic
 from planner.plan import Plan
 from planner.pricing import plan_degrees
-from planner.rates import PlacementRates, dense_groups, expert_data_groups
+from planner.rates import dense_groups, expert_data_groups
 from planner.stage_cost import sharding_of
+from planner.stage_rates import PlacementRates
 from topologies import Network
 
 IntArray = NDArray[np.int64]

@@ -90,8 +90,9 @@ def test_an_empty_space_says_why():
 
 
 def test_two_processes_write_the_same_bytes(tmp_path):
-    """Different hash seeds, so that no order of a set can hide."""
+    """Different hash seeds, so that no order of a set can hide, and threads."""
     written = []
+    threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
     for seed in ("1", "2"):
         folder = tmp_path / seed
         scenario = SCENARIOS / "custom_network.toml"
@@ -100,7 +101,11 @@ def test_two_processes_write_the_same_bytes(tmp_path):
             [*command, "--output", str(folder)],
             check=True,
             capture_output=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={
+                **os.environ,
+                **dict.fromkeys(threads, seed),
+                "PYTHONHASHSEED": seed,
+            },
         )
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         written.append({p.relative_to(folder): p.read_bytes() for p in files})

@@ -23,7 +23,8 @@ from nestsim.simulator.work import LayerTraffic, TeamTraffic
 from planner.fixed_plan import build_plan
 from planner.plan_spec import PlanSpec
 from planner.pricing import price_plan, rates_of
-from planner.rates import AlgorithmChoice, PricedGrid
+from planner.rates import PricedGrid
+from planner.stage_rates import AlgorithmChoice
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.test_folding import assert_same_run
 from tests.topologies.strategies import degraded, tori, trees

@@ -15,9 +15,10 @@ from planner.kernels.split import stage_adders
 from planner.loads import iteration_weights
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, placements
-from planner.rates import AlgorithmChoice, placement_rates
+from planner.rates import placement_rates
 from planner.relaxation import Relaxation, best_group_rates
 from planner.search_spec import SearchSpec
+from planner.stage_rates import AlgorithmChoice
 from tests.planner.strategies import networks, workloads
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec
