@@ -1,6 +1,7 @@
 """Admissible bounds of every configuration, in closed form."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from planner.space import Inner
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,3 +131,29 @@ def job_constants(workload: Workload) -> FloatArray:
     step = optimizer_step_bytes(each) / workload.memory_rate
     constants[tables.STEP_TIME] = step
     return constants
+
+
+class Outer(NamedTuple):
+    """Configurations in the order of LB1, as arrays."""
+
+    inner: IntArray
+    """Which inner configuration."""
+    place: IntArray
+    """Which of its pairs ``(pp, dp)``."""
+    bounds: FloatArray
+    """LB1, rising [s]."""
+    memory: FloatArray
+    """Least memory [byte]."""
+
+
+def ordered(bounds: list[tuple[FloatArray, FloatArray]]) -> Outer:
+    """Sort what `closed_form_bounds` found of each inner configuration; ties stay in order of enumeration."""
+    sizes = [len(values) for values, _ in bounds]
+    empty = np.zeros(0)
+    values = np.concatenate([empty, *(values for values, _ in bounds)])
+    order = np.argsort(values, kind="stable")
+    starts = np.cumsum([0, *sizes])[:-1]
+    number = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.arange(len(values)) - np.repeat(starts, sizes)
+    held = np.concatenate([empty, *(memory for _, memory in bounds)])
+    return Outer(number[order], place[order], values[order], held[order])

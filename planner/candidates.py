@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from estimators.parallelism import Sizes
 from planner.bounds import (
+    Outer,
     closed_form_bounds,
     job_constants,
     layer_bounds,
+    ordered,
 )
 from planner.chain_split import Splitter
 from planner.class_table import Choice
@@ -58,19 +60,6 @@ class Solution(NamedTuple):
     rates: PlacementRates
 
 
-class _Outer(NamedTuple):
-    """Configurations in the order of LB1, as arrays."""
-
-    inner: IntArray
-    """Which inner configuration."""
-    place: IntArray
-    """Which of its pairs ``(pp, dp)``."""
-    bounds: FloatArray
-    """LB1, rising [s]."""
-    memory: FloatArray
-    """Least memory [byte]."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CandidateSet:
     """Every configuration of a space, in the order of a closed-form bound."""
@@ -80,7 +69,7 @@ class CandidateSet:
     spec: SearchSpec
     relaxation: Relaxation
     inner: tuple[Inner, ...]
-    outer: _Outer
+    outer: Outer
     statistics: Counter[str]
     tensor_rates: dict[int, FloatArray]
     splitter: Splitter
@@ -119,7 +108,7 @@ class CandidateSet:
             closed_form_bounds(relaxation, workload, spec, item, layers[item.degrees])
             for item in inner
         ]
-        outer = _ordered(inner, bounds)
+        outer = ordered(bounds)
         dropped["configurations"] = len(outer.bounds)
         splitter = Splitter(
             workload=workload,
@@ -303,21 +292,6 @@ class CandidateSet:
             priced = PricedGrid(self.network, placement.grid)
             self._priced[key] = priced
         return priced.rates(tensor, gradient)
-
-
-def _ordered(
-    inner: tuple[Inner, ...], bounds: list[tuple[FloatArray, FloatArray]]
-) -> _Outer:
-    """Sort all configurations by their bound; ties stay in order of enumeration."""
-    sizes = [len(values) for values, _ in bounds]
-    empty = np.zeros(0)
-    values = np.concatenate([empty, *(values for values, _ in bounds)])
-    order = np.argsort(values, kind="stable")
-    starts = np.cumsum([0, *sizes])[:-1]
-    number = np.repeat(np.arange(len(inner)), sizes)
-    place = np.arange(len(values)) - np.repeat(starts, sizes)
-    held = np.concatenate([empty, *(memory for _, memory in bounds)])
-    return _Outer(number[order], place[order], values[order], held[order])
 
 
 def _signature_bytes(rates: StageRates) -> bytes:
