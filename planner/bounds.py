@@ -147,7 +147,10 @@ class Outer(NamedTuple):
 
 
 def ordered(bounds: list[tuple[FloatArray, FloatArray]]) -> Outer:
-    """Sort what `closed_form_bounds` found of each inner configuration; ties stay in order of enumeration."""
+    """Sort what `closed_form_bounds` found of each inner configuration.
+
+    Ties stay in order of enumeration.
+    """
     sizes = [len(values) for values, _ in bounds]
     empty = np.zeros(0)
     values = np.concatenate([empty, *(values for values, _ in bounds)])
