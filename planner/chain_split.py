@@ -109,7 +109,7 @@ class Splitter:
         if p > 1 and folded.tied_bytes > 0.0:
             tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
         value: float
-        _, value, bounds, picked = kernel.split_chain(
+        status, value, bounds, picked = kernel.split_chain(
             table.classes.class_of,
             folded.minima,
             time,
@@ -124,6 +124,7 @@ class Splitter:
             _least_tail(table, tail, p),
             cutoff - constant,
         )
+        assert status != kernel.BROKEN, "a layer takes less than its lower bound"
         return Split(value + constant, bounds, picked)
 
     def fits(

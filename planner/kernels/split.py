@@ -40,6 +40,7 @@ IntArray = NDArray[np.int64]
 
 OK = 0
 NOT_BETTER = 1
+BROKEN = 2
 
 SAFE = 1.0 - 1e-12
 """Lower bounds are scaled by this, so that rounding cannot cut off an equal value."""
@@ -299,6 +300,9 @@ def split_chain(
             in_flight, tail_limit, version, stamp, best, choice, lowest, False, table,
             following,
         )  # fmt: skip
+        if total == np.inf:
+            # Only if a layer takes less than its lower bound.
+            return BROKEN, value, bounds, choices
         largest, last_tail = walk(
             class_of, adder, tail, signature, tail_adder, best, choice, following,
             trial_bounds, trial_choices,

@@ -105,6 +105,17 @@ def check(case):
 
 
 @settings(deadline=None, max_examples=200)
+@given(instances(), st.sampled_from([1.5, 2.0, 4.0]))
+def test_lower_bounds_that_are_too_high_are_said_and_never_read_past(case, factor):
+    optimum = brute_force(case)
+    wrong = {**case, "layer_minima": case["layer_minima"] * factor}
+    status, value, bounds, choices = kernel.split_chain(**wrong, cutoff=np.inf)
+    assert status in {kernel.OK, kernel.NOT_BETTER, kernel.BROKEN}
+    if status == kernel.OK:
+        assert price(case, bounds, choices) == value >= optimum
+
+
+@settings(deadline=None, max_examples=200)
 @given(instances())
 def test_split_equals_exhaustive_search(case):
     check(case)
