@@ -98,7 +98,30 @@ def thriftiest_plan(candidates: CandidateSet) -> ThriftiestPlan:
     while (priced := plan_within(candidates, configuration, memory)) is None:
         # Room is necessary for a split on a true placement, not sufficient.
         memory *= 1 + PRECISION
-    return ThriftiestPlan(configuration, priced, fullest_stage(priced))
+    best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
+    # So another configuration, which seemed to need more, may need less.
+    numbers = thrifty_configurations(candidates)
+    held = candidates.outer.memory[numbers]
+    for number in numbers[np.argsort(held, kind="stable")].tolist():
+        if candidates.outer.memory[number] >= best.needed * (1 - PRECISION):
+            break
+        best = _thriftier(candidates, number, best)
+    return best
+
+
+def _thriftier(
+    candidates: CandidateSet, number: int, best: ThriftiestPlan
+) -> ThriftiestPlan:
+    """Return a configuration's plan if it needs less than the best by the precision."""
+    configuration = candidates[number]
+    while True:
+        memory = best.needed * (1 - PRECISION)
+        if not candidates.fits(configuration, memory):
+            return best
+        priced = plan_within(candidates, configuration, memory)
+        if priced is None:
+            return best
+        best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
 
 
 def plan_within(

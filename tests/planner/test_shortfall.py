@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library import load_model
@@ -51,6 +51,15 @@ restricted_spaces = st.builds(
 
 @given(restricted_spaces)
 @settings(deadline=None, max_examples=10)
+@example(
+    # The configuration with the least room that is necessary needs more than others.
+    SearchSpec(
+        recompute=("none",),
+        zero_stages=(0,),
+        tensor_model_parallel_sizes=(1,),
+        context_parallel_sizes=(1,),
+    )
+)
 def test_the_least_memory_is_enough_and_less_is_not(spec):
     network = eight_devices()
     candidates = CandidateSet.enumerate(network, tiny_job(AMPLE), spec)
