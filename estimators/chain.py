@@ -3,15 +3,13 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.host_time import HostTimes, host_times
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
 from estimators.layer_work import Degrees, LayerWork
-from estimators.operators import OperatorModel
-from estimators.profile import Profile
-from estimators.profiled_times import OperatorTimes, ProfiledTimes
+from estimators.platform import Platform
 from estimators.sharding import layer_work, tied_parameters
 from estimators.training import TrainingSpec
-from topologies.accelerators import Accelerator
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -22,30 +20,21 @@ def build_layer_table(
     *,
     degrees: Degrees,
     training: TrainingSpec,
-    accelerator: Accelerator,
-    profile: Profile | None = None,
+    platform: Platform,
 ) -> LayerTable:
     """Return the costs of every layer of the chain for one microbatch on one device.
 
     Each distinct kind of layer is worked out once; the table repeats it. Under
     ``"full"`` recompute only blocks are run again (Megatron's
     ``recompute_granularity``): the embedding, the final norm and the head keep what
-    they save. With a profile, operator times are those that were measured, and the
-    accelerator's rates are not looked at.
+    they save. Blocks take what the host adds to them, too.
 
     Raises
     ------
     InputError
-        If the accelerator has no rate for the job's precision, or the profile lacks
-        that precision or one of the model's operations.
+        If the platform has no rate for the job's precision.
     """
-    model: OperatorTimes
-    if profile is None:
-        model = OperatorModel.of(
-            accelerator, training.precision, training.element_bytes
-        )
-    else:
-        model = ProfiledTimes.of(profile, training.precision, graph.spec)
+    model = platform.operator_times(training, graph.spec)
     works = [
         layer_work(graph, kind, degrees, training.element_bytes)
         for kind in range(len(graph.layers))
@@ -53,6 +42,10 @@ def build_layer_table(
     times = [
         np.array([model.operator_time(op) for op in work.operators]).reshape(-1, 3)
         for work in works
+    ]
+    added = [
+        _host(platform, degrees, work, time, block=name == "block")
+        for name, work, time in zip(_kind_names(graph), works, times, strict=True)
     ]
     kinds = np.array(graph.kinds, dtype=np.int64)
     is_block = np.array([float(name.startswith("block")) for name in graph.names])
@@ -66,7 +59,12 @@ def build_layer_table(
     }
     saved["full"] = np.where(is_block > 0, saved["full"], saved["none"])
     working = column([work.working_bytes for work in works])
-    forward = column([float(time[:, 0].sum()) for time in times])
+    forward = column(
+        [
+            float(time[:, 0].sum()) + more.forward
+            for time, more in zip(times, added, strict=True)
+        ]
+    )
     core = column(
         [
             float(
@@ -82,7 +80,12 @@ def build_layer_table(
         names=tuple(graph.names),
         kinds=kinds,
         forward_time=forward,
-        backward_time=column([float(time[:, 1].sum()) for time in times]),
+        backward_time=column(
+            [
+                float(time[:, 1].sum()) + more.backward
+                for time, more in zip(times, added, strict=True)
+            ]
+        ),
         weight_gradient_time=column([float(time[:, 2].sum()) for time in times]),
         recompute_time={
             "selective": core,
@@ -105,6 +108,35 @@ def build_layer_table(
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
         traffic=_traffic(works, kinds),
+    )
+
+
+def _kind_names(graph: LayerGraph) -> list[str]:
+    """Return ``"block"`` or the layer's name for each distinct layer."""
+    names = [""] * len(graph.layers)
+    for name, kind in zip(graph.names, graph.kinds, strict=True):
+        names[kind] = "block" if name.startswith("block") else name
+    return names
+
+
+def _host(
+    platform: Platform,
+    degrees: Degrees,
+    work: LayerWork,
+    times: FloatArray,
+    *,
+    block: bool,
+) -> HostTimes:
+    """Return what the host and collective libraries add to a layer."""
+    if not block:
+        return HostTimes(0.0, 0.0)
+    forward, backward, _ = times.sum(axis=0)
+    return host_times(
+        work,
+        (float(forward), float(backward)),
+        tp=degrees.tp,
+        software=platform.software,
+        constants=platform.software_constants,
     )
 
 

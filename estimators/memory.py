@@ -70,7 +70,7 @@ def static_bytes(
     if zero_stage >= 2:
         buffers = buffers + shared * each.gradients * largest_layer
     if zero_stage >= 3:
-        buffers = buffers + shared * 2 * each.weights * largest_layer
+        buffers = buffers + shared * 2 * each.gather * largest_layer
     return StaticBytes(
         weights=each.weights * (shard if zero_stage >= 3 else whole),
         gradients=each.gradients * (shard if zero_stage >= 2 else whole),

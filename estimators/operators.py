@@ -16,22 +16,22 @@ References
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import tomli
-
+from estimators.constants import (
+    AcceleratorConstants,
+    Constants,
+    SoftwareConstants,
+    load_constants,
+)
 from estimators.layer_work import OperatorWork
+from estimators.software import IDEAL, Software
+from estimators.training import TrainingSpec
 from topologies import InputError
 from topologies.accelerators import Accelerator
 
 TILES = ((256, 128, 1.00), (128, 128, 0.92), (128, 64, 0.74), (64, 64, 0.50))
 """Rows, columns and relative efficiency of the tiles of a matrix product [2]_."""
-
-MEMORY_EFFICIENCY = 0.8
-"""Fraction of the datasheet's memory bandwidth that streaming kernels reach: between
-the 0.75 to 0.9 that STREAM-like measurements of HBM devices report."""
 
 LAUNCH_TIME = 5e-6
 """From one kernel's end to the next one's start when launches queue up [s]: 4 to 6
@@ -42,27 +42,29 @@ ATTENTION_BACKWARD_SLOWDOWN = 1.15
 extra passes of FlashAttention-2 (Dao, 2023, figures 4 to 6)."""
 
 
-class Efficiency(NamedTuple):
-    """What one accelerator reaches, as fractions of its datasheet rate."""
+_ALIGNMENT = 8
+"""Elements: 16 bytes of 16-bit numbers [2]_, section "Tensor Core Requirements"."""
 
-    matmul: float
-    attention: float
-    source: str
-
-
-@cache
-def _efficiencies() -> dict[str, Any]:
-    return tomli.loads(files("estimators").joinpath("efficiency.toml").read_text())
+_NARROW_TRAFFIC = 1.5
+"""Bytes per operand and result of an 8-bit product: operands in 8 bits, results in
+16, and the cast before it fused with what comes before [byte]."""
 
 
-def efficiency_of(accelerator_name: str) -> Efficiency:
-    """Return the fractions for the longest matching name, else the default ones.
+def _peak(accelerator: Accelerator, precision: str, where: str) -> float:
+    if precision not in accelerator.peak_flops:
+        raise InputError(
+            f"{accelerator.name} has no rate for this number format",
+            where=where,
+            got=precision,
+            expected=f"one of {', '.join(sorted(accelerator.peak_flops))}",
+        )
+    return accelerator.peak_flops[precision]
 
-    ``"a100-80gb"`` matches ``a100``, ``"tpu-v5e"`` itself.
-    """
-    table = _efficiencies()
-    matches = [name for name in table if accelerator_name.startswith(name)]
-    return Efficiency(**table[max(matches, key=len) if matches else "default"])
+
+def _attention(reached: AcceleratorConstants, software: Software) -> float:
+    if software.attention_kernel == "fused":
+        return reached.fused_attention
+    return reached.flash_attention
 
 
 class OperatorTime(NamedTuple):
@@ -79,7 +81,10 @@ class OperatorModel:
     """Operator times on one accelerator at one precision."""
 
     matmul_rate: float
-    """Of full tiles on all compute units [FLOP/s]."""
+    """Of products of activations: full tiles on all compute units [FLOP/s]."""
+
+    weight_matmul_rate: float
+    """Of products with weights, in the format that the job has for them [FLOP/s]."""
 
     attention_rate: float
     """Of a fused attention kernel [FLOP/s]."""
@@ -93,35 +98,62 @@ class OperatorModel:
     element_bytes: int
     """Of an operand of a matrix product [byte]."""
 
+    weight_element_bytes: float
+    """Of an operand or result of a product with weights, on average [byte]."""
+
+    software: SoftwareConstants
+    """What of the traffic is fused away, and what unaligned sizes cost."""
+
     @classmethod
     def of(
-        cls, accelerator: Accelerator, precision: str, element_bytes: int
+        cls,
+        accelerator: Accelerator,
+        training: TrainingSpec,
+        software: Software = IDEAL,
+        constants: Constants | None = None,
     ) -> "OperatorModel":
         """Build the model of an accelerator.
+
+        Parameters
+        ----------
+        accelerator
+            The device.
+        training
+            Number formats.
+        software
+            Which kernels are used, and how well they are fused.
+        constants
+            Fractions of datasheet rates; those that are shipped if None.
 
         Raises
         ------
         InputError
             If the accelerator has no rate for the precision.
         """
-        if precision not in accelerator.peak_flops:
-            raise InputError(
-                f"{accelerator.name} has no rate for this number format",
-                where="training.precision",
-                got=precision,
-                expected=f"one of {', '.join(sorted(accelerator.peak_flops))}",
+        known = load_constants() if constants is None else constants
+        reached = known.accelerator(accelerator.name)
+        peak = _peak(accelerator, training.precision, "training.precision")
+        narrow = training.matmul_precision
+        weight_rate = peak * reached.matmul
+        if narrow:
+            weight_rate = _peak(accelerator, narrow, "training.matmul_precision")
+            weight_rate *= (
+                reached.matmul_8bit if narrow == "fp8" else reached.matmul_4bit
             )
-        efficiency = efficiency_of(accelerator.name)
-        peak = accelerator.peak_flops[precision]
         return cls(
-            matmul_rate=peak * efficiency.matmul,
-            attention_rate=peak * efficiency.attention,
-            memory_rate=accelerator.memory_bandwidth * MEMORY_EFFICIENCY,
+            matmul_rate=peak * reached.matmul,
+            weight_matmul_rate=weight_rate,
+            attention_rate=peak * _attention(reached, software),
+            memory_rate=accelerator.memory_bandwidth * reached.memory,
             num_compute_units=accelerator.num_compute_units,
-            element_bytes=element_bytes,
+            element_bytes=training.element_bytes,
+            weight_element_bytes=_NARROW_TRAFFIC if narrow else training.element_bytes,
+            software=known.software(software.name),
         )
 
-    def matmul_time(self, m: float, n: float, k: float, batch: float) -> float:
+    def matmul_time(
+        self, m: float, n: float, k: float, batch: float, *, weighted: bool = False
+    ) -> float:
         """Return the time of ``batch`` products of shape ``(m, k) x (k, n)`` [s].
 
         ``w = ceil(m / tm) ceil(n / tn) batch / U`` waves of tiles, at least one; each
@@ -131,13 +163,15 @@ class OperatorModel:
         if min(m, n, k, batch) <= 0:
             return 0.0
         units = self.num_compute_units
+        rate = self.weight_matmul_rate if weighted else self.matmul_rate
+        width = self.weight_element_bytes if weighted else self.element_bytes
         compute = min(
             max(1.0, math.ceil(m / tm) * math.ceil(n / tn) * batch / units)
             * (units * 2.0 * tm * tn * k)
-            / (self.matmul_rate * relative)
+            / (rate * relative)
             for tm, tn, relative in TILES
         )
-        traffic = self.element_bytes * batch * (m * k + k * n + m * n)
+        traffic = width * batch * (m * k + k * n + m * n)
         return max(compute, traffic / self.memory_rate) + LAUNCH_TIME
 
     def memory_time(self, num_bytes: float) -> float:
@@ -145,21 +179,9 @@ class OperatorModel:
         return num_bytes / self.memory_rate + LAUNCH_TIME if num_bytes > 0 else 0.0
 
     def operator_time(self, work: OperatorWork) -> OperatorTime:
-        """Return forward and backward time of one operator.
-
-        A product's backward pass is two products, priced as such: the gradient of
-        the input ``(m, n) x (n, k)`` and of the weight ``(n, m) x (m, k)``. Only that
-        of a weight can be put off: products of activations are one step of a chain.
-        """
+        """Return forward and backward time of one operator."""
         if work.kind == "matmul":
-            m, n, k, batch = work.m, work.n, work.k, work.batch
-            first = self.matmul_time(m, k, n, batch)
-            second = self.matmul_time(n, k, m, batch)
-            return OperatorTime(
-                self.matmul_time(m, n, k, batch),
-                first + second,
-                second if work.weight_flops > 0 else 0.0,
-            )
+            return self._product(work)
         if work.kind == "attention":
             forward = work.forward_flops / self.attention_rate
             backward = work.backward_flops / self.attention_rate
@@ -172,6 +194,49 @@ class OperatorModel:
                 + LAUNCH_TIME,
             )
         assert work.kind == "memory", f"unknown operator kind {work.kind!r}"
+        part = self._traffic(work)
         return OperatorTime(
-            self.memory_time(work.forward_bytes), self.memory_time(work.backward_bytes)
+            self.memory_time(part * work.forward_bytes),
+            self.memory_time(part * work.backward_bytes),
         )
+
+    def _product(self, work: OperatorWork) -> OperatorTime:
+        """Price a product, and its backward pass as the two products that it is.
+
+        The gradient of the input is ``(m, n) x (n, k)``, that of the weight ``(n, m) x
+        (m, k)``. Only that of a weight can be put off: products of activations are one
+        step of a chain.
+        """
+        m, n, k, batch = work.m, work.n, work.k, work.batch
+        weighted = work.weight_flops > 0
+        slower = 1.0
+        if not _aligned(n, k):
+            slower = (
+                self.software.unaligned_weight_slowdown
+                if weighted
+                else self.software.unaligned_slowdown
+            )
+        forward = self.matmul_time(m, n, k, batch, weighted=weighted)
+        first = self.matmul_time(m, k, n, batch, weighted=weighted)
+        second = self.matmul_time(n, k, m, batch, weighted=weighted)
+        return OperatorTime(
+            slower * forward,
+            slower * (first + second),
+            slower * second if weighted else 0.0,
+        )
+
+    def _traffic(self, work: OperatorWork) -> float:
+        """Return the part of an operator's traffic that is left after fusion."""
+        if work.core:
+            return self.software.score_traffic
+        if work.operation == "cross entropy":
+            return self.software.loss_traffic
+        return self.software.elementwise_traffic
+
+
+def _aligned(n: float, k: float) -> bool:
+    """Return whether 16-bit operands run on matrix units as they are [2]_.
+
+    Widths that are not whole numbers are shares of padded ones.
+    """
+    return not any(size.is_integer() and size % _ALIGNMENT for size in (n, k))

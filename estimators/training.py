@@ -5,13 +5,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+_WIDTH: Mapping[str, int] = MappingProxyType(
+    {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+)
+"""Number format -> bytes."""
+
 
 class ParameterBytes(NamedTuple):
-    """Bytes that a device keeps for each of its parameters [byte]."""
+    """Bytes that a device keeps and sends for each of its parameters [byte]."""
 
     weights: int
+    """Kept."""
     gradients: int
+    """Kept: accumulated over microbatches."""
     optimizer: int
+    """Kept: states of the optimizer."""
+    gather: int
+    """Sent when weights are gathered."""
+    reduce: int
+    """Sent when gradients are reduced."""
 
 
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
@@ -47,6 +59,20 @@ class TrainingSpec:
     """Of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's default
     with bf16) or ``"bf16"``."""
 
+    matmul_precision: str = ""
+    """Of the products with weights, if not `precision`: ``"fp8"`` or ``"fp4"``, the
+    operands being cast before each product."""
+
+    weights_in_fp32: bool = False
+    """Weights are kept in fp32 and cast when they are used, as FSDP's mixed precision
+    does; there is no master copy then."""
+
+    gather_precision: str = ""
+    """Of the weights on the wire, if not `precision`: ``"fp32"``, ``"fp8"``."""
+
+    reduce_precision: str = ""
+    """Of the gradients on the wire, if not `gradient_precision`."""
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one weight or activation."""
@@ -57,8 +83,11 @@ class TrainingSpec:
         """Weights, gradients and optimizer states of one parameter [byte]."""
         mixed = self.precision != "fp32"
         gradients = 4 if self.gradient_precision == "fp32" or not mixed else 2
+        copied = mixed and not self.weights_in_fp32
         return ParameterBytes(
-            weights=self.element_bytes,
+            weights=self.element_bytes if copied else 4,
             gradients=gradients,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, mixed],
+            optimizer=OPTIMIZER_BYTES[self.optimizer, copied],
+            gather=_WIDTH.get(self.gather_precision, self.element_bytes),
+            reduce=_WIDTH.get(self.reduce_precision, gradients),
         )

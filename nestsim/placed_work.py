@@ -237,5 +237,5 @@ def _tied(
     if table.tied_parameters <= 0 or len(lanes) == 1:
         return ()
     pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
-    size = table.tied_parameters * workload.parameter_bytes.gradients
+    size = table.tied_parameters * workload.parameter_bytes.reduce
     return collective_phases(network, "all_reduce", pairs, "ring", size)

@@ -225,7 +225,7 @@ def _across(
     if stage.zero_stage == 0:
         return
     parts = _inside(stage, groups).reshape(len(groups), -1, stage.sharding_group_size)
-    size = share.dense * workload.parameter_bytes.gradients / stage.sharding_group_size
+    size = share.dense * workload.parameter_bytes.reduce / stage.sharding_group_size
     yield _Part(
         "data across blocks",
         "all_reduce",
@@ -242,7 +242,7 @@ def _zero(
 ) -> Iterator[tuple[str, float, float]]:
     """Yield operation, bytes and period: once a step, or layer by layer."""
     each = workload.parameter_bytes
-    gradients, weights = parameters * each.gradients, parameters * each.weights
+    gradients, weights = parameters * each.reduce, parameters * each.gather
     per_layer = 1.0 / share.num_layers
     if stage.zero_stage == 0:
         yield "all_reduce", gradients, np.inf
@@ -263,5 +263,5 @@ def _embedding(
     """Yield the all-reduce of the tied embedding between first and last stage."""
     if table.tied_parameters > 0 and len(grid) > 1:
         pairs = np.stack([grid[0].ravel(), grid[-1].ravel()], axis=1)
-        size = table.tied_parameters * workload.parameter_bytes.gradients
+        size = table.tied_parameters * workload.parameter_bytes.reduce
         yield _Part("embedding", "all_reduce", pairs[None], 0, size, np.inf, "ring")

@@ -128,6 +128,8 @@ def job_constants(workload: Workload) -> FloatArray:
     constants[tables.WEIGHT_BYTES] = each.weights
     constants[tables.GRADIENT_BYTES] = each.gradients
     constants[tables.OPTIMIZER_BYTES] = each.optimizer
+    constants[tables.GATHER_BYTES] = each.gather
+    constants[tables.REDUCE_BYTES] = each.reduce
     step = optimizer_step_bytes(each) / workload.memory_rate
     constants[tables.STEP_TIME] = step
     return constants

@@ -198,7 +198,7 @@ class Splitter:
             classes,
             fold_sums(layers.minima, table.is_block, v),
             layers.boundary_bytes,
-            table.tied_parameters * self.workload.parameter_bytes.gradients,
+            table.tied_parameters * self.workload.parameter_bytes.reduce,
             ~classes.has_block,
         )
 

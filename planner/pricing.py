@@ -80,7 +80,7 @@ def placement_choices(
     tensor = [item for item in table.traffic if item.group == "tensor"]
     num_bytes = sum(float(item.forward_bytes.sum()) for item in tensor)
     count = sum(float(item.forward_count.sum()) for item in tensor)
-    gradients = float(table.parameters.sum()) * workload.parameter_bytes.gradients
+    gradients = float(table.parameters.sum()) * workload.parameter_bytes.reduce
     return (
         AlgorithmChoice("auto", num_bytes / count if count else 0.0),
         AlgorithmChoice("auto", gradients / num_stages),

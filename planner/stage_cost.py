@@ -199,8 +199,8 @@ def _zero_times(
             time += _line(experts, share.num_layers, share.expert * width)
         return time
 
-    reduce = both(each.gradients) if stage.zero_stage >= 2 else 0.0
-    gather = both(each.weights) if stage.zero_stage == 3 else 0.0
+    reduce = both(each.reduce) if stage.zero_stage >= 2 else 0.0
+    gather = both(each.gather) if stage.zero_stage == 3 else 0.0
     return _ZeroTimes(gather, reduce)
 
 
@@ -220,19 +220,20 @@ def _tail(
     reduce = _reduce_time(rates, group, each, stage, share, index)
     gather = 0.0
     if stage.zero_stage in {1, 2}:
-        gather = _line(group.inside["all_gather"][index], 1, share.dense * each.weights)
+        gather = _line(group.inside["all_gather"][index], 1, share.dense * each.gather)
         if share.expert > 0:
             rate = rates.expert_data["all_gather"][index]
-            gather += _line(rate, 1, share.expert * each.weights)
+            gather += _line(rate, 1, share.expert * each.gather)
     tied = 0.0
     if len(plan.stages) > 1 and index in {0, len(plan.stages) - 1}:
-        tied = _line(rates.tied, 1, table.tied_parameters * each.gradients)
+        tied = _line(rates.tied, 1, table.tied_parameters * each.reduce)
     held = share.dense / (group.group_size if sharded else 1)
     held += share.expert / (expert_group_size(plan) if sharded else 1)
     return {
         "reduce_time": reduce,
         "tied_time": tied if table.tied_parameters > 0 else 0.0,
-        "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate,
+        "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate
+        + workload.iteration_time,
         "gather_time": gather,
     }
 
@@ -245,7 +246,7 @@ def _reduce_time(
     share: Share,
     index: int,
 ) -> float:
-    dense, expert = share.dense * each.gradients, share.expert * each.gradients
+    dense, expert = share.dense * each.reduce, share.expert * each.reduce
     if stage.zero_stage == 0:
         time = _line(rates.data["all_reduce"][index], 1, dense)
         operation = "all_reduce"

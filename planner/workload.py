@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 
 from estimators.chain import build_layer_table
+from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
-from estimators.operators import MEMORY_EFFICIENCY
+from estimators.platform import Platform
+from estimators.profile import Profile
+from estimators.software import IDEAL, Software
 from estimators.training import ParameterBytes, TrainingSpec
 from topologies.accelerators import Accelerator
 
@@ -24,6 +27,15 @@ class Workload:
     accelerator: Accelerator
     """The device."""
 
+    software: Software = IDEAL
+    """What drives it."""
+
+    constants: Constants = field(default_factory=load_constants)
+    """What both reach."""
+
+    profile: Profile | None = None
+    """Operator times that were measured, if any."""
+
     _tables: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
 
     def table(self, degrees: Degrees) -> LayerTable:
@@ -33,7 +45,7 @@ class Workload:
                 self.graph,
                 degrees=degrees,
                 training=self.training,
-                accelerator=self.accelerator,
+                platform=self.platform,
             )
         return self._tables[degrees]
 
@@ -43,9 +55,24 @@ class Workload:
         return self.training.parameter_bytes
 
     @property
+    def platform(self) -> Platform:
+        """What the model runs on."""
+        return Platform(
+            accelerator=self.accelerator,
+            software=self.software,
+            constants=self.constants,
+            profile=self.profile,
+        )
+
+    @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        return self.accelerator.memory_bandwidth * MEMORY_EFFICIENCY
+        return self.platform.memory_rate
+
+    @property
+    def iteration_time(self) -> float:
+        """What each step takes once, whatever the plan [s]."""
+        return self.platform.software_constants.iteration_time
 
     @property
     def chain(self) -> tuple[int, int]:

@@ -6,6 +6,7 @@ The catalogue is one TOML file per accelerator beside this module, in ``catalog`
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -58,6 +59,7 @@ def accelerator_names() -> tuple[str, ...]:
     )
 
 
+@cache
 def load_accelerator(name: str) -> Accelerator:
     """Read one accelerator from the catalogue.
 

@@ -96,7 +96,7 @@ def _parameters(
     """Return the whole layers that ZeRO-2 and 3 have on a device (`static_bytes`)."""
     if stage.zero_stage < 2:
         return
-    gathered = 2 * each.weights if stage.zero_stage == 3 else 0
+    gathered = 2 * each.gather if stage.zero_stage == 3 else 0
     reduced = buffers * each.gradients / (each.gradients + gathered)
     completing = WEIGHT if splits else BACKWARD
     yield Held("gradient bucket", chunk, completing, completing, reduced)

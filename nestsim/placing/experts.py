@@ -3,7 +3,6 @@
 import numpy as np
 
 from estimators.layer_work import Degrees
-from estimators.operators import OperatorModel
 from estimators.sharding import layer_work
 from nestsim.placing.passes import Experts
 from planner.workload import Workload
@@ -17,9 +16,7 @@ def expert_compute(workload: Workload, degrees: Degrees) -> Experts:
     graph, training = workload.graph, workload.training
     if not graph.layers:
         return Experts(*np.zeros((3, len(graph.names))))
-    model = OperatorModel.of(
-        workload.accelerator, training.precision, training.element_bytes
-    )
+    model = workload.platform.operator_times(training, graph.spec)
     totals = []
     for kind, layer in enumerate(graph.layers):
         work = layer_work(graph, kind, degrees, training.element_bytes)

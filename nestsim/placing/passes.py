@@ -199,7 +199,7 @@ class StagePasses:
 
     def _sharded(self, kind: str, operation: str, layer: int) -> list[int]:
         each = self.workload.parameter_bytes
-        width = each.weights if kind == "layer gather" else each.gradients
+        width = each.gather if kind == "layer gather" else each.reduce
         has_experts = any(
             self.table.expert_parameters[first : last + 1].any()
             for first, last in self.stage.chunks

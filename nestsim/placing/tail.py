@@ -72,7 +72,7 @@ class StageTail:
 
     def reduce(self, dense: float, expert: float) -> Phases:
         """Return what reduces the gradients of some parameters of a device."""
-        dense, expert = dense * self.each.gradients, expert * self.each.gradients
+        dense, expert = dense * self.each.reduce, expert * self.each.reduce
         if self.stage.zero_stage == 0:
             whole = self._over(self.dense, "all_reduce", dense)
             return whole + self._over(self.experts, "all_reduce", expert)
@@ -89,9 +89,9 @@ class StageTail:
         if self.stage.zero_stage not in {1, 2}:
             return ()
         inside, _ = self._sharded(self.stage.sharding_group_size)
-        gathered = self._over(inside, "all_gather", dense * self.each.weights)
+        gathered = self._over(inside, "all_gather", dense * self.each.gather)
         return gathered + self._over(
-            self.experts, "all_gather", expert * self.each.weights
+            self.experts, "all_gather", expert * self.each.gather
         )
 
     def _sharded(self, group: int) -> tuple[IntArray, IntArray]:

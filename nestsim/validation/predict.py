@@ -8,6 +8,7 @@ sweep share most of them.
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
@@ -26,7 +27,6 @@ from topologies.specs import NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
-    from estimators.training import TrainingSpec
 
 
 class StageMemory(NamedTuple):
@@ -58,9 +58,10 @@ class Prediction(NamedTuple):
 class Predictor:
     """Predicts cases, and keeps what several of them need."""
 
-    def __init__(self) -> None:
+    def __init__(self, constants: Constants | None = None) -> None:
+        self.constants = load_constants() if constants is None else constants
         self._graphs: dict[TransformerSpec, LayerGraph] = {}
-        self._workloads: dict[tuple[TransformerSpec, TrainingSpec, str], Workload] = {}
+        self._workloads: dict[object, Workload] = {}
         self._networks: dict[NetworkSpec, Network] = {}
         self._done: dict[object, Prediction] = {}
 
@@ -96,6 +97,7 @@ class Predictor:
             case.model,
             case.training,
             case.accelerator.name,
+            case.software,
             case.network,
             case.plan,
             case.replay,
@@ -126,12 +128,14 @@ class Predictor:
         return self._networks[spec]
 
     def _workload(self, case: Case) -> Workload:
-        key = (case.model, case.training, case.accelerator.name)
+        key = (case.model, case.training, case.accelerator.name, case.software)
         if key not in self._workloads:
             self._workloads[key] = Workload(
                 graph=self.graph(case),
                 training=case.training,
                 accelerator=case.accelerator,
+                software=case.software,
+                constants=self.constants,
             )
         return self._workloads[key]
 

@@ -1,7 +1,7 @@
 """Read one row, and remember what had to be assumed."""
 
+from nestsim.presets import Preset, find_preset
 from nestsim.validation.columns import Row
-from nestsim.validation.presets import Preset, find_preset
 from nestsim.validation.refusals import RowRefusedError
 
 

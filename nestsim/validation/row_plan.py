@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from estimators.models.spec import TransformerSpec
+from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.validation.columns import Row
@@ -42,6 +43,9 @@ class Case:
 
     plan: PlanSpec
     """Parallel sizes and settings."""
+
+    software: Software
+    """Kernels and host."""
 
     replay: ReplaySettings
     """Overlaps."""
@@ -78,6 +82,7 @@ def read_case(row: Row) -> Case:
         accelerator=accelerator,
         network=network,
         plan=plan,
+        software=reading.preset.software,
         replay=reading.preset.replay,
         num_devices=num_devices,
         preset=reading.preset.name,
@@ -98,24 +103,38 @@ def _training(reading: Reading) -> TrainingSpec:
         global_batch_size=reading.needed("global_batch"),
         precision=precision,
         gradient_precision=gradients,
+        matmul_precision=_matmul_precision(reading),
+        weights_in_fp32=reading.preset.weights_in_fp32,
+        gather_precision=reading.preset.gather,
+        reduce_precision=reading.preset.reduce,
     )
 
 
 def _precision(reading: Reading) -> str:
     written = reading.words("precision")
-    if re.search(r"fp8|float8|fp4|fp6|int8", written):
+    if re.search(r"fp6|int8", written):
         raise RowRefusedError(
             "low-precision", f"{reading.row.words('precision')} is not modelled"
         )
     found = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
     if found is None:
-        if written not in {"", "not stated"}:
+        if written not in {"", "not stated"} and not _matmul_precision(reading):
             raise RowRefusedError(
                 "unknown-precision", f"precision {reading.row.words('precision')}"
             )
         reading.assume(f"precision {reading.preset.precision}")
         return reading.preset.precision
     return found[0].replace("bfloat", "bf").replace("float", "fp")
+
+
+def _matmul_precision(reading: Reading) -> str:
+    """Return the narrow format of products with weights, ``""`` if there is none."""
+    written = reading.words("precision")
+    if "fp4" in written:
+        return "fp4"
+    if re.search(r"fp8|float8", written) and "rowwise" not in written:
+        return "fp8"
+    return ""
 
 
 def _num_devices(reading: Reading) -> int:

@@ -29,6 +29,8 @@ _SAFE = 1.0 - 1e-12
 _HOP_LATENCY, _HOP_INVERSE = relaxed.HOP_LATENCY, relaxed.HOP_INVERSE
 _HAS_RACKS = relaxed.HAS_RACKS
 _WEIGHT_BYTES = tables.WEIGHT_BYTES
+_GATHER_BYTES = tables.GATHER_BYTES
+_REDUCE_BYTES = tables.REDUCE_BYTES
 _GRADIENT_BYTES = tables.GRADIENT_BYTES
 _OPTIMIZER_BYTES = tables.OPTIMIZER_BYTES
 _STEP_TIME = tables.STEP_TIME
@@ -52,7 +54,7 @@ def least_cost(
     ZeRO-1, ``reduced`` half of an all-reduce. O(1).
     """
     least = np.inf
-    gradient, weights, step = job[_GRADIENT_BYTES], job[_WEIGHT_BYTES], job[_STEP_TIME]
+    gradient, weights, step = job[_REDUCE_BYTES], job[_GATHER_BYTES], job[_STEP_TIME]
     for zero in zeros:
         cost = step / group if zero >= 1 else step + 2.0 * gradient * reduced
         if zero == 1:

@@ -61,6 +61,8 @@ _EXPERT_PASS = tables.EXPERT_PASS
 _DENSE_REDUCE = tables.DENSE_REDUCE
 _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _WEIGHT_BYTES = tables.WEIGHT_BYTES
+_GATHER_BYTES = tables.GATHER_BYTES
+_REDUCE_BYTES = tables.REDUCE_BYTES
 _GRADIENT_BYTES = tables.GRADIENT_BYTES
 _OPTIMIZER_BYTES = tables.OPTIMIZER_BYTES
 _STEP_TIME = tables.STEP_TIME
@@ -85,7 +87,7 @@ def parameter_cost(
 
     The bytes' share of `planner.kernels.tables.time_and_tail`. O(1).
     """
-    weight, gradient = constants[_WEIGHT_BYTES], constants[_GRADIENT_BYTES]
+    weight, gradient = constants[_GATHER_BYTES], constants[_REDUCE_BYTES]
     step = constants[_STEP_TIME]
     inside = row[_SHARD_PASS + 4 * option + 1]
     across = row[_SHARD_ACROSS + 4 * option + 1]

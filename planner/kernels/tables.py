@@ -6,7 +6,7 @@ of the inputs are named by the constants below. A rate is a pair of latency [s] 
 inverse bandwidth [s/byte].
 
 Time of one microbatch (``P`` dense and ``E`` expert parameters, ``G`` and ``W`` bytes
-of a gradient and a weight, ``n`` layers)::
+of a gradient and a weight on the wire, ``n`` layers)::
 
     compute + collectives + recompute(r)
     + [z >= 2] reduce-scatter(n, G P; G E) + [z = 3] 2 all-gather(n, W P; W E)
@@ -85,7 +85,9 @@ OPTIMIZER_BYTES = 2
 STEP_TIME = 3  # of one parameter [s]
 MEMORY = 4
 EXPERT_GROUP = 5
-NUM_CONSTANTS = 6
+GATHER_BYTES = 6  # of a weight on the wire
+REDUCE_BYTES = 7  # of a gradient on the wire
+NUM_CONSTANTS = 8
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -108,8 +110,8 @@ def time_and_tail(
     shape = (rates.shape[0], choices.shape[0], num_classes)
     time = np.empty(shape)
     tail = np.empty(shape)
-    weight = constants[WEIGHT_BYTES]
-    gradient = constants[GRADIENT_BYTES]
+    weight = constants[GATHER_BYTES]
+    gradient = constants[REDUCE_BYTES]
     step = constants[STEP_TIME]
     expert_group = constants[EXPERT_GROUP]
     plain = np.empty(num_classes)
@@ -189,6 +191,7 @@ def memory_slots(
     num_classes = sums.shape[1]
     slots = np.zeros((choices.shape[0], num_classes), dtype=np.int64)
     weight = constants[WEIGHT_BYTES]
+    gathered = constants[GATHER_BYTES]
     gradient = constants[GRADIENT_BYTES]
     optimizer = constants[OPTIMIZER_BYTES]
     for c in range(choices.shape[0]):
@@ -208,7 +211,7 @@ def memory_slots(
             if zero >= 2:
                 held += shared * gradient * sums[LARGEST_LAYER, k]
             if zero >= 3:
-                held += shared * 2.0 * weight * sums[LARGEST_LAYER, k]
+                held += shared * 2.0 * gathered * sums[LARGEST_LAYER, k]
             room = constants[MEMORY] - held - sums[ONCE, k] - sums[WORKING + mode, k]
             if room < 0.0:
                 continue

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nestsim.validation.presets import PRESETS, find_preset
+from nestsim.presets import PRESETS, find_preset
 from nestsim.validation.refusals import REFUSALS, RowRefusedError
 from nestsim.validation.row_plan import read_case
 from planner.plan_spec import PlanSpec

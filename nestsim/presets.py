@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from estimators.software import Software
 from nestsim.simulator.settings import ReplaySettings
 
 
@@ -39,6 +40,18 @@ class Preset:
     dropout: float = 0.0
     """Of GPTs, hidden and attention."""
 
+    gather: str = ""
+    """Precision of weights on the wire, if not that of the model."""
+
+    reduce: str = ""
+    """Precision of gradients on the wire, if not that of the gradients."""
+
+    weights_in_fp32: bool = False
+    """Whether weights are kept in fp32 and cast when they are used."""
+
+    software: Software
+    """Kernels, and what the host costs."""
+
     replay: ReplaySettings
     """Overlaps of communication and compute."""
 
@@ -57,6 +70,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # asynchronous where chunks are interleaved, and hidden here in any case.
         "megatron-lm": Preset(
             name="megatron-lm",
+            software=Software(name="megatron-lm", attention_kernel="flash"),
             gradients=_FP32,
             attention="plain",
             dropout=0.1,
@@ -68,6 +82,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # tp_comm_overlap and sequence_parallel are set by their recipes.
         "megatron-core": Preset(
             name="megatron-core",
+            software=Software(name="megatron-core", attention_kernel="fused"),
             zero_stage=1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
@@ -82,6 +97,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # _exec_reduce_grads).
         "deepspeed": Preset(
             name="deepspeed",
+            software=Software(name="deepspeed", attention_kernel="flash"),
             precision="fp16",
             gradients=_AS_WEIGHTS,
             attention="plain",
@@ -90,20 +106,35 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         # torch.distributed.fsdp: FULL_SHARD; backward_prefetch and the limiter keep one
         # gather ahead, reductions run on their own stream.
-        "fsdp": Preset(name="fsdp", zero_stage=3, gradients=_FP32, replay=_OVERLAPPED),
+        "fsdp": Preset(
+            name="fsdp",
+            software=Software(name="fsdp", attention_kernel="flash"),
+            zero_stage=3,
+            gradients=_FP32,
+            replay=_OVERLAPPED,
+        ),
         # MaxText: fully sharded by ici_fsdp_parallelism; XLA's latency-hiding
         # scheduler overlaps gathers and reductions; gradients in the weights' bf16.
         "maxtext": Preset(
-            name="maxtext", zero_stage=3, gradients=_AS_WEIGHTS, replay=_OVERLAPPED
+            name="maxtext",
+            software=Software(name="maxtext", attention_kernel="flash", compiled=True),
+            zero_stage=3,
+            gradients=_AS_WEIGHTS,
+            replay=_OVERLAPPED,
         ),
         # InternEvo's HybridZeroOptimizer: overlap_sync_grad and overlap_sync_param in
         # its published configurations.
         "internevo": Preset(
-            name="internevo", zero_stage=1, gradients=_AS_WEIGHTS, replay=_OVERLAPPED
+            name="internevo",
+            software=Software(name="internevo", attention_kernel="flash"),
+            zero_stage=1,
+            gradients=_AS_WEIGHTS,
+            replay=_OVERLAPPED,
         ),
         # torch.nn.parallel.DistributedDataParallel reduces buckets behind backward.
         "ddp": Preset(
             name="ddp",
+            software=Software(name="ddp", attention_kernel="flash"),
             gradients=_AS_WEIGHTS,
             attention="plain",
             dropout=0.1,

@@ -1,0 +1,134 @@
+"""Constants of the cost models, read from ``constants.toml``, each with its source.
+
+A refit varies them by dotted names such as ``"accelerator.a100.matmul"``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import tomli
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorConstants:
+    """What training reaches on one accelerator, as fractions of its datasheet."""
+
+    matmul: float
+    """Of the dense matrix rate at 16 and 32 bits, by full tiles."""
+
+    matmul_8bit: float
+    """Of the rate at 8 bits, likewise."""
+
+    matmul_4bit: float
+    """Of the rate at 4 bits, likewise."""
+
+    flash_attention: float
+    """Of the 16-bit rate, by FlashAttention-2 and kernels of its kind."""
+
+    fused_attention: float
+    """Of the 16-bit rate, by the vendor's fused kernel, such as cuDNN's."""
+
+    memory: float
+    """Of the memory bandwidth, by streaming kernels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareConstants:
+    """What a framework adds to the device's own time."""
+
+    kernel_time: float
+    """Host time to launch one kernel: a layer takes at least that for each of its
+    kernels [s]."""
+
+    kernel_time_per_tp_doubling: float
+    """By how much more with each doubling of the tensor-parallel size, as a part."""
+
+    layer_gap: float
+    """Idle time of the device in each layer, forward and backward together [s]."""
+
+    iteration_time: float
+    """Once in each step: data loading, logging, launches of the optimizer [s]."""
+
+    elementwise_traffic: float
+    """Memory traffic of elementwise operators as a part of what they read and write
+    one by one: fused ones do not."""
+
+    score_traffic: float
+    """The same of those of the attention scores, with plain attention."""
+
+    loss_traffic: float
+    """The same of the loss."""
+
+    unaligned_slowdown: float
+    """Of products of activations with a size that is no multiple of 8 and therefore
+    do not run on matrix units."""
+
+    unaligned_weight_slowdown: float
+    """The same of products with a weight, such as a vocabulary that is not padded:
+    libraries cut these in pieces."""
+
+
+_Section = TypeVar("_Section", AcceleratorConstants, SoftwareConstants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Constants:
+    """All constants; two sets are equal if they are the same object."""
+
+    values: Mapping[str, float]
+    """Dotted name -> value."""
+
+    def accelerator(self, name: str) -> AcceleratorConstants:
+        """Return those of an accelerator of the catalogue."""
+        return self._section(AcceleratorConstants, "accelerator", name)
+
+    def software(self, name: str) -> SoftwareConstants:
+        """Return those of a framework."""
+        return self._section(SoftwareConstants, "software", name)
+
+    def replaced(self, changes: Mapping[str, float]) -> "Constants":
+        """Return the same with other values for some names, which may be new."""
+        return Constants(values=MappingProxyType({**self.values, **changes}))
+
+    def _section(self, kind: type[_Section], group: str, name: str) -> _Section:
+        return kind(
+            **{
+                field.name: self.values[self._longest(group, name, field.name)]
+                for field in fields(kind)
+            }
+        )
+
+    def _longest(self, group: str, name: str, constant: str) -> str:
+        """Return the dotted name of the longest prefix that has the constant."""
+        prefix = name
+        while prefix:
+            found = f"{group}.{prefix}.{constant}"
+            if found in self.values:
+                return found
+            prefix = prefix[:-1]
+        return f"{group}.default.{constant}"
+
+
+@cache
+def load_constants() -> Constants:
+    """Read the constants that are shipped."""
+    values = {name: entry["value"] for name, entry in constant_entries().items()}
+    return Constants(values=MappingProxyType(values))
+
+
+@cache
+def constant_entries() -> Mapping[str, Mapping[str, Any]]:
+    """Return dotted name -> value, source and, where it was fitted, its spread."""
+    text = files("estimators").joinpath("constants.toml").read_text(encoding="utf-8")
+    return MappingProxyType(
+        {
+            f"{group}.{section}.{name}": entry
+            for group, sections in tomli.loads(text).items()
+            for section, entries in sections.items()
+            for name, entry in entries.items()
+        }
+    )

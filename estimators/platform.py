@@ -1,0 +1,57 @@
+"""What a model runs on: a device, the software that drives it, and what both reach."""
+
+from dataclasses import dataclass, field
+
+from estimators.constants import Constants, SoftwareConstants, load_constants
+from estimators.models.spec import TransformerSpec
+from estimators.operators import OperatorModel
+from estimators.profile import Profile
+from estimators.profiled_times import OperatorTimes, ProfiledTimes
+from estimators.software import IDEAL, Software
+from estimators.training import TrainingSpec
+from topologies.accelerators import Accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Platform:
+    """Everything that operator times depend on beside the work itself."""
+
+    accelerator: Accelerator
+    """The device."""
+
+    software: Software = IDEAL
+    """What drives it."""
+
+    constants: Constants = field(default_factory=load_constants)
+    """What they reach."""
+
+    profile: Profile | None = None
+    """Measured operator times, which are taken instead of the accelerator's rates."""
+
+    @property
+    def software_constants(self) -> SoftwareConstants:
+        """What the software costs."""
+        return self.constants.software(self.software.name)
+
+    @property
+    def memory_rate(self) -> float:
+        """Rate of streaming kernels such as the optimizer step [byte/s]."""
+        reached = self.constants.accelerator(self.accelerator.name).memory
+        return self.accelerator.memory_bandwidth * reached
+
+    def operator_times(
+        self, training: TrainingSpec, spec: TransformerSpec
+    ) -> OperatorTimes:
+        """Return what knows how long an operator of an architecture takes.
+
+        Raises
+        ------
+        InputError
+            If the accelerator has no rate for the job's precision, or the profile
+            lacks that precision or one of the model's operations.
+        """
+        if self.profile is not None:
+            return ProfiledTimes.of(self.profile, training.precision, spec)
+        return OperatorModel.of(
+            self.accelerator, training, self.software, self.constants
+        )
