@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark bench-planner bench-simulator slow clean
+.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,6 +41,9 @@ bench-planner: $(STAMP)  ## time and memory of the search: a table and a plot
 
 bench-simulator: $(STAMP)  ## time and memory of the replay: a table and a plot
 	$(BIN)/python -m tests.benchmarks.simulator_growth --output results/bench-simulator
+
+validate: $(STAMP)  ## predict the published figures that come with nestsim: their errors
+	$(BIN)/nestsim validate --output results/published_validation
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

@@ -53,11 +53,13 @@ def build_layer_table(
     def column(values: list[float]) -> FloatArray:
         return np.array(values, dtype=np.float64)[kinds]
 
+    selective = "products" if platform.software.saves_products else "selective"
     saved = {
-        mode: column([work.saved_bytes[mode] for work in works])
-        for mode in ("none", "selective", "full")
+        mode: column([work.saved_bytes[kept] for work in works])
+        for mode, kept in (("none", "none"), ("selective", selective), ("full", "full"))
     }
-    saved["full"] = np.where(is_block > 0, saved["full"], saved["none"])
+    for mode in ("selective", "full"):
+        saved[mode] = np.where(is_block > 0, saved[mode], saved["none"])
     working = column([work.working_bytes for work in works])
     forward = column(
         [
@@ -65,11 +67,9 @@ def build_layer_table(
             for time, more in zip(times, added, strict=True)
         ]
     )
-    core = column(
+    again = column(
         [
-            float(
-                sum(t[0] for t, op in zip(time, work.operators, strict=True) if op.core)
-            )
+            _repeated_time(work, time, products=platform.software.saves_products)
             for time, work in zip(times, works, strict=True)
         ]
     )
@@ -88,7 +88,7 @@ def build_layer_table(
         ),
         weight_gradient_time=column([float(time[:, 2].sum()) for time in times]),
         recompute_time={
-            "selective": core,
+            "selective": again * is_block,
             "full": forward * is_block,
             "stage": forward,
         },
@@ -111,6 +111,12 @@ def build_layer_table(
     )
 
 
+def _repeated_time(work: LayerWork, times: FloatArray, *, products: bool) -> float:
+    """Return the forward time that ``"selective"`` recompute spends again [s]."""
+    parts = [op.repeated if products else float(op.core) for op in work.operators]
+    return float(times[:, 0] @ np.array(parts))
+
+
 def _kind_names(graph: LayerGraph) -> list[str]:
     """Return ``"block"`` or the layer's name for each distinct layer."""
     names = [""] * len(graph.layers)
@@ -131,13 +137,7 @@ def _host(
     if not block:
         return HostTimes(0.0, 0.0)
     forward, backward, _ = times.sum(axis=0)
-    return host_times(
-        work,
-        (float(forward), float(backward)),
-        tp=degrees.tp,
-        software=platform.software,
-        constants=platform.software_constants,
-    )
+    return host_times(work, (float(forward), float(backward)), degrees, platform)
 
 
 def _traffic(works: list[LayerWork], kinds: IntArray) -> tuple[InLayerTraffic, ...]:

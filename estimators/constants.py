@@ -53,6 +53,13 @@ class SoftwareConstants:
     iteration_time: float
     """Once in each step: data loading, logging, launches of the optimizer [s]."""
 
+    iteration_time_many_nodes: float
+    """In place of it, if processes of several nodes meet at every step [s]."""
+
+    shard_time: float
+    """Once in each step for each rank that shares ZeRO-1's or 2's shards: parameters
+    are sent out rank by rank rather than gathered together [s]."""
+
     elementwise_traffic: float
     """Memory traffic of elementwise operators as a part of what they read and write
     one by one: fused ones do not."""
@@ -72,7 +79,24 @@ class SoftwareConstants:
     libraries cut these in pieces."""
 
 
-_Section = TypeVar("_Section", AcceleratorConstants, SoftwareConstants)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorConstants:
+    """What a framework's memory holds beside tensors."""
+
+    context: float
+    """Outside of the caching allocator: CUDA context, NCCL, libraries [byte]."""
+
+    workspace: float
+    """Inside of it, of libraries such as cuBLAS, for as long as the job runs [byte]."""
+
+    fragmentation: float
+    """What the caching allocator keeps and cannot give out, as a part of what it
+    has given out."""
+
+
+_Section = TypeVar(
+    "_Section", AcceleratorConstants, SoftwareConstants, AllocatorConstants
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,6 +113,10 @@ class Constants:
     def software(self, name: str) -> SoftwareConstants:
         """Return those of a framework."""
         return self._section(SoftwareConstants, "software", name)
+
+    def allocator(self, name: str) -> AllocatorConstants:
+        """Return those of a framework's memory."""
+        return self._section(AllocatorConstants, "allocator", name)
 
     def replaced(self, changes: Mapping[str, float]) -> "Constants":
         """Return the same with other values for some names, which may be new."""

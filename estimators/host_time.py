@@ -1,20 +1,23 @@
-"""What the host adds to a layer: launches that the device waits for, and gaps.
+"""What software adds to a layer: launches that the device waits for, gaps, libraries.
 
-A layer takes at least as long as the host needs to launch its kernels. With device
-time ``g`` (collectives included) and host time ``h``::
+A block takes at least as long as the host needs to launch its kernels. With compute
+``g``, collectives ``c`` and host time ``h`` of a pass::
 
-    t = (g^q + h^q)^(1/q) + gap,   h = operators tau (1 + beta log2 tp)
+    t = (  (g + c)^q + h^q  )^(1/q) + gap,   h = operators tau (1 + beta log2 tp)
 
 A large ``q`` makes it the maximum of both; a finite one says that kernels of a layer
-that is slow on the whole may be quick one by one.
+that is slow on the whole may be quick one by one. Collectives are priced as if their
+groups sat side by side on the accelerator's own links; what of ``c`` goes over the wire
+depends on the placement and is the planner's to add, what a library needs beside it
+(`estimators.transports`) is added here.
 """
 
 import math
 from typing import NamedTuple
 
-from estimators.constants import SoftwareConstants
-from estimators.layer_work import LayerWork
-from estimators.software import Software
+from estimators.layer_work import CollectiveWork, Degrees, LayerWork
+from estimators.platform import Platform
+from estimators.transports import Transport, find_transport, overhead, transfer_time
 
 SHARPNESS = 6.0
 """The exponent ``q``; between 4 and 10 the errors on published single-node runs do not
@@ -29,49 +32,98 @@ FORWARD_GAP = 0.25
 
 
 class HostTimes(NamedTuple):
-    """What the host adds to the passes of one layer [s]."""
+    """What software adds to the passes of one layer [s]."""
 
     forward: float
     backward: float
 
 
+class _Collectives(NamedTuple):
+    """All collectives of one pass [s]."""
+
+    wire: float
+    library: float
+
+
 def host_times(
     work: LayerWork,
-    device: tuple[float, float],
-    *,
-    tp: int,
-    software: Software,
-    constants: SoftwareConstants,
+    compute: tuple[float, float],
+    degrees: Degrees,
+    platform: Platform,
 ) -> HostTimes:
-    """Return what is to be added to the device's time.
+    """Return what is to be added to a block's compute.
 
     Parameters
     ----------
     work
         The layer.
-    device
-        Time of its forward and backward pass on the device, collectives included [s].
-    tp
-        Tensor-parallel size.
-    software, constants
-        What launches it.
+    compute
+        Time of its forward and backward pass without collectives [s].
+    degrees
+        How it is split.
+    platform
+        What runs it.
     """
+    constants = platform.software_constants
     launch = 0.0
-    if not software.compiled:
+    if not platform.software.compiled:
         slope = constants.kernel_time_per_tp_doubling
-        launch = constants.kernel_time * (1.0 + slope * math.log2(tp))
-    forward = len(work.operators) * launch
+        launch = constants.kernel_time * (1.0 + slope * math.log2(degrees.tp))
+    forward, backward = _collectives(work, degrees, platform)
+    host = len(work.operators) * launch
     gap = constants.layer_gap
     return HostTimes(
-        _waiting(device[0], forward) + FORWARD_GAP * gap,
-        _waiting(device[1], BACKWARD_LAUNCHES * forward) + (1.0 - FORWARD_GAP) * gap,
+        _added(compute[0], forward, host) + FORWARD_GAP * gap,
+        _added(compute[1], backward, BACKWARD_LAUNCHES * host)
+        + (1.0 - FORWARD_GAP) * gap,
     )
 
 
-def _waiting(device: float, host: float) -> float:
-    """Return how much longer than the device's own time a pass takes [s]."""
+def _added(compute: float, collectives: _Collectives, host: float) -> float:
+    """Return how much longer than compute and wire a pass takes [s]."""
+    device = compute + collectives.wire + collectives.library
     if host <= 0.0:
-        return 0.0
+        return collectives.library
     larger, smaller = max(device, host), min(device, host)
     together = larger * (1.0 + (smaller / larger) ** SHARPNESS) ** (1.0 / SHARPNESS)
-    return float(together - device)
+    return float(together - compute - collectives.wire)
+
+
+def _collectives(
+    work: LayerWork, degrees: Degrees, platform: Platform
+) -> tuple[_Collectives, _Collectives]:
+    """Return the collectives of the forward and the backward pass."""
+    if not platform.software.library:
+        return _Collectives(0.0, 0.0), _Collectives(0.0, 0.0)
+    accelerator = platform.accelerator
+    transport = find_transport(accelerator.name, inside_node=True)
+    bandwidth = accelerator.interconnect_bandwidth
+    passes = []
+    for forward in (True, False):
+        priced = [
+            _priced(transport, item, degrees, bandwidth, forward=forward)
+            for item in work.collectives
+        ]
+        passes.append(
+            _Collectives(
+                sum(each.wire for each in priced), sum(each.library for each in priced)
+            )
+        )
+    return passes[0], passes[1]
+
+
+def _priced(
+    transport: Transport,
+    item: CollectiveWork,
+    degrees: Degrees,
+    bandwidth: float,
+    *,
+    forward: bool,
+) -> _Collectives:
+    count = item.forward_count if forward else item.backward_count
+    num_bytes = item.forward_bytes if forward else item.backward_bytes
+    if count == 0:
+        return _Collectives(0.0, 0.0)
+    size = {"tensor": degrees.tp, "expert": degrees.ep, "context": degrees.cp}
+    one = (transport, item.operation, size[item.group], num_bytes / count, bandwidth)
+    return _Collectives(count * transfer_time(*one), count * overhead(*one))

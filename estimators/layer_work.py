@@ -59,6 +59,10 @@ class OperatorWork(NamedTuple):
     weight_flops: float = 0.0
     """Those of `backward_flops` that are a product's weight gradient [FLOP]."""
 
+    repeated: float = 1.0
+    """The part of its forward pass that is run again where every second product and
+    fused attention are saved."""
+
     operation: str = ""
     """What it does, as `TracedOperator.operation` says it: a measured profile looks its
     times up by this name."""
@@ -105,7 +109,8 @@ class LayerWork:
 
     saved_bytes: Mapping[str, float]
     """Activations kept for the backward pass under recompute ``"none"``,
-    ``"selective"`` (attention core recomputed) and ``"full"`` (the input) [byte]."""
+    ``"selective"`` (attention core recomputed), ``"products"`` (every second product
+    and fused attention saved) and ``"full"`` (the input) [byte]."""
 
     working_bytes: float
     """Alive only inside the layer's forward or backward pass beside what is saved

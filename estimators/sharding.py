@@ -11,7 +11,11 @@ the gradients of its inputs; residual sums pass their gradient on, and add up wh
 comes back from the branch.
 
 Saved activations [1]_. What autograd keeps, each tensor once. Under ``"selective"`` the
-attention core keeps its inputs only; under ``"full"`` the layer does.
+attention core keeps its inputs only; under ``"full"`` the layer does. Under
+``"products"`` a layer keeps its input, the results of fused attention and those of
+every second product with a weight, the first one included: torchtitan's policy of
+operator-level selective recompute [4]_, which counts the projections of queries, keys
+and values, and those of the gate and of what it gates, one by one.
 
 Working memory. The gradients of a layer's largest activation and of one more of that
 size are alive at once while the layer's backward pass runs: twice the largest
@@ -29,6 +33,8 @@ References
    Models", 2022, sections 4 and 5.
 .. [2] Dao, "FlashAttention-2", 2023, section 4.1.
 .. [3] Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, table 1.
+.. [4] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
+   ``_apply_ac_to_transformer_block``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -76,18 +82,24 @@ def layer_work(
     ]
     entering = device.total(() if layer.hidden_input is None else (layer.hidden_input,))
     flops = sum(operator.model_flops for operator in layer.operators)
+    kept = _kept_parts(layer, gated=graph.spec.gated_linear_unit)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
-                core=op.core, operation=op.operation
+                core=op.core,
+                operation=op.operation,
+                repeated=1.0 - sum(parts) / max(len(parts), 1),
             )
-            for op in layer.operators
+            for op, parts in zip(layer.operators, kept, strict=True)
         ),
         collectives=layer_collectives(layer, shares, degrees, element_bytes),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
-        saved_bytes=_saved_bytes(device, entering),
+        saved_bytes={
+            **_saved_bytes(device, entering),
+            "products": entering + _kept_bytes(device, kept),
+        },
         working_bytes=2.0 * _largest(device),
         weight_gradient_bytes=_weight_gradient_bytes(device),
         input_bytes=entering,
@@ -209,6 +221,35 @@ def _saved_bytes(device: _Device, entering: float) -> Mapping[str, float]:
             "full": entering,
         }
     )
+
+
+def _kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
+    """Return which parts of each operator's results ``"products"`` keeps."""
+    parts: list[tuple[bool, ...]] = []
+    count = 0
+    for operator in layer.operators:
+        size = 0
+        if operator.operation == "linear":
+            doubled = gated and operator.sharding in {"column", "expert column"}
+            size = 2 if doubled else len(operator.outputs)
+        kept = tuple((count + place) % 2 == 0 for place in range(size))
+        parts.append((True,) if operator.operation == "attention" else kept)
+        count += size
+    return parts
+
+
+def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
+    """Return the size of those results on a device [byte]."""
+    total = 0.0
+    for operator, parts in zip(device.layer.operators, kept, strict=True):
+        if operator.operation == "attention":
+            total += device.total(_written(operator))
+        elif len(parts) > len(operator.outputs):
+            total += device.total(operator.outputs) * sum(parts) / len(parts)
+        else:
+            pairs = zip(operator.outputs, parts, strict=False)
+            total += device.total(number for number, keep in pairs if keep)
+    return total
 
 
 def _weight_gradient_bytes(device: _Device) -> float:

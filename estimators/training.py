@@ -73,6 +73,11 @@ class TrainingSpec:
     reduce_precision: str = ""
     """Of the gradients on the wire, if not `gradient_precision`."""
 
+    gradient_copies: bool = False
+    """The optimizer works on copies of the gradients: all of them once more in
+    `precision`, and those of its own shard in fp32 if they are not accumulated so. That
+    is how DeepSpeed's optimizers flatten and cast them."""
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one weight or activation."""
@@ -84,10 +89,13 @@ class TrainingSpec:
         mixed = self.precision != "fp32"
         gradients = 4 if self.gradient_precision == "fp32" or not mixed else 2
         copied = mixed and not self.weights_in_fp32
+        again, cast = 0, 0
+        if self.gradient_copies:
+            again, cast = self.element_bytes, 4 if gradients < 4 else 0
         return ParameterBytes(
             weights=self.element_bytes if copied else 4,
-            gradients=gradients,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, copied],
+            gradients=gradients + again,
+            optimizer=OPTIMIZER_BYTES[self.optimizer, copied] + cast,
             gather=_WIDTH.get(self.gather_precision, self.element_bytes),
             reduce=_WIDTH.get(self.reduce_precision, gradients),
         )

@@ -210,7 +210,7 @@ def _demands(scenario: Scenario, workload: Workload) -> dict[str, Any]:
     """Return what a plan must keep to."""
     return {
         "tolerance": scenario.simulation.tolerance,
-        "memory": workload.accelerator.memory_bytes - scenario.search.memory_reserve,
+        "memory": workload.tensor_memory(scenario.search.memory_reserve),
     }
 
 

@@ -49,6 +49,9 @@ class Preset:
     weights_in_fp32: bool = False
     """Whether weights are kept in fp32 and cast when they are used."""
 
+    gradient_copies: bool = False
+    """Whether the optimizer works on copies of the gradients."""
+
     software: Software
     """Kernels, and what the host costs."""
 
@@ -94,9 +97,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         # DeepSpeed's pipeline engine reduces after the last backward pass, in the
         # precision of the weights (deepspeed/runtime/pipe/engine.py,
-        # _exec_reduce_grads).
+        # _exec_reduce_grads). Its optimizers flatten the gradients of the whole model
+        # and cast those of their shard (runtime/fp16/fused_optimizer.py, step;
+        # runtime/bf16_optimizer.py keeps 16-bit gradients beside fp32 ones).
         "deepspeed": Preset(
             name="deepspeed",
+            gradient_copies=True,
             software=Software(name="deepspeed", attention_kernel="flash"),
             precision="fp16",
             gradients=_AS_WEIGHTS,
@@ -106,9 +112,22 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         # torch.distributed.fsdp: FULL_SHARD; backward_prefetch and the limiter keep one
         # gather ahead, reductions run on their own stream.
+        # MixedPrecision casts fp32 parameters when it gathers them.
         "fsdp": Preset(
             name="fsdp",
+            weights_in_fp32=True,
             software=Software(name="fsdp", attention_kernel="flash"),
+            zero_stage=3,
+            gradients=_FP32,
+            replay=_OVERLAPPED,
+        ),
+        # torchtitan's FSDP2: as above; selective recompute is by operators.
+        "torchtitan": Preset(
+            name="torchtitan",
+            weights_in_fp32=True,
+            software=Software(
+                name="fsdp-torchtitan", attention_kernel="flash", saves_products=True
+            ),
             zero_stage=3,
             gradients=_FP32,
             replay=_OVERLAPPED,
@@ -140,22 +159,47 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             dropout=0.1,
             replay=ReplaySettings(overlap_grad_reduce=True),
         ),
+        # Aceso's runtime is Megatron-LM's with stages of their own; no dropout masks
+        # are left in its logs' memory. Gradients are fp16 unless they are asked for in
+        # fp32 (megatron/arguments.py).
+        "aceso": Preset(
+            name="aceso",
+            software=Software(name="megatron-lm-aceso", attention_kernel="flash"),
+            gradients=_AS_WEIGHTS,
+            precision="fp16",
+            attention="plain",
+            replay=_EXPOSED,
+        ),
+        # Mist: PyTorch modules of its own, fp16 with fp32 states, dropout off.
+        "mist": Preset(
+            name="mist",
+            software=Software(name="mist", attention_kernel="flash"),
+            gradients=_AS_WEIGHTS,
+            precision="fp16",
+            attention="plain",
+            replay=_EXPOSED,
+        ),
     }
 )
 """Name -> preset."""
 
 _WORDS = (
+    ("aceso", "aceso"),
+    ("mist (", "mist"),
+    ("dazz993/mist", "mist"),
+    ("nvidia/megatron-lm", "megatron-core"),
     ("megatron-bridge", "megatron-core"),
     ("megatron-core", "megatron-core"),
     ("nemo", "megatron-core"),
     ("megatron-deepspeed", "deepspeed"),
+    ("bigscience", "deepspeed"),
     ("megatron", "megatron-lm"),
     ("deepspeed", "deepspeed"),
     ("internevo", "internevo"),
     ("maxtext", "maxtext"),
     ("levanter", "maxtext"),
+    ("torchtitan", "torchtitan"),
     ("fsdp", "fsdp"),
-    ("torchtitan", "fsdp"),
     ("ddp", "ddp"),
     ("litgpt", "fsdp"),
 )

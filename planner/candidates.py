@@ -114,7 +114,7 @@ class CandidateSet:
             workload=workload,
             spec=spec,
             layers=layers,
-            memory=workload.accelerator.memory_bytes - spec.memory_reserve,
+            memory=workload.tensor_memory(spec.memory_reserve),
             job=job_constants(workload),
         )
         return cls(

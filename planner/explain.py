@@ -131,7 +131,7 @@ def explain(
         winner=found.plans[0] if found.plans else None,
         rule=rule,
         excluded=tuple(exclusions(spec, wanted)),
-        memory=workload.accelerator.memory_bytes - spec.memory_reserve,
+        memory=workload.tensor_memory(spec.memory_reserve),
         lower_bound=found.lower_bound,
         shortfall=shortfall_and_remedy(network, workload, spec, found),
     )

@@ -153,10 +153,42 @@ def _chunks(workload: Workload, degrees: Degrees, spec: PlanSpec) -> Chunks:
     is_block = workload.table(degrees).is_block
     first, last = block_span(is_block)
     v = spec.virtual_pipeline_model_parallel_size
+    if (
+        spec.account_for_embedding_in_pipeline_split
+        or spec.account_for_loss_in_pipeline_split
+    ):
+        return _accounted(spec, first, last, len(is_block))
     blocks = _blocks(spec, last - first)
     inner = first + np.cumsum(blocks[:-1]) // v
     end = len(is_block) - (last - first) + (last - first) // v
     return unfold_bounds(np.array([0, *inner, end]), is_block, v)
+
+
+def _accounted(spec: PlanSpec, first: int, last: int, length: int) -> Chunks:
+    """Share blocks evenly, the ends of the chain counting as one each where asked."""
+    pp, v = (
+        spec.pipeline_model_parallel_size,
+        spec.virtual_pipeline_model_parallel_size,
+    )
+    leads = int(spec.account_for_embedding_in_pipeline_split)
+    total = last - first + leads + int(spec.account_for_loss_in_pipeline_split)
+    if total % (pp * v) or total < pp * v:
+        raise InputError(
+            "the layers do not split evenly over the stages",
+            where="account_for_embedding_in_pipeline_split",
+            got=f"{total} layers, ends of the chain included",
+            expected=f"a multiple of {pp * v}: {pp} stages x {v} chunks",
+        )
+    each = total // (pp * v)
+    starts = [first - leads + part * each for part in range(pp * v)]
+    bounds = [0, *starts[1:], length]
+    return tuple(
+        tuple(
+            (bounds[chunk * pp + stage], bounds[chunk * pp + stage + 1] - 1)
+            for chunk in range(v)
+        )
+        for stage in range(pp)
+    )
 
 
 def _blocks(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:

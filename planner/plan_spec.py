@@ -73,6 +73,12 @@ class PlanSpec:
     num_layers_per_pipeline_stage: tuple[int, ...] | None = None
     """Transformer blocks of each stage, instead of the two above."""
 
+    account_for_embedding_in_pipeline_split: bool = False
+    """Whether the embedding counts as a block where they are shared out evenly."""
+
+    account_for_loss_in_pipeline_split: bool = False
+    """Whether final norm, head and loss together do."""
+
     order: str | None = None
     """Dimensions, innermost first, joined by dashes; None for `DEFAULT_ORDER`."""
 

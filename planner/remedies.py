@@ -73,7 +73,7 @@ def smallest_change(network: Network, workload: Workload, spec: SearchSpec) -> s
     where the scenario restricts nothing.
     """
     restricted = binding_settings(spec)
-    if not restricted or spec.memory_reserve >= workload.accelerator.memory_bytes:
+    if not restricted or workload.tensor_memory(spec.memory_reserve) <= 0.0:
         return ""
     for change in _changes(spec):
         candidates = CandidateSet.enumerate(network, workload, _thrifty(change.spec))

@@ -227,13 +227,15 @@ def _tail(
     tied = 0.0
     if len(plan.stages) > 1 and index in {0, len(plan.stages) - 1}:
         tied = _line(rates.tied, 1, table.tied_parameters * each.reduce)
+    apart = group.group_size if stage.zero_stage in {1, 2} else 0
     held = share.dense / (group.group_size if sharded else 1)
     held += share.expert / (expert_group_size(plan) if sharded else 1)
     return {
         "reduce_time": reduce,
         "tied_time": tied if table.tied_parameters > 0 else 0.0,
         "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate
-        + workload.iteration_time,
+        + workload.iteration_time
+        + workload.shard_time * apart,
         "gather_time": gather,
     }
 

@@ -7,12 +7,14 @@ charged with the larger of the two.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from estimators.layer_table import LayerTable
 from estimators.memory import Sharded, static_bytes
+from estimators.training import ParameterBytes
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES
 from planner.workload import Workload
@@ -110,6 +112,70 @@ def _most_added(saved: tuple[float, ...], kept: tuple[float, ...]) -> float:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStage:
+    """Some blocks and ends of a chain, where stages are not cut between layers."""
+
+    num_blocks: float
+    """Of whose activations it has."""
+
+    num_weights: float
+    """Of blocks whose parameters it holds."""
+
+    recomputed: float
+    """Blocks that keep their input only."""
+
+    ends: tuple[int, ...]
+    """Layers of the chain that it holds beside blocks."""
+
+    in_flight: int
+    """Microbatches whose activations are kept at once."""
+
+    zero_stage: int = 0
+    """0 to 3."""
+
+    group_size: int = 1
+    """Devices that share the shards."""
+
+    offloaded: float = 0.0
+    """Part of the optimizer states that the host keeps."""
+
+
+def block_stage_memory(
+    each: ParameterBytes, table: LayerTable, stage: BlockStage
+) -> Mapping[str, float]:
+    """Return an upper bound of a stage's peak by what it is for [byte].
+
+    As `stage_memory` does for stages of whole layers; blocks are all alike.
+    """
+    block = int(np.argmax(table.is_block))
+    ends = list(stage.ends)
+    kept, again = stage.num_blocks - stage.recomputed, stage.recomputed
+    parameters = stage.num_weights * float(table.parameters[block])
+    parameters += float(table.parameters[ends].sum())
+    if table.num_layers - 1 in ends and 0 in ends:
+        parameters -= table.tied_parameters
+    static = static_bytes(
+        Sharded(parameters, stage.group_size),
+        Sharded(0.0, 1),
+        float(table.parameters[[block, *ends]].max()),
+        each=each,
+        zero_stage=stage.zero_stage,
+    )
+    saved = {mode: float(column[block]) for mode, column in table.saved_bytes.items()}
+    alive = kept * saved["none"] + again * saved["full"]
+    alive += float(table.saved_bytes["none"][ends].sum())
+    mode = "full" if again > 0 else "none"
+    return {
+        "weights": float(static.weights),
+        "gradients": float(static.gradients),
+        "optimizer": (1.0 - stage.offloaded) * float(static.optimizer),
+        "buffers": float(static.buffers),
+        "activations": stage.in_flight * alive,
+        "working": float(table.working_bytes[mode][[block, *ends]].max()),
+    }
+
+
 def stage_memory(
     workload: Workload, table: LayerTable, plan: Plan, index: int
 ) -> Mapping[str, float]:
@@ -171,8 +237,11 @@ def _in_flight_bytes(
     chunks = [slice(first, last + 1) for first, last in plan.stages[index].chunks]
     ends = [column[chunk] * (1.0 - table.is_block[chunk]) for chunk in chunks]
     blocks = [column[chunk][table.is_block[chunk] > 0] for chunk in chunks]
-    # The embedding belongs to the first chunk, final norm and head to the last.
-    each = float(np.max(blocks, axis=0).sum())
+    # The embedding belongs to the first chunk, final norm and head to the last; where
+    # they count as blocks, chunks differ in length.
+    most = max(len(block) for block in blocks)
+    laid = [np.pad(block, (0, most - len(block))) for block in blocks]
+    each = float(np.max(laid, axis=0).sum())
     leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
     trails = float(sum(end.sum() for end in ends)) - leads
     return count * (each + leads) + trails

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from estimators.allocator import Allocator
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
@@ -65,6 +66,15 @@ class Workload:
         )
 
     @property
+    def allocator(self) -> Allocator:
+        """What memory holds beside tensors."""
+        return Allocator(constants=self.constants.allocator(self.software.name))
+
+    def tensor_memory(self, reserve: float = 0.0) -> float:
+        """Return what a device has for tensors, with some of it kept free [byte]."""
+        return self.allocator.usable(self.accelerator.memory_bytes - reserve)
+
+    @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
         return self.platform.memory_rate
@@ -72,7 +82,15 @@ class Workload:
     @property
     def iteration_time(self) -> float:
         """What each step takes once, whatever the plan [s]."""
-        return self.platform.software_constants.iteration_time
+        constants = self.platform.software_constants
+        if self.software.many_nodes:
+            return constants.iteration_time_many_nodes
+        return constants.iteration_time
+
+    @property
+    def shard_time(self) -> float:
+        """What each step takes once for each rank that shares ZeRO-1's shards [s]."""
+        return self.platform.software_constants.shard_time
 
     @property
     def chain(self) -> tuple[int, int]:

@@ -41,6 +41,14 @@ def check_ratio(where: str, value: float) -> None:
         raise InputError(problem, where=where, got=value, expected=expected)
 
 
+def check_efficiency(where: str, value: float) -> None:
+    """Refuse what is no fraction above 0 and up to 1."""
+    if not 0 < value <= 1:
+        problem = "must be more than 0 and at most 1"
+        expected = "the fraction of a link's bandwidth that is reached, e.g. 0.9"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
 def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not one of the choices."""
     if value not in choices:

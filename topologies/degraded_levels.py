@@ -36,7 +36,7 @@ def _of_tree(
     narrowest = []
     for k in tiers:
         left = capacity[links.level == k]
-        bandwidth = built.switch_tiers[k].bandwidth
+        bandwidth = built.switch_tiers[k].capacity
         narrowest.append(float(left[left > 0].min(initial=bandwidth)))
     outermost = len(levels) - 1
     found = []

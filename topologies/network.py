@@ -118,6 +118,10 @@ class Tier:
     """What one block's children can send into it over `uplink_bandwidth`; 1 where
     there is no tier above."""
 
+    efficiency: float = 1.0
+    """Fraction of `link_bandwidth` that traffic reaches. The bandwidths and the ratio
+    above are as built; those of `Links` and `Level` are what is reached."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Links:
@@ -130,7 +134,7 @@ class Links:
     """Vertex where the link ends."""
 
     bandwidth: FloatArray
-    """Capacity [byte/s]."""
+    """Capacity: what traffic reaches [byte/s]."""
 
     latency: FloatArray
     """Time from the link's entry to its exit for the first byte [s]."""

@@ -12,13 +12,14 @@ from typing import ClassVar
 from topologies.checks import (
     check_bandwidth,
     check_count,
+    check_efficiency,
     check_latency,
     check_num_devices,
 )
 from topologies.errors import InputError
+from topologies.level_spec import LevelSpec
 from topologies.tree_specs import (
     FatTreeSpec,
-    LevelSpec,
     Nic,
     RailSpec,
     SpineLeafSpec,
@@ -55,6 +56,14 @@ class TorusSpec:
     latency: float
     """Of that link [s]."""
 
+    efficiency: float = 1.0
+    """Fraction of a link's bandwidth that traffic reaches."""
+
+    @property
+    def capacity(self) -> float:
+        """What traffic reaches on one link, per direction [byte/s]."""
+        return self.bandwidth * self.efficiency
+
     @property
     def kind(self) -> str:
         """``"torus"`` if any dimension wraps around, else ``"mesh"``."""
@@ -82,6 +91,7 @@ class TorusSpec:
             )
         check_bandwidth("bandwidth", self.bandwidth)
         check_latency("latency", self.latency)
+        check_efficiency("efficiency", self.efficiency)
         check_num_devices("dimensions", self.num_devices)
 
 

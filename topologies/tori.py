@@ -143,7 +143,7 @@ class TorusRouting:
         halved in the same way.
         """
         sides = tuple(zip(self.shape, self.spec.wrap, strict=True))
-        return _halving_links(sides) * self.spec.bandwidth
+        return _halving_links(sides) * self.spec.capacity
 
     def tiers(self) -> tuple[Tier, ...]:
         """Return one row per dimension, its lines or rings; the last one first."""
@@ -162,6 +162,7 @@ class TorusRouting:
             num_uplinks=0,
             uplink_bandwidth=math.inf,
             oversubscription=1.0,
+            efficiency=self.spec.efficiency,
         )
 
     def planner_levels(self, capacity: FloatArray | None = None) -> tuple[Level, ...]:
@@ -173,7 +174,7 @@ class TorusRouting:
         is that of the narrowest one left.
         """
         if capacity is None:
-            capacity = np.full(self.source.shape, self.spec.bandwidth)
+            capacity = np.full(self.source.shape, self.spec.capacity)
         middle = sum(
             size // 2 * stride
             for size, stride in zip(self.shape, self.strides, strict=True)
@@ -197,7 +198,7 @@ class TorusRouting:
             name=_class_name(self.class_bounds, index),
             block_size=block_size,
             num_blocks=-(-self.spec.num_devices // block_size),
-            bandwidth=float(capacity[capacity > 0].min(initial=self.spec.bandwidth)),
+            bandwidth=float(capacity[capacity > 0].min(initial=self.spec.capacity)),
             latency=bound * self.spec.latency,
             uplink_bandwidth=leaving if blocked else math.inf,
             oversubscription=sending / leaving if blocked else 1.0,
@@ -246,7 +247,7 @@ def build_torus(spec: TorusSpec) -> Network:
         links=Links(
             source=routing.source,
             target=routing.target,
-            bandwidth=np.full(num_links, spec.bandwidth),
+            bandwidth=np.full(num_links, spec.capacity),
             latency=np.full(num_links, spec.latency),
             level=np.zeros(num_links, dtype=np.int64),
             num_parallel=np.ones(num_links, dtype=np.int64),

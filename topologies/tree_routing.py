@@ -147,13 +147,13 @@ class TreeRouting:
         """Return what one block of tier ``k`` can send upwards [byte/s]."""
         if k + 1 == len(self.switch_tiers):
             return float("inf")
-        return self._links_per_block(k + 1, k) * self.switch_tiers[k + 1].bandwidth
+        return self._links_per_block(k + 1, k) * self.switch_tiers[k + 1].capacity
 
     def oversubscription(self, k: int) -> float:
         """Return what a block's children can send into it over its links up, or 1."""
         if k + 1 == len(self.switch_tiers):
             return 1.0
-        sending = self._links_per_block(k, k) * self.switch_tiers[k].bandwidth
+        sending = self._links_per_block(k, k) * self.switch_tiers[k].capacity
         return sending / self.uplink_bandwidth(k)
 
     def _links_per_block(self, k: int, block_tier: int) -> int:
@@ -177,9 +177,8 @@ class TreeRouting:
         of the tier below. Smallest where the links inside a node are not slower than
         its links to the outside and, with planes, the number of nodes is even.
         """
-        apart = self.switch_tiers[0].child_bandwidth
-        if self.nic_per_device:
-            apart += self.switch_tiers[1].child_bandwidth
+        first = self.switch_tiers[:2] if self.nic_per_device else self.switch_tiers[:1]
+        apart = sum(tier.num_choices * tier.capacity for tier in first)
         halved = 0.0
         for k, tier in enumerate(self.switch_tiers):
             rest = halved if tier.fan_out % 2 else 0.0
@@ -193,10 +192,12 @@ class TreeRouting:
 
     def _tier(self, k: int) -> Tier:
         tier = self.switch_tiers[k]
-        uplinks = 0
+        uplinks, uplink, ratio = 0, float("inf"), 1.0
         if k + 1 < len(self.switch_tiers):
-            cables = self.switch_tiers[k + 1].num_parallel
-            uplinks = self._links_per_block(k + 1, k) * cables
+            above = self.switch_tiers[k + 1]
+            uplinks = self._links_per_block(k + 1, k) * above.num_parallel
+            uplink = self._links_per_block(k + 1, k) * above.bandwidth
+            ratio = self._links_per_block(k, k) * tier.bandwidth / uplink
         into_all = self.num_children[k] * tier.num_choices * tier.num_parallel
         return Tier(
             name=tier.name,
@@ -205,8 +206,9 @@ class TreeRouting:
             num_links=into_all,
             link_bandwidth=tier.bandwidth / tier.num_parallel,
             num_uplinks=uplinks,
-            uplink_bandwidth=self.uplink_bandwidth(k),
-            oversubscription=self.oversubscription(k),
+            uplink_bandwidth=uplink,
+            oversubscription=ratio,
+            efficiency=tier.efficiency,
         )
 
     def planner_levels(self) -> tuple[Level, ...]:
@@ -225,7 +227,7 @@ class TreeRouting:
             name=self.switch_tiers[k].name,
             block_size=self.block_sizes[k],
             num_blocks=self.num_blocks[k],
-            bandwidth=min(tier.bandwidth for tier in path),
+            bandwidth=min(tier.capacity for tier in path),
             latency=2 * sum(tier.latency for tier in path),
             uplink_bandwidth=self.uplink_bandwidth(k),
             oversubscription=self.oversubscription(k),
@@ -235,7 +237,7 @@ class TreeRouting:
         """Return all links, in the order that the routes count on."""
         parts = [self._tier_links(k) for k in range(len(self.switch_tiers))]
         tiers = np.repeat(np.arange(len(parts)), [len(source) for source, _ in parts])
-        values = [(t.bandwidth, t.latency, t.num_parallel) for t in self.switch_tiers]
+        values = [(t.capacity, t.latency, t.num_parallel) for t in self.switch_tiers]
         bandwidth, latency, num_parallel = (
             np.array(v)[tiers] for v in zip(*values, strict=True)
         )

@@ -19,55 +19,16 @@ from topologies.checks import (
     check_bandwidth,
     check_choice,
     check_count,
+    check_efficiency,
     check_latency,
     check_num_devices,
     check_ratio,
 )
 from topologies.errors import InputError
+from topologies.level_spec import LevelSpec
 
 Nic = Literal["node", "device"]
 Trunk = Literal["ideal", "ecmp"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelSpec:
-    """One tier of switches of a fat-tree."""
-
-    name: str
-    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
-
-    fan_out: int
-    """Children of one switch: devices at level 0, blocks of the level below above."""
-
-    latency: float
-    """Of one hop, that is of one child's link [s]."""
-
-    bandwidth: float | None = None
-    """Of one child's link into this level's switch, per direction [byte/s]. None:
-    the links of the child's own children together, divided by the oversubscription
-    of the child's level; level 0 has no such child, and must say."""
-
-    oversubscription: float | None = None
-    """The children's links together over the link to the level above. None: 1, or
-    what an explicit bandwidth of the level above implies."""
-
-    num_cables: int | None = None
-    """Cables that one child's link into this level's switch consists of. None: one if
-    the bandwidth is given; else as many as the child has children of its own, times
-    their cables, divided by the oversubscription and rounded."""
-
-    def __post_init__(self) -> None:
-        if not self.name.strip():
-            expected = 'a name, e.g. "leaf"'
-            raise InputError("must not be empty", where="name", expected=expected)
-        check_count("fan_out", self.fan_out)
-        check_latency("latency", self.latency)
-        if self.bandwidth is not None:
-            check_bandwidth("bandwidth", self.bandwidth)
-        if self.oversubscription is not None:
-            check_ratio("oversubscription", self.oversubscription)
-        if self.num_cables is not None:
-            check_count("num_cables", self.num_cables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +148,15 @@ class SpineLeafSpec:
     ecmp_seed: int = 0
     """Seed of that hash."""
 
+    node_efficiency: float = 1.0
+    """Fraction of `node_bandwidth` that traffic reaches."""
+
+    nic_efficiency: float = 1.0
+    """Of `nic_bandwidth`, likewise."""
+
+    spine_efficiency: float = 1.0
+    """Of the links to spines, likewise."""
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -251,6 +221,15 @@ class RailSpec:
     ecmp_seed: int = 0
     """Seed of that hash."""
 
+    node_efficiency: float = 1.0
+    """Fraction of `node_bandwidth` that traffic reaches."""
+
+    nic_efficiency: float = 1.0
+    """Of `nic_bandwidth`, likewise."""
+
+    spine_efficiency: float = 1.0
+    """Of the links to spines, likewise."""
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -282,4 +261,6 @@ def _check_nodes(spec: SpineLeafSpec | RailSpec) -> None:
         check_bandwidth(name, getattr(spec, name))
     for name in ("node_latency", "nic_latency", "spine_latency"):
         check_latency(name, getattr(spec, name))
+    for name in ("node_efficiency", "nic_efficiency", "spine_efficiency"):
+        check_efficiency(name, getattr(spec, name))
     check_ratio("oversubscription", spec.oversubscription)

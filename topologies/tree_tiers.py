@@ -36,6 +36,14 @@ class TreeTier:
     joins_devices: bool = False
     """Whether the children are devices although the tier is not the innermost."""
 
+    efficiency: float = 1.0
+    """Fraction of the link's bandwidth that traffic reaches."""
+
+    @property
+    def capacity(self) -> float:
+        """What traffic reaches on the link, per direction [byte/s]."""
+        return self.bandwidth * self.efficiency
+
     @property
     def child_bandwidth(self) -> float:
         """All links of one child into the tier together, per direction [byte/s]."""

@@ -76,6 +76,7 @@ def _tree_tier(
         num_parallel=cables // separate,
         num_cables=separate,
         joins_devices=joins_devices,
+        efficiency=level.efficiency,
     )
 
 
@@ -94,6 +95,7 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
             fan_out=spec.nodes_per_leaf,
             bandwidth=spec.nic_bandwidth,
             latency=spec.nic_latency,
+            efficiency=spec.nic_efficiency,
             joins_devices=spec.nic == "device",
         ),
         _spine_tier(spec, spec.num_leaves, nics),
@@ -113,6 +115,7 @@ def build_rail(spec: RailSpec) -> Network:
             fan_out=spec.nodes_per_unit,
             bandwidth=spec.nic_bandwidth,
             latency=spec.nic_latency,
+            efficiency=spec.nic_efficiency,
             num_planes=spec.devices_per_node,
             joins_devices=True,
         ),
@@ -133,6 +136,7 @@ def _spine_tier(
         fan_out=fan_out,
         bandwidth=trunk / separate,
         latency=spec.spine_latency,
+        efficiency=spec.spine_efficiency,
         num_parallel=spec.num_spines // separate,
         num_spines=separate,
     )
@@ -144,6 +148,7 @@ def _node_tier(spec: SpineLeafSpec | RailSpec) -> TreeTier:
         fan_out=spec.devices_per_node,
         bandwidth=spec.node_bandwidth,
         latency=spec.node_latency,
+        efficiency=spec.node_efficiency,
     )
 
 

@@ -61,7 +61,7 @@ def topology(
         typer.echo(dump_json(report), nl=False)
     else:
         from nestsim.report.degraded import print_degraded
-        from nestsim.report.text import print_topology
+        from nestsim.report.network_text import print_topology
 
         console = result_console()
         print_topology(network, loaded.accelerator, console)

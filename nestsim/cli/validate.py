@@ -1,17 +1,29 @@
 """``nestsim validate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nestsim.cli.arguments import Json, Quiet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nestsim.validation.collective_runner import CollectivesResult
+    from nestsim.validation.columns import Measurements
     from nestsim.validation.runner import ValidationResult
+    from planner.progress import Progress
+
+    Result = ValidationResult | CollectivesResult
 
 MeasurementsFile = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A file of measurements (CSV).")
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A file of measurements (CSV). Without one: the published figures that "
+        "come with nestsim.",
+    ),
 ]
 
 Output = Annotated[
@@ -21,24 +33,34 @@ Output = Annotated[
         "-o",
         metavar="DIR",
         help="Folder for predictions.csv, validation.json and validation.png. Default: "
-        "results/ and the file's name, ending in _validation; none with --json.",
+        "results/ and the file's name, ending in _validation; none with --json or "
+        "--markdown. The published figures get two folders in it, time and memory.",
+    ),
+]
+
+Markdown = Annotated[
+    bool,
+    typer.Option(
+        "--markdown", help="Print the errors by source as Markdown, and nothing else."
     ),
 ]
 
 
 def validate(
-    measurements: MeasurementsFile,
+    measurements: MeasurementsFile = None,
     output: Output = None,
     as_json: Json = False,
+    markdown: Markdown = False,
     quiet: Quiet = False,
 ) -> None:
     """Predict published or own measurements, and report the errors.
 
     Each row of the file is a configuration that somebody ran, and what it took: the
-    time of a step, or memory. It becomes a fixed plan on a fixed cluster, is replayed
-    as `nestsim simulate` does it, and compared. A row that cannot be expressed is
-    refused with its reason; what a row does not say is assumed, and written down. The
-    columns stand in the README.
+    time of a step, or memory; or, in a file with a column `collective`, a collective
+    of one size and its time. A configuration becomes a fixed plan on a fixed cluster,
+    is replayed as `nestsim simulate` does it, and compared. A row that cannot be
+    expressed is refused with its reason; what a row does not say is assumed, and
+    written down. The columns stand in the README.
 
     Exit status 1 if no row could be compared.
 
@@ -46,20 +68,71 @@ def validate(
     """
     from nestsim.cli.output import note, progress_bar
     from nestsim.validation.columns import read_measurements
-    from nestsim.validation.runner import validate as validate_rows
+    from nestsim.validation.published import published_measurements
 
-    rows = read_measurements(measurements)
-    if output is None and not as_json:
-        output = Path("results") / f"{measurements.stem}_validation"
+    _check_form(as_json=as_json, markdown=markdown)
+    stem = "published" if measurements is None else measurements.stem
+    tables = (
+        published_measurements()
+        if measurements is None
+        else (read_measurements(measurements),)
+    )
+    _check_markdown(tables, markdown=markdown)
+    if output is None and not (as_json or markdown):
+        output = Path("results") / f"{stem}_validation"
     if output is not None:
         _check_folder(output)
     with progress_bar(quiet=quiet) as progress:
-        result = validate_rows(rows, progress=progress)
+        results = [_validated(rows, progress) for rows in tables]
     if output is not None:
-        _write(result, output)
+        for folder, result in zip(_folders(output, results), results, strict=True):
+            _write(result, folder)
         note(f"Results are in {output}", quiet=quiet)
-    _print(result, as_json=as_json)
-    raise typer.Exit(0 if result.scored else 1)
+    _print(results, as_json=as_json, markdown=markdown)
+    raise typer.Exit(0 if any(result.scored for result in results) else 1)
+
+
+def _check_form(*, as_json: bool, markdown: bool) -> None:
+    """Refuse two forms at once."""
+    from topologies.errors import InputError
+
+    if as_json and markdown:
+        raise InputError(
+            "results are printed in one form",
+            where="--markdown",
+            got="--json --markdown",
+            expected="one of the two",
+        )
+
+
+def _check_markdown(tables: "Sequence[Measurements]", *, markdown: bool) -> None:
+    """Refuse Markdown of collectives, which are reported by curve."""
+    from topologies.errors import InputError
+
+    if markdown and any(table.kind == "collectives" for table in tables):
+        raise InputError(
+            "errors of collectives have no Markdown form",
+            where="--markdown",
+            got="a file about collectives",
+            expected="--json, or neither",
+        )
+
+
+def _validated(rows: "Measurements", progress: "Progress") -> "Result":
+    from nestsim.validation.collective_runner import validate_collectives
+    from nestsim.validation.runner import validate as validate_rows
+
+    if rows.kind == "collectives":
+        return validate_collectives(rows, progress=progress)
+    return validate_rows(rows, progress=progress)
+
+
+def _folders(output: Path, results: "Sequence[Result]") -> list[Path]:
+    """Return where each result is written: of several, one folder for each."""
+    if len(results) == 1:
+        return [output]
+    names = {"throughput": "time"}
+    return [output / names.get(result.kind, result.kind) for result in results]
 
 
 def _check_folder(folder: Path) -> None:
@@ -75,15 +148,13 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _write(result: "ValidationResult", folder: Path) -> None:
+def _write(result: "Result", folder: Path) -> None:
     from nestsim.report.json import dump_json
-    from nestsim.report.validation import predictions_csv, validation_json
-    from nestsim.report.validation_figure import draw_validation
     from topologies.errors import InputError
 
     texts = {
-        "predictions.csv": predictions_csv(result),
-        "validation.json": dump_json(validation_json(result)),
+        "predictions.csv": _table(result),
+        "validation.json": dump_json(_json(result)),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,21 +163,77 @@ def _write(result: "ValidationResult", folder: Path) -> None:
             partial.write_text(text, encoding="utf-8")
             partial.replace(folder / name)
         if result.scored:
-            draw_validation(result, partial)
+            _draw(result, partial)
             partial.replace(folder / "validation.png")
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise InputError(problem, where="--output", got=str(folder)) from None
 
 
-def _print(result: "ValidationResult", *, as_json: bool) -> None:
+def _table(result: "Result") -> str:
+    from nestsim.report.validation import predictions_csv
+    from nestsim.report.validation_collectives import collectives_csv
+    from nestsim.validation.runner import ValidationResult
+
+    if isinstance(result, ValidationResult):
+        return predictions_csv(result)
+    return collectives_csv(result)
+
+
+def _json(result: "Result") -> dict[str, Any]:
+    from nestsim.report.validation import validation_json
+    from nestsim.report.validation_collectives import collectives_json
+    from nestsim.validation.runner import ValidationResult
+
+    if isinstance(result, ValidationResult):
+        return validation_json(result)
+    return collectives_json(result)
+
+
+def _draw(result: "Result", path: Path) -> None:
+    from nestsim.report.validation_collectives_figure import draw_collectives
+    from nestsim.report.validation_figure import draw_validation
+    from nestsim.validation.runner import ValidationResult
+
+    if isinstance(result, ValidationResult):
+        draw_validation(result, path)
+    else:
+        draw_collectives(result, path)
+
+
+def _print(results: "Sequence[Result]", *, as_json: bool, markdown: bool) -> None:
+    from nestsim.validation.runner import ValidationResult
+
     if as_json:
         from nestsim.report.json import dump_json
-        from nestsim.report.validation import validation_json
 
-        typer.echo(dump_json(validation_json(result)), nl=False)
+        typer.echo(dump_json(_all_json(results)), nl=False)
+        return
+    if markdown:
+        from nestsim.report.validation_markdown import validation_markdown
+
+        known = [one for one in results if isinstance(one, ValidationResult)]
+        typer.echo(validation_markdown(known), nl=False)
         return
     from nestsim.cli.output import result_console
     from nestsim.report.validation import print_validation
+    from nestsim.report.validation_collectives import print_collectives
 
-    print_validation(result, result_console())
+    console = result_console()
+    for number, result in enumerate(results):
+        if number:
+            console.print()
+        if isinstance(result, ValidationResult):
+            print_validation(result, console)
+        else:
+            print_collectives(result, console)
+
+
+def _all_json(results: "Sequence[Result]") -> dict[str, Any]:
+    """Return one object: of time at the top, of memory under ``"memory"``."""
+    found = [(result, _json(result)) for result in results]
+    _, plain = found[0]
+    for result, other in found[1:]:
+        if result.kind == "memory":
+            plain = {**plain, "memory": other["memory"]}
+    return plain

@@ -238,6 +238,7 @@ def topology_json(network: Network) -> dict[str, Any]:
                 "block_size": tier.block_size,
                 "num_links": tier.num_links,
                 "link_bandwidth_bytes_per_s": tier.link_bandwidth,
+                "efficiency": tier.efficiency,
                 "num_uplinks": tier.num_uplinks,
                 "uplink_bandwidth_bytes_per_s": tier.uplink_bandwidth,
                 "oversubscription": tier.oversubscription,

@@ -7,12 +7,13 @@ at 80 columns, at 120, and in a file.
 import math
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from nestsim.report.causes import iteration_causes
 from nestsim.report.json import optimality_gap, reported_candidate
+from nestsim.report.sections import print_line, print_section
 from nestsim.report.statistics import (
     bubble_fraction,
     hottest_links,
@@ -22,14 +23,12 @@ from nestsim.report.statistics import (
 )
 from nestsim.report.tables import (
     VERDICT_STYLES,
-    add_row,
     candidates_table,
     causes_table,
     facts,
     gap_table,
     levels_table,
     links_table,
-    new_table,
     planned_stage_table,
     plans_table,
     stage_table,
@@ -47,13 +46,9 @@ from nestsim.report.wording import (
     zero_label,
 )
 from planner.plan import Plan
-from topologies.accelerators import Accelerator
-from topologies.network import Level, Network, Tier
+from topologies.network import Network
 from topologies.units import (
-    format_bandwidth,
     format_duration,
-    format_rate,
-    format_size,
 )
 
 if TYPE_CHECKING:
@@ -76,13 +71,13 @@ def print_job(result: "JobResult", console: Console) -> None:
             highlight=False,
         )
     print_times(console, result, best)
-    _section(
+    print_section(
         console,
         "Replayed plans, fastest first (Rank: the planner's; *: the plan above)",
         candidates_table(result.candidates, result.chosen or 0),
     )
     print_traffic(console, best, result.network)
-    _section(console, "Search", _search_facts(result, best.priced.iteration_time))
+    print_section(console, "Search", _search_facts(result, best.priced.iteration_time))
 
 
 def print_plans(result: "PlanResult", console: Console) -> None:
@@ -91,60 +86,31 @@ def print_plans(result: "PlanResult", console: Console) -> None:
         _print_shortfall(result, console)
         return
     best = result.candidates[0]
-    _print(
+    print_line(
         console,
         Text(f"{plural(len(result.candidates), 'plan')}, not replayed", style="bold"),
         f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}",
     )
-    _section(console, "Plans, best first", plans_table(result.candidates))
-    _section(console, "The best plan", _plan_facts(best.priced.plan, result.network, 1))
-    _section(
+    print_section(console, "Plans, best first", plans_table(result.candidates))
+    print_section(
+        console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
+    )
+    print_section(
         console, "Its stages", planned_stage_table(best.priced, result.layer_names)
     )
-    _section(
+    print_section(
         console,
         "Its time, by cause",
         causes_table(best.priced.terms, best.priced.iteration_time),
     )
-    _section(console, "Search", _search_facts(result, best.priced.iteration_time))
-
-
-def print_topology(
-    network: Network, accelerator: Accelerator | None, console: Console
-) -> None:
-    """Print what a network is made of: devices, tiers, speeds, bisection bandwidth."""
-    num_switches = len(network.vertex_names) - network.num_devices
-    counts = (
-        plural(network.num_devices, "device"),
-        plural(num_switches, "switch"),
-        plural(len(network.links), "directed link"),
-    )
-    _print(console, Text(network.kind, style="bold"), ", ".join(counts))
-    bisection = network.bisection_bandwidth()
-    per_device = format_bandwidth(2 * bisection / network.num_devices)
-    words = f"{format_bandwidth(bisection)} one way, {per_device} for each device"
-    console.print(Text(f"Bisection bandwidth {words} of a half"), highlight=False)
-    if accelerator is not None:
-        _section(console, "Device", facts(_accelerator_facts(accelerator)))
-    _section(console, "Tiers, from the inside out", _tiers(network.tiers()))
-    _section(console, "What two devices have between them", _levels(network.levels))
-
-
-def _print(console: Console, headline: Text, subject: str) -> None:
-    console.print(Text.assemble(headline, "  ", subject), highlight=False)
-
-
-def _section(console: Console, title: str, body: RenderableType) -> None:
-    console.print()
-    console.print(Text(title, style="bold underline"), highlight=False)
-    console.print(body, highlight=False)
+    print_section(console, "Search", _search_facts(result, best.priced.iteration_time))
 
 
 def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> None:
     """Print the verdict on a plan, its throughput and the reason."""
     kind = best.verdict.kind
     simulated = best.simulated
-    _print(
+    print_line(
         console,
         Text(VERDICT_WORDS[kind], style=VERDICT_STYLES[kind]),
         f"{result.scenario_name}: {number(simulated.tokens_per_second)} tokens/s on "
@@ -159,24 +125,24 @@ def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> N
 def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None:
     """Print what a plan is, what was planned and simulated, and what takes the time."""
     plan = best.priced.plan
-    _section(console, "Plan", _plan_facts(plan, result.network, best.rank))
+    print_section(console, "Plan", _plan_facts(plan, result.network, best.rank))
     times = throughput_table(best, result.device_memory)
-    _section(console, "Planned beside simulated", times)
-    _section(console, "Simulated minus planned, by cause", gap_table(best))
+    print_section(console, "Planned beside simulated", times)
+    print_section(console, "Simulated minus planned, by cause", gap_table(best))
     sentence = gap_sentence(best.verdict.gap, best.planned.iteration_time)
     if sentence:
         console.print(Text(sentence), highlight=False)
     causes = iteration_causes(best.replay, plan.schedule, plan.num_microbatches)
     table = causes_table(causes, best.replay.iteration_time)
-    _section(console, "Simulated iteration, by cause", table)
-    _section(console, "Stages", stage_table(best, result.layer_names))
-    _section(console, "Where the time goes", _time_facts(best))
+    print_section(console, "Simulated iteration, by cause", table)
+    print_section(console, "Stages", stage_table(best, result.layer_names))
+    print_section(console, "Where the time goes", _time_facts(best))
 
 
 def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
-    _print(console, Text("NO PLAN FITS", style="bold red"), result.scenario_name)
+    print_line(console, Text("NO PLAN FITS", style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
-    _section(console, "Search", _search_facts(result, None))
+    print_section(console, "Search", _search_facts(result, None))
 
 
 def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
@@ -218,12 +184,12 @@ def print_traffic(console: Console, best: "Candidate", network: Network) -> None
     """Print what links carried, and what the replay did not simulate one by one."""
     uses = level_uses(best.replay, network)
     if not uses:
-        _section(console, "Links", Text("  no link carried anything"))
+        print_section(console, "Links", Text("  no link carried anything"))
     else:
-        _section(console, "Links by level, over the iteration", levels_table(uses))
+        print_section(console, "Links by level, over the iteration", levels_table(uses))
         links = hottest_links(best.replay, network, _NUM_LINKS)
-        _section(console, "Hottest links", links_table(links))
-    _section(console, "How the replay was done", _sentences(best))
+        print_section(console, "Hottest links", links_table(links))
+    print_section(console, "How the replay was done", _sentences(best))
 
 
 def _sentences(candidate: "Candidate") -> Table:
@@ -244,52 +210,3 @@ def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> 
         rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
         rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
     return facts(rows)
-
-
-def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
-    rates = ", ".join(
-        f"{name} {format_rate(rate)}" for name, rate in accelerator.peak_flops.items()
-    )
-    return {
-        "name": f"{accelerator.name} ({accelerator.vendor})",
-        "peak rate": rates,
-        "memory": f"{format_size(accelerator.memory_bytes)} at "
-        f"{format_bandwidth(accelerator.memory_bandwidth)}",
-        "scale-up network": f"{format_bandwidth(accelerator.interconnect_bandwidth)} "
-        "per direction",
-    }
-
-
-def _tiers(tiers: tuple[Tier, ...]) -> Table:
-    numbers = ("Blocks", "Devices each", "Links", "Each", "Block's uplinks", "Oversub.")
-    table = new_table("Tier", *numbers, numbers=numbers)
-    for tier in tiers:
-        has_uplink = tier.num_uplinks > 0
-        uplink = (
-            f"{number(tier.num_uplinks)}, {format_bandwidth(tier.uplink_bandwidth)}"
-        )
-        add_row(
-            table,
-            tier.name,
-            number(tier.num_blocks),
-            number(tier.block_size),
-            number(tier.num_links),
-            format_bandwidth(tier.link_bandwidth),
-            uplink if has_uplink else "-",
-            f"{tier.oversubscription:.3g} : 1" if has_uplink else "-",
-        )
-    return table
-
-
-def _levels(levels: tuple[Level, ...]) -> Table:
-    numbers = ("Within reach", "Bandwidth", "Latency")
-    table = new_table("Level", *numbers, numbers=numbers)
-    for level in levels:
-        add_row(
-            table,
-            level.name,
-            plural(level.block_size, "device"),
-            format_bandwidth(level.bandwidth),
-            format_duration(level.latency),
-        )
-    return table

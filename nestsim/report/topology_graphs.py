@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nestsim.report.topology_wear import Wear, draw_worn
+from nestsim.report.wording import percent
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ def _describe_torus(axes: "Axes", routing: "TorusRouting") -> None:
     top = 0.93
     spec = routing.spec
     hop = f"{format_bandwidth(spec.bandwidth)} each way"
+    if spec.efficiency < 1.0:
+        hop += f", {percent(spec.efficiency)} of it reached"
     text = f"Every link: {hop},\n{format_duration(spec.latency)} a hop"
     axes.text(0.74, top, text, transform=axes.transAxes, **_NOTE)
     for axis, tier in enumerate(reversed(routing.tiers())):

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.topology_labels import blocks_label, links_label
 from nestsim.report.topology_wear import Wear, draw_worn
 from topologies.tree_routing import TreeRouting
-from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from topologies.network import Tier
 
 _MOST_DEVICES = 64
 """Devices that are drawn before some are left out."""
@@ -261,7 +260,7 @@ def _write_tiers(
     for tier, row in enumerate(routing.tiers()):
         colour = _colour(tier)
         blocks = spines if tier + 2 == len(heights) and spines else ""
-        blocks = blocks or _blocks(routing, tier)
+        blocks = blocks or blocks_label(routing, tier)
         axes.text(-0.235, heights[tier], blocks, size=12, color=colour, **style)
         if routing.nic_per_device and tier == 1:
             below = heights[-1]
@@ -269,35 +268,9 @@ def _write_tiers(
         axes.text(
             1.03,
             middle,
-            _links_text(routing, tier, row),
+            links_label(routing, tier, row),
             size=11,
             color=colour,
             **style,
         )
         below = heights[tier]
-
-
-def _blocks(routing: TreeRouting, tier: int) -> str:
-    facts = routing.switch_tiers[tier]
-    blocks, size = routing.num_blocks[tier], routing.block_sizes[tier]
-    lines = [f"{blocks:,} x {facts.name}"]
-    if facts.num_planes > 1:
-        lines.append(f"{facts.num_planes} rail switches each")
-    if facts.num_spines > 1:
-        lines = [f"{facts.num_spines} x {facts.name}"]
-    if blocks > 1:
-        lines.append(f"of {size:,} devices")
-    return "\n".join(lines)
-
-
-def _links_text(routing: TreeRouting, tier: int, row: "Tier") -> str:
-    facts = routing.switch_tiers[tier]
-    lines = [f"{row.num_links:,} x {format_bandwidth(row.link_bandwidth)}"]
-    if facts.num_parallel > 1:
-        trunk = format_bandwidth(facts.bandwidth)
-        lines.append(f"in trunks of {trunk}")
-    lines.append(f"{format_duration(facts.latency)} a hop")
-    if tier:
-        ratio = routing.oversubscription(tier - 1)
-        lines.append(f"oversubscription {ratio:.3g}:1")
-    return "\n".join(lines)

@@ -69,7 +69,7 @@ def _as_built(network: "Network") -> "tuple[FloatArray, BoolArray]":
     if isinstance(built, TreeRouting):
         return built.links().bandwidth, routing.kept
     assert isinstance(built, TorusRouting)
-    return np.full(len(links), built.spec.bandwidth), routing.kept
+    return np.full(len(links), built.spec.capacity), routing.kept
 
 
 def draw_worn(

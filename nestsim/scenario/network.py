@@ -20,6 +20,9 @@ from topologies.specs import (
 Ratio = Annotated[float, Field(gt=0, le=1e6)]
 """Capacity from below over capacity upwards."""
 
+Efficiency = Annotated[float, Field(gt=0, le=1, examples=[0.9])]
+"""Fraction of a link's bandwidth that collectives reach."""
+
 Trunk = Literal["ideal", "ecmp"]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
 
@@ -53,6 +56,9 @@ class LevelTable(Table):
     tells apart. Left out, one where the bandwidth is given, else as many as the
     child's own children have, divided by the oversubscription."""
 
+    efficiency: Efficiency = 1.0
+    """Fraction of the link's bandwidth that collectives reach."""
+
     def build(self) -> LevelSpec:
         """Return the level for the builder."""
         return LevelSpec(
@@ -62,6 +68,7 @@ class LevelTable(Table):
             bandwidth=self.bandwidth,
             oversubscription=self.oversubscription,
             num_cables=self.num_cables,
+            efficiency=self.efficiency,
         )
 
 
@@ -146,6 +153,15 @@ class SpineLeafTable(Table):
     ecmp_seed: Seed = 0
     """Seed of that hash."""
 
+    node_efficiency: Efficiency = 1.0
+    """Fraction of the node's bandwidth that collectives reach."""
+
+    nic_efficiency: Efficiency = 1.0
+    """Fraction of the NICs' bandwidth that collectives reach."""
+
+    spine_efficiency: Efficiency = 1.0
+    """Fraction of the bandwidth of links to spines that collectives reach."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return SpineLeafSpec(**self.model_dump(exclude={"kind"}))
@@ -198,6 +214,15 @@ class RailTable(Table):
     ecmp_seed: Seed = 0
     """Seed of that hash."""
 
+    node_efficiency: Efficiency = 1.0
+    """Fraction of the node's bandwidth that collectives reach."""
+
+    nic_efficiency: Efficiency = 1.0
+    """Fraction of the NICs' bandwidth that collectives reach."""
+
+    spine_efficiency: Efficiency = 1.0
+    """Fraction of the bandwidth of links to spines that collectives reach."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return RailSpec(**self.model_dump(exclude={"kind"}))
@@ -222,6 +247,9 @@ class GridTable(Table):
     latency: Latency
     """Of that link."""
 
+    efficiency: Efficiency = 1.0
+    """Fraction of a link's bandwidth that collectives reach."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         joined = self.kind == "torus"
@@ -239,6 +267,7 @@ class GridTable(Table):
             wrap=tuple(wrap),
             bandwidth=self.bandwidth,
             latency=self.latency,
+            efficiency=self.efficiency,
         )
 
 

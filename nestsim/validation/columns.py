@@ -1,8 +1,8 @@
 """Read a file of measurements: one row for each measured configuration.
 
 The columns are those of published collections; only few must be there, and which of
-them are filled in decides what can be said about a row. A file is about time or about
-memory, which its columns tell.
+them are filled in decides what can be said about a row. A file is about time, memory or
+collectives, which its columns tell.
 """
 
 import csv
@@ -56,6 +56,8 @@ WHOLE_COLUMNS = frozenset(
         "dp",
         "cp",
         "ep",
+        "num_ranks",
+        "num_nodes",
     }
 )
 """Whole numbers, of at least 1."""
@@ -63,8 +65,25 @@ WHOLE_COLUMNS = frozenset(
 UNEVEN_COLUMNS = frozenset({"tp", "dp", "micro_batch"})
 """May hold ``a/b`` where the stages of a pipeline differ."""
 
-NUMBER_COLUMNS = frozenset({*TIME_COLUMNS, "accel_mem_gb", "value_gib"})
+COLLECTIVE_COLUMNS = (
+    "row_id",
+    "accelerator",
+    "collective",
+    "num_ranks",
+    "message_bytes",
+)
+"""What files about collectives have, and one of `COLLECTIVE_RESULTS`."""
+
+COLLECTIVE_RESULTS = ("time_us", "busbw_GBps")
+"""What says how long a collective took."""
+
+NUMBER_COLUMNS = frozenset(
+    {*TIME_COLUMNS, "accel_mem_gb", "value_gib", "message_bytes", "time_us"}
+)
 """Positive numbers."""
+
+BANDWIDTH_COLUMNS = frozenset({"algbw_GBps", "busbw_GBps"})
+"""Numbers that may have been rounded to 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +132,7 @@ class Measurements:
     """The file's, without its folder."""
 
     kind: str
-    """``"throughput"`` or ``"memory"``."""
+    """``"throughput"``, ``"memory"`` or ``"collectives"``."""
 
     rows: tuple[Row, ...]
     """In the order of the file."""
@@ -151,10 +170,12 @@ def read_measurements(path: Path) -> Measurements:
 
 
 def _kind(header: Sequence[str]) -> str:
-    """Tell files about time and about memory apart."""
+    """Tell files about time, about memory and about collectives apart."""
     for name in header:
         if name and header.count(name) > 1:
             raise InputError("two columns of one name", where="header", got=name)
+    if "collective" in header:
+        return _collectives(header)
     missing = [name for name in NEEDED_COLUMNS if name not in header]
     if missing:
         raise InputError(
@@ -172,6 +193,20 @@ def _kind(header: Sequence[str]) -> str:
         where="header",
         expected=f"one of {', '.join(TIME_COLUMNS)}, or {' and '.join(MEMORY_COLUMNS)}",
     )
+
+
+def _collectives(header: Sequence[str]) -> str:
+    missing = [name for name in COLLECTIVE_COLUMNS if name not in header]
+    if not any(name in header for name in COLLECTIVE_RESULTS):
+        missing.append(" or ".join(COLLECTIVE_RESULTS))
+    if missing:
+        raise InputError(
+            "columns are missing",
+            where="header",
+            expected=", ".join(missing),
+            hint="a file with a column collective is about collectives",
+        )
+    return "collectives"
 
 
 def _row(header: Sequence[str], line: int, cells: Sequence[str]) -> Row:
@@ -202,6 +237,10 @@ def _check_value(where: str, column: str, text: str) -> None:
             raise InputError(
                 "no whole number", where=where, got=text, expected=expected
             )
+    elif column in BANDWIDTH_COLUMNS:
+        if not _is_number(text, whole=False) and text.strip("0.") != "":
+            expected = "a bandwidth such as 3.25, or nothing if it is not known"
+            raise InputError("no number", where=where, got=text, expected=expected)
     elif column in NUMBER_COLUMNS and not _is_number(text, whole=False):
         expected = "a positive number such as 3.25, or nothing if it is not known"
         raise InputError("no number", where=where, got=text, expected=expected)

@@ -6,7 +6,7 @@ sweep share most of them.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
@@ -27,6 +27,29 @@ from topologies.specs import NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
+    from estimators.software import Software
+    from estimators.training import TrainingSpec
+    from topologies.accelerators import Accelerator
+
+
+class Job(Protocol):
+    """What a layer table depends on; cases are jobs."""
+
+    @property
+    def model(self) -> "TransformerSpec":
+        """Architecture and sequence length."""
+
+    @property
+    def training(self) -> "TrainingSpec":
+        """Batch, precision, optimizer."""
+
+    @property
+    def accelerator(self) -> "Accelerator":
+        """The device."""
+
+    @property
+    def software(self) -> "Software":
+        """Kernels and host."""
 
 
 class StageMemory(NamedTuple):
@@ -65,7 +88,14 @@ class Predictor:
         self._networks: dict[NetworkSpec, Network] = {}
         self._done: dict[object, Prediction] = {}
 
-    def graph(self, case: Case) -> LayerGraph:
+    def with_constants(self, constants: Constants) -> "Predictor":
+        """Return one with other constants that shares traced models and networks."""
+        other = Predictor(constants)
+        other._graphs = self._graphs
+        other._networks = self._networks
+        return other
+
+    def graph(self, case: Job) -> LayerGraph:
         """Return the traced model of a case."""
         # No layer depends on the depth.
         spec = replace(case.model, num_layers=1)
@@ -111,7 +141,7 @@ class Predictor:
         return self._done[key]
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
-        network, workload = self._network(case.network), self._workload(case)
+        network, workload = self._network(case.network), self.workload(case)
         priced = price_plan(network, workload, build_plan(network, workload, case.plan))
         work = place_work(network, workload, priced, case.replay)
         done = replay(network, work, case.replay, memory=memory)
@@ -127,7 +157,8 @@ class Predictor:
             self._networks[spec] = build_network(spec)
         return self._networks[spec]
 
-    def _workload(self, case: Case) -> Workload:
+    def workload(self, case: Job) -> Workload:
+        """Return what is trained on which device, made once."""
         key = (case.model, case.training, case.accelerator.name, case.software)
         if key not in self._workloads:
             self._workloads[key] = Workload(

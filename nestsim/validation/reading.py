@@ -5,6 +5,12 @@ from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 
 
+def _software(row: Row) -> str:
+    """Return the software's description; where there is none, that of the source."""
+    written = row.words("software")
+    return written or " ".join((row.words("source"), row.words("zero_or_fsdp")))
+
+
 class Reading:
     """A row that is being turned into a plan, and the assumptions made on the way."""
 
@@ -12,7 +18,7 @@ class Reading:
         self.row = row
         self.assumed: list[str] = []
         self.preset: Preset
-        self.preset, sentence = find_preset(row.words("software"))
+        self.preset, sentence = find_preset(_software(row))
         if sentence:
             self.assume(sentence)
 

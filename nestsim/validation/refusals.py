@@ -21,6 +21,11 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "contradiction": "columns contradict each other",
         "no-such-model": "the columns do not make an architecture",
         "no-such-plan": "the planner cannot express the plan",
+        "other-collective": "the operation is not one that is predicted",
+        "other-bandwidth": "the bandwidth is not defined by time and size",
+        "undocumented-ratio": "a ratio without the measurement behind it",
+        "broken-cluster": "the source itself calls the cluster misconfigured",
+        "imprecise-measurement": "printed with too few digits to compare",
         "other-metric": "the metric is not a size of memory",
         "other-place": "it is not stated in a known way which device was measured",
     }

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.transports import find_transport
 from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
@@ -133,7 +134,8 @@ def read_network(
     inside = LevelSpec(
         name="node",
         fan_out=size,
-        bandwidth=_node_bandwidth(reading, accelerator),
+        bandwidth=_node_bandwidth(reading, accelerator)
+        * find_transport(accelerator.name, inside_node=True).efficiency,
         latency=NODE_LATENCY,
     )
     if size == num_devices:
@@ -146,7 +148,8 @@ def read_network(
     fabric = LevelSpec(
         name="fabric",
         fan_out=-(-num_devices // size),
-        bandwidth=uplink.bandwidth,
+        bandwidth=uplink.bandwidth
+        * find_transport(accelerator.name, inside_node=False).efficiency,
         latency=FABRIC_LATENCY,
     )
     return FatTreeSpec(levels=(inside, fabric), nic=uplink.nic)

@@ -32,21 +32,20 @@ def read_model(reading: Reading) -> TransformerSpec:
     experts = reading.row.whole("num_experts")
     family = _family(reading, experts)
     hidden, heads = reading.needed("hidden"), reading.needed("heads")
+    vocabulary = LLAMA_VOCABULARY if family in {"llama", "mixtral"} else GPT_VOCABULARY
     gated = family in {"llama", "mixtral"}
     dropout = 0.0 if gated else reading.preset.dropout
     if dropout:
         reading.assume(f"dropout {dropout:g}")
     values = {
-        "num_layers": reading.needed("layers"),
+        "num_layers": _num_layers(reading, hidden),
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "sequence_length": reading.needed("seq_len"),
         "ffn_hidden_size": _inner_width(reading, experts, gated=gated),
         "num_query_groups": reading.given("kv_heads", heads),
         "kv_channels": reading.row.whole("head_dim") or 0,
-        "vocab_size": reading.given(
-            "vocab", LLAMA_VOCABULARY if gated else GPT_VOCABULARY
-        ),
+        "vocab_size": reading.given("vocab", vocabulary),
         "num_moe_experts": experts or 0,
         "moe_router_topk": reading.needed("moe_topk") if experts else 0,
         "num_token_types": 2 if family == "bert" else 0,
@@ -75,6 +74,23 @@ def one_line(error: InputError) -> str:
     if error.got is not None:
         text += f"; got {error.got}"
     return f"{text}; expected {error.expected}" if error.expected else text
+
+
+def _num_layers(reading: Reading, hidden: int) -> int:
+    """Return the depth; if it is not stated, that which makes a GPT's parameters.
+
+    ``P = 12 L h^2 (1 + 13 / (12 h)) + (V + s) h`` (Narayanan et al., SC'21, equation 2).
+    """
+    stated = reading.row.whole("layers")
+    count, vocabulary = reading.row.number("params_b"), reading.row.whole("vocab")
+    if stated is not None or count is None or vocabulary is None:
+        return reading.needed("layers")
+    outside = (vocabulary + reading.needed("seq_len")) * hidden
+    depth = (count * 1e9 - outside) / (12 * hidden**2 + 13 * hidden)
+    if reading.words("gated_mlp").startswith("yes") or depth < 1:
+        return reading.needed("layers")
+    reading.assume(f"layers = {round(depth)}, as {count:g} billion parameters make")
+    return round(depth)
 
 
 def _check_known(reading: Reading) -> None:

@@ -5,7 +5,7 @@ framework and noted, and what decides the result must be there.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
@@ -71,7 +71,7 @@ def read_case(row: Row) -> Case:
     reading = Reading(row)
     accelerator = read_accelerator(reading)
     model = read_model(reading)
-    training = _training(reading)
+    training = read_training(reading)
     num_devices = _num_devices(reading)
     plan = _plan(reading, model, num_devices)
     network = read_network(reading, accelerator, num_devices)
@@ -82,7 +82,7 @@ def read_case(row: Row) -> Case:
         accelerator=accelerator,
         network=network,
         plan=plan,
-        software=reading.preset.software,
+        software=_software(reading, num_devices),
         replay=reading.preset.replay,
         num_devices=num_devices,
         preset=reading.preset.name,
@@ -90,7 +90,23 @@ def read_case(row: Row) -> Case:
     )
 
 
-def _training(reading: Reading) -> TrainingSpec:
+def _software(reading: Reading, num_devices: int) -> Software:
+    """Return the preset's software, as far as the row does not say otherwise."""
+    software = reading.preset.software
+    per_node = reading.row.whole("devices_per_node") or 8
+    if num_devices > per_node:
+        software = replace(software, many_nodes=True)
+    return software
+
+
+def read_training(reading: Reading) -> TrainingSpec:
+    """Return batch, precision and optimizer of a row.
+
+    Raises
+    ------
+    RowRefusedError
+        If the batch is missing or the precision is not modelled.
+    """
     precision = _precision(reading)
     gradients = reading.preset.gradients[precision]
     if "fp32 grad" in reading.words("precision"):
@@ -105,8 +121,9 @@ def _training(reading: Reading) -> TrainingSpec:
         gradient_precision=gradients,
         matmul_precision=_matmul_precision(reading),
         weights_in_fp32=reading.preset.weights_in_fp32,
-        gather_precision=reading.preset.gather,
+        gather_precision=_gather(reading),
         reduce_precision=reading.preset.reduce,
+        gradient_copies=reading.preset.gradient_copies,
     )
 
 
@@ -117,6 +134,10 @@ def _precision(reading: Reading) -> str:
             "low-precision", f"{reading.row.words('precision')} is not modelled"
         )
     found = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
+    if found is None and "rowwise" in written:
+        # torchtitan's recipe: casts by row cost what 8-bit products gain.
+        reading.assume("rowwise float8 products as fast as bf16 ones")
+        return "bf16"
     if found is None:
         if written not in {"", "not stated"} and not _matmul_precision(reading):
             raise RowRefusedError(
@@ -125,6 +146,22 @@ def _precision(reading: Reading) -> str:
         reading.assume(f"precision {reading.preset.precision}")
         return reading.preset.precision
     return found[0].replace("bfloat", "bf").replace("float", "fp")
+
+
+def _gather(reading: Reading) -> str:
+    """Return the format of weights on the wire.
+
+    LLM Foundry's mode DEFAULT gathers them in fp32, PURE in 16 bits; 8-bit products
+    of Megatron Core and torchtitan have their weights gathered in 8 bits if they say so.
+    """
+    written = reading.words("precision")
+    if "mp mode default" in written:
+        return "fp32"
+    if "fp8 all-gather" in written or (
+        reading.preset.name == "megatron-core" and _matmul_precision(reading)
+    ):
+        return "fp8"
+    return reading.preset.gather
 
 
 def _matmul_precision(reading: Reading) -> str:
@@ -167,6 +204,7 @@ def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpe
     vpp = reading.given("vpp", 1)
     if group is not None and group >= dp * cp:
         group = None
+    ends = _counts_ends(reading, model.num_layers, pp, vpp)
     try:
         return PlanSpec(
             micro_batch_size=reading.needed("micro_batch"),
@@ -175,17 +213,33 @@ def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpe
             virtual_pipeline_model_parallel_size=vpp,
             data_parallel_size=dp,
             context_parallel_size=cp,
-            expert_model_parallel_size=reading.given("ep", 1)
-            if model.num_moe_experts
-            else 1,
+            expert_model_parallel_size=_experts(reading, model, dp * cp, tp),
             sequence_parallel=tp > 1 and _sequence_parallel(reading),
             recompute=_recompute(reading),
             zero_stage=zero_stage,
             sharding_group_size=group,
             num_layers_per_pipeline_stage=_layers(reading, model.num_layers, pp, vpp),
+            account_for_embedding_in_pipeline_split=ends,
+            account_for_loss_in_pipeline_split=ends,
         )
     except InputError as error:
         raise RowRefusedError("no-such-plan", one_line(error)) from None
+
+
+def _experts(reading: Reading, model: TransformerSpec, replicas: int, tp: int) -> int:
+    """Return the expert-parallel size.
+
+    A group may span tensor-parallel ranks (Megatron Core's expert tensor-parallel size
+    of 1): here those share each expert instead, which holds as many parameters and
+    moves as many tokens.
+    """
+    if not model.num_moe_experts:
+        return 1
+    ep = reading.given("ep", 1)
+    if replicas % ep and ep % tp == 0 and replicas % (ep // tp) == 0:
+        reading.assume(f"expert parallelism of {ep} as {ep // tp} x tensor size {tp}")
+        return ep // tp
+    return ep
 
 
 def _layers(
@@ -197,9 +251,23 @@ def _layers(
     """
     if num_layers % pp == 0 or vpp > 1:
         return None
+    if _counts_ends(reading, num_layers, pp, vpp):
+        return None
     each, rest = divmod(num_layers, pp)
     reading.assume(f"layers per stage: {rest} x {each + 1}, then {pp - rest} x {each}")
     return (each + 1,) * rest + (each,) * (pp - rest)
+
+
+def _counts_ends(reading: Reading, num_layers: int, pp: int, vpp: int) -> bool:
+    """Return whether embedding and loss have to count as layers each.
+
+    As Megatron Core's account_for_embedding_in_pipeline_split and its counterpart for
+    the loss have it, where blocks alone do not split evenly.
+    """
+    if num_layers % (pp * vpp) == 0 or (num_layers + 2) % (pp * vpp):
+        return False
+    reading.assume("embedding and loss count as a layer each in the pipeline's split")
+    return True
 
 
 def _sequence_parallel(reading: Reading) -> bool:
@@ -213,7 +281,7 @@ def _sequence_parallel(reading: Reading) -> bool:
 
 def _recompute(reading: Reading) -> str:
     written = reading.words("recompute")
-    if "offload" in written:
+    if "offload" in written and written != "qkv_proj_offloaded":
         raise RowRefusedError("offload", f"recompute {written}")
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
@@ -222,6 +290,16 @@ def _recompute(reading: Reading) -> str:
     if re.fullmatch(r"full( \(.*\))?", written):
         return "full"
     if written in {"selective", "selective (core attention)"}:
+        return "selective"
+    if reading.preset.software.saves_products and written.startswith("selective"):
+        if "op" not in written:
+            reading.assume("selective recompute by operators")
+        return "selective"
+    if written == "qkv_proj_offloaded":
+        reading.assume("full recompute but for products kept in the host's memory")
+        return "full"
+    if written == "minimal":
+        reading.assume("MaxText's minimal_flash: products are kept")
         return "selective"
     if written in {"", "not stated", "not in table"}:
         reading.assume(f"recompute {reading.preset.recompute}")

@@ -21,7 +21,7 @@ SURFACE = {
         *("--force", "--json", "--output", "--plan", "--quiet", "-o", "-q"),
         "SCENARIO",
     ],
-    "validate": ["--json", "--output", "--quiet", "-o", "-q", "FILE"],
+    "validate": ["--json", "--markdown", "--output", "--quiet", "-o", "-q", "FILE"],
     "collectives": [
         *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
         *("--step-factor", "-b", "-e", "-f", "-o", "-q", "SCENARIO"),

@@ -7,6 +7,7 @@ from estimators.chain import build_layer_table
 from estimators.layer_work import Degrees
 from estimators.model_flops import model_flops_per_sequence
 from estimators.models.library import load_model
+from estimators.platform import Platform
 from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
@@ -20,7 +21,7 @@ def table(name="llama2-7b", **degrees):
         trace_model(load_model(name)),
         degrees=Degrees(**degrees),
         training=JOB,
-        accelerator=A100,
+        platform=Platform(accelerator=A100),
     )
 
 

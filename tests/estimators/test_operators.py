@@ -4,24 +4,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from estimators.constants import load_constants
 from estimators.layer_work import OperatorWork
-from estimators.operators import (
-    LAUNCH_TIME,
-    MEMORY_EFFICIENCY,
-    OperatorModel,
-    efficiency_of,
-)
+from estimators.operators import LAUNCH_TIME, OperatorModel
+from estimators.software import Software
+from estimators.training import TrainingSpec
 from topologies import InputError
 from topologies.accelerators import accelerator_names, load_accelerator
 
 A100 = load_accelerator("a100-80gb")
-MODEL = OperatorModel.of(A100, "bf16", 2)
+H100 = load_accelerator("h100-sxm")
+JOB = TrainingSpec(global_batch_size=8)
+MODEL = OperatorModel.of(A100, JOB)
+KNOWN = load_constants()
 sizes = st.integers(1, 8192)
 
 
-def matmul(m, n, k, batch=1):
+def matmul(m, n, k, batch=1, *, weighted=False):
     flops = 2.0 * m * n * k * batch
-    return OperatorWork("x", "matmul", m, n, k, batch, flops, 2 * flops, 0.0, 0.0)
+    sides = (float(m), float(n), float(k), float(batch))
+    weight = flops if weighted else 0.0
+    return OperatorWork(
+        *("x", "matmul", *sides, flops, 2 * flops, 0.0, 0.0), weight_flops=weight
+    )
+
+
+def stream(operation, num_bytes=1e9, *, core=False):
+    sizes = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, num_bytes, 2 * num_bytes)
+    return OperatorWork("x", "memory", *sizes, core=core, operation=operation)
+
+
+def model_with(**changes):
+    """Return the A100 under a framework of our own, ideal but for some constants."""
+    ideal = KNOWN.software("ideal")
+    values = {field: getattr(ideal, field) for field in ideal.__slots__} | changes
+    named = {f"software.ours.{name}": value for name, value in values.items()}
+    return OperatorModel.of(A100, JOB, Software(name="ours"), KNOWN.replaced(named))
 
 
 @given(sizes, sizes, sizes, st.integers(1, 64))
@@ -30,7 +48,7 @@ def test_no_product_beats_the_roofline(m, n, k, batch):
     time = MODEL.matmul_time(m, n, k, batch)
     assert time >= 2 * m * n * k * batch / MODEL.matmul_rate
     traffic = 2 * batch * (m * k + k * n + m * n)
-    assert time >= traffic / (A100.memory_bandwidth * MEMORY_EFFICIENCY)
+    assert time >= traffic / (A100.memory_bandwidth * KNOWN.accelerator("a100").memory)
 
 
 @given(sizes, sizes, sizes)
@@ -43,7 +61,7 @@ def test_large_products_reach_the_stated_fraction_of_the_peak():
     """Tiles fill the device: 8192 cubed runs within 2 % of e times the peak."""
     time = MODEL.matmul_time(8192, 8192, 8192, 1)
     reached = 2 * 8192**3 / time / A100.peak_flops["bf16"]
-    assert reached == pytest.approx(efficiency_of("a100-80gb").matmul, rel=0.02)
+    assert reached == pytest.approx(KNOWN.accelerator("a100-80gb").matmul, rel=0.02)
 
 
 def test_one_tile_takes_one_unit_and_not_the_whole_device():
@@ -67,22 +85,123 @@ def test_memory_operators_cost_their_bytes_and_a_launch():
     assert time.backward == pytest.approx(2e9 / MODEL.memory_rate + LAUNCH_TIME)
 
 
-@pytest.mark.parametrize("name", accelerator_names())
-def test_every_accelerator_has_plausible_efficiencies(name):
-    efficiency = efficiency_of(name)
-    assert 0.2 < efficiency.attention <= efficiency.matmul < 1.0
-
-
-def test_the_longest_name_wins():
-    assert efficiency_of("tpu-v5p").matmul != efficiency_of("tpu-v5e").matmul
-    assert efficiency_of("gb200") == efficiency_of("gb200-nvl72")
-    assert efficiency_of("something else").source.startswith("between")
-
-
 def test_a_format_without_a_rate_is_refused_with_those_that_have_one():
     with pytest.raises(InputError) as caught:
-        OperatorModel.of(load_accelerator("v100"), "bf16", 2)
+        OperatorModel.of(load_accelerator("v100"), JOB)
     assert "fp16" in caught.value.expected
+    assert caught.value.where == "training.precision"
+
+
+@pytest.mark.parametrize(("name", "narrow"), [("a100-80gb", "fp8"), ("h200", "fp4")])
+def test_a_narrow_format_without_a_rate_is_refused_by_its_own_setting(name, narrow):
+    job = TrainingSpec(global_batch_size=8, matmul_precision=narrow)
+    with pytest.raises(InputError) as caught:
+        OperatorModel.of(load_accelerator(name), job)
+    assert caught.value.where == "training.matmul_precision"
+    assert caught.value.got == narrow
+
+
+def test_narrow_formats_make_products_with_weights_faster_and_no_others():
+    plain = OperatorModel.of(H100, JOB)
+    narrow = OperatorModel.of(
+        H100, TrainingSpec(global_batch_size=8, matmul_precision="fp8")
+    )
+    large = (8192, 8192, 8192, 1)
+    ratio = plain.matmul_time(*large, weighted=True) / narrow.matmul_time(
+        *large, weighted=True
+    )
+    reached = KNOWN.accelerator("h100-sxm")
+    rates = H100.peak_flops["fp8"] / H100.peak_flops["bf16"]
+    assert ratio == pytest.approx(
+        rates * reached.matmul_8bit / reached.matmul, rel=0.02
+    )
+    assert plain.matmul_time(*large) == narrow.matmul_time(*large)
+    assert plain.attention_rate == narrow.attention_rate
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_four_bits_are_no_slower_than_eight_and_eight_no_slower_than_sixteen(name):
+    accelerator = load_accelerator(name)
+    rates = [
+        OperatorModel.of(
+            accelerator, TrainingSpec(global_batch_size=8, matmul_precision=narrow)
+        ).weight_matmul_rate
+        for narrow in ("fp8", "fp4")
+        if narrow in accelerator.peak_flops
+    ]
+    format_of = "bf16" if "bf16" in accelerator.peak_flops else "fp16"
+    plain = OperatorModel.of(
+        accelerator, TrainingSpec(global_batch_size=8, precision=format_of)
+    ).matmul_rate
+    assert [plain, *rates] == sorted([plain, *rates])
+
+
+@given(sizes, sizes, sizes, st.integers(1, 64))
+@settings(deadline=None)
+def test_an_ideal_host_has_no_penalty_for_any_shape_or_operator(m, n, k, batch):
+    for weighted in (False, True):
+        work = matmul(m, n, k, batch, weighted=weighted)
+        time = MODEL.operator_time(work)
+        assert time.forward == MODEL.matmul_time(m, n, k, batch, weighted=weighted)
+    for operation, core in (
+        ("softmax", True),
+        ("cross entropy", False),
+        ("norm", False),
+    ):
+        work = stream(operation, float(m * n), core=core)
+        assert MODEL.operator_time(work).forward == MODEL.memory_time(m * n)
+
+
+@given(sizes, sizes, sizes, st.booleans())
+@settings(deadline=None)
+def test_only_sizes_that_are_no_multiple_of_8_are_slowed(m, n, k, weighted):
+    slow = model_with(unaligned_slowdown=18.0, unaligned_weight_slowdown=1.5)
+    work = matmul(m, n, k, weighted=weighted)
+    factor = 1.0
+    if n % 8 or k % 8:
+        factor = 1.5 if weighted else 18.0
+    time, ideal = slow.operator_time(work), MODEL.operator_time(work)
+    assert time == pytest.approx(tuple(factor * one for one in ideal))
+
+
+def test_a_size_that_is_a_share_of_a_padded_one_is_not_slowed():
+    slow = model_with(unaligned_slowdown=18.0)
+    work = matmul(4096, 1024, 512)._replace(n=1000.5)
+    assert slow.operator_time(work) == MODEL.operator_time(work)
+
+
+@pytest.mark.parametrize(
+    ("constant", "operation", "core"),
+    [
+        ("elementwise_traffic", "norm", False),
+        ("elementwise_traffic", "dropout", False),
+        ("score_traffic", "softmax", True),
+        ("loss_traffic", "cross entropy", False),
+    ],
+)
+def test_fusion_takes_its_part_of_the_traffic_of_its_own_operators(
+    constant, operation, core
+):
+    fused = model_with(**{constant: 0.5})
+    operators = {("norm", False), ("softmax", True), ("cross entropy", False)}
+    for other in operators | {(operation, core)}:
+        work = stream(other[0], core=other[1])
+        same = other == (operation, core) or (
+            constant == "elementwise_traffic" and other == ("norm", False)
+        )
+        part = 0.5 if same else 1.0
+        time = fused.operator_time(work)
+        assert time.forward == fused.memory_time(part * 1e9)
+        assert time.backward == fused.memory_time(part * 2e9)
+
+
+def test_the_attention_kernel_is_that_of_the_software():
+    reached = KNOWN.accelerator("h100-sxm")
+    peak = H100.peak_flops["bf16"]
+    flash = OperatorModel.of(H100, JOB, Software(attention_kernel="flash"))
+    fused = OperatorModel.of(H100, JOB, Software(attention_kernel="fused"))
+    assert flash.attention_rate == peak * reached.flash_attention
+    assert fused.attention_rate == peak * reached.fused_attention
 
 
 def test_only_a_weights_gradient_can_be_put_off():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from estimators.chain import build_layer_table
 from estimators.layer_work import Degrees, OperatorWork
 from estimators.models.spec import TransformerSpec
+from estimators.platform import Platform
 from estimators.profile import (
     Measurement,
     Profile,
@@ -39,6 +40,7 @@ SPEC = TransformerSpec(
     tie_word_embeddings=False,
 )
 LAUNCH = 1e-6
+A100 = load_accelerator("a100-80gb")
 
 
 def timing(seconds):
@@ -312,8 +314,7 @@ def test_a_profile_stands_in_for_the_roofline_of_a_layer_table():
         trace_model(SPEC),
         degrees=Degrees(),
         training=job,
-        accelerator=load_accelerator("a100-80gb"),
-        profile=covering_profile(),
+        platform=Platform(accelerator=A100, profile=covering_profile()),
     )
     expected = sum(
         max(
@@ -329,7 +330,7 @@ def test_a_profile_stands_in_for_the_roofline_of_a_layer_table():
         trace_model(SPEC),
         degrees=Degrees(),
         training=job,
-        accelerator=load_accelerator("a100-80gb"),
+        platform=Platform(accelerator=A100),
     )
     assert (table.saved_bytes["none"] == without.saved_bytes["none"]).all()
     assert (table.forward_time != without.forward_time).all()

@@ -79,7 +79,8 @@ class BruteForce:
             value = self.best_of(sizes, cutoff)
             if np.isfinite(value):
                 found = sorted([*found, value])[:keep]
-        return found
+        # What each step takes once is no matter of the plan.
+        return [value + self.space.workload.iteration_time for value in found]
 
     def best_of(self, sizes: Sizes, cutoff: float) -> float:
         """Return the best time of one configuration, or infinity if above a cutoff."""
@@ -154,7 +155,7 @@ class BruteForce:
         tensor = [item for item in table.traffic if item.group == "tensor"]
         num_bytes = sum(float(item.forward_bytes.sum()) for item in tensor)
         count = sum(float(item.forward_count.sum()) for item in tensor)
-        gradients = self.space.workload.parameter_bytes.gradients
+        gradients = self.space.workload.parameter_bytes.reduce
         stages = rates.stages(
             num_bytes / count if count else 0.0,
             float(table.parameters.sum()) * gradients / sizes.pp,
@@ -228,7 +229,8 @@ class BruteForce:
             tails.append(tail + tied[index])
             peaks.append(peak)
         pace = self.pace(sizes, self.transfers(sizes, grid))
-        return pace.time(works) + max(tails), peaks
+        once = self.space.workload.iteration_time
+        return pace.time(works) + max(tails) + once, peaks
 
     def _cluster(self, sizes: Sizes) -> tuple[tuple[int, ...], int, tuple[int, ...]]:
         network = self.space.network

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from estimators.constants import load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.layer_work import Degrees
 from estimators.sharding import divisibility_problem
@@ -234,13 +235,29 @@ def random_workload(rng, spec, num_blocks, has_experts):
             kinds=tuple(kinds.tolist()),
             layers=(),
         ),
-        training=TrainingSpec(
-            global_batch_size=int(rng.choice([4, 6, 8, 12, 16, 24, 32]))
-        ),
+        training=random_training(rng),
         accelerator=accelerator(random_memory(rng, tables)),
+        constants=random_constants(rng),
     )
     workload._tables.update(tables)
     return workload
+
+
+def random_training(rng):
+    """Return a batch, and number formats in memory and on the wire."""
+    return TrainingSpec(
+        global_batch_size=int(rng.choice([4, 6, 8, 12, 16, 24, 32])),
+        gradient_precision=str(rng.choice(["fp32", "bf16"])),
+        weights_in_fp32=bool(rng.integers(2)),
+        gather_precision=str(rng.choice(["", "fp32", "fp8"])),
+        reduce_precision=str(rng.choice(["", "fp32", "bf16"])),
+    )
+
+
+def random_constants(rng):
+    """Return constants with what each step takes once, in half of all cases none."""
+    once = float(rng.uniform(1.0, 200.0)) if rng.integers(2) else 0.0
+    return load_constants().replaced({"software.ideal.iteration_time": once})
 
 
 def random_memory(rng, tables):

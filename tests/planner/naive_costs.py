@@ -183,7 +183,7 @@ class Pieces:
         self, rates: StageRates, job: Job
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Everyone reduces all gradients and steps all parameters."""
-        width = job.each.gradients
+        width = job.each.reduce
         tail = line(rates.dense_reduce, 1.0, width * self.dense)
         tail = tail + line(rates.expert_reduce, self.expert > 0, width * self.expert)
         tail = tail + job.step_time * (self.dense + self.expert)
@@ -202,7 +202,7 @@ class Pieces:
             of_experts = line(expert_pass, count * (expert > 0), width * expert)
             return line(inside, count, width * dense) + of_experts
 
-        gradients, weights = job.each.gradients, job.each.weights
+        gradients, weights = job.each.reduce, job.each.gather
         tail = line(across, 1.0, gradients * dense / size)
         tail = tail + job.step_time * (dense / size + expert / job.expert_group)
         extra = np.zeros_like(tail)
@@ -227,7 +227,7 @@ class Pieces:
         if max(size, job.expert_group) > 1:
             # One layer's gradients until they are reduced; two layers' weights, the
             # one in use and the one prefetched.
-            gathered = each.gradients * (zero >= 2) + 2 * each.weights * (zero >= 3)
+            gathered = each.gradients * (zero >= 2) + 2 * each.gather * (zero >= 3)
             held = held + gathered * self.largest
         return held
 

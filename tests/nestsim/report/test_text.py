@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from nestsim.report.text import print_job, print_plans, print_topology
+from nestsim.report.network_text import print_topology
+from nestsim.report.text import print_job, print_plans
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,

@@ -1,0 +1,51 @@
+"""Better schedules by small steps."""
+
+from collections.abc import Sequence
+
+from estimators.engines.graph import TaskGraph
+from estimators.engines.list_schedule import schedule_in_order
+from estimators.engines.orders import TOLERANCE, OpenOrders, Pair, open_orders
+from estimators.engines.schedule import makespan
+
+
+def climb(
+    graph: TaskGraph, durations: Sequence[float], starts: list[float]
+) -> tuple[list[float], OpenOrders]:
+    """Improve a schedule by moving one task past another while that helps.
+
+    Only pairs whose order is open are looked at: a schedule that orders any other pair
+    the other way is no shorter.
+
+    Returns
+    -------
+    tuple
+        The beginnings [s], and what a still shorter schedule must look like.
+    """
+    while True:
+        length = makespan(starts, durations)
+        orders = open_orders(graph, durations, length)
+        better = _first_better(graph, durations, starts, orders.pairs)
+        if better is None:
+            return starts, orders
+        starts = better
+
+
+def _first_better(
+    graph: TaskGraph,
+    durations: Sequence[float],
+    starts: Sequence[float],
+    pairs: Sequence[Pair],
+) -> list[float] | None:
+    limit = makespan(starts, durations) * (1.0 - TOLERANCE)
+    place = [0.0] * len(starts)
+    for number, task in enumerate(sorted(range(len(starts)), key=starts.__getitem__)):
+        place[task] = float(number)
+    for pair in pairs:
+        one, other = sorted(pair, key=place.__getitem__)
+        for task, new in ((one, place[other] + 0.5), (other, place[one] - 0.5)):
+            keys = place.copy()
+            keys[task] = new
+            found = schedule_in_order(graph, durations, keys)
+            if makespan(found, durations) < limit:
+                return found
+    return None

@@ -1,0 +1,152 @@
+"""Time of a layer whose operators run on a tensor and a vector engine side by side.
+
+Layers are small graphs, and most of them are nearly chains, so a list schedule often
+meets the lower bound, and is then known to be the best one. Where it does not and few
+pairs of tasks are left to be ordered, HiGHS finds the best one; beyond that the bound
+is reported beside the list schedule.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from estimators.engines.bounds import lower_bound
+from estimators.engines.climbing import climb
+from estimators.engines.exact import solve
+from estimators.engines.graph import (
+    TaskGraph,
+    backward_graph,
+    core_graph,
+    engines_of,
+    forward_graph,
+)
+from estimators.engines.list_schedule import (
+    list_schedule,
+    mirrored_schedule,
+    schedule_in_order,
+)
+from estimators.engines.orders import TOLERANCE, probed_orders
+from estimators.engines.schedule import EngineSchedule, makespan
+from estimators.layer_graph import TracedLayer
+from estimators.layer_work import OperatorWork
+from estimators.operators import OperatorTime
+
+MOST_OPEN_PAIRS = 14
+"""Up to so many undecided pairs of tasks HiGHS is asked."""
+
+
+class EngineTimes(NamedTuple):
+    """Time of the passes of one layer through both engines [s]."""
+
+    forward: float
+    backward: float
+    """With the weights' gradients."""
+
+    input_gradient: float
+    """The backward pass if all weights' gradients are put off."""
+
+    weight_gradient: float
+    """The weights' gradients by themselves: they share an engine, so one after the
+    other. Not a part of `backward`, which runs them beside other operators."""
+
+    core: float
+    """What selective recompute runs again: the forward pass of the attention core."""
+
+    forward_bound: float
+    """No schedule of the forward pass is shorter."""
+
+    backward_bound: float
+    """No schedule of the backward pass is shorter."""
+
+    exact: bool
+    """Whether both passes, with and without weights' gradients, are the shortest."""
+
+
+def layer_time(
+    layer: TracedLayer, works: tuple[OperatorWork, ...], times: Sequence[OperatorTime]
+) -> EngineTimes:
+    """Return the time of a layer's passes, without its collectives.
+
+    Never more than the sum of the operators' times, never less than half of it.
+
+    Parameters
+    ----------
+    layer
+        What was traced: which operator waits for which.
+    works
+        Of the layer's operators, in the same order: which engine runs them.
+    times
+        Of the same operators.
+    """
+    forward, backward = layer_schedules(layer, works, times)
+    engines = engines_of(works)
+    whole = backward_graph(layer, engines, (False,) * len(works))
+    first = schedule_tasks(whole, whole.durations(times))
+    core = core_graph(layer, engines)
+    return EngineTimes(
+        forward=forward.makespan,
+        backward=backward.makespan,
+        input_gradient=first.makespan,
+        weight_gradient=sum(time.weight_gradient for time in times),
+        core=schedule_tasks(core, core.durations(times)).makespan,
+        forward_bound=forward.lower_bound,
+        backward_bound=backward.lower_bound,
+        exact=forward.exact and backward.exact and first.exact,
+    )
+
+
+def layer_schedules(
+    layer: TracedLayer, works: tuple[OperatorWork, ...], times: Sequence[OperatorTime]
+) -> tuple[EngineSchedule, EngineSchedule]:
+    """Return the schedules of the forward and of the whole backward pass."""
+    engines = engines_of(works)
+    weighted = tuple(time.weight_gradient > 0 for time in times)
+    graphs = (
+        forward_graph(layer, engines),
+        backward_graph(layer, engines, weighted),
+    )
+    forward, backward = (
+        schedule_tasks(graph, graph.durations(times)) for graph in graphs
+    )
+    return forward, backward
+
+
+@lru_cache(maxsize=4096)
+def schedule_tasks(graph: TaskGraph, durations: tuple[float, ...]) -> EngineSchedule:
+    """Return the best schedule that is known, and a bound on all of them.
+
+    The better one of two list schedules, from the beginning and from the end; if it
+    does not meet the bound, what `climb` makes of it, or what the solver finds.
+    """
+    candidates = (list_schedule(graph, durations), mirrored_schedule(graph, durations))
+    starts = min(candidates, key=lambda one: makespan(one, durations))
+    length, bound = makespan(starts, durations), lower_bound(graph, durations)
+    if length > bound * (1.0 + TOLERANCE):
+        starts, bound = _improved(graph, durations, starts, bound)
+        length = makespan(starts, durations)
+    return EngineSchedule(
+        start=tuple(starts),
+        duration=durations,
+        engine=tuple(task.engine for task in graph.tasks),
+        makespan=length,
+        lower_bound=min(bound, length),
+        exact=length <= bound * (1.0 + TOLERANCE),
+    )
+
+
+def _improved(
+    graph: TaskGraph, durations: tuple[float, ...], starts: list[float], bound: float
+) -> tuple[list[float], float]:
+    """Return a schedule that is as good or better, and a bound as high or higher."""
+    starts, orders = climb(graph, durations, starts)
+    length = makespan(starts, durations)
+    orders = probed_orders(graph, durations, length, orders)
+    bound = max(bound, orders.lower_bound)
+    if not orders.possible or len(orders.pairs) > MOST_OPEN_PAIRS:
+        return starts, bound
+    answer = solve(durations, orders, length)
+    if answer.keys is not None:
+        found = schedule_in_order(graph, durations, answer.keys)
+        if makespan(found, durations) < length:
+            starts = found
+    return starts, max(bound, answer.lower_bound)

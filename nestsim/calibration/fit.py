@@ -1,0 +1,256 @@
+"""Fit constants to rows: Gauss-Newton steps within a region of trust.
+
+Each step linearises the predictions (finite differences on the real path), minimises
+the linear model's robust objective with its bounds and priors, and is taken if the
+objective itself falls. Constants that only some sources may tell are fitted first, to
+those alone and together with all else; then they are kept while the rest is fitted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nestsim.calibration.linear import Box, Line, deviations, objective, solve
+from nestsim.calibration.observations import (
+    FloatArray,
+    IntArray,
+    fitted_rows,
+    row_weights,
+)
+from nestsim.calibration.parameters import FitSpec, Parameter
+from nestsim.calibration.residuals import Residuals, constants_of
+
+FIRST_TRUST = 0.5
+"""How far a first step may go, in the logarithm."""
+
+LEAST_TRUST = 0.01
+"""A step that does not help within this ends the fit."""
+
+CLOSE_STEP = 0.003
+"""A step that moves no constant further ends the fit."""
+
+LEAST_GAIN = 1e-3
+"""A step that lowers the objective by less than this part ends the fit."""
+
+Tell = Callable[[str], None]
+"""Called with a line on each step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Parameters that are fitted together, and the sources that they are fitted to."""
+
+    free: tuple[bool, ...]
+    """Which parameters are varied."""
+
+    kept: tuple[bool, ...]
+    """Which of them keep the value that comes out."""
+
+    sources: tuple[str, ...]
+    """Empty for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fit:
+    """What came out of a fit."""
+
+    parameters: tuple[Parameter, ...]
+    """What was fitted."""
+
+    logarithms: FloatArray
+    """Of their values."""
+
+    deviations: FloatArray
+    """Standard deviations of the logarithms; the prior's where no row tells."""
+
+    rows: IntArray
+    """Indexes of the observations that were fitted to."""
+
+    residuals: FloatArray
+    """Of those, there."""
+
+    jacobian: FloatArray
+    """Of those, there."""
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Return dotted name -> value."""
+        return constants_of(self.parameters, self.logarithms)
+
+
+def stages_of(parameters: Sequence[Parameter]) -> tuple[Stage, ...]:
+    """Return what is fitted in which order: the constants of fewest sources first."""
+    kinds = list(dict.fromkeys(p.only_sources for p in parameters if p.only_sources))
+    stages = []
+    done: set[tuple[str, ...]] = set()
+    for sources in [*kinds, ()]:
+        stages.append(
+            Stage(
+                free=tuple(p.only_sources not in done for p in parameters),
+                kept=tuple(p.only_sources == sources for p in parameters),
+                sources=sources,
+            )
+        )
+        done.add(sources)
+    return tuple(stages)
+
+
+def fit(
+    evaluate: Residuals,
+    spec: FitSpec,
+    *,
+    start: Sequence[float] | None = None,
+    most_steps: int = 8,
+    tell: Tell | None = None,
+) -> Fit:
+    """Fit the constants of ``spec`` to the observations of ``evaluate``.
+
+    Parameters
+    ----------
+    evaluate
+        Predicts rows; its base constants are where the fit starts from.
+    spec
+        What is fitted to which rows.
+    start
+        Values to start from instead.
+    most_steps
+        Of each stage.
+    tell
+        Told about each step.
+    """
+    parameters = spec.parameters
+    box = Box.of(parameters)
+    known = evaluate.constants.values
+    first = start or [known.get(one.name, one.prior) for one in parameters]
+    point = np.clip(np.log(np.maximum(first, 1e-300)), box.lower, box.upper)
+    touched = evaluate.touched(parameters, constants_of(parameters, point))
+    rows = fitted_rows(evaluate.observations, spec)
+    climb = _Climb(evaluate, spec, touched, most_steps, tell or _silent)
+    for stage in stages_of(parameters):
+        own = rows_of_sources(evaluate, rows, stage.sources)
+        if len(own) == 0 or not any(stage.kept):
+            point = np.where(stage.kept, box.prior, point)
+            continue
+        found = climb.run(point, own, np.array(stage.free))
+        point = np.where(stage.kept, found, point)
+    line = climb.line(point, rows, np.ones(len(parameters), dtype=np.bool_))
+    return Fit(
+        parameters=parameters,
+        logarithms=point,
+        deviations=_stage_deviations(evaluate, spec, line, rows),
+        rows=rows,
+        residuals=line.residuals,
+        jacobian=line.jacobian,
+    )
+
+
+def rows_of_sources(
+    evaluate: Residuals, rows: IntArray, sources: Sequence[str]
+) -> IntArray:
+    """Return those of some rows that are of some sources; all if none is named."""
+    if not sources:
+        return rows
+    mask = [evaluate.observations[index].row.source in sources for index in rows]
+    return rows[np.array(mask, dtype=np.bool_)]
+
+
+def _stage_deviations(
+    evaluate: Residuals, spec: FitSpec, line: Line, rows: IntArray
+) -> FloatArray:
+    """Return the deviations of each parameter by the rows that it is fitted to."""
+    box = Box.of(spec.parameters)
+    result = np.zeros(len(spec.parameters))
+    for stage in stages_of(spec.parameters):
+        own = np.isin(rows, rows_of_sources(evaluate, rows, stage.sources))
+        free, kept = np.array(stage.free), np.array(stage.kept)
+        part = Line(
+            start=line.start[free],
+            residuals=line.residuals[own],
+            jacobian=line.jacobian[np.ix_(own, free)],
+            weights=row_weights(evaluate.observations, rows[own]),
+        )
+        all_of_them = np.zeros(len(spec.parameters))
+        all_of_them[free] = deviations(part, box.only(free), spec.row_error)
+        result[kept] = all_of_them[kept]
+    return result
+
+
+def _silent(_: str) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class _Climb:
+    """One stage's way down."""
+
+    evaluate: Residuals
+    spec: FitSpec
+    touched: Sequence[IntArray]
+    most_steps: int
+    tell: Tell
+
+    def line(
+        self,
+        point: FloatArray,
+        rows: IntArray,
+        free: FloatArray,
+        residuals: FloatArray | None = None,
+    ) -> Line:
+        """Linearise at a point; columns of parameters that are not free are zero."""
+        parameters = self.spec.parameters
+        if residuals is None:
+            changes = constants_of(parameters, point)
+            residuals = self.evaluate.residuals(changes, rows)
+        none = np.zeros(0, dtype=np.int64)
+        touched = [
+            own if varied else none
+            for own, varied in zip(self.touched, free, strict=True)
+        ]
+        jacobian = self.evaluate.jacobian(parameters, point, residuals, rows, touched)
+        weights = row_weights(self.evaluate.observations, rows)
+        return Line(
+            start=point, residuals=residuals, jacobian=jacobian, weights=weights
+        )
+
+    def run(self, point: FloatArray, rows: IntArray, free: FloatArray) -> FloatArray:
+        """Return where the objective of some rows is least."""
+        box, error = Box.of(self.spec.parameters), self.spec.row_error
+        weights = row_weights(self.evaluate.observations, rows)
+        residuals = self.evaluate.residuals(
+            constants_of(self.spec.parameters, point), rows
+        )
+        best = objective(residuals, weights, point, box, error)
+        self.tell(f"{len(rows)} rows, {int(free.sum())} constants: {best:.2f}")
+        trust = FIRST_TRUST
+        for number in range(self.most_steps):
+            line = self.line(point, rows, free, residuals)
+            old, start = best, point
+            while trust >= LEAST_TRUST:
+                tried = _solve_part(line, box, free, error, trust)
+                there = self.evaluate.residuals(
+                    constants_of(self.spec.parameters, tried), rows
+                )
+                value = objective(there, weights, tried, box, error)
+                if value < best:
+                    best, point, residuals = value, tried, there
+                    break
+                trust /= 4.0
+            moved = float(np.max(np.abs(point - start)))
+            mape = float(np.mean(np.abs(np.expm1(residuals))))
+            self.tell(
+                f"step {number + 1}: {best:.2f}, moved {moved:.3f}, MAPE {mape:.2%}"
+            )
+            if moved < CLOSE_STEP or old - best < LEAST_GAIN * old:
+                break
+        return point
+
+
+def _solve_part(
+    line: Line, box: Box, free: FloatArray, row_error: float, trust: float
+) -> FloatArray:
+    """Solve for the free parameters; the others stay."""
+    part = replace(line, start=line.start[free], jacobian=line.jacobian[:, free])
+    result = line.start.copy()
+    result[free] = solve(part, box.only(free), row_error, trust=trust)
+    return result

@@ -1,0 +1,258 @@
+"""Predicted over measured times under given constants, on the path of a prediction.
+
+Which constants a row's prediction reads is found by noting them as they are read, so
+that only rows that a constant can touch are predicted again when it changes.
+"""
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from types import MappingProxyType, TracebackType
+
+import numpy as np
+
+from estimators.constants import Constants
+from nestsim.calibration.observations import FloatArray, IntArray, Observation
+from nestsim.calibration.parameters import Parameter
+from nestsim.validation.columns import Row
+from nestsim.validation.predict import Predictor
+from nestsim.validation.row_plan import Case, read_case
+
+STEP = 0.02
+"""Of a finite difference, in the logarithm of a constant."""
+
+_CHUNKS_PER_WORKER = 4
+
+
+class _Noting(Mapping[str, float]):
+    """Constants that note which of them are read."""
+
+    def __init__(self, values: Mapping[str, float]) -> None:
+        self._values = values
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.read.add(name)
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+class Residuals:
+    """Evaluates rows under constants, in this process or in several.
+
+    Parameters
+    ----------
+    observations
+        The rows.
+    constants
+        Those that are not varied.
+    predictor
+        Traced models and networks to share.
+    workers
+        Processes; with 1, all is done in this one. The results are the same.
+    """
+
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        constants: Constants,
+        *,
+        predictor: Predictor | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.observations = tuple(observations)
+        self.constants = constants
+        self.evaluations = 0
+        """Rows that were predicted so far."""
+        self._workers = workers
+        self._predictor = Predictor() if predictor is None else predictor
+        self._cases = tuple(one.case for one in self.observations)
+        self._measured = np.log([one.measured for one in self.observations])
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "Residuals":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def touched(
+        self, parameters: Sequence[Parameter], changes: Mapping[str, float]
+    ) -> tuple[IntArray, ...]:
+        """Return the indexes of the rows that read each parameter.
+
+        Parameters
+        ----------
+        parameters
+            What is varied.
+        changes
+            Constants that differ from the base, as all parameters are in a fit.
+        """
+        noting = _Noting({**self.constants.values, **changes})
+        constants = Constants(values=noting)
+        predictor = self._predictor.with_constants(constants)
+        names: dict[object, frozenset[str]] = {}
+        read: list[frozenset[str]] = []
+        for case in self._cases:
+            key = (case.model, case.training, case.accelerator.name, case.software)
+            noting.read = set()
+            predictor.predict(case)
+            # What is kept for a job is read when its first row is predicted; what is
+            # kept for longer, by whoever asks first.
+            constants.accelerator(case.accelerator.name)
+            constants.software(case.software.name)
+            names[key] = names.get(key, frozenset()) | noting.read
+            read.append(names[key])
+        return tuple(
+            np.array(
+                [
+                    index
+                    for index, own in enumerate(read)
+                    if not own.isdisjoint((parameter.name, *parameter.tied))
+                ],
+                dtype=np.int64,
+            )
+            for parameter in parameters
+        )
+
+    def residuals(self, changes: Mapping[str, float], rows: IntArray) -> FloatArray:
+        """Return ``log(predicted / measured)`` of some rows.
+
+        Parameters
+        ----------
+        changes
+            Dotted name -> value, of constants that differ from the base.
+        rows
+            Indexes of observations.
+        """
+        parts = np.array_split(rows, self._workers * _CHUNKS_PER_WORKER)
+        tasks = [(changes, part) for part in parts if len(part)]
+        predicted = self._run(tasks)
+        logs = np.concatenate(predicted) if predicted else np.zeros(0)
+        return np.asarray(logs - self._measured[rows])
+
+    def jacobian(
+        self,
+        parameters: Sequence[Parameter],
+        logarithms: FloatArray,
+        residuals: FloatArray,
+        rows: IntArray,
+        touched: Sequence[IntArray],
+    ) -> FloatArray:
+        """Return the derivatives of residuals by the parameters' logarithms.
+
+        Forward differences; towards the inside where a parameter is at its upper end.
+
+        Parameters
+        ----------
+        parameters, logarithms
+            What is varied, and where.
+        residuals
+            There, of ``rows``.
+        rows
+            Indexes of observations.
+        touched
+            What `touched` returned.
+
+        Returns
+        -------
+        FloatArray
+            Shape ``(len(rows), len(parameters))``.
+        """
+        place = np.full(len(self._cases), -1)
+        place[rows] = np.arange(len(rows))
+        base = constants_of(parameters, logarithms)
+        tasks, steps = [], []
+        for parameter, value, own in zip(parameters, logarithms, touched, strict=True):
+            ahead = value + STEP <= np.log(parameter.upper)
+            steps.append(STEP if ahead else -STEP)
+            changes = {**base, **parameter.values(float(value) + steps[-1])}
+            tasks.append((changes, own[place[own] >= 0]))
+        result = np.zeros((len(rows), len(parameters)))
+        # The longest first: the last to start decides how long the others wait.
+        order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task][1]))
+        found = self._run([tasks[task] for task in order])
+        for task, logs in zip(order, found, strict=True):
+            own = tasks[task][1]
+            moved = logs - self._measured[own] - residuals[place[own]]
+            result[place[own], task] = moved / steps[task]
+        return result
+
+    def _run(
+        self, tasks: Sequence[tuple[Mapping[str, float], IntArray]]
+    ) -> list[FloatArray]:
+        """Return the logarithms of predicted times of each task's rows."""
+        self.evaluations += sum(len(rows) for _, rows in tasks)
+        if self._workers == 1:
+            return [
+                _log_times(self._predictor, self._cases, self.constants, changes, rows)
+                for changes, rows in tasks
+            ]
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self._workers,
+                mp_context=multiprocessing.get_context("spawn"),
+                initializer=_Worker.start,
+                initargs=(
+                    [case.row for case in self._cases],
+                    dict(self.constants.values),
+                ),
+            )
+        plain = [(dict(changes), rows) for changes, rows in tasks]
+        return list(self._pool.map(_Worker.run, plain))
+
+
+class _Worker:
+    """What another process keeps between its tasks."""
+
+    cases: tuple[Case, ...] = ()
+    constants: Constants
+    predictor: Predictor
+
+    @classmethod
+    def start(cls, rows: Sequence[Row], values: Mapping[str, float]) -> None:
+        cls.cases = tuple(read_case(row) for row in rows)
+        cls.constants = Constants(values=MappingProxyType(dict(values)))
+        cls.predictor = Predictor(cls.constants)
+
+    @classmethod
+    def run(cls, task: tuple[Mapping[str, float], IntArray]) -> FloatArray:
+        return _log_times(cls.predictor, cls.cases, cls.constants, *task)
+
+
+def constants_of(
+    parameters: Sequence[Parameter], logarithms: FloatArray
+) -> dict[str, float]:
+    """Return the constants that parameters stand for, by dotted name."""
+    return {
+        name: value
+        for parameter, logarithm in zip(parameters, logarithms, strict=True)
+        for name, value in parameter.values(float(logarithm)).items()
+    }
+
+
+def _log_times(
+    predictor: Predictor,
+    cases: Sequence[Case],
+    constants: Constants,
+    changes: Mapping[str, float],
+    rows: IntArray,
+) -> FloatArray:
+    own = predictor.with_constants(constants.replaced(changes))
+    times = [own.predict(cases[index]).iteration_time for index in rows]
+    return np.log(np.array(times, dtype=np.float64))

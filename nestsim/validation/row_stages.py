@@ -1,0 +1,213 @@
+"""Rows about one stage of a pipeline whose stages no plan of ours expresses.
+
+Two systems print what each stage does, in ``notes``:
+
+- Mist: ``layers=[13, 11]``, ``ckpt layers=[0, 0]`` and, for each stage, ``[mbs, dp, tp,
+  Wshard, Gshard, Oshard, Woff, Goff, Ooff, Aoff]``;
+- Aceso: ``stage gpus=[1, 2]``, ``ops per stage=[132, 287]`` and ``recomputed-op fraction
+  per stage=[0.98, 0.4]``. Stages are cut between any two operators.
+
+What stands with one row of a run holds for all rows of its source.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from estimators.layer_work import Degrees
+from estimators.models.spec import TransformerSpec
+from estimators.software import Software
+from estimators.training import TrainingSpec
+from nestsim.validation.columns import Row
+from nestsim.validation.reading import Reading
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_cluster import read_accelerator
+from nestsim.validation.row_model import read_model
+from nestsim.validation.row_plan import read_training
+from planner.stage_memory import BlockStage
+from topologies.accelerators import Accelerator
+
+_ACESO_OPERATORS = 13
+"""Operators of a layer in Aceso's GPT (runtime/megatron/model): norm, qkv, scores,
+softmax, dropout, context, projection, dropout and sum; norm, up, GELU, down, dropout and
+sum. One is before the layers, the embedding, and two behind, final norm and head."""
+
+_ACESO_WEIGHTS: Mapping[int, float] = {1: 3 / 12, 6: 1 / 12, 9: 4 / 12, 11: 4 / 12}
+"""Place of an operator in its layer -> its part of the layer's parameters, with a
+feed-forward layer of four times the hidden size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCase:
+    """One stage of a row, by itself."""
+
+    model: TransformerSpec
+    """Architecture and sequence length."""
+
+    training: TrainingSpec
+    """Batch, precision, optimizer."""
+
+    accelerator: Accelerator
+    """The device."""
+
+    software: Software
+    """Framework."""
+
+    degrees: Degrees
+    """How each of its layers is split."""
+
+    stage: BlockStage
+    """What it holds."""
+
+    preset: str
+    """Name of the framework's preset."""
+
+    assumed: tuple[str, ...]
+    """What the row does not say."""
+
+
+def with_notes_of_run(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Give every row the description of its run's stages, which one row has."""
+    described = {
+        row.words("source"): row.words("notes") for row in rows if _is_staged(row)
+    }
+    return tuple(_with_notes(row, described) for row in rows)
+
+
+def _is_staged(row: Row) -> bool:
+    notes = row.words("notes")
+    return "ckpt" in notes or "ops per stage" in notes
+
+
+def _with_notes(row: Row, described: Mapping[str, str]) -> Row:
+    source = row.words("source")
+    if _is_staged(row) or not source or source not in described:
+        return row
+    return replace(row, values={**row.values, "notes": described[source]})
+
+
+def read_stage(row: Row) -> StageCase | None:
+    """Return the stage that a row is about; None if its notes have no stages.
+
+    Raises
+    ------
+    RowRefusedError
+        If they have, and it cannot be expressed.
+    """
+    if not _is_staged(row):
+        return None
+    reading = Reading(row)
+    accelerator, model = read_accelerator(reading), read_model(reading)
+    training = read_training(reading)
+    number = re.match(r"stage (\d+)\b", reading.words("where"))
+    if number is None:
+        raise RowRefusedError("other-place", f"where is {row.words('where')}")
+    read = _mist if "ckpt" in row.words("notes") else _aceso
+    degrees, stage = read(reading, model, int(number[1]))
+    return StageCase(
+        model=model,
+        training=training,
+        accelerator=accelerator,
+        software=reading.preset.software,
+        degrees=degrees,
+        stage=stage,
+        preset=reading.preset.name,
+        assumed=tuple(reading.assumed),
+    )
+
+
+def _listed(notes: str, pattern: str) -> list[float]:
+    found = re.search(pattern + r"\s*=\s*(\[[^\]]*\])", notes)
+    if found is None:
+        raise RowRefusedError("uneven-plan", f"notes do not list {pattern}")
+    return [float(value) for value in json.loads(found[1])]
+
+
+def _one_of(values: Sequence[float], index: int, what: str) -> float:
+    if index >= len(values):
+        raise RowRefusedError("contradiction", f"no stage {index} among {what}")
+    return values[index]
+
+
+def _in_flight(
+    reading: Reading, index: int, num_stages: int, sequences: int
+) -> int:
+    microbatches = -(-reading.needed("global_batch") // sequences)
+    return min(num_stages - index, microbatches)
+
+
+def _ends(model: TransformerSpec, layers: int, index: int, last: int) -> tuple[int, ...]:
+    """Return the first layers of the chain, and those behind its blocks, if held."""
+    first = (0,) if index == 0 else ()
+    behind = tuple(range(model.num_layers + 1, layers)) if index == last else ()
+    return first + behind
+
+
+def _mist(
+    reading: Reading, model: TransformerSpec, index: int
+) -> tuple[Degrees, BlockStage]:
+    notes = reading.row.words("notes")
+    layers = _listed(notes, r"(?<!ckpt )layers")
+    found = re.search(r"=\s*(\[\[.*?\]\])", notes)
+    if found is None:
+        raise RowRefusedError("uneven-plan", "notes do not list settings of stages")
+    settings = json.loads(found[1])
+    num_blocks = _one_of(layers, index, "layers")
+    recomputed = _one_of(_listed(notes, r"ckpt(?: layers)?"), index, "ckpt layers")
+    micro_batch, dp, tp, *sharded_offloaded = settings[index]
+    weights, gradients, optimizer, *offloaded = sharded_offloaded
+    if any(offloaded[place] for place in (0, 1, 3)):
+        raise RowRefusedError("offload", "more than optimizer states is offloaded")
+    zero_stage = 3 if weights else 2 if gradients else 1 if optimizer else 0
+    return Degrees(tp=tp, micro_batch_size=micro_batch), BlockStage(
+        num_blocks=num_blocks,
+        num_weights=num_blocks,
+        recomputed=recomputed,
+        ends=_ends(model, _chain(model), index, len(layers) - 1),
+        in_flight=_in_flight(reading, index, len(layers), micro_batch * dp),
+        zero_stage=zero_stage,
+        group_size=dp,
+        offloaded=offloaded[2],
+    )
+
+
+def _aceso(
+    reading: Reading, model: TransformerSpec, index: int
+) -> tuple[Degrees, BlockStage]:
+    notes = reading.row.words("notes")
+    counts = [int(count) for count in _listed(notes, "ops per stage")]
+    if sum(counts) != _ACESO_OPERATORS * model.num_layers + 3:
+        raise RowRefusedError(
+            "uneven-plan", f"{sum(counts)} operators are not {model.num_layers} layers"
+        )
+    _one_of(counts, index, "ops per stage")
+    part = _one_of(
+        _listed(notes, "recomputed-op fraction per stage"), index, "fractions"
+    )
+    devices = int(_one_of(_listed(notes, "stage gpus"), index, "stage gpus"))
+    begin = max(sum(counts[:index]) - 1, 0)
+    end = min(sum(counts[: index + 1]) - 1, _ACESO_OPERATORS * model.num_layers)
+    places = [place % _ACESO_OPERATORS for place in range(begin, end)]
+    num_blocks = len(places) / _ACESO_OPERATORS
+    tp, dp = _split_of(reading, "tp", devices), _split_of(reading, "dp", devices)
+    micro_batch = reading.needed("micro_batch")
+    reading.assume(f"tp {tp} and dp {dp} in stage {index}")
+    return Degrees(tp=tp, micro_batch_size=micro_batch // dp), BlockStage(
+        num_blocks=num_blocks,
+        num_weights=sum(_ACESO_WEIGHTS.get(place, 0.0) for place in places),
+        recomputed=part * num_blocks,
+        ends=_ends(model, _chain(model), index, len(counts) - 1),
+        in_flight=_in_flight(reading, index, len(counts), micro_batch),
+    )
+
+
+def _split_of(reading: Reading, column: str, devices: int) -> int:
+    """Return the size that the stage's devices can have of those listed."""
+    text = reading.row.words(column) or "1"
+    return max(int(size) for size in text.split("/") if int(size) <= devices)
+
+
+def _chain(model: TransformerSpec) -> int:
+    """Return the layers of the chain: embedding, blocks, final norm and head."""
+    return model.num_layers + 3

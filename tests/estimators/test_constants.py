@@ -1,0 +1,94 @@
+"""Constants: sources, names by their longest prefix, and values of a refit."""
+
+from dataclasses import fields
+
+import pytest
+
+from estimators.constants import (
+    AcceleratorConstants,
+    SoftwareConstants,
+    constant_entries,
+    load_constants,
+)
+from topologies.accelerators import accelerator_names
+
+KNOWN = load_constants()
+SECTIONS = {"accelerator": AcceleratorConstants, "software": SoftwareConstants}
+
+
+@pytest.mark.parametrize("name", constant_entries())
+def test_every_constant_has_a_value_and_a_source_and_a_name_that_is_read(name):
+    entry = constant_entries()[name]
+    group, _, constant = name.split(".")
+    assert constant in {field.name for field in fields(SECTIONS[group])}
+    assert entry["value"] >= 0
+    assert entry["source"].strip()
+    assert KNOWN.values[name] == entry["value"]
+
+
+@pytest.mark.parametrize(
+    ("group", "constant"),
+    [(group, field.name) for group, kind in SECTIONS.items() for field in fields(kind)],
+)
+def test_what_nothing_else_says_the_default_does(group, constant):
+    assert f"{group}.default.{constant}" in KNOWN.values
+
+
+def test_what_is_said_of_no_accelerator_of_the_catalogue_is_not_there():
+    names = {name.split(".")[1] for name in KNOWN.values if name.startswith("acc")}
+    for prefix in names - {"default"}:
+        assert any(name.startswith(prefix) for name in accelerator_names()), prefix
+
+
+@pytest.mark.parametrize("name", accelerator_names())
+def test_no_accelerator_exceeds_its_datasheet(name):
+    reached = KNOWN.accelerator(name)
+    for field in fields(reached):
+        assert 0.1 < getattr(reached, field.name) < 1.0
+    assert reached.flash_attention <= reached.matmul
+    assert reached.fused_attention <= reached.matmul
+
+
+def test_the_longest_prefix_counts_constant_by_constant():
+    named = KNOWN.replaced(
+        {
+            "accelerator.x.matmul": 0.5,
+            "accelerator.x1.matmul": 0.25,
+            "accelerator.x.memory": 0.75,
+        }
+    )
+    assert named.accelerator("x10").matmul == 0.25
+    assert named.accelerator("x10").memory == 0.75
+    assert named.accelerator("x2").matmul == 0.5
+    default = KNOWN.accelerator("default")
+    assert named.accelerator("x10").flash_attention == default.flash_attention
+    assert named.accelerator("y") == default
+
+
+def test_the_catalogue_has_names_that_share_constants():
+    assert KNOWN.accelerator("gb200") == KNOWN.accelerator("gb200-nvl72")
+    assert KNOWN.accelerator("tpu-v5p") != KNOWN.accelerator("tpu-v5e")
+    assert KNOWN.accelerator("something else") == KNOWN.accelerator("default")
+
+
+def test_replacing_leaves_the_shipped_ones_and_all_others_alone():
+    changed = KNOWN.replaced({"software.default.layer_gap": 7.0})
+    assert changed.software("anything").layer_gap == 7.0
+    assert load_constants().software("anything").layer_gap != 7.0
+    rest = {
+        k: v for k, v in changed.values.items() if k != "software.default.layer_gap"
+    }
+    assert rest == {k: KNOWN.values[k] for k in rest}
+    assert len(rest) == len(KNOWN.values) - 1
+
+
+def test_an_ideal_host_takes_no_time_and_fuses_nothing():
+    ideal = KNOWN.software("ideal")
+    times = (
+        "kernel_time",
+        "kernel_time_per_tp_doubling",
+        "layer_gap",
+        "iteration_time",
+    )
+    for field in fields(ideal):
+        assert getattr(ideal, field.name) == (0.0 if field.name in times else 1.0)

@@ -1,0 +1,166 @@
+"""What the host adds to a layer: never less than nothing, never less than its own."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimators.chain import build_layer_table
+from estimators.constants import load_constants
+from estimators.host_time import BACKWARD_LAUNCHES, SHARPNESS, host_times
+from estimators.layer_work import Degrees, LayerWork, OperatorWork
+from estimators.models.library import load_model
+from estimators.platform import Platform
+from estimators.software import IDEAL, Software
+from estimators.tracing import trace_model
+from estimators.training import TrainingSpec
+from topologies.accelerators import load_accelerator
+
+KNOWN = load_constants()
+IDEAL_CONSTANTS = KNOWN.software("ideal")
+EAGER = Software(name="eager")
+
+seconds = st.floats(0.0, 1.0, allow_subnormal=False)
+counts = st.integers(0, 60)
+
+
+def layer(num_operators):
+    operator = OperatorWork("x", "memory", *([0.0] * 6), 1.0, 2.0)
+    return LayerWork(
+        operators=(operator,) * num_operators,
+        collectives=(),
+        parameters=0.0,
+        expert_parameters=0.0,
+        model_flops=0.0,
+        saved_bytes={},
+        working_bytes=0.0,
+        weight_gradient_bytes=0.0,
+        input_bytes=0.0,
+    )
+
+
+def constants(**changes):
+    return replace(IDEAL_CONSTANTS, **changes)
+
+
+def passes(count, device, tp=1, software=EAGER, **changes):
+    """Return the time of both passes with what the host adds [s]."""
+    more = host_times(
+        layer(count), device, tp=tp, software=software, constants=constants(**changes)
+    )
+    return device[0] + more.forward, device[1] + more.backward
+
+
+@given(counts, st.tuples(seconds, seconds), st.sampled_from([1, 2, 4, 8]))
+@settings(deadline=None)
+def test_an_ideal_host_adds_nothing_at_all(count, device, tp):
+    assert passes(count, device, tp) == device
+    assert passes(count, device, tp, kernel_time_per_tp_doubling=0.5) == device
+
+
+@given(
+    counts,
+    st.tuples(seconds, seconds),
+    st.floats(0.0, 1e-3, allow_subnormal=False),
+    st.floats(0.0, 1e-2, allow_subnormal=False),
+)
+@settings(deadline=None)
+def test_a_pass_is_never_shorter_than_the_device_or_the_host_nor_than_their_sum(
+    count, device, kernel, gap
+):
+    found = passes(count, device, kernel_time=kernel, layer_gap=gap)
+    host = (count * kernel, BACKWARD_LAUNCHES * count * kernel)
+    gaps = (0.25 * gap, 0.75 * gap)
+    for time, own, launches, idle in zip(found, device, host, gaps, strict=True):
+        assert time >= (max(own, launches) + idle) * (1.0 - 1e-12)
+        assert time <= (own + launches + idle) * (1.0 + 1e-12)
+        # A norm of two numbers: at most 2^(1/q) times the larger one.
+        most = 2 ** (1 / SHARPNESS) * max(own, launches) + idle
+        assert time <= most * (1.0 + 1e-12)
+
+
+@given(
+    counts,
+    st.tuples(seconds, seconds),
+    st.tuples(seconds, seconds),
+    st.floats(1e-6, 1e-2),
+    st.floats(1.0, 100.0),
+)
+@settings(deadline=None)
+def test_slower_devices_hosts_and_more_operators_are_never_faster(
+    count, device, more, kernel, factor
+):
+    base = passes(count, device, kernel_time=kernel)
+    slower = (device[0] + more[0], device[1] + more[1])
+    for other in (
+        passes(count, slower, kernel_time=kernel),
+        passes(count, device, kernel_time=factor * kernel),
+        passes(count + 1, device, kernel_time=kernel),
+        passes(count, device, 2, kernel_time=kernel, kernel_time_per_tp_doubling=0.1),
+        passes(count, device, kernel_time=kernel, layer_gap=1e-3),
+    ):
+        assert all(
+            after >= before * (1.0 - 1e-12)
+            for before, after in zip(base, other, strict=True)
+        )
+
+
+def test_each_doubling_of_tp_makes_a_kernel_cost_the_same_part_more():
+    found = [
+        passes(10, (0.0, 0.0), tp, kernel_time=1e-3, kernel_time_per_tp_doubling=0.5)[0]
+        for tp in (1, 2, 4, 8)
+    ]
+    assert found == pytest.approx([10e-3, 15e-3, 20e-3, 25e-3])
+
+
+def test_device_and_host_of_equal_length_take_the_root_of_two():
+    forward, _ = passes(10, (10e-3, 0.0), kernel_time=1e-3)
+    assert forward == pytest.approx(10e-3 * 2 ** (1 / SHARPNESS))
+
+
+def test_what_is_launched_as_one_graph_costs_its_gap_alone():
+    compiled = Software(name="graphs", compiled=True)
+    device = (2e-3, 4e-3)
+    found = passes(30, device, software=compiled, kernel_time=1.0, layer_gap=4e-3)
+    assert found == pytest.approx((3e-3, 7e-3))
+
+
+def chain(software, constants=KNOWN):
+    return build_layer_table(
+        trace_model(replace(load_model("gpt3-1.3b"), num_layers=2)),
+        degrees=Degrees(tp=2),
+        training=TrainingSpec(global_batch_size=8),
+        platform=Platform(
+            accelerator=load_accelerator("a100-80gb"),
+            software=software,
+            constants=constants,
+        ),
+    )
+
+
+def test_only_blocks_wait_for_the_host_and_all_of_them_alike():
+    named = {
+        f"software.mine.{name}": getattr(IDEAL_CONSTANTS, name)
+        for name in IDEAL_CONSTANTS.__slots__
+    }
+    added = KNOWN.replaced(
+        named | {"software.mine.kernel_time": 1.0, "software.mine.layer_gap": 8.0}
+    )
+    ideal, mine = chain(IDEAL), chain(Software(name="mine"), added)
+    is_block = ideal.is_block > 0
+    longer = mine.forward_time - ideal.forward_time
+    assert (longer[~is_block] == 0).all()
+    assert (mine.backward_time[~is_block] == ideal.backward_time[~is_block]).all()
+    assert (longer[is_block] > 2.0).all()
+    assert math.isclose(longer[is_block].min(), longer[is_block].max())
+    # What is put off is work of the device: the host has no part in it.
+    assert (mine.weight_gradient_time == ideal.weight_gradient_time).all()
+
+
+def test_an_ideal_chain_takes_what_its_operators_take():
+    free = Software(name="ideal", compiled=True)
+    assert (chain(IDEAL).forward_time == chain(free).forward_time).all()
+    eager = chain(Software(name="some framework"))
+    assert (eager.forward_time[1:3] > chain(IDEAL).forward_time[1:3]).all()
