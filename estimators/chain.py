@@ -7,8 +7,10 @@ from estimators.host_time import HostTimes, host_times
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
 from estimators.layer_work import Degrees, LayerWork
+from estimators.models.spec import TransformerSpec
 from estimators.platform import Platform
 from estimators.sharding import layer_work, tied_parameters
+from estimators.software import Software
 from estimators.training import TrainingSpec
 
 FloatArray = NDArray[np.float64]
@@ -58,9 +60,12 @@ def build_layer_table(
         mode: column([work.saved_bytes[kept] for work in works])
         for mode, kept in (("none", "none"), ("selective", selective), ("full", "full"))
     }
+    if platform.software.keeps_gathered:
+        saved["none"] += column([work.gathered_bytes for work in works])
     for mode in ("selective", "full"):
         saved[mode] = np.where(is_block > 0, saved[mode], saved["none"])
-    working = column([work.working_bytes for work in works])
+    loss = 1.0 if platform.software.plain_loss else 0.0
+    working = column([work.working_bytes + loss * work.loss_bytes for work in works])
     forward = column(
         [
             float(time[:, 0].sum()) + more.forward
@@ -75,6 +80,8 @@ def build_layer_table(
     )
     boundary = np.append(column([work.input_bytes for work in works]), 0.0)
     boundary[0] = 0.0
+    if platform.software.scatters_transfers and not degrees.sequence_parallel:
+        boundary /= degrees.tp
     parameters = column([work.parameters for work in works])
     return LayerTable(
         names=tuple(graph.names),
@@ -107,7 +114,9 @@ def build_layer_table(
         },
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
-        traffic=_traffic(works, kinds),
+        traffic=_traffic(
+            works, kinds, _sent_once(graph.spec, degrees, platform.software)
+        ),
     )
 
 
@@ -140,21 +149,37 @@ def _host(
     return host_times(work, (float(forward), float(backward)), degrees, platform)
 
 
-def _traffic(works: list[LayerWork], kinds: IntArray) -> tuple[InLayerTraffic, ...]:
+def _sent_once(spec: TransformerSpec, degrees: Degrees, software: Software) -> float:
+    """Return the part of dispatched copies that is sent between nodes.
+
+    Of ``k`` experts that a token goes to, spread over ``N`` nodes that the expert group
+    fills side by side, ``N (1 - (1 - 1 / N)^k)`` nodes are different ones on average.
+    """
+    ranks = degrees.ep * degrees.tp * degrees.cp
+    if degrees.ep == 1 or not 0 < software.ranks_per_node < ranks:
+        return 1.0
+    nodes, copies = ranks / software.ranks_per_node, spec.moe_router_topk
+    return float(nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies)
+
+
+def _traffic(
+    works: list[LayerWork], kinds: IntArray, dispatched: float
+) -> tuple[InLayerTraffic, ...]:
     present = sorted(
         {(c.operation, c.group) for work in works for c in work.collectives}
     )
     rows: list[InLayerTraffic] = []
     for operation, group in present:
         columns = np.zeros((4, len(works)))
+        part = dispatched if operation == "all_to_all" else 1.0
         for kind, work in enumerate(works):
             for item in work.collectives:
                 if (item.operation, item.group) == (operation, group):
                     columns[:, kind] += (
                         item.forward_count,
-                        item.forward_bytes,
+                        part * item.forward_bytes,
                         item.backward_count,
-                        item.backward_bytes,
+                        part * item.backward_bytes,
                     )
         rows.append(
             InLayerTraffic(

@@ -26,6 +26,10 @@ class AcceleratorConstants:
     matmul_4bit: float
     """Of the rate at 4 bits, likewise."""
 
+    wave_quantisation: float
+    """How much of the last wave of tiles that is not full is lost: 1 if it takes as
+    long as a full one, 0 if products are cut so that it takes its share."""
+
     flash_attention: float
     """Of the 16-bit rate, by FlashAttention-2 and kernels of its kind."""
 

@@ -15,7 +15,7 @@ depends on the placement and is the planner's to add, what a library needs besid
 import math
 from typing import NamedTuple
 
-from estimators.layer_work import CollectiveWork, Degrees, LayerWork
+from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.platform import Platform
 from estimators.transports import Transport, find_transport, overhead, transfer_time
 
@@ -26,6 +26,10 @@ change much."""
 BACKWARD_LAUNCHES = 1.6
 """Kernels of a backward pass for each of the forward pass: each product becomes two,
 all else one."""
+
+EXPERT_LAUNCHES = 2.5
+"""Kernels of an expert's product: the product itself, the cast of what it reads, and
+every other time that of what it writes (Transformer Engine, ``GroupedLinear``)."""
 
 FORWARD_GAP = 0.25
 """Part of a layer's gap in its forward pass; the rest is in the backward pass."""
@@ -70,13 +74,22 @@ def host_times(
         slope = constants.kernel_time_per_tp_doubling
         launch = constants.kernel_time * (1.0 + slope * math.log2(degrees.tp))
     forward, backward = _collectives(work, degrees, platform)
-    host = len(work.operators) * launch
+    host = sum(map(_launches, work.operators)) * launch
     gap = constants.layer_gap
     return HostTimes(
         _added(compute[0], forward, host) + FORWARD_GAP * gap,
         _added(compute[1], backward, BACKWARD_LAUNCHES * host)
         + (1.0 - FORWARD_GAP) * gap,
     )
+
+
+def _launches(operator: OperatorWork) -> float:
+    """Return the kernels of an operator's forward pass.
+
+    One, but for products of experts: these are launched expert by expert.
+    """
+    is_grouped = operator.weight_flops > 0 and operator.batch > 1
+    return EXPERT_LAUNCHES * operator.batch if is_grouped else 1.0
 
 
 def _added(compute: float, collectives: _Collectives, host: float) -> float:

@@ -116,6 +116,13 @@ class LayerWork:
     """Alive only inside the layer's forward or backward pass beside what is saved
     [byte]."""
 
+    gathered_bytes: float
+    """By how much inputs of products exceed what is saved of them, once sequence
+    parallelism has gathered them [byte]."""
+
+    loss_bytes: float
+    """Logits in fp32, where the loss is in this layer [byte]."""
+
     weight_gradient_bytes: float
     """What the weight gradients of products need, if they are put off until after the
     layer's backward pass: inputs, and gradients of results [byte]."""

@@ -95,6 +95,9 @@ class OperatorModel:
     num_compute_units: int
     """Compute units ``U``."""
 
+    wave_quantisation: float
+    """Part ``z`` of an unfilled wave's idle time that is lost."""
+
     element_bytes: int
     """Of an operand of a matrix product [byte]."""
 
@@ -146,6 +149,7 @@ class OperatorModel:
             attention_rate=peak * _attention(reached, software),
             memory_rate=accelerator.memory_bandwidth * reached.memory,
             num_compute_units=accelerator.num_compute_units,
+            wave_quantisation=reached.wave_quantisation,
             element_bytes=training.element_bytes,
             weight_element_bytes=_NARROW_TRAFFIC if narrow else training.element_bytes,
             software=known.software(software.name),
@@ -157,8 +161,9 @@ class OperatorModel:
         """Return the time of ``batch`` products of shape ``(m, k) x (k, n)`` [s].
 
         ``w = ceil(m / tm) ceil(n / tn) batch / U`` waves of tiles, at least one; each
-        wave takes ``2 tm tn k U / rate``. The fraction of a last wave is not rounded
-        up: split-k and stream-k kernels fill it [2]_.
+        wave takes ``2 tm tn k U / rate``. A last wave that is not full takes as long as
+        a full one, unless split-k and stream-k kernels fill it [2]_: ``w + z (ceil(w) -
+        w)`` counts, with ``z`` between 0 and 1.
         """
         if min(m, n, k, batch) <= 0:
             return 0.0
@@ -166,13 +171,18 @@ class OperatorModel:
         rate = self.weight_matmul_rate if weighted else self.matmul_rate
         width = self.weight_element_bytes if weighted else self.element_bytes
         compute = min(
-            max(1.0, math.ceil(m / tm) * math.ceil(n / tn) * batch / units)
+            self._waves(math.ceil(m / tm) * math.ceil(n / tn) * batch / units)
             * (units * 2.0 * tm * tn * k)
             / (rate * relative)
             for tm, tn, relative in TILES
         )
         traffic = width * batch * (m * k + k * n + m * n)
         return max(compute, traffic / self.memory_rate) + LAUNCH_TIME
+
+    def _waves(self, waves: float) -> float:
+        """Return how many full waves of tiles a product takes as long as."""
+        full = math.ceil(waves)
+        return max(1.0, waves + self.wave_quantisation * (full - waves))
 
     def memory_time(self, num_bytes: float) -> float:
         """Return the time of a kernel bound by memory traffic [s]."""

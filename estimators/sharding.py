@@ -41,6 +41,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.kept_products import kept_parts
 from estimators.layer_collectives import layer_collectives
 from estimators.layer_graph import LayerGraph, TracedLayer, TracedOperator
 from estimators.layer_work import Degrees, LayerWork, OperatorWork
@@ -82,7 +83,7 @@ def layer_work(
     ]
     entering = device.total(() if layer.hidden_input is None else (layer.hidden_input,))
     flops = sum(operator.model_flops for operator in layer.operators)
-    kept = _kept_parts(layer, gated=graph.spec.gated_linear_unit)
+    kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     return LayerWork(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
@@ -101,6 +102,12 @@ def layer_work(
             "products": entering + _kept_bytes(device, kept),
         },
         working_bytes=2.0 * _largest(device),
+        gathered_bytes=_gathered_bytes(device),
+        loss_bytes=sum(
+            device.total(op.saved)
+            for op in layer.operators
+            if op.operation == "cross entropy"
+        ),
         weight_gradient_bytes=_weight_gradient_bytes(device),
         input_bytes=entering,
     )
@@ -223,21 +230,6 @@ def _saved_bytes(device: _Device, entering: float) -> Mapping[str, float]:
     )
 
 
-def _kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
-    """Return which parts of each operator's results ``"products"`` keeps."""
-    parts: list[tuple[bool, ...]] = []
-    count = 0
-    for operator in layer.operators:
-        size = 0
-        if operator.operation == "linear":
-            doubled = gated and operator.sharding in {"column", "expert column"}
-            size = 2 if doubled else len(operator.outputs)
-        kept = tuple((count + place) % 2 == 0 for place in range(size))
-        parts.append((True,) if operator.operation == "attention" else kept)
-        count += size
-    return parts
-
-
 def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
     """Return the size of those results on a device [byte]."""
     total = 0.0
@@ -266,6 +258,20 @@ def _result_bytes(device: _Device, product: TracedOperator) -> float:
     return sum(
         whole.of(device.layer.tensors[number].elements) * device.element_bytes
         for number in product.outputs
+    )
+
+
+def _gathered_bytes(device: _Device) -> float:
+    """Return what gathering adds to the inputs of column-parallel products [byte]."""
+    whole, tensors = device.shares.tensors["whole"], device.layer.tensors
+    inputs = {
+        operator.inputs[0]
+        for operator in device.layer.operators
+        if operator.sharding in {"column", "qkv", "vocab"}
+    }
+    return sum(
+        whole.of(tensors[number].elements) * device.element_bytes - device.sizes[number]
+        for number in inputs
     )
 
 

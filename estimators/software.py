@@ -22,6 +22,23 @@ class Software:
     attention, and repeats the rest of each block, as torchtitan's policy of operators
     does; else it repeats the attention core only, as Megatron-LM does."""
 
+    plain_loss: bool = False
+    """The loss is PyTorch's, of logits cast to fp32: their gradients are there in fp32,
+    too, before they are cast back."""
+
+    ranks_per_node: int = 0
+    """Devices of a node, if tokens that several experts of a node want are sent there
+    once (DeepEP and its kind); 0 if every copy is sent."""
+
+    keeps_gathered: bool = False
+    """With sequence parallelism, what products gather is kept for the backward pass,
+    as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""
+
+    scatters_transfers: bool = False
+    """Tensor-parallel ranks that all hold the hidden states send a part each to the
+    next stage, which gathers it inside the node (Narayanan et al., SC'21, section 4.1;
+    DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
+
     many_nodes: bool = False
     """Whether a job's processes on several nodes meet at every step."""
 

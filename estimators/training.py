@@ -74,9 +74,9 @@ class TrainingSpec:
     """Of the gradients on the wire, if not `gradient_precision`."""
 
     gradient_copies: bool = False
-    """The optimizer works on copies of the gradients: all of them once more in
-    `precision`, and those of its own shard in fp32 if they are not accumulated so. That
-    is how DeepSpeed's optimizers flatten and cast them."""
+    """The optimizer works on copies of gradients, as DeepSpeed's do: where they are
+    accumulated in fp32, those that backward passes make stay beside them; where not,
+    those of the optimizer's shard are flattened and cast to fp32."""
 
     @property
     def element_bytes(self) -> int:
@@ -91,7 +91,8 @@ class TrainingSpec:
         copied = mixed and not self.weights_in_fp32
         again, cast = 0, 0
         if self.gradient_copies:
-            again, cast = self.element_bytes, 4 if gradients < 4 else 0
+            added = self.element_bytes
+            again, cast = (added, 0) if gradients == 4 else (0, added + 4)
         return ParameterBytes(
             weights=self.element_bytes if copied else 4,
             gradients=gradients + again,

@@ -3,11 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
+from estimators.layer_work import Degrees
 from estimators.model_flops import model_flops_per_sequence
 from estimators.tracing import trace_model
 from nestsim.cluster_network import cluster_network, device_slowdowns
+from nestsim.cluster_software import cluster_software
 from nestsim.placed_work import place_work
 from nestsim.results import (
+    Assumptions,
     Candidate,
     ExplainResult,
     JobResult,
@@ -25,6 +28,7 @@ from planner.remedies import shortfall_and_remedy
 from planner.search import SearchResult, search
 from planner.wanted import Wanted
 from planner.workload import Workload
+from topologies.errors import InputError
 from topologies.network import Network
 
 
@@ -118,6 +122,14 @@ def job_facts(
     """Return the fields of `JobFacts`."""
     return {
         "scenario_name": scenario.name,
+        "assumptions": Assumptions(
+            preset=scenario.software_preset,
+            software=workload.software,
+            training=workload.training,
+            replay=scenario.simulation.replay,
+            accelerator_name=workload.accelerator.name,
+            profile=workload.profile,
+        ),
         "network": network,
         "layer_names": tuple(workload.graph.names),
         "device_memory": workload.accelerator.memory_bytes,
@@ -135,8 +147,25 @@ def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workl
         graph=trace_model(scenario.spec),
         training=scenario.training,
         accelerator=scenario.accelerator,
+        software=cluster_software(scenario, network),
+        profile=scenario.profile,
     )
+    if scenario.profile is not None:
+        _check_measured(workload)
     return network, workload
+
+
+def _check_measured(workload: Workload) -> None:
+    """Refuse a profile that lacks an operation of the model, before hours of work."""
+    try:
+        workload.table(Degrees())
+    except InputError as error:
+        raise InputError(
+            error.problem,
+            where="cluster.profile",
+            expected=error.expected,
+            hint=error.hint,
+        ) from None
 
 
 def _search(

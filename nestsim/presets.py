@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from estimators.software import Software
+from estimators.software import IDEAL, Software
 from nestsim.simulator.settings import ReplaySettings
 
 
@@ -52,6 +52,9 @@ class Preset:
     gradient_copies: bool = False
     """Whether the optimizer works on copies of the gradients."""
 
+    sends_tokens_once: bool = False
+    """Whether a token goes once to each node with experts that it wants."""
+
     software: Software
     """Kernels, and what the host costs."""
 
@@ -73,7 +76,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # asynchronous where chunks are interleaved, and hidden here in any case.
         "megatron-lm": Preset(
             name="megatron-lm",
-            software=Software(name="megatron-lm", attention_kernel="flash"),
+            software=Software(
+                name="megatron-lm", scatters_transfers=True, attention_kernel="flash"
+            ),
             gradients=_FP32,
             attention="plain",
             dropout=0.1,
@@ -84,6 +89,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather,
         # tp_comm_overlap and sequence_parallel are set by their recipes.
         "megatron-core": Preset(
+            sends_tokens_once=True,
             name="megatron-core",
             software=Software(name="megatron-core", attention_kernel="fused"),
             zero_stage=1,
@@ -97,13 +103,16 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         # DeepSpeed's pipeline engine reduces after the last backward pass, in the
         # precision of the weights (deepspeed/runtime/pipe/engine.py,
-        # _exec_reduce_grads). Its optimizers flatten the gradients of the whole model
-        # and cast those of their shard (runtime/fp16/fused_optimizer.py, step;
-        # runtime/bf16_optimizer.py keeps 16-bit gradients beside fp32 ones).
+        # _exec_reduce_grads). Its optimizers flatten and cast the gradients
+        # of their shard (runtime/fp16/fused_optimizer.py, runtime/zero/
+        # stage_1_and_2.py); runtime/bf16_optimizer.py keeps 16-bit gradients beside
+        # those in fp32.
         "deepspeed": Preset(
             name="deepspeed",
             gradient_copies=True,
-            software=Software(name="deepspeed", attention_kernel="flash"),
+            software=Software(
+                name="deepspeed", scatters_transfers=True, attention_kernel="flash"
+            ),
             precision="fp16",
             gradients=_AS_WEIGHTS,
             attention="plain",
@@ -116,7 +125,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "fsdp": Preset(
             name="fsdp",
             weights_in_fp32=True,
-            software=Software(name="fsdp", attention_kernel="flash"),
+            software=Software(name="fsdp", attention_kernel="flash", plain_loss=True),
             zero_stage=3,
             gradients=_FP32,
             replay=_OVERLAPPED,
@@ -126,7 +135,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             name="torchtitan",
             weights_in_fp32=True,
             software=Software(
-                name="fsdp-torchtitan", attention_kernel="flash", saves_products=True
+                name="fsdp-torchtitan",
+                attention_kernel="flash",
+                saves_products=True,
+                plain_loss=True,
+                keeps_gathered=True,
             ),
             zero_stage=3,
             gradients=_FP32,
@@ -153,7 +166,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # torch.nn.parallel.DistributedDataParallel reduces buckets behind backward.
         "ddp": Preset(
             name="ddp",
-            software=Software(name="ddp", attention_kernel="flash"),
+            software=Software(name="ddp", attention_kernel="flash", plain_loss=True),
             gradients=_AS_WEIGHTS,
             attention="plain",
             dropout=0.1,
@@ -192,16 +205,24 @@ _WORDS = (
     ("megatron-core", "megatron-core"),
     ("nemo", "megatron-core"),
     ("megatron-deepspeed", "deepspeed"),
+    ("gpt-neox", "deepspeed"),
     ("bigscience", "deepspeed"),
     ("megatron", "megatron-lm"),
     ("deepspeed", "deepspeed"),
     ("internevo", "internevo"),
     ("maxtext", "maxtext"),
     ("levanter", "maxtext"),
+    ("jax", "maxtext"),
+    ("xla", "maxtext"),
+    ("pathways", "maxtext"),
     ("torchtitan", "torchtitan"),
     ("fsdp", "fsdp"),
     ("ddp", "ddp"),
     ("litgpt", "fsdp"),
+    ("metaseq", "fsdp"),
+    ("torchtune", "fsdp"),
+    ("composer", "fsdp"),
+    ("foundry", "fsdp"),
 )
 """What a description of the software contains -> its preset, the first that does."""
 
@@ -214,3 +235,39 @@ def find_preset(software: str) -> tuple[Preset, str]:
             return PRESETS[name], ""
     what = f"software {software} as" if software else "software ="
     return PRESETS["megatron-lm"], f"{what} megatron-lm"
+
+
+IDEAL_PRESET = Preset(
+    name="ideal",
+    gradients=_FP32,
+    software=IDEAL,
+    replay=_EXPOSED,
+)
+"""The device's own time: nothing of any framework."""
+
+NAMED_PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {"ideal": IDEAL_PRESET, **PRESETS}
+)
+"""What a scenario may name."""
+
+ALL_ZERO_STAGES = (0, 1, 2, 3)
+
+ZERO_STAGES: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        # --use-distributed-optimizer.
+        "megatron-lm": (0, 1),
+        "megatron-core": (0, 1),
+        # zero_optimization.stage.
+        "deepspeed": ALL_ZERO_STAGES,
+        # ShardingStrategy: NO_SHARD, SHARD_GRAD_OP, FULL_SHARD.
+        "fsdp": (0, 2, 3),
+        # fully_shard(reshard_after_forward=...): parameters are always sharded.
+        "torchtitan": (2, 3),
+        # ici_data_parallelism, ici_fsdp_parallelism.
+        "maxtext": (0, 3),
+        # parallel.zero1.
+        "internevo": (0, 1),
+        "ddp": (0,),
+    }
+)
+"""Preset -> ZeRO stages that the framework has; all of them if it is not here."""

@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from estimators.profile import Profile
+from estimators.software import Software
+from estimators.training import TrainingSpec
 from nestsim.simulator.outcome import Replay
+from nestsim.simulator.settings import ReplaySettings
 from nestsim.verdict import Verdict
 from planner.explain import Explanation
 from planner.objective import PricedPlan
@@ -59,10 +63,26 @@ class PlannedCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What times rest on beside the plan: software, number formats, measurements."""
+
+    preset: str
+    """Framework whose defaults held where the scenario was silent."""
+
+    software: Software
+    training: TrainingSpec
+    replay: ReplaySettings
+    accelerator_name: str
+    profile: Profile | None = None
+    """Where operator times were measured; None for the accelerator's rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """What a report says of the job, whatever was found."""
 
     scenario_name: str
+    assumptions: Assumptions
     network: Network
     layer_names: tuple[str, ...]
     """Names of the chain's layers."""

@@ -130,7 +130,6 @@ def job_constants(workload: Workload) -> FloatArray:
     constants[tables.OPTIMIZER_BYTES] = each.optimizer
     constants[tables.GATHER_BYTES] = each.gather
     constants[tables.REDUCE_BYTES] = each.reduce
-    constants[tables.SHARD_TIME] = workload.shard_time
     step = optimizer_step_bytes(each) / workload.memory_rate
     constants[tables.STEP_TIME] = step
     return constants

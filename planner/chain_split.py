@@ -98,6 +98,7 @@ class Splitter:
             rates.rows,
             constants,
         )
+        tail += self._sending_time(choices, rates.senders)
         slots = tables.memory_slots(table.sums, choices, rates.group_sizes, constants)
         if v > 1:
             # Every stage has a block in each of its chunks.
@@ -126,6 +127,15 @@ class Splitter:
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
         return Split(value + constant, bounds, picked)
+
+    def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
+        """Return what sending shards out rank by rank takes each choice [s].
+
+        Shape ``(C, 1)``; ZeRO-1 and 2 do so at the end of a step.
+        """
+        sends = np.isin(choices[:, tables.CHOICE_ZERO], (1, 2))
+        ranks = sends * senders[choices[:, tables.CHOICE_SHARDING]]
+        return np.asarray(self.workload.shard_time * ranks[:, None])
 
     def fits(
         self, configuration: Configuration, group_sizes: FloatArray, memory: float

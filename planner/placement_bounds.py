@@ -86,7 +86,7 @@ class PlacementBounds:
         boundary = np.empty((*found.boundary.shape, 2))
         boundary[..., 0] = base.boundary[0, 0, 0]
         boundary[..., 1] = np.maximum(found.boundary, base.boundary[0, 0, 1])
-        return StageRates(rows, signature, base.group_sizes, boundary, base.tied)
+        return base._replace(rows=rows, signature=signature, boundary=boundary)
 
     def _loads(self, placement: Placement) -> Loads:
         key = placement.extents, placement.steps

@@ -205,10 +205,16 @@ def _check_stages(workload: Workload, plan: Plan) -> None:
 def _check_chunks(stage: Stage, num_chunks: int, is_block: FloatArray) -> None:
     """Refuse chunks in another number, or with unlike numbers of blocks.
 
-    The account of memory takes the rounds to be alike.
+    A chunk that holds an end of the chain may have one less, as where embedding and
+    loss count as blocks.
     """
-    blocks = {int(is_block[first : last + 1].sum()) for first, last in stage.chunks}
-    if len(stage.chunks) != num_chunks or len(blocks) > 1:
+    counts = [int(is_block[first : last + 1].sum()) for first, last in stage.chunks]
+    ends = [first == 0 or last == len(is_block) - 1 for first, last in stage.chunks]
+    most = max(counts, default=0)
+    alike = all(
+        most - count <= int(end) for count, end in zip(counts, ends, strict=True)
+    )
+    if len(stage.chunks) != num_chunks or not alike:
         raise InputError(
             "does not have the chunks of its schedule",
             where="chunks",

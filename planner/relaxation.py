@@ -147,6 +147,7 @@ class Relaxation:
             np.full(options, float(dp * cp)),
             boundary,
             hop * (2.0, 1.0),
+            np.ones(options),
         )
 
 

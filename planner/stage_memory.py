@@ -122,8 +122,11 @@ class BlockStage:
     num_weights: float
     """Of blocks whose parameters it holds."""
 
+    selective: float = 0.0
+    """Those of them that repeat their attention core."""
+
     recomputed: float
-    """Blocks that keep their input only."""
+    """Those of them that keep their input only."""
 
     ends: tuple[int, ...]
     """Layers of the chain that it holds beside blocks."""
@@ -150,7 +153,7 @@ def block_stage_memory(
     """
     block = int(np.argmax(table.is_block))
     ends = list(stage.ends)
-    kept, again = stage.num_blocks - stage.recomputed, stage.recomputed
+    again, core = stage.recomputed, stage.selective
     parameters = stage.num_weights * float(table.parameters[block])
     parameters += float(table.parameters[ends].sum())
     if table.num_layers - 1 in ends and 0 in ends:
@@ -163,9 +166,10 @@ def block_stage_memory(
         zero_stage=stage.zero_stage,
     )
     saved = {mode: float(column[block]) for mode, column in table.saved_bytes.items()}
-    alive = kept * saved["none"] + again * saved["full"]
+    alive = (stage.num_blocks - again - core) * saved["none"]
+    alive += again * saved["full"] + core * saved["selective"]
     alive += float(table.saved_bytes["none"][ends].sum())
-    mode = "full" if again > 0 else "none"
+    mode = "full" if again > 0 else "selective" if core > 0 else "none"
     return {
         "weights": float(static.weights),
         "gradients": float(static.gradients),

@@ -45,6 +45,9 @@ class StageRates(NamedTuple):
     mean of both directions, by replica, shape ``(p, d, 2)``."""
     tied: FloatArray
     """All-reduce between the first and the last stage, shape ``(2,)``."""
+    senders: FloatArray
+    """Ranks that each option sends shards from one by one, where software does; in
+    bounds of several placements at most as many as any of them."""
 
 
 class Sharding(NamedTuple):
@@ -114,7 +117,8 @@ class PlacementRates:
     def stage_rates(self) -> StageRates:
         """What the split reads."""
         boundary = 0.5 * (self.activation + self.gradient)
-        return StageRates(*self.signatures, self.group_sizes, boundary, self.tied)
+        sizes = self.group_sizes
+        return StageRates(*self.signatures, sizes, boundary, self.tied, sizes)
 
     def packed(self) -> FloatArray:
         """Return the rates as the kernels read them, one row per stage."""

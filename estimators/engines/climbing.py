@@ -9,25 +9,38 @@ from estimators.engines.schedule import makespan
 
 
 def climb(
-    graph: TaskGraph, durations: Sequence[float], starts: list[float]
+    graph: TaskGraph,
+    durations: Sequence[float],
+    starts: list[float],
+    orders: OpenOrders,
 ) -> tuple[list[float], OpenOrders]:
     """Improve a schedule by moving one task past another while that helps.
 
     Only pairs whose order is open are looked at: a schedule that orders any other pair
     the other way is no shorter.
 
+    Parameters
+    ----------
+    graph
+        The tasks.
+    durations
+        Of each task [s].
+    starts
+        A schedule [s].
+    orders
+        What `open_orders` says of its length.
+
     Returns
     -------
     tuple
-        The beginnings [s], and what a still shorter schedule must look like.
+        The beginnings [s], and what `open_orders` says of their length.
     """
-    while True:
-        length = makespan(starts, durations)
-        orders = open_orders(graph, durations, length)
-        better = _first_better(graph, durations, starts, orders.pairs)
-        if better is None:
-            return starts, orders
+    better = _first_better(graph, durations, starts, orders.pairs)
+    while better is not None:
         starts = better
+        orders = open_orders(graph, durations, makespan(starts, durations))
+        better = _first_better(graph, durations, starts, orders.pairs)
+    return starts, orders
 
 
 def _first_better(

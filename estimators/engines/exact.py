@@ -13,8 +13,8 @@ out again, so a schedule is feasible to the last bit; that it is the best one ho
 the solver's tolerance. The search is limited by the number of its nodes, not by time:
 the same graph gives the same schedule on any machine.
 
-Letters as in `estimators.engines.bounds`; ``s`` beginnings, ``C`` the length. The solver
-sees all times as fractions of ``U``.
+Letters as in `estimators.engines.bounds`; ``s`` beginnings, ``C`` the length. The
+solver sees all times as fractions of ``U``.
 
 References
 ----------
@@ -67,9 +67,8 @@ def solve(durations: Sequence[float], orders: OpenOrders, upper: float) -> Answe
     )
     matrix, at_least = _constraints(orders, p, r, q)
     num_tasks, num_pairs = len(durations), len(orders.pairs)
-    length = num_tasks
     cost = np.zeros(num_tasks + 1 + num_pairs)
-    cost[length] = 1.0
+    cost[num_tasks] = 1.0
     result = milp(
         cost,
         constraints=LinearConstraint(matrix, at_least, np.inf),

@@ -17,25 +17,36 @@ from collections.abc import Sequence
 from estimators.engines.bounds import tails
 from estimators.engines.graph import ENGINES, TaskGraph
 
+_NO_ENGINE = "none"
+"""Where tasks run that take no time: they wait for others, but for no engine."""
+
+_QUEUES = (_NO_ENGINE, *ENGINES)
+
 
 class _Frontier:
     """The tasks that wait for their engine only, those of the lowest key first."""
 
-    def __init__(self, graph: TaskGraph, keys: Sequence[float]) -> None:
-        self._tasks, self._keys = graph.tasks, keys
+    def __init__(
+        self, graph: TaskGraph, durations: Sequence[float], keys: Sequence[float]
+    ) -> None:
+        self._keys = keys
+        self._queues = [
+            task.engine if duration > 0 else _NO_ENGINE
+            for task, duration in zip(graph.tasks, durations, strict=True)
+        ]
         self._successors = graph.successors()
         self._waits_for = [len(before) for before in graph.predecessors]
-        self.ready: dict[str, list[tuple[float, int]]] = {e: [] for e in ENGINES}
+        self.ready: dict[str, list[tuple[float, int]]] = {q: [] for q in _QUEUES}
         for task, count in enumerate(self._waits_for):
             if count == 0:
                 self._add(task)
 
     def _add(self, task: int) -> None:
-        heapq.heappush(self.ready[self._tasks[task].engine], (self._keys[task], task))
+        heapq.heappush(self.ready[self._queues[task]], (self._keys[task], task))
 
-    def pop(self, engine: str) -> int:
+    def pop(self, queue: str) -> int:
         """Take the first task of an engine."""
-        return heapq.heappop(self.ready[engine])[1]
+        return heapq.heappop(self.ready[queue])[1]
 
     def release(self, task: int) -> list[int]:
         """Let the followers of a task no longer wait for it, and return them."""
@@ -52,18 +63,22 @@ def list_schedule(graph: TaskGraph, durations: Sequence[float]) -> list[float]:
     Ties go to the task that is earlier in the order of execution.
     """
     last = tails(graph, durations)
-    frontier = _Frontier(graph, [-q - p for q, p in zip(last, durations, strict=True)])
+    urgency = [-q - p for q, p in zip(last, durations, strict=True)]
+    frontier = _Frontier(graph, durations, urgency)
     idle = set(ENGINES)
     starts = [0.0] * len(durations)
     running: list[tuple[float, int]] = []
     now = 0.0
     while True:
-        for engine in ENGINES:
-            if engine in idle and frontier.ready[engine]:
-                task = frontier.pop(engine)
-                idle.remove(engine)
-                starts[task] = now
-                heapq.heappush(running, (now + durations[task], task))
+        while frontier.ready[_NO_ENGINE]:
+            task = frontier.pop(_NO_ENGINE)
+            starts[task] = now
+            frontier.release(task)
+        for engine in [e for e in ENGINES if e in idle and frontier.ready[e]]:
+            task = frontier.pop(engine)
+            idle.remove(engine)
+            starts[task] = now
+            heapq.heappush(running, (now + durations[task], task))
         if not running:
             return starts
         now = running[0][0]
@@ -81,17 +96,18 @@ def schedule_in_order(
     A task that waits for one with a higher key comes after it all the same. Ties go to
     the earlier one in the order of execution.
     """
-    frontier = _Frontier(graph, keys)
+    frontier = _Frontier(graph, durations, keys)
     starts = [0.0] * len(durations)
-    free = dict.fromkeys(ENGINES, 0.0)
+    free = dict.fromkeys(_QUEUES, 0.0)
     for _ in durations:
-        engine = min(
-            (e for e in ENGINES if frontier.ready[e]),
-            key=lambda e: frontier.ready[e][0],
+        queue = min(
+            (q for q in _QUEUES if frontier.ready[q]),
+            key=lambda q: frontier.ready[q][0],
         )
-        task = frontier.pop(engine)
-        starts[task] = max(starts[task], free[engine])
-        end = free[engine] = starts[task] + durations[task]
+        task = frontier.pop(queue)
+        if queue != _NO_ENGINE:
+            starts[task] = max(starts[task], free[queue])
+        end = free[queue] = starts[task] + durations[task]
         for follower in frontier.release(task):
             starts[follower] = max(starts[follower], end)
     return starts

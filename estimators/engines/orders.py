@@ -2,10 +2,10 @@
 
 Two tasks of one engine run in one order or the other. The precedences decide most
 pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
-take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [1]_; that
-moves heads and tails, which may decide further pairs. Trying out both orders of a pair
-that is still open decides it where one of them leads to a contradiction [2]_. Often
-nothing is left, which proves that the known schedule is the best one.
+take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [1]_.
+That moves heads and tails, which may decide further pairs. Trying out both orders of a
+pair that is still open decides it where one of them leads to a contradiction [2]_.
+Often nothing is left, which proves that the known schedule is the best one.
 
 Letters as in `estimators.engines.bounds`.
 

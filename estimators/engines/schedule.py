@@ -89,7 +89,11 @@ def explain(schedule: EngineSchedule) -> str:
     """Say in a sentence what the two engines gain, and how sure that is."""
     total = sum(schedule.duration)
     saved = 1.0 - schedule.makespan / total if total > 0 else 0.0
-    how = "the optimum" if schedule.exact else f"at most {schedule.gap:.1%} above it"
+    how = (
+        "the optimum"
+        if schedule.exact
+        else f"at most {schedule.gap:.1%} above the optimum"
+    )
     return (
         f"{saved:.1%} shorter than one operator after the other ({how}): both engines "
         f"are busy {engine_use(schedule).both:.1%} of the time"

@@ -1,17 +1,26 @@
 """Fit constants to rows: Gauss-Newton steps within a region of trust.
 
-Each step linearises the predictions (finite differences on the real path), minimises
-the linear model's robust objective with its bounds and priors, and is taken if the
-objective itself falls. Constants that only some sources may tell are fitted first, to
+Each step linearises the predictions, minimises the linear model's robust objective
+with its bounds and priors, and is taken if the objective itself, of replayed rows,
+falls. Derivatives are those of the planner's closed form as long as they help, then of
+the replay. Constants that only some sources may tell are fitted first, to
 those alone and together with all else; then they are kept while the rest is fitted.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.calibration.linear import Box, Line, deviations, objective, solve
+from nestsim.calibration.linear import (
+    BoolArray,
+    Box,
+    Line,
+    deviations,
+    objective,
+    solve,
+)
 from nestsim.calibration.observations import (
     FloatArray,
     IntArray,
@@ -21,16 +30,16 @@ from nestsim.calibration.observations import (
 from nestsim.calibration.parameters import FitSpec, Parameter
 from nestsim.calibration.residuals import Residuals, constants_of
 
-FIRST_TRUST = 0.5
+FIRST_TRUST = 1.0
 """How far a first step may go, in the logarithm."""
 
-LEAST_TRUST = 0.01
+LEAST_TRUST = 0.02
 """A step that does not help within this ends the fit."""
 
-CLOSE_STEP = 0.003
+CLOSE_STEP = 0.005
 """A step that moves no constant further ends the fit."""
 
-LEAST_GAIN = 1e-3
+LEAST_GAIN = 2e-3
 """A step that lowers the objective by less than this part ends the fit."""
 
 Tell = Callable[[str], None]
@@ -101,7 +110,7 @@ def fit(
     spec: FitSpec,
     *,
     start: Sequence[float] | None = None,
-    most_steps: int = 8,
+    most_steps: int = 12,
     tell: Tell | None = None,
 ) -> Fit:
     """Fit the constants of ``spec`` to the observations of ``evaluate``.
@@ -166,6 +175,7 @@ def _stage_deviations(
         free, kept = np.array(stage.free), np.array(stage.kept)
         part = Line(
             start=line.start[free],
+            rows=rows[own],
             residuals=line.residuals[own],
             jacobian=line.jacobian[np.ix_(own, free)],
             weights=row_weights(evaluate.observations, rows[own]),
@@ -194,8 +204,10 @@ class _Climb:
         self,
         point: FloatArray,
         rows: IntArray,
-        free: FloatArray,
+        free: BoolArray,
         residuals: FloatArray | None = None,
+        *,
+        exact: bool = True,
     ) -> Line:
         """Linearise at a point; columns of parameters that are not free are zero."""
         parameters = self.spec.parameters
@@ -207,47 +219,77 @@ class _Climb:
             own if varied else none
             for own, varied in zip(self.touched, free, strict=True)
         ]
-        jacobian = self.evaluate.jacobian(parameters, point, residuals, rows, touched)
+        jacobian = self.evaluate.jacobian(
+            parameters, point, residuals, rows, touched, exact=exact
+        )
         weights = row_weights(self.evaluate.observations, rows)
         return Line(
-            start=point, residuals=residuals, jacobian=jacobian, weights=weights
+            start=point,
+            rows=rows,
+            residuals=residuals,
+            jacobian=jacobian,
+            weights=weights,
         )
 
-    def run(self, point: FloatArray, rows: IntArray, free: FloatArray) -> FloatArray:
+    def run(self, point: FloatArray, rows: IntArray, free: BoolArray) -> FloatArray:
         """Return where the objective of some rows is least."""
         box, error = Box.of(self.spec.parameters), self.spec.row_error
         weights = row_weights(self.evaluate.observations, rows)
         residuals = self.evaluate.residuals(
             constants_of(self.spec.parameters, point), rows
         )
-        best = objective(residuals, weights, point, box, error)
-        self.tell(f"{len(rows)} rows, {int(free.sum())} constants: {best:.2f}")
-        trust = FIRST_TRUST
+        value = objective(residuals, weights, point, box, error)
+        self.tell(f"{len(rows)} rows, {int(free.sum())} constants: {value:.2f}")
+        exact, trust = False, FIRST_TRUST
         for number in range(self.most_steps):
-            line = self.line(point, rows, free, residuals)
-            old, start = best, point
-            while trust >= LEAST_TRUST:
-                tried = _solve_part(line, box, free, error, trust)
-                there = self.evaluate.residuals(
-                    constants_of(self.spec.parameters, tried), rows
-                )
-                value = objective(there, weights, tried, box, error)
-                if value < best:
-                    best, point, residuals = value, tried, there
-                    break
-                trust /= 4.0
-            moved = float(np.max(np.abs(point - start)))
+            line = self.line(point, rows, free, residuals, exact=exact)
+            step = self._step(line, box, free, (value, trust))
+            gain = (value - step.value) / value
+            point, residuals, value, trust = step
+            moved = float(np.max(np.abs(point - line.start)))
             mape = float(np.mean(np.abs(np.expm1(residuals))))
+            kind = "replayed" if exact else "planned"
             self.tell(
-                f"step {number + 1}: {best:.2f}, moved {moved:.3f}, MAPE {mape:.2%}"
+                f"step {number + 1} ({kind}): {value:.2f}, moved {moved:.3f}, "
+                f"MAPE {mape:.2%}"
             )
-            if moved < CLOSE_STEP or old - best < LEAST_GAIN * old:
-                break
+            if moved < CLOSE_STEP or gain < LEAST_GAIN:
+                if exact:
+                    break
+                exact, trust = True, FIRST_TRUST
         return point
+
+    def _step(
+        self,
+        line: Line,
+        box: Box,
+        free: BoolArray,
+        now: tuple[float, float],
+    ) -> "_Step":
+        """Go where the line is lowest, less far if that does not help."""
+        parameters, error = self.spec.parameters, self.spec.row_error
+        value, trust = now
+        while trust >= LEAST_TRUST:
+            tried = _solve_part(line, box, free, error, trust)
+            there = self.evaluate.residuals(constants_of(parameters, tried), line.rows)
+            found = objective(there, line.weights, tried, box, error)
+            if found < value:
+                return _Step(tried, there, found, min(2.0 * trust, FIRST_TRUST))
+            trust /= 4.0
+        return _Step(line.start, line.residuals, value, FIRST_TRUST)
+
+
+class _Step(NamedTuple):
+    """Where a step leads."""
+
+    point: FloatArray
+    residuals: FloatArray
+    value: float
+    trust: float
 
 
 def _solve_part(
-    line: Line, box: Box, free: FloatArray, row_error: float, trust: float
+    line: Line, box: Box, free: BoolArray, row_error: float, trust: float
 ) -> FloatArray:
     """Solve for the free parameters; the others stay."""
     part = replace(line, start=line.start[free], jacobian=line.jacobian[:, free])

@@ -19,10 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from nestsim.calibration.observations import FloatArray
+from nestsim.calibration.observations import FloatArray, IntArray
 from nestsim.calibration.parameters import Parameter
+
+BoolArray = NDArray[np.bool_]
 
 _ROUNDS = 60
 _CLOSE = 1e-7
@@ -47,7 +50,7 @@ class Box:
             upper=np.log([one.upper for one in parameters]),
         )
 
-    def only(self, which: FloatArray) -> "Box":
+    def only(self, which: BoolArray) -> "Box":
         """Return those of a part of the parameters, by a mask."""
         return Box(
             prior=self.prior[which],
@@ -64,14 +67,17 @@ class Line:
     start: FloatArray
     """The parameters' logarithms where it was drawn up."""
 
+    rows: IntArray
+    """Indexes of the observations."""
+
     residuals: FloatArray
-    """There."""
+    """Of those, there."""
 
     jacobian: FloatArray
-    """There, rows by parameters."""
+    """Of those, there; rows by parameters."""
 
     weights: FloatArray
-    """Of the rows."""
+    """Of those."""
 
     def at(self, point: FloatArray) -> FloatArray:
         """Return the residuals elsewhere."""

@@ -102,7 +102,7 @@ def _numbered(keys: Sequence[Hashable]) -> list[int]:
 
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Number the smallest classes such that rows equal in either are in one."""
+    """Return class numbers, the smallest classes with rows equal in either in one."""
     parent = list(range(len(first)))
 
     def root(index: int) -> int:

@@ -54,7 +54,8 @@ def topology(
         note(f"The picture is in {output}", quiet=quiet)
     if as_json:
         from nestsim.report.degraded import degraded_json
-        from nestsim.report.json import dump_json, topology_json
+        from nestsim.report.json import dump_json
+        from nestsim.report.network_json import topology_json
 
         degraded = degraded_json(loaded.degradation)
         report = {**topology_json(network), "degraded": degraded}

@@ -118,7 +118,7 @@ def _check_markdown(tables: "Sequence[Measurements]", *, markdown: bool) -> None
         )
 
 
-def _validated(rows: "Measurements", progress: "Progress") -> "Result":
+def _validated(rows: "Measurements", progress: "Progress | None") -> "Result":
     from nestsim.validation.collective_runner import validate_collectives
     from nestsim.validation.runner import validate as validate_rows
 

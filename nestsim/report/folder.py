@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from nestsim.report.assumptions import assumptions_json
 from nestsim.report.figure_data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
 from nestsim.report.simulation import print_result, result_json
@@ -181,6 +182,8 @@ def _fill(
         "nestsim": version("nestsim"),
         "scenario": result.scenario_name,
         "scenario_sha256": hashlib.sha256(scenario_bytes).hexdigest(),
+        "software": result.assumptions.preset,
+        "operator_times": assumptions_json(result.assumptions)["operator_times"],
         "files": hashes,
     }
     (folder / MANIFEST).write_text(dump_json(manifest), encoding="utf-8")

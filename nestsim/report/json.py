@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.assumptions import assumptions_json
 from nestsim.report.causes import iteration_causes
 from nestsim.report.statistics import (
     bubble_fraction,
@@ -84,6 +85,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
             best.priced.iteration_time if best else math.nan, result.lower_bound
         ),
         "device_memory_bytes": result.device_memory,
+        "assumptions": assumptions_json(result.assumptions),
         "candidates": [_replayed_row(candidate) for candidate in result.candidates],
         "search": dict(result.search_statistics),
     }
@@ -109,6 +111,7 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
         "reason": result.shortfall or None,
         "lower_bound_s": result.lower_bound,
         "device_memory_bytes": result.device_memory,
+        "assumptions": assumptions_json(result.assumptions),
         "search": dict(result.search_statistics),
     }
     plain: dict[str, Any] = plain_values(report)
@@ -208,46 +211,6 @@ def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
         "verdict": candidate.verdict.kind,
         "reason": candidate.verdict.reason,
     }
-
-
-def topology_json(network: Network) -> dict[str, Any]:
-    """Return what a network is made of, for programs."""
-    report = {
-        "kind": network.kind,
-        "num_devices": network.num_devices,
-        "num_vertices": len(network.vertex_names),
-        "num_links": len(network.links),
-        "bisection_bandwidth_bytes_per_s": network.bisection_bandwidth(),
-        "block_sizes": list(network.block_sizes),
-        "levels": [
-            {
-                "name": level.name,
-                "block_size": level.block_size,
-                "num_blocks": level.num_blocks,
-                "bandwidth_bytes_per_s": level.bandwidth,
-                "latency_s": level.latency,
-                "uplink_bandwidth_bytes_per_s": level.uplink_bandwidth,
-                "oversubscription": level.oversubscription,
-            }
-            for level in network.levels
-        ],
-        "tiers": [
-            {
-                "name": tier.name,
-                "num_blocks": tier.num_blocks,
-                "block_size": tier.block_size,
-                "num_links": tier.num_links,
-                "link_bandwidth_bytes_per_s": tier.link_bandwidth,
-                "efficiency": tier.efficiency,
-                "num_uplinks": tier.num_uplinks,
-                "uplink_bandwidth_bytes_per_s": tier.uplink_bandwidth,
-                "oversubscription": tier.oversubscription,
-            }
-            for tier in network.tiers()
-        ],
-    }
-    plain: dict[str, Any] = plain_values(report)
-    return plain
 
 
 def plain_values(value: Any) -> Any:

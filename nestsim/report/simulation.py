@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from nestsim.report.assumptions import assumptions_json
 from nestsim.report.json import (
     gap_json,
     job_json,
@@ -52,6 +53,7 @@ def simulation_json(result: SimulateResult) -> dict[str, Any]:
         "lower_bound_s": None,
         "optimality_gap": None,
         "device_memory_bytes": result.device_memory,
+        "assumptions": assumptions_json(result.assumptions),
     }
     plain: dict[str, Any] = plain_values(report)
     return plain

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.report.assumptions import assumptions_rows
 from nestsim.report.causes import iteration_causes
 from nestsim.report.json import optimality_gap, reported_candidate
 from nestsim.report.sections import print_line, print_section
@@ -95,6 +96,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(
         console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
     )
+    _print_assumptions(result, console)
     print_section(
         console, "Its stages", planned_stage_table(best.priced, result.layer_names)
     )
@@ -126,6 +128,7 @@ def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None
     """Print what a plan is, what was planned and simulated, and what takes the time."""
     plan = best.priced.plan
     print_section(console, "Plan", _plan_facts(plan, result.network, best.rank))
+    _print_assumptions(result, console)
     times = throughput_table(best, result.device_memory)
     print_section(console, "Planned beside simulated", times)
     print_section(console, "Simulated minus planned, by cause", gap_table(best))
@@ -139,9 +142,15 @@ def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None
     print_section(console, "Where the time goes", _time_facts(best))
 
 
+def _print_assumptions(result: "JobFacts", console: Console) -> None:
+    rows = facts(assumptions_rows(result.assumptions))
+    print_section(console, "What this rests on", rows)
+
+
 def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
     print_line(console, Text("NO PLAN FITS", style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
+    _print_assumptions(result, console)
     print_section(console, "Search", _search_facts(result, None))
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from estimators.profile import Profile, read_profile
 from nestsim.scenario.base import (
     Bandwidth,
     Count,
@@ -13,6 +14,7 @@ from nestsim.scenario.base import (
     SizeOrNothing,
     Table,
     Text,
+    input_file,
 )
 from nestsim.scenario.degraded import DegradedTable
 from nestsim.scenario.errors import nearest
@@ -96,6 +98,10 @@ class ClusterTable(Table):
     ) = Field(discriminator=Discriminator(_name_or_table), examples=["h100-sxm"])
     """A name that `nestsim accelerators` lists, or a table that describes a device."""
 
+    profile: Text | None = Field(None, examples=["h200.json"])
+    """Operator times that `nestsim profile` measured on such a device, relative to the
+    scenario's folder; they are taken instead of the accelerator's rates."""
+
     num_devices: Count | None = Field(None, examples=[64])
     """Checked against the network, which says it already."""
 
@@ -142,6 +148,23 @@ class ClusterTable(Table):
             return self.network.build()
         except InputError as error:
             raise error.at("network") from None
+
+    def read_profile(self, folder: Path) -> Profile | None:
+        """Return the measured operator times, None if there are none.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+        """
+        if self.profile is None:
+            return None
+        expected = "a file that nestsim profile wrote, in the scenario's folder"
+        path = input_file(folder, self.profile, "profile", expected)
+        try:
+            return read_profile(path)
+        except InputError as error:
+            raise error.at("profile", ": ") from None
 
     def check_num_devices(self, found: int) -> None:
         """Refuse a network that does not have as many devices as is said here."""

@@ -111,8 +111,17 @@ def _locate(root: type[Table], path: tuple[int | str, ...]) -> Place:
             owner = tables[0] if tables else Table
             field = owner.model_fields.get(part)
             tables = list(_tables(field.annotation)) if field else []
-            choosing = field is not None and field.discriminator is not None
+            choosing = field is not None and _has_variants(field)
     return Place(where, owner, field)
+
+
+def _has_variants(field: "FieldInfo") -> bool:
+    """Tell whether pydantic's path says which variant of the setting is meant."""
+    from pydantic import Discriminator
+
+    inner = (one for kind in get_args(field.annotation) for one in get_args(kind))
+    marked = any(isinstance(one, Discriminator) for one in inner)
+    return marked or field.discriminator is not None
 
 
 def _key(name: str) -> str:

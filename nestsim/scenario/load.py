@@ -9,7 +9,9 @@ import tomli
 from pydantic import ValidationError
 
 from estimators.models.spec import TransformerSpec
+from estimators.profile import Profile
 from estimators.training import TrainingSpec
+from nestsim.presets import ALL_ZERO_STAGES, ZERO_STAGES
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
@@ -120,6 +122,8 @@ def _check(document: dict[str, Any]) -> ScenarioTable:
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     accelerator, network_spec = _cluster(table, file.parent)
     training = _training(table, accelerator)
+    software = table.software
+    zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
     return Scenario(
         path=file,
         text=text,
@@ -129,8 +133,11 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         accelerator=accelerator,
         network_spec=network_spec,
         degradation=_degradation(table),
-        search=table.search.build(table.cluster.memory_reserve),
-        simulation=table.simulation.build(),
+        software_preset=software.preset,
+        software=software.build(),
+        profile=_profile(table, training, file.parent),
+        search=table.search.build(table.cluster.memory_reserve, zero_stages),
+        simulation=table.simulation.build(software.defaults.replay),
         plan=_plan(table),
     )
 
@@ -146,7 +153,7 @@ def _plan(table: ScenarioTable) -> PlanSpec | None:
     if table.plan is None:
         return None
     try:
-        return table.plan.build()
+        return table.plan.build(table.software.defaults)
     except InputError as error:
         raise error.at("plan") from None
 
@@ -178,20 +185,61 @@ def _num_devices(network_spec: NetworkSpec) -> int:
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
     try:
-        training = table.training.build()
-        _check_precision(training.precision, accelerator)
+        training = table.training.build(table.software.defaults)
+        wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "fp4")
+        _check_rate("precision", training.precision, wide, accelerator)
+        if training.matmul_precision:
+            what = "matmul_precision"
+            _check_rate(what, training.matmul_precision, narrow, accelerator)
     except InputError as error:
         raise error.at("training") from None
     return training
 
 
-def _check_precision(precision: str, accelerator: Accelerator) -> None:
+def _check_rate(
+    where: str, precision: str, formats: tuple[str, ...], accelerator: Accelerator
+) -> None:
     """Refuse a number format in which the device has no matrix rate."""
-    known = [one for one in ("bf16", "fp16", "fp32") if one in accelerator.peak_flops]
+    known = [one for one in formats if one in accelerator.peak_flops]
     if precision not in known:
         raise InputError(
             f"{accelerator.name} has no matrix rate in this format",
-            where="precision",
+            where=where,
             got=precision,
-            expected=one_of(known),
+            expected=one_of(known) if known else "none: leave it out",
+        )
+
+
+def _profile(
+    table: ScenarioTable, training: TrainingSpec, folder: Path
+) -> Profile | None:
+    """Return the measured operator times that the scenario names."""
+    try:
+        profile = table.cluster.read_profile(folder)
+    except InputError as error:
+        raise error.at("cluster") from None
+    if profile is not None:
+        _check_measured(profile, training)
+    return profile
+
+
+def _check_measured(profile: Profile, training: TrainingSpec) -> None:
+    """Refuse number formats that the profile knows nothing of."""
+    if training.matmul_precision:
+        raise InputError(
+            "does not go with measured operator times",
+            where="training.matmul_precision",
+            got=training.matmul_precision,
+            expected="left out, as profiles have no products in narrow formats",
+            hint="leave out cluster.profile to use the accelerator's rates",
+        )
+    # The optimizer's step is measured in fp32, whatever else is.
+    known = {one.precision for one in profile.measurements if one.operation != "adam"}
+    if training.precision not in known:
+        raise InputError(
+            "the profile has no measurement in the job's number format",
+            where="cluster.profile",
+            got=training.precision,
+            expected=one_of(sorted(known)),
+            hint="write training.precision as it was measured, or measure again",
         )

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
+from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import MAX_COUNT, Choice, Count, Table, Text
 from nestsim.scenario.search import Recompute, ZeroStage
 from planner.plan_spec import PlanSpec
@@ -22,12 +23,14 @@ def _one_or_each(value: object) -> str:
 _ONE_OR_EACH = Discriminator(_one_or_each)
 _EACH = Field(min_length=1, max_length=MOST_STAGES)
 
-RecomputeOfStages = (
-    Annotated[Recompute, Tag("one")] | Annotated[list[Recompute], _EACH, Tag("each")]
-)
-ZeroStageOfStages = (
-    Annotated[ZeroStage, Tag("one")] | Annotated[list[ZeroStage], _EACH, Tag("each")]
-)
+RecomputeOfStages = Annotated[
+    Annotated[Recompute, Tag("one")] | Annotated[list[Recompute], _EACH, Tag("each")],
+    _ONE_OR_EACH,
+]
+ZeroStageOfStages = Annotated[
+    Annotated[ZeroStage, Tag("one")] | Annotated[list[ZeroStage], _EACH, Tag("each")],
+    _ONE_OR_EACH,
+]
 
 
 class PlanTable(Table):
@@ -54,24 +57,24 @@ class PlanTable(Table):
     expert_model_parallel_size: Count = Field(1, examples=[8])
     """Replicas that share the experts of each mixture-of-experts layer."""
 
-    sequence_parallel: bool = Field(False, examples=[True])
-    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1."""
+    sequence_parallel: bool | None = Field(None, examples=[True])
+    """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1. Left
+    out, as `software.preset` has it; off with "ideal"."""
 
     schedule: ScheduleName | None = Field(None, examples=["1f1b"])
     """Order of the microbatches' forward and backward passes; left out, 1F1B,
     interleaved if stages have several chunks."""
 
-    recompute: RecomputeOfStages = Field(
-        "none", discriminator=_ONE_OR_EACH, examples=["selective", ["full", "none"]]
+    recompute: RecomputeOfStages | None = Field(
+        None, examples=["selective", ["full", "none"]]
     )
     """What is recomputed in the backward pass: one mode for all stages, or a list with
-    one for each."""
+    one for each. Left out, as `software.preset` has it; nothing with "ideal"."""
 
-    zero_stage: ZeroStageOfStages = Field(
-        0, discriminator=_ONE_OR_EACH, examples=[1, [1, 0]]
-    )
+    zero_stage: ZeroStageOfStages | None = Field(None, examples=[1, [1, 0]])
     """ZeRO stage of all pipeline stages, or a list with one for each. Megatron's
-    use_distributed_optimizer is 1."""
+    use_distributed_optimizer is 1. Left out, as `software.preset` has it; 0 with
+    "ideal"."""
 
     sharding_group_size: Count | None = Field(None, examples=[8])
     """Data-parallel ranks that share ZeRO's shards; left out, all of them."""
@@ -87,6 +90,13 @@ class PlanTable(Table):
         Annotated[list[Layers], Field(min_length=1, max_length=MOST_STAGES)] | None
     ) = Field(None, examples=[[7, 8, 8, 7]])
     """Transformer blocks of each stage, instead of the two settings above."""
+
+    account_for_embedding_in_pipeline_split: bool = Field(False, examples=[True])
+    """Megatron's: the embedding counts as a block where blocks are shared out
+    evenly."""
+
+    account_for_loss_in_pipeline_split: bool = Field(False, examples=[True])
+    """Megatron's: final norm, head and loss together count as a block there."""
 
     order: Text | None = Field(None, examples=["tp-cp-ep-dp-pp"])
     """How ranks are numbered, from the dimension whose neighbours are next to each
@@ -104,10 +114,21 @@ class PlanTable(Table):
     """Of the tensor-parallel collectives, likewise. What an algorithm does not have,
     such as an all-gather by trees, rings do."""
 
-    def build(self) -> PlanSpec:
-        """Return the settings for the planner."""
+    def build(self, defaults: Preset = IDEAL_PRESET) -> PlanSpec:
+        """Return the settings for the planner.
+
+        Parameters
+        ----------
+        defaults
+            What holds where the table is silent.
+        """
         settings: dict[str, Any] = {
+            "sequence_parallel": defaults.sequence_parallel,
+            "recompute": defaults.recompute,
+            "zero_stage": defaults.zero_stage,
+        }
+        settings |= {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in self.model_dump().items()
+            for name, value in self.model_dump(exclude_none=True).items()
         }
         return PlanSpec(**settings)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
+from nestsim.presets import ALL_ZERO_STAGES, IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, Table
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
@@ -46,23 +47,72 @@ class TrainingTable(Table):
     """Mixed-precision Adam, SGD with momentum, or Adam with its states in bf16 and
     no master copy of the weights."""
 
-    gradient_precision: Literal["fp32", "bf16"] = "fp32"
-    """Of the accumulated and reduced gradients; fp32 is Megatron-LM's default."""
+    matmul_precision: Literal["fp8", "fp4"] | None = Field(None, examples=["fp8"])
+    """Of products with weights, whose operands are cast before each; left out, the
+    precision."""
 
-    def build(self) -> TrainingSpec:
-        """Return the settings for the estimators."""
-        if (self.optimizer, self.precision != "fp32") not in OPTIMIZER_BYTES:
-            raise InputError(
-                f"does not go with precision {self.precision}",
-                where="optimizer",
-                got=self.optimizer,
-                expected='"adam" or "sgd"',
-            )
+    gradient_precision: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
+    """Of the accumulated and reduced gradients. Left out, as `software.preset` has it;
+    fp32 with "ideal" and with Megatron-LM."""
+
+    weights_in_fp32: bool | None = Field(None, examples=[True])
+    """Whether weights are kept in fp32 and cast when they are used, with no master copy
+    beside them, as FSDP does. Left out, as `software.preset` does."""
+
+    gradient_copies: bool | None = Field(None, examples=[True])
+    """Whether the optimizer works on copies of the gradients, as DeepSpeed's do. Left
+    out, as `software.preset` does."""
+
+    gather_precision: Literal["fp32", "bf16", "fp16", "fp8"] | None = Field(
+        None, examples=["fp8"]
+    )
+    """Of weights on the wire. Left out, as `software.preset` has it, or else the
+    precision."""
+
+    reduce_precision: Literal["fp32", "bf16", "fp16"] | None = Field(
+        None, examples=["bf16"]
+    )
+    """Of gradients on the wire. Left out, as `software.preset` has it, or else the
+    gradients' precision."""
+
+    def build(self, defaults: Preset = IDEAL_PRESET) -> TrainingSpec:
+        """Return the settings for the estimators.
+
+        Parameters
+        ----------
+        defaults
+            What holds where the table is silent.
+        """
+        mixed = self.precision != "fp32"
+        if (self.optimizer, mixed) not in OPTIMIZER_BYTES:
+            raise self._optimizer_error(f"precision {self.precision}")
+        kept_in_fp32 = self.weights_in_fp32
+        if kept_in_fp32 is None:
+            # A preset's habit gives way to what was asked for.
+            goes = (self.optimizer, False) in OPTIMIZER_BYTES
+            kept_in_fp32 = defaults.weights_in_fp32 and goes
+        elif kept_in_fp32 and (self.optimizer, False) not in OPTIMIZER_BYTES:
+            raise self._optimizer_error("weights_in_fp32")
+        copies = self.gradient_copies
         return TrainingSpec(
             global_batch_size=self.global_batch_size,
             precision=self.precision,
             optimizer=self.optimizer,
-            gradient_precision=self.gradient_precision,
+            gradient_precision=self.gradient_precision
+            or defaults.gradients[self.precision],
+            matmul_precision=self.matmul_precision or "",
+            weights_in_fp32=kept_in_fp32,
+            gather_precision=self.gather_precision or defaults.gather,
+            reduce_precision=self.reduce_precision or defaults.reduce,
+            gradient_copies=defaults.gradient_copies if copies is None else copies,
+        )
+
+    def _optimizer_error(self, what: str) -> InputError:
+        return InputError(
+            f"does not go with {what}",
+            where="optimizer",
+            got=self.optimizer,
+            expected='"adam" or "sgd"',
         )
 
 
@@ -109,8 +159,9 @@ class SearchTable(Table):
     """What a stage may recompute in the backward pass: nothing, the attention core,
     each block from its input, or everything from the stage's input."""
 
-    zero_stages: Distinct[ZeroStage] = Field([0, 1, 2, 3], examples=[[0, 1]])
-    """ZeRO stages that a stage may use."""
+    zero_stages: Distinct[ZeroStage] | None = Field(None, examples=[[0, 1]])
+    """ZeRO stages that a stage may use. Left out, those that `software.preset` has; all
+    of 0 to 3 with "ideal"."""
 
     schedules: Distinct[Schedule] = Field(
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
@@ -125,13 +176,17 @@ class SearchTable(Table):
     )
     """The search returns the best that it has found after this long."""
 
-    def build(self, memory_reserve: float) -> SearchSpec:
+    def build(
+        self, memory_reserve: float, zero_stages: tuple[int, ...] = ALL_ZERO_STAGES
+    ) -> SearchSpec:
         """Return the settings for the planner.
 
         Parameters
         ----------
         memory_reserve
             Device memory that plans leave free [byte].
+        zero_stages
+            Those that the software has.
         """
         return SearchSpec(
             micro_batch_sizes=_frozen(self.micro_batch_sizes),
@@ -143,7 +198,7 @@ class SearchTable(Table):
             virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
             sequence_parallel=self.sequence_parallel,
             recompute=tuple(self.recompute),
-            zero_stages=tuple(self.zero_stages),
+            zero_stages=_frozen(self.zero_stages) or zero_stages,
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             memory_reserve=memory_reserve,

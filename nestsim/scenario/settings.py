@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from estimators.software import IDEAL, Software
 from nestsim.simulator.settings import ReplaySettings
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
+    from estimators.profile import Profile
     from estimators.training import TrainingSpec
     from planner.plan_spec import PlanSpec
     from planner.search_spec import SearchSpec
@@ -68,6 +70,16 @@ class Scenario:
 
     simulation: SimulationSpec
     """How its plans are replayed."""
+
+    software_preset: str = "ideal"
+    """Name of the framework whose defaults hold where the file is silent."""
+
+    software: Software = IDEAL
+    """What drives the devices."""
+
+    profile: "Profile | None" = None
+    """Operator times that were measured, which are taken instead of the device's rates;
+    None if there are none."""
 
     degradation: "Degradation | None" = None
     """What of the network and of the devices is slow or gone; None if nothing is."""

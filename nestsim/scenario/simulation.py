@@ -1,5 +1,6 @@
 """The table [simulation]: how plans are replayed and judged."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -39,19 +40,23 @@ class SimulationTable(Table):
     """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
     The results are the same to the bit."""
 
-    overlap_grad_reduce: bool = _DEFAULT.overlap_grad_reduce
+    overlap_grad_reduce: bool | None = Field(None, examples=[True])
     """Megatron's: gradients are reduced bucket by bucket behind the last backward
-    pass, instead of after it."""
+    pass, instead of after it. Left out, as `software.preset` does; "ideal" does
+    not."""
 
-    overlap_param_gather: bool = _DEFAULT.overlap_param_gather
+    overlap_param_gather: bool | None = Field(None, examples=[True])
     """Megatron's: parameters are gathered bucket by bucket behind the next forward
-    pass, instead of after the optimizer step."""
+    pass, instead of after the optimizer step. Left out, as `software.preset` does;
+    "ideal" does not."""
 
-    overlap_p2p_comm: bool = _DEFAULT.overlap_p2p_comm
-    """Megatron's: transfers between stages do not stop the stages' work."""
+    overlap_p2p_comm: bool | None = Field(None, examples=[False])
+    """Megatron's: transfers between stages do not stop the stages' work. Left out, as
+    `software.preset` does; all presets do."""
 
-    tp_comm_overlap: bool = _DEFAULT.tp_comm_overlap
-    """Megatron's: tensor-parallel collectives run behind the products next to them."""
+    tp_comm_overlap: bool | None = Field(None, examples=[True])
+    """Megatron's: tensor-parallel collectives run behind the products next to them.
+    Left out, as `software.preset` does; "ideal" does not."""
 
     communication_slowdown: Factor = Field(
         _DEFAULT.communication_slowdown, examples=[1.1]
@@ -65,14 +70,20 @@ class SimulationTable(Table):
     seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
     """Of everything that is drawn at random."""
 
-    def build(self) -> SimulationSpec:
-        """Return the settings for the simulator."""
-        replay: dict[str, Any] = self.model_dump(
-            exclude={"tolerance", "trace_events", "trace"}
+    def build(self, defaults: ReplaySettings = _DEFAULT) -> SimulationSpec:
+        """Return the settings for the simulator.
+
+        Parameters
+        ----------
+        defaults
+            Overlaps where the table is silent.
+        """
+        written: dict[str, Any] = self.model_dump(
+            exclude={"tolerance", "trace_events", "trace"}, exclude_none=True
         )
         return SimulationSpec(
             tolerance=self.tolerance,
             trace_events=self.trace_events,
             trace=self.trace,
-            replay=ReplaySettings(**replay),
+            replay=replace(defaults, **written),
         )

@@ -10,6 +10,7 @@ from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
 from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.software import SoftwareTable
 
 
 class ScenarioTable(Table):
@@ -34,6 +35,13 @@ class ScenarioTable(Table):
 
     cluster: ClusterTable
     """The devices and the network that joins them."""
+
+    software: SoftwareTable = Field(
+        SoftwareTable.model_validate({}),
+        json_schema_extra={"default": {}},
+        examples=[{"preset": "megatron-core"}],
+    )
+    """Which framework runs it; left out, none that takes any time."""
 
     search: SearchTable = Field(
         SearchTable.model_validate({}), json_schema_extra={"default": {}}

@@ -12,11 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.validation.collective_rows import (
-    CollectiveCase,
-    predicted_time,
-    read_collective,
-)
+from nestsim.validation.collective_case import CollectiveCase, predicted_time
+from nestsim.validation.collective_rows import read_collective
 from nestsim.validation.columns import Measurements, Row
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.refusals import RowRefusedError

@@ -17,14 +17,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.transports import Transport, transports
-from nestsim.validation.collective_rows import (
-    CollectiveCase,
-    predicted_time,
-    read_collective,
-)
+from nestsim.validation.collective_case import CollectiveCase
+from nestsim.validation.collective_rows import read_collective
 from nestsim.validation.collective_runner import (
     CollectiveResult,
     CollectivesResult,
@@ -32,43 +28,17 @@ from nestsim.validation.collective_runner import (
 )
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.transport_solver import (
+    HIGHEST,
+    METHOD,
+    START,
+    changed,
+    predicted_by,
+    solve,
+)
 
 NUM_FOLDS = 5
 _SEED = 5
-_LOSS_SCALE = 0.1
-"""Relative errors beyond this count linearly."""
-
-_PULL = 0.03
-"""What a constant that is off its start by a factor e costs, as a relative error."""
-
-_START: Mapping[str, float] = MappingProxyType(
-    {
-        "launch": 15e-6,
-        "per_rank": 2e-6,
-        "per_doubling": 15e-6,
-        "ramp": 20e-6,
-        "efficiency": 0.8,
-        "multicast_efficiency": 0.65,
-        "send_launch": 10e-6,
-        "send_efficiency": 0.85,
-        "host_time": 25e-6,
-        "arrival_a100": 40e-6,
-        "arrival_h100": 40e-6,
-    }
-)
-"""Where fits begin, and what is taken where no row decides."""
-
-_HIGHEST: Mapping[str, float] = MappingProxyType(
-    {
-        "efficiency": 1.0,
-        "multicast_efficiency": 1.0,
-        "send_efficiency": 1.0,
-    }
-)
-"""Constants that have a bound."""
-
-_LEAST, _MOST = 1e-7, 1e-2
-"""Of a constant that is a time [s]; of fractions the least is 1 %."""
 
 
 class _Plan(NamedTuple):
@@ -126,7 +96,6 @@ _PLANS: Mapping[str, _Plan] = MappingProxyType(
 
 _POOLED = ("nvswitch-a100", "nvswitch-b200", "nvswitch-h100")
 _POOL = ("launch", "per_rank", "ramp", "efficiency", *_SEND)
-_METHOD = ("host_time", "arrival_a100", "arrival_h100")
 
 Constants = dict[str, dict[str, float]]
 """Interconnect -> constant -> value; those of methods under ``"methods"``."""
@@ -197,7 +166,7 @@ def fit_transports(rows: Sequence[Row]) -> TransportFit:
     fits = [fitter.fit(fitter.without(folds, str(fold))) for fold in range(NUM_FOLDS)]
     return TransportFit(
         transports={
-            name: _changed(transports()[name], values)
+            name: changed(transports()[name], values)
             for name, values in everything.items()
             if name != "methods"
         },
@@ -240,16 +209,6 @@ def _fitted_of(name: str) -> tuple[str, ...]:
     return _POOL if name == "default-node" else _PLANS[name].fitted
 
 
-def _changed(transport: Transport, values: Mapping[str, float]) -> Transport:
-    """Return a transport with other constants; a switch that is off stays off."""
-    fields: dict[str, Any] = {
-        name: value for name, value in values.items() if name not in _METHOD
-    }
-    if not transport.multicast_efficiency:
-        fields.pop("multicast_efficiency", None)
-    return replace(transport, **fields)
-
-
 class _Fitter:
     """Fits to some of the points, and remembers what it has fitted."""
 
@@ -278,7 +237,7 @@ class _Fitter:
             changes: dict[str, Any] = {"inside": _applied(case.inside, constants)}
             if case.across is not None:
                 changes["across"] = _applied(case.across, constants)
-            predicted = _predicted(replace(case, **changes), constants["methods"])
+            predicted = predicted_by(replace(case, **changes), constants["methods"])
             results.append(
                 CollectiveResult(row=point.row, case=case, predicted=predicted)
             )
@@ -286,25 +245,25 @@ class _Fitter:
 
     def fit(self, chosen: frozenset[int]) -> Constants:
         """Fit everything that the chosen points are about."""
-        methods = {name: _START[name] for name in _METHOD}
+        methods = {name: START[name] for name in METHOD}
         found: Constants = {"methods": methods}
         for name, plan in _PLANS.items():
             own = tuple(i for i in sorted(chosen) if self._about(i) == name)
             if not own:
                 continue
             tied = {
-                constant: found[other].get(constant, _START[constant])
+                constant: found[other].get(constant, START[constant])
                 for constant, other in plan.tied.items()
                 if other in found
             }
-            bounds = {**_HIGHEST, **plan.highest}
+            bounds = {**HIGHEST, **plan.highest}
             values = self._least_squares(own, plan.fitted, tied, methods, bounds)
-            methods.update({key: values.pop(key) for key in _METHOD if key in values})
+            methods.update({key: values.pop(key) for key in METHOD if key in values})
             found[name] = {**tied, **values}
         own = tuple(i for i in sorted(chosen) if self._about(i) in _POOLED)
         if own:
             found["default-node"] = self._least_squares(
-                own, _POOL, {"multicast_efficiency": 0.0}, methods, _HIGHEST
+                own, _POOL, {"multicast_efficiency": 0.0}, methods, HIGHEST
             )
             del found["default-node"]["multicast_efficiency"]
         return found
@@ -323,67 +282,18 @@ class _Fitter:
         """Return fitted and tied constants; robust, in the logarithms of both sides."""
         key = (own, names, *tied.items(), *methods.items())
         if key not in self._done:
-            self._done[key] = _solve(
+            self._done[key] = solve(
                 [self.points[i].case for i in own], names, tied, methods, highest
             )
         return dict(self._done[key])
 
 
-def _solve(
-    cases: Sequence[CollectiveCase],
-    names: tuple[str, ...],
-    tied: Mapping[str, float],
-    methods: Mapping[str, float],
-    highest: Mapping[str, float],
-) -> dict[str, float]:
-    from scipy.optimize import least_squares
-
-    measured = np.log([case.measured for case in cases])
-    start = np.log([_START[name] for name in names])
-
-    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-        values = {**tied, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
-        method = {name: values.get(name, methods[name]) for name in _METHOD}
-        said = [_predicted(_with(case, values), method) for case in cases]
-        return np.concatenate([np.log(said) - measured, _PULL * (logs - start)])
-
-    low = np.log([0.01 if name in _HIGHEST else _LEAST for name in names])
-    high = np.log([highest.get(name, _MOST) for name in names])
-    solved = least_squares(
-        residuals,
-        np.clip(start, low, high - 1e-3),
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=_LOSS_SCALE,
-    )
-    return {**tied, **dict(zip(names, np.exp(solved.x).tolist(), strict=True))}
-
-
-def _with(case: CollectiveCase, values: Mapping[str, float]) -> CollectiveCase:
-    """Return a case whose outermost interconnect has other constants."""
-    if case.across is not None:
-        return replace(case, across=_changed(case.across, values))
-    return replace(case, inside=_changed(case.inside, values))
-
-
-def _predicted(case: CollectiveCase, methods: Mapping[str, float]) -> float:
-    return predicted_time(
-        case,
-        host_times={"tests": 0.0, "kernel": 0.0, "torch": methods["host_time"]},
-        arrival_times={
-            name.removeprefix("arrival_"): value
-            for name, value in methods.items()
-            if name.startswith("arrival_")
-        },
-    )
-
-
 def _applied(transport: Transport, constants: Constants) -> Transport:
     """Return a transport as fitted, or as that of a machine never seen."""
     if transport.name in constants:
-        return _changed(transport, constants[transport.name])
+        return changed(transport, constants[transport.name])
     unseen = constants.get("default-node", {}) if transport.scope == "node" else {}
-    known: dict[str, Any] = {**_START, **unseen, "multicast_efficiency": 0.0}
+    known: dict[str, Any] = {**START, **unseen, "multicast_efficiency": 0.0}
     if transport.scope == "node":
         known["per_doubling"] = 0.0
-    return replace(transport, **{k: v for k, v in known.items() if k not in _METHOD})
+    return replace(transport, **{k: v for k, v in known.items() if k not in METHOD})

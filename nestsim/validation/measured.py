@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from estimators.layer_graph import LayerGraph
 from estimators.model_flops import model_flops_per_sequence
+from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case
 
@@ -78,7 +79,7 @@ def _repeated(graph: LayerGraph) -> float:
     )
 
 
-def measured_memory(case: Case) -> Measured:
+def measured_memory(row: Row) -> Measured:
     """Return how much memory was used [byte]; NaN for a run that ran out of it.
 
     Raises
@@ -86,20 +87,44 @@ def measured_memory(case: Case) -> Measured:
     RowRefusedError
         If the metric is not a size.
     """
-    metric = case.row.words("metric")
+    metric = row.words("metric")
     if metric.upper() == "OOM":
         return Measured(float("nan"), "OOM")
-    if case.row.words("unit") == "percent":
+    if row.words("unit") == "percent":
         raise RowRefusedError("other-metric", f"{metric} in percent")
-    value = case.row.number("value_gib")
+    value = row.number("value_gib")
     if value is None:
         raise RowRefusedError("missing-measurement", "value_gib is empty")
-    memory_parts(metric)
+    counted(metric)
     return Measured(value * GIB, metric)
 
 
-def memory_parts(metric: str) -> tuple[str, ...]:
-    """Return the parts of memory that a metric counts; none for the whole peak.
+class Counted(NamedTuple):
+    """What of a device's memory a metric counts."""
+
+    parts: tuple[str, ...]
+    """Parts of the tensors' memory; none for all of them, at their peak."""
+
+    of: str
+    """``"tensors"``, ``"allocated"``, ``"reserved"`` or ``"device"``, as
+    `estimators.allocator.Allocator` has them."""
+
+
+_COUNTED = (
+    ("oom", Counted((), "device")),
+    ("max reserved", Counted((), "reserved")),
+    ("max allocated", Counted((), "allocated")),
+    # What torch.cuda.max_memory_allocated is called in logs.
+    ("peak memory", Counted((), "allocated")),
+    ("gpu memory", Counted((), "device")),
+    ("end of step", Counted(STATIC, "allocated")),
+    ("params+grads+optimizer", Counted(STATIC, "tensors")),
+)
+"""What a metric contains -> what it counts, the first that it does."""
+
+
+def counted(metric: str) -> Counted:
+    """Return what a metric counts.
 
     Raises
     ------
@@ -107,14 +132,9 @@ def memory_parts(metric: str) -> tuple[str, ...]:
         If it is not a metric that is known.
     """
     written = metric.lower()
-    if written == "oom" or any(
-        words in written for words in ("max allocated", "max reserved", "peak memory")
-    ):
-        return ()
-    if written.startswith("gpu memory"):
-        return ()
-    if written == "params+grads+optimizer" or "end of step" in written:
-        return STATIC
     if written == "activations":
-        return ("activations",)
+        return Counted(("activations",), "tensors")
+    for words, what in _COUNTED:
+        if words in written:
+            return what
     raise RowRefusedError("other-metric", f"metric {metric or 'is empty'}")

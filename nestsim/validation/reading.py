@@ -18,7 +18,17 @@ class Reading:
         self.row = row
         self.assumed: list[str] = []
         self.preset: Preset
-        self.preset, sentence = find_preset(_software(row))
+        written = _software(row)
+        if row.words("accelerator").lower().startswith("tpu"):
+            # Whatever runs there goes through XLA.
+            written += " xla"
+        elif "distributed optimizer" in row.words("zero_or_fsdp").lower():
+            # Megatron-LM has it since its core is a library of its own.
+            written = written.replace("Megatron-LM", "Megatron-Core")
+        self.preset, sentence = find_preset(written)
+        if not row.words("software"):
+            known = "" if sentence else ", by the source"
+            sentence = f"software = {self.preset.name}{known}"
         if sentence:
             self.assume(sentence)
 

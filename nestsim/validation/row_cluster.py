@@ -76,6 +76,10 @@ USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
 )
 """Start of a name in the catalogue -> what its usual machine has."""
 
+_PAIR_EFFICIENCY = 0.70
+"""Of rings over links between pairs of devices; fitted to BLOOM's runs on nodes with
+four NVLinks between two A100."""
+
 _PCIE_4 = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
 
@@ -134,8 +138,8 @@ def read_network(
     inside = LevelSpec(
         name="node",
         fan_out=size,
-        bandwidth=_node_bandwidth(reading, accelerator)
-        * find_transport(accelerator.name, inside_node=True).efficiency,
+        bandwidth=_node_bandwidth(reading, accelerator),
+        efficiency=_node_efficiency(reading, accelerator),
         latency=NODE_LATENCY,
     )
     if size == num_devices:
@@ -148,8 +152,8 @@ def read_network(
     fabric = LevelSpec(
         name="fabric",
         fan_out=-(-num_devices // size),
-        bandwidth=uplink.bandwidth
-        * find_transport(accelerator.name, inside_node=False).efficiency,
+        bandwidth=uplink.bandwidth,
+        efficiency=find_transport(accelerator.name, inside_node=False).efficiency,
         latency=FABRIC_LATENCY,
     )
     return FatTreeSpec(levels=(inside, fabric), nic=uplink.nic)
@@ -182,6 +186,13 @@ def _slice_size(reading: Reading, num_devices: int) -> int:
             "contradiction", f"{count[1]} slices do not share {num_devices} devices"
         )
     return num_devices // int(count[1])
+
+
+def _node_efficiency(reading: Reading, accelerator: Accelerator) -> float:
+    """Return the part of the inner links' bandwidth that collectives reach."""
+    if "per pair" in reading.words("intra_node_link"):
+        return _PAIR_EFFICIENCY
+    return find_transport(accelerator.name, inside_node=True).efficiency
 
 
 def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:

@@ -37,6 +37,8 @@ def read_model(reading: Reading) -> TransformerSpec:
     dropout = 0.0 if gated else reading.preset.dropout
     if dropout:
         reading.assume(f"dropout {dropout:g}")
+    # Recipes with grouped queries are of a time that no longer ties the head.
+    grouped = reading.row.whole("kv_heads") not in {None, heads}
     values = {
         "num_layers": _num_layers(reading, hidden),
         "hidden_size": hidden,
@@ -56,7 +58,7 @@ def read_model(reading: Reading) -> TransformerSpec:
             gated_linear_unit=gated,
             normalization="rmsnorm" if gated else "layernorm",
             position_embedding_type="rope" if gated else "learned",
-            tie_word_embeddings=not gated,
+            tie_word_embeddings=not gated and not grouped,
             add_bias_linear=not gated,
             hidden_dropout=dropout,
             attention_dropout=dropout,

@@ -19,7 +19,7 @@ from nestsim.validation.row_model import one_line, read_model
 from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
 from topologies.errors import InputError
-from topologies.specs import NetworkSpec
+from topologies.specs import FatTreeSpec, NetworkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def read_case(row: Row) -> Case:
         accelerator=accelerator,
         network=network,
         plan=plan,
-        software=_software(reading, num_devices),
+        software=_software(reading, network, num_devices),
         replay=reading.preset.replay,
         num_devices=num_devices,
         preset=reading.preset.name,
@@ -90,12 +90,17 @@ def read_case(row: Row) -> Case:
     )
 
 
-def _software(reading: Reading, num_devices: int) -> Software:
+def _software(reading: Reading, network: NetworkSpec, num_devices: int) -> Software:
     """Return the preset's software, as far as the row does not say otherwise."""
     software = reading.preset.software
+    if "compile=no" in reading.words("software"):
+        software = replace(software, name="eager")
     per_node = reading.row.whole("devices_per_node") or 8
     if num_devices > per_node:
         software = replace(software, many_nodes=True)
+    if reading.preset.sends_tokens_once:
+        assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
+        software = replace(software, ranks_per_node=network.levels[0].fan_out)
     return software
 
 

@@ -2,10 +2,10 @@
 
 Two systems print what each stage does, in ``notes``:
 
-- Mist: ``layers=[13, 11]``, ``ckpt layers=[0, 0]`` and, for each stage, ``[mbs, dp, tp,
-  Wshard, Gshard, Oshard, Woff, Goff, Ooff, Aoff]``;
-- Aceso: ``stage gpus=[1, 2]``, ``ops per stage=[132, 287]`` and ``recomputed-op fraction
-  per stage=[0.98, 0.4]``. Stages are cut between any two operators.
+- Mist: ``layers=[13, 11]``, ``ckpt layers=[0, 0]`` and, for each stage, ``[mbs, dp,
+  tp, Wshard, Gshard, Oshard, Woff, Goff, Ooff, Aoff]``;
+- Aceso: ``stage gpus=[1, 2]``, ``ops per stage=[132, 287]`` and ``recomputed-op
+  fraction per stage=[0.98, 0.4]``. Stages are cut between any two operators.
 
 What stands with one row of a run holds for all rows of its source.
 """
@@ -30,12 +30,17 @@ from topologies.accelerators import Accelerator
 
 _ACESO_OPERATORS = 13
 """Operators of a layer in Aceso's GPT (runtime/megatron/model): norm, qkv, scores,
-softmax, dropout, context, projection, dropout and sum; norm, up, GELU, down, dropout and
-sum. One is before the layers, the embedding, and two behind, final norm and head."""
+softmax, dropout, context, projection, dropout and sum; norm, up, GELU, down, dropout
+and sum. Before the layers is one, the embedding; final norm and head are behind."""
 
 _ACESO_WEIGHTS: Mapping[int, float] = {1: 3 / 12, 6: 1 / 12, 9: 4 / 12, 11: 4 / 12}
 """Place of an operator in its layer -> its part of the layer's parameters, with a
 feed-forward layer of four times the hidden size."""
+
+
+_ACESO_CORE = 4
+"""Operators of the attention core, which hold most: they are taken to be repeated
+first (Liu et al., "Aceso", EuroSys 2024: recompute takes what frees most memory)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +80,13 @@ def with_notes_of_run(rows: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(_with_notes(row, described) for row in rows)
 
 
+_MIST = re.compile(r"\bckpt( layers)?=\[")
+_ACESO = re.compile(r"\bops per stage=\[")
+
+
 def _is_staged(row: Row) -> bool:
     notes = row.words("notes")
-    return "ckpt" in notes or "ops per stage" in notes
+    return _MIST.search(notes) is not None or _ACESO.search(notes) is not None
 
 
 def _with_notes(row: Row, described: Mapping[str, str]) -> Row:
@@ -103,7 +112,7 @@ def read_stage(row: Row) -> StageCase | None:
     number = re.match(r"stage (\d+)\b", reading.words("where"))
     if number is None:
         raise RowRefusedError("other-place", f"where is {row.words('where')}")
-    read = _mist if "ckpt" in row.words("notes") else _aceso
+    read = _mist if _MIST.search(row.words("notes")) else _aceso
     degrees, stage = read(reading, model, int(number[1]))
     return StageCase(
         model=model,
@@ -130,14 +139,14 @@ def _one_of(values: Sequence[float], index: int, what: str) -> float:
     return values[index]
 
 
-def _in_flight(
-    reading: Reading, index: int, num_stages: int, sequences: int
-) -> int:
+def _in_flight(reading: Reading, index: int, num_stages: int, sequences: int) -> int:
     microbatches = -(-reading.needed("global_batch") // sequences)
     return min(num_stages - index, microbatches)
 
 
-def _ends(model: TransformerSpec, layers: int, index: int, last: int) -> tuple[int, ...]:
+def _ends(
+    model: TransformerSpec, layers: int, index: int, last: int
+) -> tuple[int, ...]:
     """Return the first layers of the chain, and those behind its blocks, if held."""
     first = (0,) if index == 0 else ()
     behind = tuple(range(model.num_layers + 1, layers)) if index == last else ()
@@ -190,13 +199,18 @@ def _aceso(
     end = min(sum(counts[: index + 1]) - 1, _ACESO_OPERATORS * model.num_layers)
     places = [place % _ACESO_OPERATORS for place in range(begin, end)]
     num_blocks = len(places) / _ACESO_OPERATORS
+    core = _ACESO_CORE / _ACESO_OPERATORS
+    redone = max(part - core, 0.0) / (1.0 - core)
     tp, dp = _split_of(reading, "tp", devices), _split_of(reading, "dp", devices)
+    if tp * dp != devices:
+        raise RowRefusedError("contradiction", f"tp {tp} x dp {dp} is not {devices}")
     micro_batch = reading.needed("micro_batch")
     reading.assume(f"tp {tp} and dp {dp} in stage {index}")
     return Degrees(tp=tp, micro_batch_size=micro_batch // dp), BlockStage(
         num_blocks=num_blocks,
         num_weights=sum(_ACESO_WEIGHTS.get(place, 0.0) for place in places),
-        recomputed=part * num_blocks,
+        selective=num_blocks * (min(part / core, 1.0) - redone),
+        recomputed=num_blocks * redone,
         ends=_ends(model, _chain(model), index, len(counts) - 1),
         in_flight=_in_flight(reading, index, len(counts), micro_batch),
     )

@@ -1,17 +1,12 @@
 """Validate a file of measurements: predict every row that can be expressed."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from nestsim.validation.columns import Measurements, Row
-from nestsim.validation.measured import (
-    Measured,
-    measured_memory,
-    measured_time,
-    memory_parts,
-)
+from nestsim.validation.measured import measured_time
+from nestsim.validation.memory_rows import score_memory
 from nestsim.validation.metrics import (
     Errors,
     Ranking,
@@ -19,9 +14,10 @@ from nestsim.validation.metrics import (
     grouped,
     ranking_of,
 )
-from nestsim.validation.predict import Predictor, StageMemory
+from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import Case, read_case
+from nestsim.validation.row_plan import read_case
+from nestsim.validation.row_stages import with_notes_of_run
 from planner.progress import Progress
 
 GROUP_COLUMNS = (
@@ -163,75 +159,53 @@ def validate(
     """
     predictor = Predictor()
     score = _score_time if measurements.kind == "throughput" else _score_memory
+    rows = measurements.rows
+    if measurements.kind == "memory":
+        rows = with_notes_of_run(rows)
     results = []
-    for index, row in enumerate(measurements.rows):
+    for index, row in enumerate(rows):
         if progress is not None:
-            done = index / len(measurements.rows)
-            progress(f"row {index + 1:,} of {len(measurements.rows):,}", done)
+            progress(f"row {index + 1:,} of {len(rows):,}", index / len(rows))
         results.append(_result(predictor, row, score))
     return ValidationResult(
         name=measurements.name, kind=measurements.kind, rows=tuple(results)
     )
 
 
-Score = Callable[[Predictor, Case], tuple[Measured, float, float]]
-"""Measured value, predicted one, planned time."""
+Score = Callable[[Predictor, Row], RowResult]
 
 
 def _result(predictor: Predictor, row: Row, score: Score) -> RowResult:
     try:
-        case = read_case(row)
-        measured, predicted, planned = score(predictor, case)
+        return score(predictor, row)
     except RowRefusedError as refusal:
         return RowResult(row=row, code=refusal.code, reason=refusal.reason)
+
+
+def _score_time(predictor: Predictor, row: Row) -> RowResult:
+    case = read_case(row)
+    measured = measured_time(case, predictor.graph(case))
+    predicted = predictor.predict(case)
     return RowResult(
         row=row,
         basis=measured.basis,
         measured=measured.value,
-        predicted=predicted,
-        planned=planned,
+        predicted=predicted.iteration_time,
+        planned=predicted.planned_time,
         device_memory=case.accelerator.memory_bytes,
         preset=case.preset,
         assumed=case.assumed,
     )
 
 
-def _score_time(predictor: Predictor, case: Case) -> tuple[Measured, float, float]:
-    measured = measured_time(case, predictor.graph(case))
-    predicted = predictor.predict(case)
-    return measured, predicted.iteration_time, predicted.planned_time
-
-
-def _score_memory(predictor: Predictor, case: Case) -> tuple[Measured, float, float]:
-    measured = measured_memory(case)
-    parts = memory_parts(case.row.words("metric"))
-    pp = case.plan.pipeline_model_parallel_size
-    place = _place(case.row.words("where"), pp)
-    stages = predictor.predict(case, memory=True).memory
-    if place is not None:
-        stages = stages[place : place + 1]
-    return measured, max(_held(stage, parts) for stage in stages), math.nan
-
-
-def _held(stage: StageMemory, parts: tuple[str, ...]) -> float:
-    """Return what a device holds of some parts; of all, at the peak, if of none."""
-    if not parts:
-        return stage.peak
-    return sum(float(getattr(stage, part)) for part in parts)
-
-
-def _place(where: str, num_stages: int) -> int | None:
-    """Return the stage that was measured; None for whichever holds most."""
-    written = where.lower()
-    number = re.match(r"stage (\d+)\b", written)
-    if number is not None:
-        if int(number[1]) < num_stages:
-            return int(number[1])
-        raise RowRefusedError("contradiction", f"no {where} among {num_stages} stages")
-    if written.startswith("last rank") or written == "last pipeline stage":
-        return num_stages - 1
-    if written == "first pipeline stage":
-        return 0
-    if written.startswith(("max", "any", "first/last", "not stated")) or not written:
-        return None
-    raise RowRefusedError("other-place", f"where is {where}")
+def _score_memory(predictor: Predictor, row: Row) -> RowResult:
+    score = score_memory(predictor, row)
+    return RowResult(
+        row=row,
+        basis=score.measured.basis,
+        measured=score.measured.value,
+        predicted=score.predicted,
+        device_memory=score.case.accelerator.memory_bytes,
+        preset=score.case.preset,
+        assumed=score.case.assumed,
+    )

@@ -17,7 +17,6 @@ Tail, after the last backward pass::
     z = 1   reduce-scatter(G P; G E) + across(G P / g) + all-gather(W P; W E)
     z = 2   across(G P / g) + all-gather(W P; W E)
     z = 3   across(G P / g)
-    z = 1, 2  and H g, where shards are sent out rank by rank (H [s] each)
     always  optimizer step on (P / g + E / ge) parameters (z = 0: P + E)
 
 Memory: ``once + static(z, g) + working(r) + in_flight * saved(r)``, solved for the
@@ -88,8 +87,7 @@ MEMORY = 4
 EXPERT_GROUP = 5
 GATHER_BYTES = 6  # of a weight on the wire
 REDUCE_BYTES = 7  # of a gradient on the wire
-SHARD_TIME = 8  # of each rank that shares shards [s]
-NUM_CONSTANTS = 9
+NUM_CONSTANTS = 8
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -171,7 +169,6 @@ def time_and_tail(
                         y += present * rate[EXPERT_PASS]
                         y += gradient * expert * rate[EXPERT_PASS + 1]
                     if zero <= 2:
-                        y += constants[SHARD_TIME] * group
                         y += rate[inside] + weight * dense * rate[inside + 1]
                         y += present * rate[EXPERT_PASS]
                         y += weight * expert * rate[EXPERT_PASS + 1]

@@ -1,11 +1,12 @@
 """Constants: sources, names by their longest prefix, and values of a refit."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import pytest
 
 from estimators.constants import (
     AcceleratorConstants,
+    AllocatorConstants,
     SoftwareConstants,
     constant_entries,
     load_constants,
@@ -13,7 +14,11 @@ from estimators.constants import (
 from topologies.accelerators import accelerator_names
 
 KNOWN = load_constants()
-SECTIONS = {"accelerator": AcceleratorConstants, "software": SoftwareConstants}
+SECTIONS = {
+    "accelerator": AcceleratorConstants,
+    "software": SoftwareConstants,
+    "allocator": AllocatorConstants,
+}
 
 
 @pytest.mark.parametrize("name", constant_entries())
@@ -84,11 +89,11 @@ def test_replacing_leaves_the_shipped_ones_and_all_others_alone():
 
 def test_an_ideal_host_takes_no_time_and_fuses_nothing():
     ideal = KNOWN.software("ideal")
-    times = (
-        "kernel_time",
-        "kernel_time_per_tp_doubling",
-        "layer_gap",
-        "iteration_time",
-    )
+    kept = {"elementwise_traffic", "score_traffic", "loss_traffic"}
+    kept |= {"unaligned_slowdown", "unaligned_weight_slowdown"}
     for field in fields(ideal):
-        assert getattr(ideal, field.name) == (0.0 if field.name in times else 1.0)
+        assert getattr(ideal, field.name) == (1.0 if field.name in kept else 0.0)
+
+
+def test_ideal_memory_holds_tensors_and_nothing_else():
+    assert set(asdict(KNOWN.allocator("ideal")).values()) == {0.0}

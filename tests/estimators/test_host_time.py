@@ -1,7 +1,7 @@
 """What the host adds to a layer: never less than nothing, never less than its own."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,47 +10,48 @@ from hypothesis import strategies as st
 from estimators.chain import build_layer_table
 from estimators.constants import load_constants
 from estimators.host_time import BACKWARD_LAUNCHES, SHARPNESS, host_times
-from estimators.layer_work import Degrees, LayerWork, OperatorWork
+from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.models.library import load_model
 from estimators.platform import Platform
 from estimators.software import IDEAL, Software
 from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
+from estimators.transports import find_transport, overhead, transfer_time
 from topologies.accelerators import load_accelerator
 
 KNOWN = load_constants()
+A100 = load_accelerator("a100-80gb")
 IDEAL_CONSTANTS = KNOWN.software("ideal")
-EAGER = Software(name="eager")
+EAGER = Software(name="eager", library=False)
+LIBRARY = Software(name="eager")
 
 seconds = st.floats(0.0, 1.0, allow_subnormal=False)
 counts = st.integers(0, 60)
 
 
-def layer(num_operators):
+def layer(num_operators, collectives=()):
     operator = OperatorWork("x", "memory", *([0.0] * 6), 1.0, 2.0)
-    return LayerWork(
-        operators=(operator,) * num_operators,
-        collectives=(),
-        parameters=0.0,
-        expert_parameters=0.0,
-        model_flops=0.0,
-        saved_bytes={},
-        working_bytes=0.0,
-        weight_gradient_bytes=0.0,
-        input_bytes=0.0,
+    nothing = {field.name: 0.0 for field in fields(LayerWork)}
+    given = {"operators": (operator,) * num_operators, "collectives": collectives}
+    return LayerWork(**(nothing | given))
+
+
+def platform(software=EAGER, **changes):
+    """Return an A100 under software that is ideal but for some constants."""
+    values = {
+        name: getattr(IDEAL_CONSTANTS, name) for name in IDEAL_CONSTANTS.__slots__
+    }
+    named = {f"software.{software.name}.{k}": v for k, v in (values | changes).items()}
+    return Platform(
+        accelerator=A100, software=software, constants=KNOWN.replaced(named)
     )
 
 
-def constants(**changes):
-    return replace(IDEAL_CONSTANTS, **changes)
-
-
-def passes(count, device, tp=1, software=EAGER, **changes):
-    """Return the time of both passes with what the host adds [s]."""
-    more = host_times(
-        layer(count), device, tp=tp, software=software, constants=constants(**changes)
-    )
-    return device[0] + more.forward, device[1] + more.backward
+def passes(work, compute, tp=1, software=EAGER, **changes):
+    """Return the time of both passes with what is added, but for the wire [s]."""
+    work = layer(work) if isinstance(work, int) else work
+    more = host_times(work, compute, Degrees(tp=tp), platform(software, **changes))
+    return compute[0] + more.forward, compute[1] + more.backward
 
 
 @given(counts, st.tuples(seconds, seconds), st.sampled_from([1, 2, 4, 8]))
@@ -121,10 +122,39 @@ def test_device_and_host_of_equal_length_take_the_root_of_two():
 
 
 def test_what_is_launched_as_one_graph_costs_its_gap_alone():
-    compiled = Software(name="graphs", compiled=True)
+    compiled = Software(name="graphs", compiled=True, library=False)
     device = (2e-3, 4e-3)
     found = passes(30, device, software=compiled, kernel_time=1.0, layer_gap=4e-3)
     assert found == pytest.approx((3e-3, 7e-3))
+
+
+ALL_REDUCES = CollectiveWork("all_reduce", "tensor", 2, 4e8, 3, 6e8)
+
+
+def priced(tp, part):
+    """Return what the two all-reduces of the forward pass take [s]."""
+    transport = find_transport("a100-80gb", inside_node=True)
+    return 2 * part(transport, "all_reduce", tp, 2e8, A100.interconnect_bandwidth)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_a_library_adds_its_launches_and_its_ramp_and_not_the_wire(tp):
+    work = layer(0, [ALL_REDUCES])
+    forward, backward = passes(work, (1.0, 2.0), tp, LIBRARY)
+    assert forward - 1.0 == pytest.approx(priced(tp, overhead))
+    assert backward - 2.0 == pytest.approx(1.5 * priced(tp, overhead))
+    assert passes(work, (1.0, 2.0), tp) == (1.0, 2.0)
+
+
+def test_a_host_that_is_faster_than_collectives_is_not_waited_for():
+    work = layer(1, [ALL_REDUCES])
+    kernel = priced(8, transfer_time)
+    forward, _ = passes(work, (0.0, 0.0), 8, LIBRARY, kernel_time=kernel)
+    device = kernel + priced(8, overhead)
+    together = (device**SHARPNESS + kernel**SHARPNESS) ** (1 / SHARPNESS)
+    assert forward + kernel == pytest.approx(together)
+    without, _ = passes(work, (0.0, 0.0), 8, LIBRARY)
+    assert forward < without + kernel
 
 
 def chain(software, constants=KNOWN):
@@ -133,7 +163,7 @@ def chain(software, constants=KNOWN):
         degrees=Degrees(tp=2),
         training=TrainingSpec(global_batch_size=8),
         platform=Platform(
-            accelerator=load_accelerator("a100-80gb"),
+            accelerator=A100,
             software=software,
             constants=constants,
         ),
@@ -148,7 +178,7 @@ def test_only_blocks_wait_for_the_host_and_all_of_them_alike():
     added = KNOWN.replaced(
         named | {"software.mine.kernel_time": 1.0, "software.mine.layer_gap": 8.0}
     )
-    ideal, mine = chain(IDEAL), chain(Software(name="mine"), added)
+    ideal, mine = chain(IDEAL), chain(Software(name="mine", library=False), added)
     is_block = ideal.is_block > 0
     longer = mine.forward_time - ideal.forward_time
     assert (longer[~is_block] == 0).all()
@@ -160,7 +190,7 @@ def test_only_blocks_wait_for_the_host_and_all_of_them_alike():
 
 
 def test_an_ideal_chain_takes_what_its_operators_take():
-    free = Software(name="ideal", compiled=True)
+    free = Software(name="ideal", compiled=True, library=False)
     assert (chain(IDEAL).forward_time == chain(free).forward_time).all()
     eager = chain(Software(name="some framework"))
     assert (eager.forward_time[1:3] > chain(IDEAL).forward_time[1:3]).all()

@@ -198,8 +198,12 @@ def test_fusion_takes_its_part_of_the_traffic_of_its_own_operators(
 def test_the_attention_kernel_is_that_of_the_software():
     reached = KNOWN.accelerator("h100-sxm")
     peak = H100.peak_flops["bf16"]
-    flash = OperatorModel.of(H100, JOB, Software(attention_kernel="flash"))
-    fused = OperatorModel.of(H100, JOB, Software(attention_kernel="fused"))
+    flash = OperatorModel.of(
+        H100, JOB, Software(name="ideal", attention_kernel="flash")
+    )
+    fused = OperatorModel.of(
+        H100, JOB, Software(name="ideal", attention_kernel="fused")
+    )
     assert flash.attention_rate == peak * reached.flash_attention
     assert fused.attention_rate == peak * reached.fused_attention
 

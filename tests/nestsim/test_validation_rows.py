@@ -188,7 +188,7 @@ def test_hosts_of_a_slice_have_an_adapter_each():
         ("NeMo/Megatron, MLPerf Training v3.1 submission", "megatron-core"),
         ("Megatron-DeepSpeed", "deepspeed"),
         ("llm-foundry / PyTorch FSDP", "fsdp"),
-        ("TorchTitan, torch.compile=yes", "fsdp"),
+        ("TorchTitan, torch.compile=yes", "torchtitan"),
         ("MaxText (JAX/XLA)", "maxtext"),
         ("InternEvo (InternLM)", "internevo"),
         ("PyTorch DDP + LAMB (NVIDIA DLE)", "ddp"),

@@ -249,15 +249,31 @@ def random_training(rng):
         global_batch_size=int(rng.choice([4, 6, 8, 12, 16, 24, 32])),
         gradient_precision=str(rng.choice(["fp32", "bf16"])),
         weights_in_fp32=bool(rng.integers(2)),
+        gradient_copies=bool(rng.integers(2)),
         gather_precision=str(rng.choice(["", "fp32", "fp8"])),
         reduce_precision=str(rng.choice(["", "fp32", "bf16"])),
     )
 
 
 def random_constants(rng):
-    """Return constants with what each step takes once, in half of all cases none."""
-    once = float(rng.uniform(1.0, 200.0)) if rng.integers(2) else 0.0
-    return load_constants().replaced({"software.ideal.iteration_time": once})
+    """Return constants of software and its memory, each nothing in half of all cases.
+
+    What a step takes once, what each rank that shares shards adds, and what memory
+    holds beside tensors.
+    """
+    most = {
+        "software.ideal.iteration_time": 200.0,
+        "software.ideal.shard_time": 20.0,
+        "allocator.ideal.context": 5.0,
+        "allocator.ideal.workspace": 5.0,
+        "allocator.ideal.fragmentation": 0.2,
+    }
+    return load_constants().replaced(
+        {
+            name: float(rng.uniform(0.0, largest)) if rng.integers(2) else 0.0
+            for name, largest in most.items()
+        }
+    )
 
 
 def random_memory(rng, tables):

@@ -37,6 +37,8 @@ class Job(NamedTuple):
     each: ParameterBytes
     step_time: float
     """Of the optimizer, for one parameter [s]."""
+    shard_time: float
+    """For each rank that shares shards of ZeRO-1 and 2 [s]."""
     expert_group: int
     memory: float
 
@@ -213,7 +215,7 @@ class Pieces:
         if zero == 3:
             extra = extra + 2 * passed(self.num_layers, weights)
         else:
-            tail = tail + passed(1.0, weights)
+            tail = tail + passed(1.0, weights) + size * job.shard_time
         return extra, tail, self._static(zero, size, job)
 
     def _static(self, zero: int, size: int, job: Job) -> np.ndarray:

@@ -101,7 +101,10 @@ class Space(NamedTuple):
     @property
     def memory(self) -> float:
         """What plans may use of each device [byte]."""
-        return self.workload.accelerator.memory_bytes - self.spec.memory_reserve
+        work = self.workload
+        beside = work.constants.allocator(work.software.name)
+        free = work.accelerator.memory_bytes - self.spec.memory_reserve - beside.context
+        return free / (1.0 + beside.fragmentation) - beside.workspace
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def test_files_state_every_quantity_with_its_unit(name):
 def test_values_are_plausible(name):
     accelerator = load_accelerator(name)
     rates = accelerator.peak_flops
-    assert set(rates) <= {"fp32", "tf32", "bf16", "fp16", "fp8"}
+    assert set(rates) <= {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4"}
     order = [rates[f] for f in ("fp32", "tf32", "bf16", "fp8") if f in rates]
     assert order == sorted(order)
     assert 8e9 < accelerator.memory_bytes < 300e9

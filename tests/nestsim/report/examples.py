@@ -11,7 +11,10 @@ from functools import cache
 import numpy as np
 
 from estimators.parallelism import ParallelismConfig
+from estimators.software import IDEAL
+from estimators.training import TrainingSpec
 from nestsim.results import (
+    Assumptions,
     Candidate,
     JobResult,
     PlannedCandidate,
@@ -27,6 +30,7 @@ from nestsim.simulator.outcome import (
     Spans,
     Transfers,
 )
+from nestsim.simulator.settings import ReplaySettings
 from nestsim.verdict import Gap, Verdict
 from planner.objective import PricedPlan, StageCost
 from planner.plan import Plan, Stage
@@ -480,6 +484,15 @@ def make_candidate(shape: Shape, network: Network, rank: int = 1) -> Candidate:
     )
 
 
+ASSUMED = Assumptions(
+    preset="ideal",
+    software=IDEAL,
+    training=TrainingSpec(global_batch_size=512),
+    replay=ReplaySettings(),
+    accelerator_name="h100-sxm",
+)
+
+
 @cache
 def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
     """Return a job whose candidates have these shapes, on devices for the largest."""
@@ -495,6 +508,7 @@ def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
     confirmed = [i for i, c in enumerate(candidates) if c.verdict.kind == "confirmed"]
     return JobResult(
         scenario_name=name,
+        assumptions=ASSUMED,
         network=network,
         layer_names=layer_names(),
         device_memory=MEMORY,
@@ -516,6 +530,7 @@ def plans_of(job: JobResult) -> PlanResult:
     ranked = sorted(job.candidates, key=lambda candidate: candidate.rank)
     return PlanResult(
         scenario_name=job.scenario_name,
+        assumptions=job.assumptions,
         network=job.network,
         layer_names=job.layer_names,
         device_memory=job.device_memory,
@@ -533,6 +548,7 @@ def nothing_fits() -> JobResult:
     """Return the result of a search that found nothing."""
     return JobResult(
         scenario_name="too large",
+        assumptions=ASSUMED,
         network=cluster(8),
         layer_names=layer_names(),
         device_memory=MEMORY,

@@ -15,8 +15,8 @@ from nestsim.report.json import (
     optimality_gap,
     plan_json,
     reported_candidate,
-    topology_json,
 )
+from nestsim.report.network_json import topology_json
 from planner.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,

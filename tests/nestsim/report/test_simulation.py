@@ -20,6 +20,7 @@ def given(shape: Shape) -> SimulateResult:
     (candidate,) = job.candidates
     return SimulateResult(
         scenario_name=job.scenario_name,
+        assumptions=job.assumptions,
         network=job.network,
         layer_names=job.layer_names,
         device_memory=job.device_memory,

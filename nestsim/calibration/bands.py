@@ -1,0 +1,206 @@
+"""How wide the bands of `nestsim.uncertainty` are, and whether they hold.
+
+Half widths are quantiles of held-out errors by class; a class of few rows leans on
+the next wider one. Coverage is counted on rows whose own fold, or source, had no part
+in the width that they are held against.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from nestsim.calibration.folds import Fold
+from nestsim.calibration.observations import FloatArray, Observation, row_weights
+from nestsim.uncertainty import SHARE, Setting, Uncertainty
+from nestsim.validation.metrics import grouped
+
+LEANING = 8.0
+"""Rows that the next wider class counts as."""
+
+FEWEST = 4
+"""Rows that make a class of their own."""
+
+
+class Error(NamedTuple):
+    """A held-out prediction's error."""
+
+    setting: Setting
+    size: float
+    """``|log(predicted / measured)|``"""
+
+    weight: float
+    """How much it counts where rows of several sources are taken together."""
+
+    part: str
+    """Name of the fold it was held out in."""
+
+
+def setting_of(observation: Observation, *, is_new: bool = False) -> Setting:
+    """Return the setting of a row; of a new cluster, without its source."""
+    case = observation.case
+    return Setting(
+        source="" if is_new else observation.row.source,
+        software=case.software.name,
+        accelerator=case.accelerator.name,
+        num_devices=case.num_devices,
+        has_experts=bool(case.model.num_moe_experts),
+    )
+
+
+def errors_of_folds(
+    observations: Sequence[Observation], folds: Sequence[Fold], *, is_new: bool
+) -> tuple[Error, ...]:
+    """Return the errors of held-out rows that constants are fitted to."""
+    weights = row_weights(observations, np.arange(len(observations)))
+    return tuple(
+        Error(
+            setting_of(observations[index], is_new=is_new),
+            abs(float(residual)),
+            float(weights[index]),
+            fold.name,
+        )
+        for fold in folds
+        for index, residual in zip(fold.left_out, fold.residuals, strict=True)
+        if not observations[index].excluded
+    )
+
+
+def half_widths(errors: Iterable[Error]) -> dict[str, float]:
+    """Return class -> half width of its band.
+
+    ``exp(mean of logarithms)`` of the class's own quantile and of the wider one's,
+    weighted with the class's rows and `LEANING`.
+    """
+    classes = grouped(
+        (name, error) for error in errors for name in error.setting.classes()
+    )
+    widths: dict[str, float] = {}
+    for name, own in sorted(classes.items(), key=lambda item: _depth(item[0])):
+        found = _quantile(
+            np.array([error.size for error in own]),
+            np.array([error.weight for error in own]),
+        )
+        if _depth(name) == 0:
+            widths[name] = found
+        elif len(own) >= FEWEST:
+            wider = widths[_wider(name)]
+            total = len(own) + LEANING
+            logs = len(own) * math.log(found) + LEANING * math.log(wider)
+            widths[name] = math.exp(logs / total)
+    # A class too small for one of its own has none; the next wider one holds.
+    return widths
+
+
+def _depth(name: str) -> int:
+    return 0 if name == "all" else 1 + name.count(" ")
+
+
+def _wider(name: str) -> str:
+    return name.split(" ")[0] if " " in name else "all"
+
+
+def _quantile(sizes: FloatArray, weights: FloatArray) -> float:
+    """Return the conformal quantile: one more row, as large as can be, is counted."""
+    order = np.argsort(sizes, kind="stable")
+    reached = np.cumsum(weights[order])
+    needed = SHARE * (reached[-1] + float(weights.mean()))
+    place = min(int(np.searchsorted(reached, needed)), len(sizes) - 1)
+    return max(float(sizes[order][place]), 1e-6)
+
+
+def fitted_uncertainty(
+    measured: Sequence[Error], new: Sequence[Error], observations: Sequence[Observation]
+) -> Uncertainty:
+    """Return the bands by errors of folds, and of sources left out."""
+    fitted = [one for one in observations if not one.excluded]
+    widths = half_widths(new)
+    return Uncertainty(
+        measured=MappingProxyType(half_widths(measured)),
+        new=MappingProxyType({**widths, "unknown": _unknown(new, widths)}),
+        sources=frozenset(one.row.source for one in fitted),
+        software=frozenset(one.case.software.name for one in fitted),
+        accelerators=frozenset(one.case.accelerator.name for one in fitted),
+    )
+
+
+def _unknown(new: Sequence[Error], widths: Mapping[str, float]) -> float:
+    """Return the half width where software or device were in no other source."""
+    systems = grouped(
+        (kind, error.part)
+        for error in new
+        for kind in (error.setting.software, error.setting.accelerator)
+    )
+    alone = [
+        error
+        for error in new
+        if len(set(systems[error.setting.software])) == 1
+        or len(set(systems[error.setting.accelerator])) == 1
+    ]
+    if len(alone) < FEWEST:
+        return widths["all"]
+    sizes = np.array([error.size for error in alone])
+    weights = np.array([error.weight for error in alone])
+    return max(widths["all"], _quantile(sizes, weights))
+
+
+class Coverage(NamedTuple):
+    """How many of some rows lie in their 80 % band."""
+
+    inside: int
+    rows: int
+
+    @property
+    def share(self) -> float:
+        """As a part; NaN of no rows."""
+        return self.inside / self.rows if self.rows else math.nan
+
+
+def coverage_by(errors: Sequence[Error]) -> dict[str, Coverage]:
+    """Return the coverage of each part by the widths that the others give."""
+    found: dict[str, Coverage] = {}
+    for part, own in grouped((error.part, error) for error in errors).items():
+        others = [error for error in errors if error.part != part]
+        if not others:
+            continue
+        widths = half_widths(others)
+        inside = sum(
+            error.size
+            <= next(
+                widths[name]
+                for name in reversed(error.setting.classes())
+                if name in widths
+            )
+            for error in own
+        )
+        found[part] = Coverage(inside, len(own))
+    return found
+
+
+def uncertainty_toml(found: Uncertainty, source: str) -> str:
+    """Return the text of ``uncertainty.toml``."""
+    lines = [
+        "# Half widths of the 80 % band of a predicted step time, in the logarithm,",
+        "# by class of job; written by `python -m nestsim.calibration --write`.",
+        f"# {source}",
+        "",
+        "[fitted]",
+        *(
+            f"{name} = [{', '.join(_quoted(item) for item in sorted(items))}]"
+            for name, items in (
+                ("sources", found.sources),
+                ("software", found.software),
+                ("accelerators", found.accelerators),
+            )
+        ),
+    ]
+    for title, widths in (("measured", found.measured), ("new", found.new)):
+        lines += ["", f"[{title}]"]
+        lines += [f"{_quoted(name)} = {widths[name]:.4f}" for name in sorted(widths)]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'

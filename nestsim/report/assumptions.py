@@ -1,0 +1,91 @@
+"""What a job's times rest on: software, number formats, where operator times are from.
+
+Whoever reads a report sees which framework's habits and whose measurements are in it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimators.training import TrainingSpec
+    from nestsim.results import Assumptions
+    from nestsim.simulator.settings import ReplaySettings
+
+_OVERLAPS = {
+    "overlap_grad_reduce": "gradient reduction",
+    "overlap_param_gather": "parameter gathering",
+    "overlap_p2p_comm": "transfers between stages",
+    "tp_comm_overlap": "tensor-parallel collectives",
+}
+"""Setting -> what it hides behind compute."""
+
+
+def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
+    """Return what was assumed, for programs."""
+    software, training, profile = assumed.software, assumed.training, assumed.profile
+    return {
+        "software": assumed.preset,
+        "attention_kernel": software.attention_kernel,
+        "compiled": software.compiled,
+        **{name: getattr(assumed.replay, name) for name in _OVERLAPS},
+        "precision": training.precision,
+        "matmul_precision": training.matmul_precision or training.precision,
+        "gradient_precision": _gradients(training),
+        "weights_in_fp32": training.weights_in_fp32,
+        "bytes_per_parameter": training.parameter_bytes._asdict(),
+        "operator_times": {
+            "measured": profile is not None,
+            "device": profile.device if profile else assumed.accelerator_name,
+            "date": profile.date if profile else None,
+            "driver": profile.driver if profile else None,
+        },
+    }
+
+
+def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
+    """Return what was assumed in words, by name."""
+    return {
+        "software": _software(assumed),
+        "overlaps": _overlaps(assumed.replay),
+        "number formats": _formats(assumed.training),
+        "operator times": _operator_times(assumed),
+    }
+
+
+def _software(assumed: "Assumptions") -> str:
+    if assumed.preset == "ideal":
+        return "ideal: nothing but the device's own time"
+    software = assumed.software
+    kernel = {"flash": "FlashAttention-2", "fused": "the vendor's fused attention"}
+    launched = "as compiled graphs" if software.compiled else "one by one"
+    words = [f"{assumed.preset}: kernels launched {launched}"]
+    if assumed.profile is None:
+        words.append(kernel[software.attention_kernel])
+    return ", ".join(words)
+
+
+def _overlaps(replay: "ReplaySettings") -> str:
+    hidden = [what for name, what in _OVERLAPS.items() if getattr(replay, name)]
+    return ", ".join(hidden) if hidden else "none"
+
+
+def _gradients(training: "TrainingSpec") -> str:
+    return training.gradient_precision if training.precision != "fp32" else "fp32"
+
+
+def _formats(training: "TrainingSpec") -> str:
+    each = training.parameter_bytes
+    words = [training.precision]
+    if training.matmul_precision:
+        words.append(f"products with weights in {training.matmul_precision}")
+    words.append(f"gradients in {_gradients(training)}")
+    if training.weights_in_fp32 and training.precision != "fp32":
+        words.append("weights kept in fp32")
+    sent = f"{each.gather} B of a weight and {each.reduce} B of a gradient on the wire"
+    return f"{', '.join(words)}; {sent}"
+
+
+def _operator_times(assumed: "Assumptions") -> str:
+    profile = assumed.profile
+    if profile is None:
+        return f"from the rates of {assumed.accelerator_name}"
+    return f"measured on {profile.device}, {profile.date} ({profile.driver})"

@@ -1,0 +1,132 @@
+"""How far off a prediction may be: the 80 % band that goes with it.
+
+The band of a class of jobs is as wide as the errors of predictions that were held out
+when constants were fitted (split conformal prediction [1]_): ``k``-th smallest of ``n``
+absolute logarithmic errors, ``k = ceil(0.8 (n + 1))``; those of small classes lean on
+wider ones. Classes are what is known before a job runs: whether its cluster is one
+that constants were fitted to, its software, and whether it stays in a few nodes'
+reach. `nestsim.calibration` measures them; ``uncertainty.toml`` holds them.
+
+References
+----------
+.. [1] J. Lei, M. G'Sell, A. Rinaldo, R. Tibshirani, L. Wasserman, "Distribution-Free
+   Predictive Inference for Regression", JASA 113, 2018.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import NamedTuple
+
+import tomli
+
+SHARE = 0.8
+"""Part of the jobs of a class whose time is to lie in the band."""
+
+NODE_SIZE = 8
+"""Jobs of at most so many devices are those "within a node"."""
+
+
+class Band(NamedTuple):
+    """Factors on a predicted time, or rate: the ends of its 80 % band."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What of a job decides how well it is predicted."""
+
+    source: str = ""
+    """Whose measurements it belongs to; empty for a cluster that none are known of."""
+
+    software: str
+    """Name of the software's preset."""
+
+    accelerator: str
+    """Name of the device."""
+
+    num_devices: int
+    """That take part."""
+
+    has_experts: bool
+    """Whether the model is a mixture of experts."""
+
+    @property
+    def scale(self) -> str:
+        """Which kind of job it is: ``"node"``, ``"cluster"`` or ``"experts"``."""
+        if self.has_experts:
+            return "experts"
+        return "node" if self.num_devices <= NODE_SIZE else "cluster"
+
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of its classes, the widest first."""
+        return ("all", self.scale, f"{self.scale} {self.software}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """Half widths of the bands of all classes, in the logarithm."""
+
+    measured: Mapping[str, float]
+    """Class -> half width, on clusters that constants were fitted to."""
+
+    new: Mapping[str, float]
+    """Class -> half width, on others: errors of sources left out as a whole."""
+
+    sources: frozenset[str]
+    """Those that constants were fitted to."""
+
+    software: frozenset[str]
+    """Names of presets that constants were fitted to."""
+
+    accelerators: frozenset[str]
+    """Names of devices that constants were fitted to."""
+
+    def half_width(self, setting: Setting) -> float:
+        """Return half the width of a job's band, in the logarithm."""
+        if setting.source in self.sources:
+            return _narrowest(self.measured, setting)
+        own = _narrowest(self.new, setting)
+        is_known = (
+            setting.software in self.software
+            and setting.accelerator in self.accelerators
+        )
+        return own if is_known else max(own, self.new["unknown"])
+
+    def band(self, setting: Setting) -> Band:
+        """Return the band of a job's predicted time, as factors on it."""
+        factor = math.exp(self.half_width(setting))
+        return Band(1.0 / factor, factor)
+
+
+def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:
+    return next(widths[name] for name in reversed(setting.classes()) if name in widths)
+
+
+@cache
+def load_uncertainty() -> Uncertainty:
+    """Read the bands that are shipped."""
+    text = files("nestsim").joinpath("uncertainty.toml").read_text(encoding="utf-8")
+    tables = tomli.loads(text)
+    return Uncertainty(
+        measured=MappingProxyType(tables["measured"]),
+        new=MappingProxyType(tables["new"]),
+        sources=frozenset(tables["fitted"]["sources"]),
+        software=frozenset(tables["fitted"]["software"]),
+        accelerators=frozenset(tables["fitted"]["accelerators"]),
+    )
+
+
+def band(setting: Setting) -> Band | None:
+    """Return the 80 % band of a job's predicted time, None with ideal software.
+
+    Ideal software is a bound, and no prediction of a measured time.
+    """
+    if setting.software == "ideal":
+        return None
+    return load_uncertainty().band(setting)

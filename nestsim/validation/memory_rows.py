@@ -1,0 +1,104 @@
+"""Predict rows about memory, and hold them against what was measured.
+
+Plans are replayed, and the account of the fullest device or of the stage that was
+measured is taken; stages that no plan expresses are worked out by themselves. What
+the framework's allocator adds to tensors depends on what the metric counts.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nestsim.validation.columns import Row
+from nestsim.validation.measured import Counted, Measured, counted, measured_memory
+from nestsim.validation.predict import Predictor, StageMemory
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_plan import Case, read_case
+from nestsim.validation.row_stages import StageCase, read_stage
+from planner.stage_memory import block_stage_memory
+
+
+class MemoryScore(NamedTuple):
+    """A prediction beside what it is about."""
+
+    case: Case | StageCase
+    """The row as the planner sees it."""
+
+    measured: Measured
+    """NaN for a run that ran out of memory."""
+
+    predicted: float
+    """[byte]"""
+
+
+def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
+    """Predict a row.
+
+    Raises
+    ------
+    RowRefusedError
+        If it cannot be expressed.
+    """
+    measured = measured_memory(row)
+    what = counted(row.words("metric"))
+    staged = read_stage(row)
+    if staged is not None:
+        held = _staged(predictor, staged)
+        return MemoryScore(
+            staged, measured, _taken(predictor, staged, what, _tensors(held, what))
+        )
+    case = read_case(row)
+    place = _place(row.words("where"), case.plan.pipeline_model_parallel_size)
+    stages = predictor.predict(case, memory=True).memory
+    if place is not None:
+        stages = stages[place : place + 1]
+    tensors = max(_replayed(stage, what) for stage in stages)
+    return MemoryScore(case, measured, _taken(predictor, case, what, tensors))
+
+
+def _staged(predictor: Predictor, case: StageCase) -> Mapping[str, float]:
+    workload = predictor.workload(case)
+    table = workload.table(case.degrees)
+    return block_stage_memory(workload.parameter_bytes, table, case.stage)
+
+
+def _tensors(held: Mapping[str, float], what: Counted) -> float:
+    return sum(held[part] for part in what.parts or held)
+
+
+def _replayed(stage: StageMemory, what: Counted) -> float:
+    if not what.parts:
+        return stage.peak
+    return sum(float(getattr(stage, part)) for part in what.parts)
+
+
+def _taken(
+    predictor: Predictor, case: Case | StageCase, what: Counted, tensors: float
+) -> float:
+    """Return what the metric shows at a peak of tensors [byte]."""
+    if what.of == "tensors":
+        return tensors
+    allocator = predictor.workload(case).allocator
+    shown = {
+        "allocated": allocator.allocated,
+        "reserved": allocator.reserved,
+        "device": allocator.device,
+    }
+    return shown[what.of](tensors)
+
+
+def _place(where: str, num_stages: int) -> int | None:
+    """Return the stage that was measured; None for whichever holds most."""
+    written = where.lower()
+    number = re.match(r"stage (\d+)\b", written)
+    if number is not None:
+        if int(number[1]) < num_stages:
+            return int(number[1])
+        raise RowRefusedError("contradiction", f"no {where} among {num_stages} stages")
+    if written.startswith("last rank") or written == "last pipeline stage":
+        return num_stages - 1
+    if written == "first pipeline stage":
+        return 0
+    if written.startswith(("max", "any", "first/last", "not stated")) or not written:
+        return None
+    raise RowRefusedError("other-place", f"where is {where}")

@@ -1,0 +1,80 @@
+"""Random graphs of tasks, and an oracle that tries every order."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from estimators.engines.graph import ENGINES, Task, TaskGraph
+from estimators.engines.schedule import EngineSchedule, makespan
+
+
+class Case(NamedTuple):
+    """A graph and how long its tasks take, in whole numbers: sums are exact."""
+
+    graph: TaskGraph
+    durations: tuple[float, ...]
+
+
+def graph_of(engines: Sequence[str], *edges: tuple[int, int]) -> TaskGraph:
+    """Return a graph from the engine of each task and its (earlier, later) pairs."""
+    return TaskGraph(
+        tasks=tuple(Task(i, "forward", engine) for i, engine in enumerate(engines)),
+        predecessors=tuple(
+            tuple(sorted(before for before, after in edges if after == task))
+            for task in range(len(engines))
+        ),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, most_tasks: int = 6, shortest: int = 0) -> Case:
+    """Draw a graph with integer durations, some of them 0 by default."""
+    size = draw(st.integers(1, most_tasks))
+    engines = draw(st.lists(st.sampled_from(ENGINES), min_size=size, max_size=size))
+    pairs = [(i, j) for j in range(size) for i in range(j)]
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    lengths = st.lists(st.integers(shortest, 7), min_size=size, max_size=size)
+    return Case(graph_of(engines, *edges), tuple(map(float, draw(lengths))))
+
+
+def every_makespan(case: Case) -> Iterator[float]:
+    """Yield the length of every schedule that begins each task as soon as it can.
+
+    Tasks are placed one by one, in all orders that the precedences allow. A shortest
+    schedule is among them: place tasks by their beginnings.
+    """
+    graph, durations = case
+
+    def place(ends: dict[int, float], free: dict[str, float]) -> Iterator[float]:
+        if len(ends) == len(durations):
+            yield max(ends.values())
+        for task, before in enumerate(graph.predecessors):
+            if task in ends or any(other not in ends for other in before):
+                continue
+            engine = graph.tasks[task].engine
+            start = max((ends[other] for other in before), default=0.0)
+            if durations[task] == 0:
+                yield from place({**ends, task: start}, free)
+                continue
+            end = max(start, free[engine]) + durations[task]
+            yield from place({**ends, task: end}, {**free, engine: end})
+
+    return place({}, dict.fromkeys(ENGINES, 0.0))
+
+
+def shortest(case: Case) -> float:
+    """Return the length of the shortest schedule."""
+    return min(every_makespan(case))
+
+
+def as_schedule(case: Case, starts: Sequence[float]) -> EngineSchedule:
+    """Return beginnings as a schedule of which nothing is claimed."""
+    return EngineSchedule(
+        start=tuple(starts),
+        duration=case.durations,
+        engine=tuple(task.engine for task in case.graph.tasks),
+        makespan=makespan(starts, case.durations),
+        lower_bound=0.0,
+        exact=False,
+    )

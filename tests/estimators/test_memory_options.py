@@ -1,0 +1,100 @@
+"""What frameworks keep beside the formulas of the papers."""
+
+from dataclasses import replace
+
+import pytest
+
+from estimators.chain import build_layer_table
+from estimators.layer_work import Degrees
+from estimators.models.spec import TransformerSpec
+from estimators.platform import Platform
+from estimators.software import IDEAL
+from estimators.tracing import trace_model
+from estimators.training import TrainingSpec
+from topologies.accelerators import load_accelerator
+
+LLAMA = TransformerSpec(
+    family="llama",
+    num_layers=2,
+    hidden_size=64,
+    num_attention_heads=8,
+    num_query_groups=2,
+    ffn_hidden_size=160,
+    sequence_length=128,
+    vocab_size=512,
+    gated_linear_unit=True,
+    normalization="rmsnorm",
+    position_embedding_type="rope",
+    tie_word_embeddings=False,
+    add_bias_linear=False,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    attention_implementation="flash",
+)
+JOB = TrainingSpec(global_batch_size=8)
+
+
+ALONE = Degrees()
+
+
+def table(degrees=ALONE, **software):
+    platform = Platform(
+        accelerator=load_accelerator("h100-sxm"), software=replace(IDEAL, **software)
+    )
+    return build_layer_table(
+        trace_model(LLAMA), degrees=degrees, training=JOB, platform=platform
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "gradients", "whole", "shard"),
+    [("fp16", "bf16", 2 + 2, 12 + 6), ("bf16", "fp32", 2 + 4 + 2, 12)],
+)
+def test_deepspeed_copies_gradients(precision, gradients, whole, shard):
+    each = TrainingSpec(
+        global_batch_size=1,
+        precision=precision,
+        gradient_precision=gradients,
+        gradient_copies=True,
+    ).parameter_bytes
+    assert each.weights + each.gradients == whole
+    assert each.optimizer == shard
+    plain = TrainingSpec(
+        global_batch_size=1, precision=precision, gradient_precision=gradients
+    ).parameter_bytes
+    assert each.reduce == plain.reduce
+
+
+def test_the_operator_policy_saves_every_second_product_and_attention():
+    """Input, queries, values, gate, down and attention's result: torchtitan's."""
+    rows, h, kv, f, heads = 3 * 128, 64, 16, 160, 8
+    found = table(Degrees(micro_batch_size=3), saves_products=True)
+    expected = 2 * rows * (h + h + kv + f + h + h) + 4 * rows * heads
+    assert found.saved_bytes["selective"][1] == expected
+    assert found.saved_bytes["none"][1] > expected > found.saved_bytes["full"][1]
+    assert found.saved_bytes["selective"][-1] == found.saved_bytes["none"][-1]
+
+
+def test_what_is_saved_is_not_run_again():
+    again, core = (
+        table(saves_products=on).recompute_time["selective"][1] for on in (True, False)
+    )
+    assert 0.0 < again < table().forward_time[1]
+    assert again != core
+
+
+def test_a_loss_of_pytorch_holds_gradients_in_fp32_too():
+    plain, fused = table(plain_loss=True), table()
+    more = plain.working_bytes["none"] - fused.working_bytes["none"]
+    assert more[-1] == 4 * 128 * 512
+    assert not more[:-1].any()
+
+
+def test_gathered_inputs_are_kept_with_sequence_parallelism_alone():
+    for sp in (False, True):
+        degrees = Degrees(tp=2, sequence_parallel=sp)
+        kept, again = table(degrees, keeps_gathered=True), table(degrees)
+        more = kept.saved_bytes["none"] - again.saved_bytes["none"]
+        # Half of the inputs of queries, keys and values and of the feed-forward layer.
+        assert more[1] == sp * 2 * (2 * 128 * 64 / 2)
+        assert (kept.saved_bytes["full"][1:3] == again.saved_bytes["full"][1:3]).all()

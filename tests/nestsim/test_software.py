@@ -1,0 +1,235 @@
+"""[software]: what a framework does holds where the scenario is silent, only there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nestsim.cli import main
+from nestsim.cluster_network import cluster_network
+from nestsim.cluster_software import cluster_software
+from nestsim.job import built, plan_job
+from nestsim.presets import NAMED_PRESETS, ZERO_STAGES
+from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.scenario import Scenario, load_scenario
+from nestsim.scenario.software import DEFAULT_PRESET
+from nestsim.simulator.settings import ReplaySettings
+from topologies.errors import InputError
+
+JOB = """
+name = "a job"
+[model]
+name = "gpt3-125m"
+[training]
+global_batch_size = 16
+{training}
+[cluster]
+accelerator = "h100-sxm"
+[cluster.network]
+kind = "fat-tree"
+[[cluster.network.levels]]
+name = "node"
+fan_out = 4
+bandwidth = "450 GB/s"
+latency = "1 us"
+[[cluster.network.levels]]
+name = "leaf"
+fan_out = 2
+bandwidth = "200 GB/s"
+latency = "2 us"
+{tables}
+"""
+
+PLAN = "[plan]\nmicro_batch_size = 2"
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Any:
+    def load_tables(*tables: str, training: str = "") -> Scenario:
+        path = tmp_path / "job.toml"
+        text = JOB.format(training=training, tables="\n".join(tables))
+        path.write_text(text, encoding="utf-8")
+        return load_scenario(path)
+
+    return load_tables
+
+
+def preset(name: str) -> str:
+    return f'[software]\npreset = "{name}"'
+
+
+@pytest.mark.parametrize("name", NAMED_PRESETS)
+def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) -> None:
+    scenario, known = load(preset(name), PLAN), NAMED_PRESETS[name]
+    assert scenario.software == known.software
+    assert scenario.simulation.replay == known.replay
+    training = scenario.training
+    assert training.gradient_precision == known.gradients["bf16"]
+    assert training.weights_in_fp32 == known.weights_in_fp32
+    assert training.gradient_copies == known.gradient_copies
+    assert training.gather_precision == known.gather
+    assert training.reduce_precision == known.reduce
+    assert scenario.plan.zero_stage == known.zero_stage
+    assert scenario.plan.recompute == known.recompute
+    assert scenario.plan.sequence_parallel == known.sequence_parallel
+    assert scenario.search.zero_stages == ZERO_STAGES.get(name, (0, 1, 2, 3))
+    assert known.zero_stage in scenario.search.zero_stages
+
+
+@pytest.mark.parametrize("name", NAMED_PRESETS)
+def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> None:
+    software = """
+        attention_kernel = "flash"
+        compiled = true
+        saves_products = true
+        collective_library = false"""
+    overlaps = {
+        "overlap_grad_reduce": False,
+        "overlap_param_gather": True,
+        "overlap_p2p_comm": False,
+        "tp_comm_overlap": False,
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in overlaps.items()]
+    scenario = load(
+        preset(name) + software,
+        "\n".join(["[simulation]", *lines]),
+        "[search]\nzero_stages = [2]",
+        f'{PLAN}\nzero_stage = 2\nrecompute = "full"\nsequence_parallel = true',
+        training="""
+            gradient_precision = "bf16"
+            weights_in_fp32 = false
+            gradient_copies = false
+            gather_precision = "fp8"
+            reduce_precision = "fp16"
+            matmul_precision = "fp8"
+        """,
+    )
+    assert scenario.simulation.replay == ReplaySettings(**overlaps)
+    assert scenario.search.zero_stages == (2,)
+    plan, training = scenario.plan, scenario.training
+    assert (plan.zero_stage, plan.recompute) == (2, "full")
+    assert plan.sequence_parallel
+    assert training.parameter_bytes == (2, 2, 12, 1, 2)
+    assert training.matmul_precision == "fp8"
+    found = scenario.software
+    assert (found.attention_kernel, found.compiled) == ("flash", True)
+    assert (found.saves_products, found.library) == (True, False)
+    assert found.name == NAMED_PRESETS[name].software.name
+
+
+def test_without_the_table_nothing_of_any_framework_is_assumed(load: Any) -> None:
+    silent, named = load(PLAN), load(preset(DEFAULT_PRESET), PLAN)
+    assert silent.software_preset == DEFAULT_PRESET == "ideal"
+    for part in ("software", "training", "simulation", "search", "plan"):
+        assert getattr(silent, part) == getattr(named, part)
+    assert silent.simulation.replay == ReplaySettings()
+    assert silent.training.parameter_bytes == (2, 4, 12, 2, 4)
+
+
+def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -> None:
+    training = 'optimizer = "adam-bf16"'
+    assert not load(preset("fsdp"), training=training).training.weights_in_fp32
+    with pytest.raises(InputError, match="does not go with weights_in_fp32") as caught:
+        load(training=f"{training}\nweights_in_fp32 = true")
+    assert caught.value.where.endswith("training.optimizer")
+
+
+@pytest.mark.parametrize(
+    ("tables", "training", "where", "words"),
+    [
+        (preset("megatron"), "", "software.preset", 'did you mean "megatron-lm"'),
+        ("[software]\npreset = 3", "", "software.preset", "megatron-core"),
+        ('[software]\ncompiled = "yes"', "", "software.compiled", "true or false"),
+        ("[software]\noverlap = true", "", "software.overlap", "unknown setting"),
+        ("", 'matmul_precision = "fp4"', "training.matmul_precision", '"fp8"'),
+        ("", 'matmul_precision = "bf16"', "training.matmul_precision", '"fp4"'),
+        ("", 'gather_precision = "int8"', "training.gather_precision", '"fp8"'),
+    ],
+)
+def test_mistakes_are_told_by_the_setting_with_what_is_accepted(
+    tables: str, training: str, where: str, words: str, load: Any
+) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tables, training=training)
+    assert caught.value.where.endswith(where)
+    assert words in str(caught.value)
+
+
+def test_an_accelerator_without_any_narrow_format_says_so(tmp_path: Path) -> None:
+    text = JOB.format(training='matmul_precision = "fp8"', tables="")
+    path = tmp_path / "job.toml"
+    path.write_text(text.replace("h100-sxm", "a100-80gb"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        load_scenario(path)
+    assert caught.value.expected == "none: leave it out"
+
+
+def test_software_is_told_how_large_the_nodes_are(load: Any) -> None:
+    scenario = load(preset("megatron-core"))
+    found = cluster_software(scenario, cluster_network(scenario))
+    assert found.many_nodes
+    assert found.ranks_per_node == 4
+    plain = load(preset("fsdp"))
+    assert cluster_software(plain, cluster_network(plain)).ranks_per_node == 0
+    text = JOB.format(training="", tables="").replace("fan_out = 2", "fan_out = 1")
+    scenario.path.write_text(text, encoding="utf-8")
+    one = load_scenario(scenario.path)
+    assert not cluster_software(one, cluster_network(one)).many_nodes
+
+
+def test_a_framework_is_slower_than_nothing_but_the_device(load: Any) -> None:
+    search = """
+[search]
+tensor_model_parallel_sizes = [1]
+pipeline_model_parallel_sizes = [1]
+micro_batch_sizes = [1]
+recompute = ["none"]
+zero_stages = [0]
+keep_best = 1
+"""
+    times = {}
+    for name in ("ideal", "megatron-lm", "maxtext"):
+        result = plan_job(load(preset(name), search))
+        (candidate,) = result.candidates
+        times[name] = candidate.planned.iteration_time
+        assert assumptions_json(result.assumptions)["software"] == name
+    # A small model waits for the host, unless it is launched as a graph.
+    assert times["ideal"] < times["maxtext"] < times["megatron-lm"]
+
+
+def test_the_software_reaches_the_workload(load: Any) -> None:
+    scenario = load(preset("fsdp"), PLAN)
+    network, workload = built(scenario, None)
+    assert workload.software == cluster_software(scenario, network)
+    assert workload.software.name == scenario.software.name
+
+
+def test_reports_say_which_software_was_assumed(
+    load: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = load(preset("megatron-core"), PLAN, training='matmul_precision = "fp8"').path
+    main(["simulate", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)["assumptions"]
+    assert found["software"] == "megatron-core"
+    assert found["tp_comm_overlap"]
+    assert found["matmul_precision"] == "fp8"
+    assert found["bytes_per_parameter"]["reduce"] == 4
+    assert found["operator_times"]["measured"] is False
+    assert found["operator_times"]["device"] == "h100-sxm"
+    main(["simulate", str(path), "-o", str(tmp_path / "out")])
+    text = capsys.readouterr().out
+    assert "megatron-core: kernels launched one by one" in text
+    assert "products with weights in fp8" in text
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["software"] == "megatron-core"
+    assert manifest["operator_times"] == found["operator_times"]
+
+
+def test_words_follow_what_was_assumed(load: Any) -> None:
+    tables = [preset("fsdp"), "[simulation]\noverlap_p2p_comm = false"]
+    result = plan_job(load(*tables, '[search]\nkeep_best = 1\ntime_limit = "1 s"'))
+    rows = assumptions_rows(result.assumptions)
+    assert rows["overlaps"] == "gradient reduction, parameter gathering"
+    assert "weights kept in fp32" in rows["number formats"]
+    assert rows["operator times"] == "from the rates of h100-sxm"
