@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate slow clean
+.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate refit slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -44,6 +44,9 @@ bench-simulator: $(STAMP)  ## time and memory of the replay: a table and a plot
 
 validate: $(STAMP)  ## predict the published figures that come with nestsim: their errors
 	$(BIN)/nestsim validate --output results/published_validation
+
+refit: $(STAMP)  ## fit the constants to MEASUREMENTS=FILE.csv and hold rows out: tables
+	$(BIN)/python -m nestsim.calibration $(MEASUREMENTS)
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.host_time import HostTimes, host_times
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layer_times import layer_times
 from estimators.layer_work import Degrees, LayerWork
 from estimators.models.spec import TransformerSpec
 from estimators.platform import Platform
@@ -36,19 +36,11 @@ def build_layer_table(
     InputError
         If the platform has no rate for the job's precision.
     """
-    model = platform.operator_times(training, graph.spec)
     works = [
         layer_work(graph, kind, degrees, training.element_bytes)
         for kind in range(len(graph.layers))
     ]
-    times = [
-        np.array([model.operator_time(op) for op in work.operators]).reshape(-1, 3)
-        for work in works
-    ]
-    added = [
-        _host(platform, degrees, work, time, block=name == "block")
-        for name, work, time in zip(_kind_names(graph), works, times, strict=True)
-    ]
+    times = layer_times(graph, works, degrees, training, platform)
     kinds = np.array(graph.kinds, dtype=np.int64)
     is_block = np.array([float(name.startswith("block")) for name in graph.names])
 
@@ -66,18 +58,8 @@ def build_layer_table(
         saved[mode] = np.where(is_block > 0, saved[mode], saved["none"])
     loss = 1.0 if platform.software.plain_loss else 0.0
     working = column([work.working_bytes + loss * work.loss_bytes for work in works])
-    forward = column(
-        [
-            float(time[:, 0].sum()) + more.forward
-            for time, more in zip(times, added, strict=True)
-        ]
-    )
-    again = column(
-        [
-            _repeated_time(work, time, products=platform.software.saves_products)
-            for time, work in zip(times, works, strict=True)
-        ]
-    )
+    forward = column([time.forward for time in times])
+    again = column([time.repeated for time in times])
     boundary = np.append(column([work.input_bytes for work in works]), 0.0)
     boundary[0] = 0.0
     if platform.software.scatters_transfers and not degrees.sequence_parallel:
@@ -87,13 +69,8 @@ def build_layer_table(
         names=tuple(graph.names),
         kinds=kinds,
         forward_time=forward,
-        backward_time=column(
-            [
-                float(time[:, 1].sum()) + more.backward
-                for time, more in zip(times, added, strict=True)
-            ]
-        ),
-        weight_gradient_time=column([float(time[:, 2].sum()) for time in times]),
+        backward_time=column([time.backward for time in times]),
+        weight_gradient_time=column([time.weight_gradient for time in times]),
         recompute_time={
             "selective": again * is_block,
             "full": forward * is_block,
@@ -118,35 +95,6 @@ def build_layer_table(
             works, kinds, _sent_once(graph.spec, degrees, platform.software)
         ),
     )
-
-
-def _repeated_time(work: LayerWork, times: FloatArray, *, products: bool) -> float:
-    """Return the forward time that ``"selective"`` recompute spends again [s]."""
-    parts = [op.repeated if products else float(op.core) for op in work.operators]
-    return float(times[:, 0] @ np.array(parts))
-
-
-def _kind_names(graph: LayerGraph) -> list[str]:
-    """Return ``"block"`` or the layer's name for each distinct layer."""
-    names = [""] * len(graph.layers)
-    for name, kind in zip(graph.names, graph.kinds, strict=True):
-        names[kind] = "block" if name.startswith("block") else name
-    return names
-
-
-def _host(
-    platform: Platform,
-    degrees: Degrees,
-    work: LayerWork,
-    times: FloatArray,
-    *,
-    block: bool,
-) -> HostTimes:
-    """Return what the host and collective libraries add to a layer."""
-    if not block:
-        return HostTimes(0.0, 0.0)
-    forward, backward, _ = times.sum(axis=0)
-    return host_times(work, (float(forward), float(backward)), degrees, platform)
 
 
 def _sent_once(spec: TransformerSpec, degrees: Degrees, software: Software) -> float:

@@ -20,6 +20,7 @@ from nestsim.results import (
 )
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
+from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
 from planner.explain import explain
 from planner.objective import PricedPlan
@@ -133,7 +134,22 @@ def job_facts(
         "network": network,
         "layer_names": tuple(workload.graph.names),
         "device_memory": workload.accelerator.memory_bytes,
+        "band": _band(network, workload),
     }
+
+
+def _band(network: Network, workload: Workload) -> Band | None:
+    """Return the band of a simulated time; measured operators are another matter."""
+    if workload.profile is not None:
+        return None
+    return band(
+        Setting(
+            software=workload.software.name,
+            accelerator=workload.accelerator.name,
+            num_devices=network.num_devices,
+            has_experts=bool(workload.graph.spec.num_moe_experts),
+        )
+    )
 
 
 def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workload]:

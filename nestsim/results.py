@@ -8,6 +8,7 @@ from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.settings import ReplaySettings
+from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
 from planner.explain import Explanation
 from planner.objective import PricedPlan
@@ -89,6 +90,10 @@ class JobFacts:
 
     device_memory: float
     """Of one device [byte]."""
+
+    band: Band | None = None
+    """Factors on a simulated time, the ends of its 80 % band; None where times are
+    not those of software that was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

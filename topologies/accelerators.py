@@ -39,6 +39,10 @@ class Accelerator:
     num_compute_units: int
     """Streaming multiprocessors of a GPU, matrix units of a TPU."""
 
+    vector_engine: bool = False
+    """Whether elementwise work has an engine of its own that runs beside the matrix
+    units, as on a TPU."""
+
     interconnect_bandwidth: float
     """Scale-up network (NVLink, ICI, PCIe), one direction, all ports of one device
     together [byte/s]."""
@@ -93,5 +97,6 @@ def _from_table(name: str, values: Mapping[str, Any]) -> Accelerator:
         interconnect_bandwidth=parse_quantity(
             values["interconnect_bandwidth"], "bandwidth"
         ),
+        vector_engine=values.get("vector_engine", False),
         sources=values["sources"],
     )

@@ -99,7 +99,7 @@ def _depth(name: str) -> int:
 
 
 def _wider(name: str) -> str:
-    return name.split(" ")[0] if " " in name else "all"
+    return name.split(" ", maxsplit=1)[0] if " " in name else "all"
 
 
 def _quantile(sizes: FloatArray, weights: FloatArray) -> float:

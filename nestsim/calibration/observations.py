@@ -1,6 +1,7 @@
 """Rows of measurements as a fit sees them: a case, what was measured, a weight."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -122,30 +123,27 @@ def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
 def row_weights(observations: Sequence[Observation], chosen: IntArray) -> FloatArray:
     """Return how much each of the chosen rows counts.
 
-    A source with ``n`` configurations counts as ``sqrt(n)`` rows, each configuration
-    alike: rows of one source share its habits, and are not ``n`` independent witnesses
-    of a constant.
+    A source with ``n`` configurations counts as ``sqrt(n)`` rows, however many of them
+    were chosen, each chosen configuration alike: rows of one source share its habits,
+    and are not ``n`` independent witnesses of a constant.
     """
+    usable = grouped(
+        (one.row.source, one.configuration) for one in observations if not one.excluded
+    )
     keyed = grouped(
         (observations[index].row.source, observations[index].configuration)
         for index in chosen
     )
-    counts = {source: len(set(own)) for source, own in keyed.items()}
-    repeats = {
-        (source, one): own.count(one) for source, own in keyed.items() for one in own
+    each = {
+        source: math.sqrt(len(set(usable.get(source, own)))) / len(set(own))
+        for source, own in keyed.items()
     }
-    return np.array(
-        [
-            1.0
-            / (
-                math.sqrt(counts[observations[index].row.source])
-                * repeats[
-                    observations[index].row.source, observations[index].configuration
-                ]
-            )
-            for index in chosen
-        ]
-    )
+    repeats = Counter((source, one) for source, own in keyed.items() for one in own)
+    pairs = [
+        (observations[index].row.source, observations[index].configuration)
+        for index in chosen
+    ]
+    return np.array([each[pair[0]] / repeats[pair] for pair in pairs])
 
 
 def fitted_rows(observations: Sequence[Observation], spec: FitSpec) -> IntArray:

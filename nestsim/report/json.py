@@ -20,12 +20,14 @@ from nestsim.report.statistics import (
     mean_breakdown,
     stage_breakdowns,
 )
+from nestsim.uncertainty import SHARE
 from planner.objective import PricedPlan
 from topologies.network import Network
 
 if TYPE_CHECKING:
     from nestsim.results import (
         Candidate,
+        JobFacts,
         JobResult,
         PlannedCandidate,
         PlanResult,
@@ -80,6 +82,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "planned": planned_json(best) if best else None,
         "simulated": simulated_json(best, result.network) if best else None,
         "gap": gap_json(best) if best else None,
+        "uncertainty": band_json(result, best) if best else None,
         "lower_bound_s": result.lower_bound,
         "optimality_gap": optimality_gap(
             best.priced.iteration_time if best else math.nan, result.lower_bound
@@ -192,6 +195,23 @@ def gap_json(candidate: "Candidate") -> dict[str, Any]:
     """Return simulated minus planned time, by cause."""
     gap = candidate.verdict.gap
     return {"total_s": gap.total, "terms": dict(gap.terms)}
+
+
+def band_json(result: "JobFacts", candidate: "Candidate") -> dict[str, Any] | None:
+    """Return the 80 % band of what was simulated; None with ideal software."""
+    if result.band is None:
+        return None
+    low, high = result.band
+    simulated = candidate.simulated
+    return {
+        "share": SHARE,
+        "iteration_time_s": [
+            factor * simulated.iteration_time for factor in (low, high)
+        ],
+        "tokens_per_s": [
+            simulated.tokens_per_second / factor for factor in (high, low)
+        ],
+    }
 
 
 def _replayed_row(candidate: "Candidate") -> dict[str, Any]:

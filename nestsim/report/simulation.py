@@ -6,6 +6,7 @@ from rich.console import Console
 
 from nestsim.report.assumptions import assumptions_json
 from nestsim.report.json import (
+    band_json,
     gap_json,
     job_json,
     plain_values,
@@ -50,6 +51,7 @@ def simulation_json(result: SimulateResult) -> dict[str, Any]:
         "planned": planned_json(candidate),
         "simulated": simulated_json(candidate, result.network),
         "gap": gap_json(candidate),
+        "uncertainty": band_json(result, candidate),
         "lower_bound_s": None,
         "optimality_gap": None,
         "device_memory_bytes": result.device_memory,

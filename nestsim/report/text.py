@@ -46,6 +46,7 @@ from nestsim.report.wording import (
     schedule_label,
     zero_label,
 )
+from nestsim.uncertainty import SHARE
 from planner.plan import Plan
 from topologies.network import Network
 from topologies.units import (
@@ -122,6 +123,17 @@ def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> N
     )
     reason = best.verdict.reason
     console.print(Text(f"{reason[:1].upper()}{reason[1:]}."), highlight=False)
+    if result.band is not None:
+        low, high = result.band
+        console.print(
+            Text(
+                f"{number(simulated.tokens_per_second / high)} to "
+                f"{number(simulated.tokens_per_second / low)} tokens/s in "
+                f"{10 * SHARE:g} of 10 jobs like this one, by measured jobs that were "
+                "predicted unseen."
+            ),
+            highlight=False,
+        )
 
 
 def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
+from nestsim.uncertainty import SHARE
 from nestsim.validation.metrics import Errors, Ranking, errors_of, ranking_of
 from nestsim.validation.refusals import REFUSALS
 from nestsim.validation.runner import RowResult, ValidationResult
@@ -71,6 +72,7 @@ def _summary(result: ValidationResult) -> dict[str, Any]:
             if key != "scored"
         },
         "ranking": result.ranking()._asdict(),
+        "band": {"share": SHARE, "coverage": result.coverage()},
         "by_source": by_source,
         "by_accelerator": {
             name: _errors_json(errors)
@@ -98,6 +100,8 @@ _COLUMNS = (
     "status",
     "measured",
     "predicted",
+    "predicted_low",
+    "predicted_high",
     "unit",
     "error",
     "planned",
@@ -124,6 +128,7 @@ def predictions_csv(result: ValidationResult) -> str:
                 row.row.source,
                 _status(row),
                 *(_cell(value) for value in (row.measured, row.predicted)),
+                *(_cell(value) for value in _ends(row)),
                 _UNITS[result.kind],
                 *(_cell(value) for value in (row.error, row.planned)),
                 row.basis,
@@ -134,6 +139,13 @@ def predictions_csv(result: ValidationResult) -> str:
             ]
         )
     return text.getvalue()
+
+
+def _ends(row: RowResult) -> tuple[float, float]:
+    """Return the ends of the 80 % band [s]; NaN where there is none."""
+    if row.band is None:
+        return math.nan, math.nan
+    return row.band.low * row.predicted, row.band.high * row.predicted
 
 
 def _cell(value: float) -> str:
@@ -163,6 +175,8 @@ def print_validation(result: ValidationResult, console: Console) -> None:
         console.print(_errors_table(result, "accelerator", "Accelerator"))
         console.print()
         console.print(Text(_ranking_sentence(result)))
+        if not math.isnan(result.coverage()):
+            console.print(Text(_coverage_sentence(result)))
     gone = _out_of_memory(result)
     if gone["rows"]:
         console.print(
@@ -219,6 +233,13 @@ def _ranking_sentence(result: ValidationResult) -> str:
         f"{sentence}; the plan predicted to be the fastest is "
         f"{percent(ranking.top1_regret)} slower than the fastest one on average, "
         f"{percent(ranking.max_top1_regret)} at worst."
+    )
+
+
+def _coverage_sentence(result: ValidationResult) -> str:
+    return (
+        f"{percent(result.coverage())} of the measured times lie in the "
+        f"{100 * SHARE:g} % band of their prediction."
     )
 
 

@@ -101,6 +101,15 @@ def _draw_source(
     unit = _unit(rows[0])
     measured = [row.measured / unit for row in rows]
     both.plot(measured, [row.predicted / unit for row in rows], **style)  # type: ignore[arg-type]  # keywords of Line2D
+    banded = [row for row in rows if row.band is not None]
+    both.vlines(
+        [row.measured for row in banded],
+        [row.predicted * row.band.low for row in banded if row.band],
+        [row.predicted * row.band.high for row in banded if row.band],
+        colors=[style["color"]],  # type: ignore[list-item]  # a colour
+        alpha=0.2,
+        linewidth=1,
+    )
     over.plot(measured, [100 * row.error for row in rows], **style)  # type: ignore[arg-type]  # as above
 
 

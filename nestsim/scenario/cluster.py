@@ -59,6 +59,10 @@ class AcceleratorTable(Table):
     num_compute_units: Count = Field(examples=[132])
     """Streaming multiprocessors of a GPU, matrix units of a TPU."""
 
+    vector_engine: bool = False
+    """Whether elementwise work has an engine of its own that runs beside the matrix
+    units, as on a TPU."""
+
     interconnect_bandwidth: Bandwidth
     """Scale-up network (NVLink, ICI, PCIe), one direction, all ports of one device
     together."""
@@ -78,6 +82,7 @@ class AcceleratorTable(Table):
             memory_bytes=self.memory_bytes,
             memory_bandwidth=self.memory_bandwidth,
             num_compute_units=self.num_compute_units,
+            vector_engine=self.vector_engine,
             interconnect_bandwidth=self.interconnect_bandwidth,
             sources=dict(self.sources),
         )

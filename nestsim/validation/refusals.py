@@ -11,7 +11,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "unknown-accelerator": "the catalogue has no such device",
         "unknown-network": "the links are not stated in a form that can be read",
         "unknown-precision": "the number format is not known",
-        "low-precision": "8- and 4-bit formats are not modelled",
+        "low-precision": "an 8- or 4-bit format that the accelerator has no rate for",
         "unknown-recompute": "what is recomputed is not one of the modelled modes",
         "unknown-sharding": "what is sharded is not one of the modelled ways",
         "offload": "offloading to the host is not modelled",

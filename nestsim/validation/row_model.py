@@ -79,9 +79,10 @@ def one_line(error: InputError) -> str:
 
 
 def _num_layers(reading: Reading, hidden: int) -> int:
-    """Return the depth; if it is not stated, that which makes a GPT's parameters.
+    """Return the depth; where it is not stated, what makes a GPT's parameters.
 
-    ``P = 12 L h^2 (1 + 13 / (12 h)) + (V + s) h`` (Narayanan et al., SC'21, equation 2).
+    ``P = 12 L h^2 (1 + 13 / (12 h)) + (V + s) h`` (Narayanan et al.,
+    SC'21, equation 2).
     """
     stated = reading.row.whole("layers")
     count, vocabulary = reading.row.number("params_b"), reading.row.whole("vocab")

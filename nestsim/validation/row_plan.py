@@ -5,7 +5,7 @@ framework and noted, and what decides the result must be there.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
@@ -16,10 +16,11 @@ from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_cluster import read_accelerator, read_network
 from nestsim.validation.row_model import one_line, read_model
+from nestsim.validation.row_training import check_format, read_software, read_training
 from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
 from topologies.errors import InputError
-from topologies.specs import FatTreeSpec, NetworkSpec
+from topologies.specs import NetworkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ def read_case(row: Row) -> Case:
     accelerator = read_accelerator(reading)
     model = read_model(reading)
     training = read_training(reading)
+    check_format(accelerator, training)
     num_devices = _num_devices(reading)
     plan = _plan(reading, model, num_devices)
     network = read_network(reading, accelerator, num_devices)
@@ -82,101 +84,12 @@ def read_case(row: Row) -> Case:
         accelerator=accelerator,
         network=network,
         plan=plan,
-        software=_software(reading, network, num_devices),
+        software=read_software(reading, network, num_devices),
         replay=reading.preset.replay,
         num_devices=num_devices,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
     )
-
-
-def _software(reading: Reading, network: NetworkSpec, num_devices: int) -> Software:
-    """Return the preset's software, as far as the row does not say otherwise."""
-    software = reading.preset.software
-    if "compile=no" in reading.words("software"):
-        software = replace(software, name="eager")
-    per_node = reading.row.whole("devices_per_node") or 8
-    if num_devices > per_node:
-        software = replace(software, many_nodes=True)
-    if reading.preset.sends_tokens_once:
-        assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
-        software = replace(software, ranks_per_node=network.levels[0].fan_out)
-    return software
-
-
-def read_training(reading: Reading) -> TrainingSpec:
-    """Return batch, precision and optimizer of a row.
-
-    Raises
-    ------
-    RowRefusedError
-        If the batch is missing or the precision is not modelled.
-    """
-    precision = _precision(reading)
-    gradients = reading.preset.gradients[precision]
-    if "fp32 grad" in reading.words("precision"):
-        gradients = "fp32"
-    else:
-        reading.assume(
-            f"gradients in {'fp32' if gradients == 'fp32' else precision}, adam"
-        )
-    return TrainingSpec(
-        global_batch_size=reading.needed("global_batch"),
-        precision=precision,
-        gradient_precision=gradients,
-        matmul_precision=_matmul_precision(reading),
-        weights_in_fp32=reading.preset.weights_in_fp32,
-        gather_precision=_gather(reading),
-        reduce_precision=reading.preset.reduce,
-        gradient_copies=reading.preset.gradient_copies,
-    )
-
-
-def _precision(reading: Reading) -> str:
-    written = reading.words("precision")
-    if re.search(r"fp6|int8", written):
-        raise RowRefusedError(
-            "low-precision", f"{reading.row.words('precision')} is not modelled"
-        )
-    found = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
-    if found is None and "rowwise" in written:
-        # torchtitan's recipe: casts by row cost what 8-bit products gain.
-        reading.assume("rowwise float8 products as fast as bf16 ones")
-        return "bf16"
-    if found is None:
-        if written not in {"", "not stated"} and not _matmul_precision(reading):
-            raise RowRefusedError(
-                "unknown-precision", f"precision {reading.row.words('precision')}"
-            )
-        reading.assume(f"precision {reading.preset.precision}")
-        return reading.preset.precision
-    return found[0].replace("bfloat", "bf").replace("float", "fp")
-
-
-def _gather(reading: Reading) -> str:
-    """Return the format of weights on the wire.
-
-    LLM Foundry's mode DEFAULT gathers them in fp32, PURE in 16 bits; 8-bit products
-    of Megatron Core and torchtitan have their weights gathered in 8 bits if they say so.
-    """
-    written = reading.words("precision")
-    if "mp mode default" in written:
-        return "fp32"
-    if "fp8 all-gather" in written or (
-        reading.preset.name == "megatron-core" and _matmul_precision(reading)
-    ):
-        return "fp8"
-    return reading.preset.gather
-
-
-def _matmul_precision(reading: Reading) -> str:
-    """Return the narrow format of products with weights, ``""`` if there is none."""
-    written = reading.words("precision")
-    if "fp4" in written:
-        return "fp4"
-    if re.search(r"fp8|float8", written) and "rowwise" not in written:
-        return "fp8"
-    return ""
 
 
 def _num_devices(reading: Reading) -> int:
@@ -286,7 +199,7 @@ def _sequence_parallel(reading: Reading) -> bool:
 
 def _recompute(reading: Reading) -> str:
     written = reading.words("recompute")
-    if "offload" in written and written != "qkv_proj_offloaded":
+    if "offload" in written and written not in _XLA_POLICIES:
         raise RowRefusedError("offload", f"recompute {written}")
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
@@ -294,23 +207,34 @@ def _recompute(reading: Reading) -> str:
         return "none"
     if re.fullmatch(r"full( \(.*\))?", written):
         return "full"
+    if written in _XLA_POLICIES:
+        mode, said = _XLA_POLICIES[written]
+        reading.assume(said)
+        return mode
+    return _selective(reading, written)
+
+
+def _selective(reading: Reading, written: str) -> str:
     if written in {"selective", "selective (core attention)"}:
         return "selective"
     if reading.preset.software.saves_products and written.startswith("selective"):
         if "op" not in written:
             reading.assume("selective recompute by operators")
         return "selective"
-    if written == "qkv_proj_offloaded":
-        reading.assume("full recompute but for products kept in the host's memory")
-        return "full"
-    if written == "minimal":
-        reading.assume("MaxText's minimal_flash: products are kept")
-        return "selective"
     if written in {"", "not stated", "not in table"}:
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
     raise RowRefusedError("unknown-recompute", f"recompute {written}")
 
+
+_XLA_POLICIES = {
+    "qkv_proj_offloaded": (
+        "full",
+        "full recompute but for products kept in the host's memory",
+    ),
+    "minimal": ("selective", "MaxText's minimal_flash: products are kept"),
+}
+"""MaxText's rematerialisation policies -> the nearest mode, and what is noted."""
 
 _ZERO = (
     (r"zero-?3|full_shard|fsdp", 3),

@@ -24,7 +24,7 @@ from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_cluster import read_accelerator
 from nestsim.validation.row_model import read_model
-from nestsim.validation.row_plan import read_training
+from nestsim.validation.row_training import read_training
 from planner.stage_memory import BlockStage
 from topologies.accelerators import Accelerator
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from nestsim.uncertainty import Band, Setting, band
 from nestsim.validation.columns import Measurements, Row
 from nestsim.validation.measured import measured_time
 from nestsim.validation.memory_rows import score_memory
@@ -16,7 +17,7 @@ from nestsim.validation.metrics import (
 )
 from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.row_plan import Case, read_case
 from nestsim.validation.row_stages import with_notes_of_run
 from planner.progress import Progress
 
@@ -65,6 +66,10 @@ class RowResult:
     device_memory: float = math.nan
     """Of the device [byte]."""
 
+    band: Band | None = None
+    """Factors on `predicted`: eight of ten measured times are to lie between them;
+    None for memory."""
+
     preset: str = ""
     """Name of the framework's preset."""
 
@@ -80,6 +85,14 @@ class RowResult:
     def ran_out_of_memory(self) -> bool:
         """Whether the measured run did, and was predicted."""
         return not self.code and math.isnan(self.measured)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time lies in the prediction's band."""
+        if self.band is None or not self.is_scored:
+            return False
+        low, high = self.band
+        return low * self.predicted <= self.measured <= high * self.predicted
 
     @property
     def error(self) -> float:
@@ -118,6 +131,13 @@ class ValidationResult:
         """Return the errors of scored rows that agree in a column."""
         keyed = ((_key(row, column), row) for row in self.scored)
         return {key: _errors(tuple(rows)) for key, rows in grouped(keyed).items()}
+
+    def coverage(self) -> float:
+        """Return the part of scored rows that lie in their band; NaN of none."""
+        banded = [row for row in self.scored if row.band is not None]
+        if not banded:
+            return math.nan
+        return sum(row.is_inside for row in banded) / len(banded)
 
     def ranking(self) -> Ranking:
         """Return how well different plans for the same job are put in order."""
@@ -192,9 +212,22 @@ def _score_time(predictor: Predictor, row: Row) -> RowResult:
         measured=measured.value,
         predicted=predicted.iteration_time,
         planned=predicted.planned_time,
+        band=_band(case),
         device_memory=case.accelerator.memory_bytes,
         preset=case.preset,
         assumed=case.assumed,
+    )
+
+
+def _band(case: Case) -> Band | None:
+    return band(
+        Setting(
+            source=case.row.source,
+            software=case.software.name,
+            accelerator=case.accelerator.name,
+            num_devices=case.num_devices,
+            has_experts=bool(case.model.num_moe_experts),
+        )
     )
 
 

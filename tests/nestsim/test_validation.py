@@ -29,6 +29,8 @@ sequence_length = 1024
 hidden_dropout = 0.1
 attention_dropout = 0.1
 attention = "plain"
+[software]
+preset = "megatron-lm"
 [training]
 global_batch_size = 32
 precision = "fp16"
@@ -38,8 +40,8 @@ accelerator = "a100-80gb"
 kind = "fat-tree"
 nic = "device"
 levels = [
-  { name = "node", fan_out = 8, bandwidth = "300 GB/s", latency = "500 ns" },
-  { name = "fabric", fan_out = 2, bandwidth = "200 Gbit/s", latency = "1 us" },
+  { name = "node", fan_out = 8, bandwidth = "300 GB/s", latency = "500 ns", efficiency = 0.779 },
+  { name = "fabric", fan_out = 2, bandwidth = "200 Gbit/s", latency = "1 us", efficiency = 0.95 },
 ]
 [plan]
 tensor_model_parallel_size = 2

@@ -12,13 +12,15 @@ from nestsim.report.validation import (
     validation_json,
 )
 from nestsim.report.validation_figure import draw_validation, headline, within
+from nestsim.uncertainty import Band, Setting, load_uncertainty
 from nestsim.validation.columns import Measurements
 from nestsim.validation.runner import RowResult, ValidationResult, validate
 from tests.nestsim.validation_rows import gpt
 
 
-def scored(name, measured, predicted, **cells):
+def scored(name, measured, predicted, band=None, **cells):
     return RowResult(
+        band=band,
         row=gpt(row_id=name, **cells),
         basis="iter_time_s",
         measured=measured,
@@ -92,3 +94,40 @@ def test_progress_is_told_of_every_row():
     file = Measurements(name="own.csv", kind="throughput", rows=rows)
     validate(file, progress=lambda doing, share: told.append((doing, share)))
     assert told == [("row 1 of 3", 0), ("row 2 of 3", 1 / 3), ("row 3 of 3", 2 / 3)]
+
+
+def test_bands_are_written_beside_predictions_and_counted():
+    narrow = Band(0.9, 1.1)
+    result = ValidationResult(
+        name="own.csv",
+        kind="throughput",
+        rows=(
+            scored("a", 1.0, 1.05, narrow),
+            scored("b", 2.0, 1.0, narrow),
+            scored("c", 4.0, 9.9),
+        ),
+    )
+    assert result.coverage() == 0.5
+    assert validation_json(result)["band"] == {"share": 0.8, "coverage": 0.5}
+    lines = list(csv.DictReader(io.StringIO(predictions_csv(result))))
+    ends = [(line["predicted_low"], line["predicted_high"]) for line in lines]
+    assert [float(end) for end in ends[0]] == pytest.approx([0.945, 1.155])
+    assert ends[2] == ("", "")
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_validation(result, console)
+    assert "50.0 % of the measured times lie in the 80 % band" in console.export_text()
+
+
+def test_a_rows_band_is_that_of_its_kind_of_job():
+    rows = (gpt(row_id="a"), gpt(row_id="b", num_experts="8", moe_topk="2", ep="2"))
+    result = validate(Measurements(name="own.csv", kind="throughput", rows=rows))
+    shipped = load_uncertainty()
+    for row, has_experts in zip(result.rows, (False, True), strict=True):
+        job = Setting(
+            source="own",
+            software="megatron-lm",
+            accelerator="a100-80gb",
+            num_devices=16,
+            has_experts=has_experts,
+        )
+        assert row.band == shipped.band(job)

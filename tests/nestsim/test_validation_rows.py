@@ -77,12 +77,11 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"micro_batch": "1/2"}, "uneven-plan"),
         ({"recompute": "per stage: [0, 5]"}, "uneven-plan"),
         ({"zero_or_fsdp": "per stage: some offload"}, "uneven-plan"),
-        ({"recompute": "qkv_proj_offloaded"}, "offload"),
         ({"zero_or_fsdp": "ZeRO-3 with offload"}, "offload"),
         ({"notes": "activation CPU offload True"}, "offload"),
         *(
             ({"precision": text}, "low-precision")
-            for text in ("MXFP8", "float8 rowwise", "NVFP4", "fp8 hybrid + bf16")
+            for text in ("MXFP8", "NVFP4", "fp8 hybrid + bf16", "int8")
         ),
         ({"precision": "posit16"}, "unknown-precision"),
         ({"recompute": "selective (op-level SAC)"}, "unknown-recompute"),

@@ -1,0 +1,85 @@
+"""``python -m nestsim.calibration``: refit the constants, for developers."""
+
+import argparse
+import datetime as dt
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+import estimators
+import nestsim
+from estimators.constants import load_constants
+from nestsim.calibration.bands import uncertainty_toml
+from nestsim.calibration.calibrate import Calibration, calibrate
+from nestsim.calibration.observations import read_observations
+from nestsim.calibration.parameters import load_fit_spec
+from nestsim.calibration.report import print_calibration
+from nestsim.calibration.residuals import Residuals
+from nestsim.calibration.writing import replace_entries
+from nestsim.validation.columns import read_measurements
+from nestsim.validation.predict import Predictor
+
+
+def main() -> None:
+    """Fit, hold out, print, and write if asked to."""
+    options = _parser().parse_args()
+    progress = Console(stderr=True)
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        progress.print(f"{time.monotonic() - began:5.0f} s  {line}", highlight=False)
+
+    spec = load_fit_spec(options.fit)
+    base = Predictor(load_constants())
+    rows = [
+        row for path in options.measurements for row in read_measurements(path).rows
+    ]
+    observations = read_observations(rows, spec, base)
+    tell(f"{len(observations):,} of {len(rows):,} rows can be predicted")
+    with Residuals(
+        observations, base.constants, predictor=base, workers=options.workers
+    ) as evaluate:
+        start = [one.prior for one in spec.parameters] if options.from_prior else None
+        found = calibrate(evaluate, spec, start=start, tell=tell)
+    tell(f"{evaluate.evaluations:,} rows were replayed")
+    print_calibration(found, Console(width=max(Console().width, 150)))
+    if options.write:
+        _write(found)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nestsim.calibration",
+        description="Refit the constants of the cost models to measured step times.",
+    )
+    parser.add_argument(
+        "measurements", nargs="+", type=Path, metavar="MEASUREMENTS.csv"
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write estimators/constants.toml and nestsim/uncertainty.toml",
+    )
+    parser.add_argument("--fit", type=Path, help="another fit.toml")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument(
+        "--from-prior",
+        action="store_true",
+        help="start from the priors instead of the constants there are",
+    )
+    return parser
+
+
+def _write(found: Calibration) -> None:
+    date = dt.datetime.now(dt.UTC).date().isoformat()
+    constants = Path(estimators.__file__).parent / "constants.toml"
+    text = constants.read_text(encoding="utf-8")
+    constants.write_text(replace_entries(text, found.entries(date)), encoding="utf-8")
+    source = f"Held-out errors of {len(found.observations)} rows, {date}."
+    bands = Path(nestsim.__file__).parent / "uncertainty.toml"
+    bands.write_text(uncertainty_toml(found.uncertainty, source), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

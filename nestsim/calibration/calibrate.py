@@ -1,0 +1,172 @@
+"""A whole calibration: the fit, its folds, what they say of rows and constants."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nestsim.calibration.bands import (
+    Coverage,
+    coverage_by,
+    errors_of_folds,
+    fitted_uncertainty,
+)
+from nestsim.calibration.fit import Fit, Tell, fit
+from nestsim.calibration.folds import (
+    Fold,
+    grouped_folds,
+    hold_out,
+    residuals_of,
+    source_folds,
+)
+from nestsim.calibration.linear import Box
+from nestsim.calibration.observations import FloatArray, Observation, row_weights
+from nestsim.calibration.parameters import FitSpec
+from nestsim.calibration.residuals import Residuals, constants_of
+from nestsim.calibration.writing import Entry
+from nestsim.uncertainty import Uncertainty
+
+_TOLD = 0.9
+"""A constant is told by rows if they shrink its prior's deviation below this part."""
+
+_WITNESS = 0.1
+"""A source tells a constant if it has this part of all that rows say about it."""
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calibration:
+    """What came out of it."""
+
+    spec: FitSpec
+    observations: tuple[Observation, ...]
+    fit: Fit
+    was: Mapping[str, float]
+    """The constants there were."""
+
+    before: FloatArray
+    """``log(predicted / measured)`` of all rows under the constants there were."""
+
+    fitted: FloatArray
+    """The same under those of the fit."""
+
+    folds: tuple[Fold, ...]
+    """Groups of rows left out in turn."""
+
+    sources: tuple[Fold, ...]
+    """Sources left out in turn."""
+
+    uncertainty: Uncertainty
+    coverage: dict[str, Coverage]
+    """Of each fold, by the widths of the other folds."""
+
+    coverage_new: dict[str, Coverage]
+    """Of each source left out, by the widths of the other sources."""
+
+    @property
+    def held_out(self) -> FloatArray:
+        """Residuals of all rows in the folds."""
+        return residuals_of(self.folds, len(self.observations))
+
+    @property
+    def left_out(self) -> FloatArray:
+        """Residuals of the rows of each source, it being left out; NaN elsewhere."""
+        return residuals_of(self.sources, len(self.observations))
+
+    def entries(self, date: str) -> dict[str, Entry]:
+        """Return what is to be written of each constant, tied ones included."""
+        over_folds = np.array([fold.logarithms for fold in self.folds])
+        written: dict[str, Entry] = {}
+        for number, parameter in enumerate(self.fit.parameters):
+            tellers = witnesses(self, number)
+            source = (
+                f"fit: {', '.join(tellers)}; {date}"
+                if tellers
+                else f"no row tells it: near its prior, {parameter.prior:g}; {date}"
+            )
+            value = float(np.exp(self.fit.logarithms[number]))
+            spread = np.exp(over_folds[:, number])
+            for name in (parameter.name, *parameter.tied):
+                written[name] = Entry(
+                    value=value,
+                    source=source if name == parameter.name else f"as {parameter.name}",
+                    low=min(value, float(spread.min())),
+                    high=max(value, float(spread.max())),
+                )
+        return written
+
+
+def calibrate(
+    evaluate: Residuals,
+    spec: FitSpec,
+    *,
+    start: Sequence[float] | None = None,
+    tell: Tell | None = None,
+) -> Calibration:
+    """Fit constants and hold rows and sources out.
+
+    Parameters
+    ----------
+    evaluate
+        Predicts rows; its constants are those there were.
+    spec
+        What is fitted to which rows.
+    start
+        Values to start from instead.
+    tell
+        Told about each step.
+    """
+    say = tell if tell is not None else _silent
+    observations = evaluate.observations
+    everything = np.arange(len(observations))
+    before = evaluate.residuals({}, everything)
+    found = fit(evaluate, spec, start=start, tell=tell)
+    say("folds")
+    folds = hold_out(evaluate, spec, found, grouped_folds(observations))
+    say("sources left out")
+    sources = hold_out(evaluate, spec, found, source_folds(observations))
+    measured = errors_of_folds(observations, folds, is_new=False)
+    new = errors_of_folds(observations, sources, is_new=True)
+    changes = constants_of(found.parameters, found.logarithms)
+    return Calibration(
+        spec=spec,
+        observations=observations,
+        fit=found,
+        was=evaluate.constants.values,
+        before=before,
+        fitted=evaluate.residuals(changes, everything),
+        folds=folds,
+        sources=sources,
+        uncertainty=fitted_uncertainty(measured, new, observations),
+        coverage=coverage_by(measured),
+        coverage_new=coverage_by(new),
+    )
+
+
+def _silent(_: str) -> None:
+    return
+
+
+def witnesses(found: Calibration, number: int) -> tuple[str, ...]:
+    """Return the sources that tell a constant, those that tell most first.
+
+    None if the rows leave its prior as wide as it was.
+    """
+    full = found.fit
+    box = Box.of(full.parameters)
+    if full.deviations[number] > _TOLD * box.sigma[number]:
+        return ()
+    rows = [found.observations[index] for index in full.rows]
+    allowed = full.parameters[number].only_sources
+    weights = row_weights(found.observations, full.rows)
+    said: dict[str, float] = {}
+    for one, weight, slope in zip(rows, weights, full.jacobian[:, number], strict=True):
+        if not allowed or one.row.source in allowed:
+            source = one.row.source
+            said[source] = said.get(source, 0.0) + float(weight * slope**2)
+    total = sum(said.values())
+    ranked = sorted(said, key=lambda source: (-said[source], source))
+    return tuple(
+        source for source in ranked[:_MOST_NAMED] if said[source] >= _WITNESS * total
+    )

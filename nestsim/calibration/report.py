@@ -1,0 +1,143 @@
+"""A calibration for people: tables of errors, constants and coverage."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.calibration.calibrate import Calibration, witnesses
+from nestsim.calibration.observations import FloatArray
+from nestsim.report.tables import add_row, new_table
+from nestsim.report.wording import percent, signed_percent
+from nestsim.validation.metrics import Errors, errors_of, grouped
+
+LARGE_SINGLE = "vtrain_single"
+"""Small models within a node: reported apart from the rest, 700 of 1,000 rows."""
+
+
+def print_calibration(found: Calibration, console: Console) -> None:
+    """Print everything that a refit says."""
+    console.print(_errors_table(found))
+    console.print()
+    console.print(_constants_table(found))
+    console.print()
+    console.print(_coverage_table(found))
+    console.print()
+    for fold in found.sources:
+        if fold.untold:
+            names = ", ".join(fold.untold)
+            console.print(Text(f"Without {fold.name}, no other row tells {names}."))
+    console.print(Text(_left_out_sentence(found)))
+
+
+def _errors_table(found: Calibration) -> Table:
+    headings = (
+        "Rows",
+        "Was",
+        "Fitted",
+        "Folds",
+        "Median",
+        "90th pct",
+        "Bias",
+        "Kendall",
+        "Left out",
+    )
+    table = new_table("Source", *headings, numbers=headings)
+    fitted = [i for i, one in enumerate(found.observations) if not one.excluded]
+    by_source = grouped((found.observations[i].row.source, i) for i in fitted)
+    for source, own in sorted(by_source.items()):
+        add_row(table, source, *_error_cells(found, own))
+    rest = [i for i in fitted if found.observations[i].row.source != LARGE_SINGLE]
+    if len(rest) < len(fitted):
+        cells = _error_cells(found, rest)
+        add_row(table, f"all but {LARGE_SINGLE}", *cells, style="bold")
+    dense = [i for i in rest if not found.observations[i].case.model.num_moe_experts]
+    if len(dense) < len(rest):
+        add_row(table, "of these, dense", *_error_cells(found, dense), style="bold")
+    add_row(table, "all that are fitted to", *_error_cells(found, fitted), style="bold")
+    excluded = [i for i, one in enumerate(found.observations) if one.excluded]
+    if excluded:
+        add_row(table, "excluded rows", *_error_cells(found, excluded))
+    return table
+
+
+def _error_cells(found: Calibration, rows: Sequence[int]) -> list[str]:
+    folds = _errors(found, rows, found.held_out)
+    left_out = _errors(found, rows, found.left_out)
+    return [
+        f"{len(rows):,}",
+        percent(_errors(found, rows, found.before).mape),
+        percent(_errors(found, rows, found.fitted).mape),
+        percent(folds.mape),
+        percent(folds.median_ape),
+        percent(folds.p90_ape),
+        signed_percent(folds.bias),
+        "-" if np.isnan(folds.kendall_tau) else f"{folds.kendall_tau:.3f}",
+        percent(left_out.mape) if left_out.rows else "-",
+    ]
+
+
+def _errors(found: Calibration, rows: Sequence[int], residuals: FloatArray) -> Errors:
+    known = [index for index in rows if not np.isnan(residuals[index])]
+    measured = [found.observations[index].measured for index in known]
+    predicted = [
+        one * float(np.exp(residuals[index]))
+        for one, index in zip(measured, known, strict=True)
+    ]
+    return errors_of(measured, predicted)
+
+
+def _constants_table(found: Calibration) -> Table:
+    numbers = ("Value", "Over folds", "Left out", "Prior", "Was")
+    table = new_table("Constant", *numbers, "Told by", numbers=numbers)
+    folds = np.exp([fold.logarithms for fold in found.folds])
+    sources = np.exp([fold.logarithms for fold in found.sources])
+    entries = found.entries("")
+    for number, parameter in enumerate(found.fit.parameters):
+        was = found.was.get(parameter.name)
+        add_row(
+            table,
+            parameter.name,
+            f"{entries[parameter.name].value:.4g}",
+            _range(folds[:, number]),
+            _range(sources[:, number]),
+            f"{parameter.prior:.4g}",
+            "-" if was is None else f"{was:.4g}",
+            ", ".join(witnesses(found, number)) or "no row",
+        )
+    return table
+
+
+def _range(values: FloatArray) -> str:
+    return f"{values.min():.3g} .. {values.max():.3g}"
+
+
+def _coverage_table(found: Calibration) -> Table:
+    table = new_table(
+        "Left out", "Rows", "In the band", numbers=("Rows", "In the band")
+    )
+    for parts in (found.coverage, found.coverage_new):
+        for name, one in parts.items():
+            add_row(table, name, f"{one.rows:,}", percent(one.share))
+        rows = sum(one.rows for one in parts.values())
+        if parts is found.coverage:
+            share = sum(one.inside for one in parts.values()) / rows
+            add_row(table, "all folds", f"{rows:,}", percent(share), style="bold")
+        else:
+            share = float(np.mean([one.share for one in parts.values()]))
+            title = "all sources, each alike"
+            add_row(table, title, f"{rows:,}", percent(share), style="bold")
+    return table
+
+
+def _left_out_sentence(found: Calibration) -> str:
+    mapes = [
+        _errors(found, [int(i) for i in fold.left_out], found.left_out).mape
+        for fold in found.sources
+    ]
+    return (
+        f"A source left out is {percent(float(np.median(mapes)))} off in the median "
+        f"source, {percent(max(mapes))} in the worst of {len(mapes)}."
+    )

@@ -1,0 +1,261 @@
+"""Evaluate points on all cores, and write each one down as soon as it is done.
+
+Workers are processes that stay, so that what they have loaded, compiled and cached
+serves every later point. The parent alone writes. Points are told by number and key:
+neither their order of finishing nor the number of workers changes what is stored.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nestsim.sweep.alarm import TimeIsUpError, alarm
+from nestsim.sweep.points import Outcome, Point, PointFailedError, Row, Task
+from nestsim.sweep.store import Store
+from planner.progress import Progress
+from topologies.errors import InputError
+from topologies.units import format_duration
+
+DIED = "its process died: most likely, this machine ran out of memory"
+OUT_OF_MEMORY = "this machine ran out of memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """Everything that a sweep found."""
+
+    outcomes: tuple[Outcome, ...]
+    """One for each point, in the order of the points."""
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Points without results."""
+        return tuple(one for one in self.outcomes if one.row is None)
+
+    @property
+    def rows(self) -> tuple[Row | None, ...]:
+        """The results of each point; None for those that failed."""
+        return tuple(one.row for one in self.outcomes)
+
+
+class _Answer(NamedTuple):
+    """What a worker sends back."""
+
+    number: int
+    row: Row | None
+    reason: str
+    seconds: float
+
+
+def run_sweep(
+    points: Sequence[Point],
+    task: Task,
+    store: Store | None = None,
+    *,
+    workers: int | None = 1,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Evaluate all points that the store does not have yet.
+
+    Interrupted or killed at any moment, it leaves a store with whole points only; the
+    same call takes it up again. Points that failed are not tried again.
+
+    Parameters
+    ----------
+    points
+        What is evaluated, all of them different.
+    task
+        What is done with each; with more than one worker, of a module that workers
+        can import.
+    store
+        Where finished points are kept; None for memory alone.
+    workers
+        Processes; 1 for this one alone, None for one for each core.
+    time_limit
+        A point that takes longer fails [s]; None for no limit.
+    progress
+        Told about every finished point, with rate and time left.
+
+    Raises
+    ------
+    InputError
+        If two points are the same, or the store is of other points or full.
+    """
+    keys = _keys(points, task)
+    if store is None:
+        with Store() as memory:
+            return run_sweep(
+                points,
+                task,
+                memory,
+                workers=workers,
+                time_limit=time_limit,
+                progress=progress,
+            )
+    pending = _pending(keys, store)
+    meter = _Meter(len(points), len(points) - len(pending), progress)
+    jobs = [(number, points[number]) for number in pending]
+    for answer in _answers(jobs, _Evaluate(task, time_limit), workers):
+        outcome = Outcome(
+            number=answer.number,
+            key=keys[answer.number],
+            point=points[answer.number],
+            row=answer.row,
+            reason=answer.reason,
+        )
+        store.record(outcome, answer.seconds)
+        meter.count()
+    return SweepResult(outcomes=tuple(store.outcomes()))
+
+
+def _keys(points: Sequence[Point], task: Task) -> list[str]:
+    """Return the key of each point; refuse two that are the same."""
+    keys: dict[str, int] = {}
+    for number, point in enumerate(points):
+        key = task.key(point)
+        if key in keys:
+            raise InputError(
+                f"points {keys[key] + 1} and {number + 1} are the same",
+                got=dict(point),
+                expected="every point once",
+            )
+        keys[key] = number
+    return list(keys)
+
+
+def _pending(keys: Sequence[str], store: Store) -> list[int]:
+    """Return the numbers of the points that are not done; refuse a foreign store."""
+    done = store.keys()
+    for number, key in done.items():
+        if number >= len(keys) or keys[number] != key:
+            raise InputError(
+                "holds points of another sweep",
+                where=str(store.path),
+                expected="the points that it was begun with",
+                hint="--restart forgets it; another --output leaves it alone",
+            )
+    return [number for number in range(len(keys)) if number not in done]
+
+
+_Job = tuple[int, Point]
+
+
+class _Evaluate(NamedTuple):
+    """Evaluates one point, in whichever process."""
+
+    task: Task
+    time_limit: float | None
+
+    def __call__(self, number: int, point: Point) -> _Answer:
+        """Return the results of a point, or why it has none."""
+        begun = time.perf_counter()
+        row, reason = None, ""
+        try:
+            with alarm(self.time_limit):
+                row = self.task(point)
+        except InputError as error:
+            reason = one_line(error)
+        except PointFailedError as failure:
+            reason = " ".join(failure.reason.split())
+        except TimeIsUpError:
+            assert self.time_limit is not None
+            reason = f"took longer than {format_duration(self.time_limit)}"
+        except MemoryError:
+            reason = OUT_OF_MEMORY
+        return _Answer(number, row, reason, time.perf_counter() - begun)
+
+
+def one_line(error: InputError) -> str:
+    """Return a mistake in the input as one line."""
+    first, *others = (" ".join(line.split()) for line in str(error).splitlines())
+    return f"{first} ({'; '.join(others)})" if others else first
+
+
+def _answers(
+    jobs: Sequence[_Job], evaluate: _Evaluate, workers: int | None
+) -> Iterator[_Answer]:
+    """Yield answers as they come."""
+    if not jobs:
+        return
+    if workers == 1:
+        for job in jobs:
+            yield evaluate(*job)
+        return
+    waiting = dict(jobs)
+    while waiting:
+        begun: set[int] = set()
+        try:
+            for answer in _parallel(waiting, evaluate, workers, begun.add):
+                del waiting[answer.number]
+                yield answer
+        except BrokenProcessPool:
+            # One of those that were under way took its worker with it: each of them
+            # alone, until it is known which.
+            for number in sorted(begun & waiting.keys()):
+                yield _alone((number, waiting.pop(number)), evaluate)
+
+
+def _parallel(
+    waiting: dict[int, Point],
+    evaluate: _Evaluate,
+    workers: int | None,
+    announce: Callable[[int], object],
+) -> Iterator[_Answer]:
+    """Yield the answers of processes, and say of each point when it is handed out."""
+    import joblib
+
+    def calls() -> Iterator[tuple[_Evaluate, _Job, dict[str, object]]]:
+        for job in list(waiting.items()):
+            announce(job[0])
+            yield evaluate, job, {}
+
+    pool = joblib.Parallel(
+        # Of 1 joblib would make no process.
+        n_jobs=workers or joblib.cpu_count(),
+        return_as="generator_unordered",
+        batch_size=1,
+    )
+    yield from pool(calls())
+
+
+def _alone(job: _Job, evaluate: _Evaluate) -> _Answer:
+    """Evaluate a point in a process of its own, which may die."""
+    number, point = job
+    begun = time.perf_counter()
+    try:
+        return next(_parallel({number: point}, evaluate, 2, id))
+    except BrokenProcessPool:
+        return _Answer(number, None, DIED, time.perf_counter() - begun)
+
+
+class _Meter:
+    """Tells how many points are done, how fast, and how long the others will take."""
+
+    def __init__(self, total: int, done: int, progress: Progress | None) -> None:
+        self._total, self._done, self._progress = total, done, progress
+        self._had, self._begun = done, time.perf_counter()
+        self._tell()
+
+    def count(self) -> None:
+        """Count one more point."""
+        self._done += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is None or not self._total:
+            return
+        text = f"point {self._done:,} of {self._total:,}"
+        seconds = time.perf_counter() - self._begun
+        fresh = self._done - self._had
+        if fresh and seconds > 0:
+            left = (self._total - self._done) * seconds / fresh
+            text += f", {_rate(fresh / seconds)}, {left:,.0f} s left"
+        self._progress(text, self._done / self._total)
+
+
+def _rate(rate: float) -> str:
+    """Return points per second, or per minute where that is less than one."""
+    return f"{rate:,.1f}/s" if rate >= 1.0 else f"{60 * rate:,.1f}/min"

@@ -1,0 +1,222 @@
+"""The store of a sweep: one SQLite file, one transaction for each finished point.
+
+Written by one process. The journal is SQLite's rollback journal, synchronised with the
+disk at each commit: unlike a write-ahead log it leaves one file and works on network
+file systems. A process that is killed leaves every point either whole or not there.
+
+Points and rows are kept as canonical JSON. Durations stand in a table of their own, as
+they are the only content that differs from one run to the next.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nestsim.sweep.points import Outcome, canonical
+from topologies.errors import InputError
+
+SCHEMA_VERSION = 1
+"""Of the tables below; stored as SQLite's ``user_version``."""
+
+_SCHEMA = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE points (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
+    "point TEXT NOT NULL, row TEXT, reason TEXT, "
+    "CHECK ((row IS NULL) != (reason IS NULL)))",
+    "CREATE TABLE durations (number INTEGER PRIMARY KEY REFERENCES points, "
+    "seconds REAL NOT NULL)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+class Store:
+    """Finished points on disk, or in memory, for one sweep.
+
+    Parameters
+    ----------
+    path
+        The file, which is made if it is not there; None to keep points in memory.
+    facts
+        What the points depend on beside their settings, as names and hashes: a store
+        with other facts is of another sweep.
+    restart
+        Forget all that is there.
+
+    Raises
+    ------
+    InputError
+        If the file is none of ours, of another sweep, or being written by another
+        process.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        facts: Mapping[str, str] | None = None,
+        *,
+        restart: bool = False,
+    ) -> None:
+        self.path = path
+        if restart and path is not None:
+            _remove(path)
+        with self._worded():
+            self._connection = sqlite3.connect(
+                ":memory:" if path is None else path, isolation_level=None, timeout=0.0
+            )
+            try:
+                self._prepare(dict(facts or {}))
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def keys(self) -> dict[int, str]:
+        """Return the key of each finished point by its number, rising."""
+        with self._worded():
+            rows = self._connection.execute(
+                "SELECT number, key FROM points ORDER BY number"
+            )
+            return dict(rows.fetchall())
+
+    def record(self, outcome: Outcome, seconds: float) -> None:
+        """Write a finished point down, whole or not at all.
+
+        Parameters
+        ----------
+        outcome
+            What became of it.
+        seconds
+            How long that took [s].
+        """
+        row = None if outcome.row is None else canonical(outcome.row)
+        reason = outcome.reason if outcome.row is None else None
+        point = canonical(outcome.point)
+        with self._worded(), self._transaction():
+            self._connection.execute(
+                "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
+                (outcome.number, outcome.key, point, row, reason),
+            )
+            self._connection.execute(
+                "INSERT INTO durations VALUES (?, ?)", (outcome.number, seconds)
+            )
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield what became of each finished point, by number."""
+        with self._worded():
+            rows = self._connection.execute(
+                "SELECT number, key, point, row, reason FROM points ORDER BY number"
+            )
+            for number, key, point, row, reason in rows:
+                yield Outcome(
+                    number=number,
+                    key=key,
+                    point=json.loads(point),
+                    row=None if row is None else json.loads(row),
+                    reason=reason or "",
+                )
+
+    def seconds(self) -> dict[int, float]:
+        """Return how long each finished point took, by number [s]."""
+        with self._worded():
+            rows = self._connection.execute(
+                "SELECT number, seconds FROM durations ORDER BY number"
+            )
+            return dict(rows.fetchall())
+
+    def _prepare(self, facts: dict[str, str]) -> None:
+        """Take hold of the file; make its tables, or check whose they are."""
+        run = self._connection.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")
+        run("PRAGMA journal_mode = TRUNCATE")
+        run("PRAGMA synchronous = FULL")
+        with self._transaction():
+            (version,) = run("PRAGMA user_version").fetchone()
+            (tables,) = run("SELECT count(*) FROM sqlite_master").fetchone()
+            if version == 0 and tables == 0:
+                for statement in _SCHEMA:
+                    run(statement)
+                rows = sorted(facts.items())
+                self._connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
+                return
+            if version != SCHEMA_VERSION:
+                raise self._not_ours("a store of this version of nestsim")
+            stored = dict(run("SELECT name, value FROM facts").fetchall())
+        if stored != facts:
+            names = sorted(stored.keys() | facts.keys())
+            raise InputError(
+                "belongs to another sweep",
+                where=str(self.path),
+                got="another "
+                + ", ".join(n for n in names if stored.get(n) != facts.get(n)),
+                expected="the sweep that it was begun with, to be taken up again",
+                hint="--restart forgets it; another --output leaves it alone",
+            )
+
+    def _not_ours(self, expected: str) -> InputError:
+        return InputError(
+            "is not a store that nestsim can take up",
+            where=str(self.path),
+            expected=expected,
+            hint="--restart forgets it; another --output leaves it alone",
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN EXCLUSIVE")
+        try:
+            yield
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    @contextmanager
+    def _worded(self) -> Iterator[None]:
+        """Say what SQLite reports as a mistake that a user can act on."""
+        try:
+            yield
+        except sqlite3.IntegrityError:
+            raise  # ours, not the user's
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise InputError(
+                    "is being written by another process",
+                    where=str(self.path),
+                    expected="one sweep at a time in a folder",
+                ) from None
+            raise InputError(
+                f"cannot be used: {error}",
+                where=str(self.path),
+                expected="a file that can be written",
+            ) from None
+        except sqlite3.DatabaseError:
+            raise self._not_ours("the file sweep.sqlite of a sweep") from None
+
+
+def _remove(path: Path) -> None:
+    """Delete a store and what SQLite may have left beside it."""
+    try:
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be removed: {error.strerror}", where=str(path)
+        ) from None

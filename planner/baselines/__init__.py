@@ -1,0 +1,1 @@
+"""Planners behind one protocol: ours, those it is compared with, and exact ones."""

@@ -1,0 +1,47 @@
+"""``nest``: this project's own search, behind the protocol."""
+
+from dataclasses import dataclass, replace
+
+from planner.baselines.proposals import Clock, best_time
+from planner.baselines.protocol import PlannerOutcome, PlannerSettings
+from planner.progress import Progress
+from planner.remedies import shortfall_and_remedy
+from planner.search import search
+from planner.search_spec import SearchSpec
+from planner.workload import Workload
+from topologies import Network
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Best-first search over configurations with an exact split of each."""
+
+    name: str = "nest"
+
+    sees: str = "Every link and route, through the price of each placement."
+
+    def find(
+        self,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        settings: PlannerSettings,
+        *,
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Return the k best plans of the space with a lower bound."""
+        limit = settings.limit(spec)
+        clock = Clock(limit)
+        limited = replace(spec, time_limit=limit)
+        found = search(network, workload, limited, progress=progress)
+        return PlannerOutcome(
+            planner=self.name,
+            plans=found.plans,
+            belief=best_time(found.plans),
+            sees=self.sees,
+            search_time=clock.elapsed,
+            evaluations=found.statistics.get("configurations", 0),
+            lower_bound=found.lower_bound,
+            stopped="left when time ran out" in found.statistics,
+            why_not=shortfall_and_remedy(network, workload, spec, found),
+        )

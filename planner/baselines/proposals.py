@@ -1,0 +1,97 @@
+"""What all planners do with the plans that they propose: price, check, say why not."""
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.objective import PricedPlan
+from planner.plan import Plan
+from planner.pricing import plan_degrees, price_plan
+from planner.search_spec import SearchSpec
+from planner.shortfall import memory_sentence
+from planner.space import Configuration
+from planner.stage_memory import stage_memory
+from planner.workload import Workload
+from topologies import Network
+from topologies.units import format_size
+
+ROUNDING = 1.0 + 1e-9
+"""Memory and times that differ by less are equal."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Measures a search, and ends it in time."""
+
+    limit: float | None
+    """[s]; None for no limit."""
+
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed(self) -> float:
+        """Since it was started [s]."""
+        return time.monotonic() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.limit is not None and self.elapsed > self.limit
+
+
+def configuration_of(plan: Plan) -> Configuration:
+    """Return a plan's configuration."""
+    tp, cp, ep, dp, pp = plan.parallel.sizes()
+    v = plan.virtual_pipeline_model_parallel_size
+    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
+
+
+def stage_peaks(workload: Workload, plan: Plan) -> list[float]:
+    """Return what a device of each stage needs, by the common account [byte]."""
+    table = workload.table(plan_degrees(plan))
+    return [
+        sum(stage_memory(workload, table, plan, index).values())
+        for index in range(len(plan.stages))
+    ]
+
+
+def fits(workload: Workload, spec: SearchSpec, plan: Plan) -> bool:
+    """Tell whether a plan fits in the memory that plans may use."""
+    memory = workload.tensor_memory(spec.memory_reserve)
+    return max(stage_peaks(workload, plan)) <= memory * ROUNDING
+
+
+def priced_best_first(
+    network: Network, workload: Workload, plans: Iterable[Plan]
+) -> tuple[PricedPlan, ...]:
+    """Price plans by the common evaluator; ties go to the smaller configuration."""
+    priced = [price_plan(network, workload, plan) for plan in plans]
+    return tuple(
+        sorted(priced, key=lambda one: (one.iteration_time, configuration_of(one.plan)))
+    )
+
+
+def too_little_memory(
+    network: Network, workload: Workload, spec: SearchSpec, plan: Plan
+) -> str:
+    """Say by how much a plan does not fit, and what fills its fullest stage."""
+    priced = price_plan(network, workload, plan)
+    needed = max(stage.peak_memory for stage in priced.stages)
+    memory = workload.tensor_memory(spec.memory_reserve)
+    return (
+        f"it needs {format_size(needed)} per device and {workload.accelerator.name} "
+        f"has {format_size(max(memory, 0.0))} to give. {memory_sentence(priced)}"
+    )
+
+
+def best_time(plans: tuple[PricedPlan, ...]) -> float:
+    """Return the iteration time of the first plan, NaN if there is none [s]."""
+    return plans[0].iteration_time if plans else math.nan
+
+
+def finite_or_nan(value: float) -> float:
+    """Return a price, NaN for that of nothing [s]."""
+    return value if np.isfinite(value) else math.nan

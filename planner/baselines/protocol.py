@@ -1,0 +1,128 @@
+"""What every planner takes and returns, so that they can be compared.
+
+A planner proposes plans of one documented space (`planner.search_spec`); what it may
+see of the network is part of its definition. Whatever it believes, its plans are priced
+by one evaluator (`planner.pricing.price_plan`) and kept only if they fit in memory
+(`planner.stage_memory`).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from planner.objective import PricedPlan
+from planner.plan import Plan
+from planner.plan_spec import PlanSpec
+from planner.progress import Progress
+from planner.search_spec import SearchSpec
+from planner.workload import Workload
+from topologies import Network
+
+STARTS = ("manual", "random", "dp")
+"""Where a Metropolis walk may start: the plan of Megatron's heuristics, a random one
+that fits, or one with data parallelism alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSettings:
+    """What planners may be told beside the space; each reads what concerns it."""
+
+    time_limit: float | None = None
+    """A search returns what it has after this long; None for `SearchSpec.time_limit`
+    [s]."""
+
+    seeds: tuple[int, ...] = tuple(range(10))
+    """One Metropolis walk is made for each."""
+
+    budget: int = 4000
+    """Steps of each walk, as TopoOpt's scripts have it."""
+
+    init: str = "manual"
+    """Where walks start, a name of `STARTS`; at random where that does not fit."""
+
+    alpha: float = 20.0
+    """A plan that is slower by the fraction ``x`` is accepted with probability
+    ``exp(-alpha x)``."""
+
+    fixed: PlanSpec | Plan | None = None
+    """What the planner ``fixed`` proposes."""
+
+    def limit(self, spec: SearchSpec) -> float | None:
+        """Return how long a search of a space may take; None for no limit [s]."""
+        return spec.time_limit if self.time_limit is None else self.time_limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerOutcome:
+    """What a planner found, what it believes of it, and what that took."""
+
+    planner: str
+    """Its name."""
+
+    plans: tuple[PricedPlan, ...]
+    """Distinct configurations that fit, best first by the common evaluator; empty if
+    nothing does."""
+
+    belief: float
+    """Iteration time of its best plan by its own model; NaN if it has none [s]."""
+
+    sees: str
+    """What it sees of the network, in one sentence."""
+
+    search_time: float
+    """How long it took [s]."""
+
+    evaluations: int
+    """Plans or parts of plans that it priced; configurations for ``nest``."""
+
+    lower_bound: float | None = None
+    """No plan of the space is faster; None from planners that prove nothing [s]."""
+
+    stopped: bool = False
+    """Whether the time limit ended it early, with its best so far."""
+
+    why_not: str = ""
+    """Which constraint stopped it, in a sentence; empty if it found a plan."""
+
+    spread: tuple[float, ...] = ()
+    """Best iteration time of each seed, in their order; infinite where a walk found
+    nothing; empty from planners without seeds [s]."""
+
+
+class Planner(Protocol):
+    """Proposes plans for a workload on a cluster."""
+
+    @property
+    def name(self) -> str:
+        """What scenarios call it."""
+        ...
+
+    def find(
+        self,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        settings: PlannerSettings,
+        *,
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Propose plans.
+
+        Parameters
+        ----------
+        network
+            The cluster; a planner looks at what its definition lets it see.
+        workload
+            Model, job and device.
+        spec
+            What may be tried, and how many plans to keep.
+        settings
+            Seeds, budgets and the like.
+        progress
+            Called now and then.
+
+        Returns
+        -------
+        PlannerOutcome
+            The same for the same arguments, unless the time limit stopped it.
+        """
+        ...

@@ -1,0 +1,83 @@
+"""What fit.toml may say."""
+
+from dataclasses import replace
+
+import pytest
+import tomli
+
+from nestsim.calibration.bands import uncertainty_toml
+from nestsim.calibration.parameters import load_fit_spec, parse_fit_spec
+from nestsim.uncertainty import Setting, Uncertainty, band, load_uncertainty
+from topologies.errors import InputError
+
+
+def test_shipped_priors_lie_within_their_bounds():
+    spec = load_fit_spec()
+    assert all(one.lower <= one.prior <= one.upper for one in spec.parameters)
+    assert all(one.reason for one in spec.exclusions)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.5},
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.5, "upper": 2.0, "upto": 3.0},
+        {"prior": 3.0, "sigma": 0.1, "lower": 0.5, "upper": 2.0},
+        {"prior": 1.0, "sigma": 0.0, "lower": 0.5, "upper": 2.0},
+        {"prior": 1.0, "sigma": 0.1, "lower": 0.0, "upper": 2.0},
+    ],
+)
+def test_constants_that_cannot_be_fitted_are_refused_by_name(entry):
+    with pytest.raises(InputError) as error:
+        parse_fit_spec({"row_error": 0.1, "constants": {"a.b.c": entry}})
+    assert error.value.where == "constants.a.b.c"
+
+
+def test_an_exclusion_needs_a_reason():
+    with pytest.raises(InputError):
+        parse_fit_spec({"row_error": 0.1, "excluded": [{"quality": "C"}]})
+
+
+JOB = Setting(
+    source="mine",
+    software="fsdp",
+    accelerator="h100-sxm",
+    num_devices=64,
+    has_experts=False,
+)
+
+BANDS = Uncertainty(
+    measured={"all": 0.1, "cluster": 0.08, "cluster fsdp": 0.05},
+    new={"all": 0.2, "cluster": 0.15, "unknown": 0.3},
+    sources=frozenset({"mine"}),
+    software=frozenset({"fsdp"}),
+    accelerators=frozenset({"h100-sxm"}),
+)
+
+
+def test_the_narrowest_class_that_there_is_counts():
+    assert BANDS.half_width(JOB) == 0.05
+    assert BANDS.half_width(replace(JOB, software="ddp")) == 0.08
+    assert BANDS.half_width(replace(JOB, num_devices=8)) == 0.1
+    assert BANDS.half_width(replace(JOB, source="")) == 0.15
+    assert BANDS.half_width(replace(JOB, source="", software="ddp")) == 0.3
+    low, high = BANDS.band(JOB)
+    assert low * high == pytest.approx(1.0)
+
+
+def test_ideal_software_has_no_band():
+    assert band(replace(JOB, software="ideal")) is None
+    assert band(JOB) is not None
+
+
+def test_bands_read_back_as_they_were_written():
+    tables = tomli.loads(uncertainty_toml(BANDS, "source"))
+    assert tables["measured"] == BANDS.measured
+    assert tables["new"] == BANDS.new
+    assert tables["fitted"]["sources"] == ["mine"]
+
+
+def test_shipped_bands_are_wider_on_clusters_that_were_not_measured():
+    shipped = load_uncertainty()
+    assert shipped.new["all"] >= shipped.measured["all"]
+    assert shipped.new["unknown"] >= shipped.new["all"]
