@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         0 done (and confirmed), 1 nothing fits or not confirmed, 2 the input is
-        wrong, 130 interrupted.
+        wrong, 3 an assertion of the scenario does not hold, 130 interrupted.
     """
     from nestsim.cli.app import app
 

@@ -10,12 +10,14 @@ import typer
 
 from nestsim.cli.accelerators import accelerators
 from nestsim.cli.collectives import collectives
+from nestsim.cli.compare import compare
 from nestsim.cli.models import models
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import profile
 from nestsim.cli.run import run
 from nestsim.cli.schema import schema
 from nestsim.cli.simulate import simulate
+from nestsim.cli.sweep import sweep
 from nestsim.cli.topology import topology
 from nestsim.cli.validate import validate
 
@@ -59,7 +61,7 @@ def nestsim(
     everything else to standard error.
 
     Exit status: 0 done (and confirmed), 1 nothing fits or nothing is confirmed, 2 the
-    input is wrong.
+    input is wrong, 3 an assertion of the scenario does not hold.
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml`
     """
@@ -69,6 +71,8 @@ for _command in (
     run,
     plan,
     simulate,
+    compare,
+    sweep,
     validate,
     collectives,
     topology,

@@ -60,7 +60,8 @@ def plan(
     """Print the k best plans of a scenario, without replaying them.
 
     What is printed is what the planner believes; `nestsim run` finds out whether it
-    is true. Exit status 1 if no plan fits, 0 for whatever --explain has explained.
+    is true. Exit status 1 if no plan fits, 3 if something in the scenario's table
+    [assert] does not hold, 0 for whatever --explain has explained.
 
     Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml --explain tp=4,pp=2`
     """
@@ -138,16 +139,22 @@ def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
 
     loaded = load_scenario(scenario)
     note_unread_plan(loaded, quiet=quiet)
+    from nestsim.asserted import check_assertions, exit_status
     from nestsim.job import plan_job
+    from nestsim.report.assertions import assertions_json, print_assertions
 
     with naming(scenario), progress_bar(quiet=quiet) as progress:
         result = plan_job(loaded, progress=progress)
+    checked = check_assertions(loaded.assertions, result)
     if as_json:
         from nestsim.report.json import dump_json, plan_json
 
-        typer.echo(dump_json(plan_json(result)), nl=False)
+        report = {**plan_json(result), **assertions_json(checked)}
+        typer.echo(dump_json(report), nl=False)
     else:
         from nestsim.report.text import print_plans
 
-        print_plans(result, result_console())
-    return 0 if result.candidates else 1
+        console = result_console()
+        print_plans(result, console)
+        print_assertions(checked, console)
+    return exit_status(0 if result.candidates else 1, checked)

@@ -9,6 +9,7 @@ import typer
 from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
+    from nestsim.asserted import Checked
     from nestsim.results import JobResult
     from nestsim.scenario import Scenario
 
@@ -38,10 +39,12 @@ def run(
     scenario, the plan, figures and a trace that Perfetto opens. All scenarios are
     checked before the first one runs.
 
-    Exit status 1 if no plan of a scenario fits or is confirmed.
+    Exit status 1 if no plan of a scenario fits or is confirmed, 3 if something in its
+    table [assert] does not hold.
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`
     """
+    from nestsim.asserted import check_assertions, exit_status
     from nestsim.cli.results import check_folder
     from nestsim.scenario import load_scenario
 
@@ -49,12 +52,14 @@ def run(
     folders = _folders(scenarios, output)
     for folder in folders:
         check_folder(folder, force=force)
-    confirmed = True
+    status = 0
     for scenario, folder in zip(loaded, folders, strict=True):
         result = _run_one(scenario, folder, force=force, quiet=quiet)
-        _print(result, as_json=as_json)
-        confirmed = confirmed and result.chosen is not None
-    raise typer.Exit(0 if confirmed else 1)
+        checked = check_assertions(scenario.assertions, result)
+        _print(result, checked, as_json=as_json)
+        own = 0 if result.chosen is not None else 1
+        status = max(status, exit_status(own, checked))
+    raise typer.Exit(status)
 
 
 def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
@@ -92,13 +97,20 @@ def _run_one(
     return result
 
 
-def _print(result: "JobResult", *, as_json: bool) -> None:
+def _print(
+    result: "JobResult", checked: "tuple[Checked, ...]", *, as_json: bool
+) -> None:
+    from nestsim.report.assertions import assertions_json, print_assertions
+
     if as_json:
         from nestsim.report.json import dump_json, job_json
 
-        typer.echo(dump_json(job_json(result)), nl=False)
+        report = {**job_json(result), **assertions_json(checked)}
+        typer.echo(dump_json(report), nl=False)
         return
     from nestsim.cli.output import result_console
     from nestsim.report.text import print_job
 
-    print_job(result, result_console())
+    console = result_console()
+    print_job(result, console)
+    print_assertions(checked, console)

@@ -49,10 +49,12 @@ def simulate(
     links of the network, and explained.
 
     Exit status 1 if the replay does not confirm the planned throughput, or memory
-    does not suffice.
+    does not suffice, 3 if something in the scenario's table [assert] does not hold.
 
     Example: `nestsim simulate scenarios/gpt_76b_1024_a100.toml`
     """
+    from nestsim.asserted import check_assertions, exit_status
+    from nestsim.report.assertions import assertions_json, print_assertions
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
@@ -65,17 +67,22 @@ def simulate(
         from nestsim.cli.results import write_folder
 
         write_folder(result, loaded, output, force=force, quiet=quiet)
+    checked = check_assertions(loaded.assertions, result)
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.simulation import simulation_json
 
-        typer.echo(dump_json(simulation_json(result)), nl=False)
+        report = {**simulation_json(result), **assertions_json(checked)}
+        typer.echo(dump_json(report), nl=False)
     else:
         from nestsim.cli.output import result_console
         from nestsim.report.simulation import print_simulation
 
-        print_simulation(result, result_console())
-    raise typer.Exit(0 if result.chosen is not None else 1)
+        console = result_console()
+        print_simulation(result, console)
+        print_assertions(checked, console)
+    own = 0 if result.chosen is not None else 1
+    raise typer.Exit(exit_status(own, checked))
 
 
 def _simulate(

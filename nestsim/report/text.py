@@ -127,10 +127,9 @@ def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> N
         low, high = result.band
         console.print(
             Text(
-                f"{number(simulated.tokens_per_second / high)} to "
-                f"{number(simulated.tokens_per_second / low)} tokens/s in "
-                f"{10 * SHARE:g} of 10 jobs like this one, by measured jobs that were "
-                "predicted unseen."
+                f"{10 * SHARE:g} of 10 jobs like this one can be expected between "
+                f"{number(simulated.tokens_per_second / high)} and "
+                f"{number(simulated.tokens_per_second / low)} tokens/s."
             ),
             highlight=False,
         )

@@ -109,10 +109,16 @@ def _locate(root: type[Table], path: tuple[int | str, ...]) -> Place:
         else:
             where += f".{_key(part)}" if where else _key(part)
             owner = tables[0] if tables else Table
-            field = owner.model_fields.get(part)
+            field = _fields(owner).get(part)
             tables = list(_tables(field.annotation)) if field else []
             choosing = field is not None and _has_variants(field)
     return Place(where, owner, field)
+
+
+def _fields(table: type[Table]) -> dict[str, "FieldInfo"]:
+    """Return the settings of a table under the names that files have for them."""
+    fields = table.model_fields.items()
+    return {field.alias or name: field for name, field in fields}
 
 
 def _has_variants(field: "FieldInfo") -> bool:
@@ -187,7 +193,7 @@ def _as_toml(value: object) -> str:
 
 def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
     assert place.owner is not None
-    known = list(place.owner.model_fields)
+    known = list(_fields(place.owner))
     name = detail["loc"][-1]
     return InputError(
         "unknown setting",

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from estimators.training import TrainingSpec
 from nestsim.presets import ALL_ZERO_STAGES, ZERO_STAGES
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
+from nestsim.scenario.stress_settings import StressSpec
 from nestsim.scenario.tables import ScenarioTable
 from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
@@ -55,10 +57,29 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     file = Path(path)
     try:
         text = _read(file)
-        table = _check(_parse(text))
-        return _build(file, text, table)
+        return scenario_of(parse_document(text), file, text)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
+
+
+def scenario_of(document: Mapping[str, Any], file: Path, text: bytes) -> Scenario:
+    """Check what a scenario file says, or would say with other values.
+
+    Parameters
+    ----------
+    document
+        The file's content, as TOML has it.
+    file
+        The file. Files that it names are looked for in its folder.
+    text
+        The file as it is on disk.
+
+    Raises
+    ------
+    InputError
+        If something in it is wrong. The message starts with the setting.
+    """
+    return _build(file, text, _check(document))
 
 
 def _read(file: Path) -> bytes:
@@ -78,7 +99,8 @@ def _read(file: Path) -> bytes:
     return text
 
 
-def _parse(text: bytes) -> dict[str, Any]:
+def parse_document(text: bytes) -> dict[str, Any]:
+    """Return what a scenario file says, unchecked."""
     expected = "TOML, see https://toml.io"
     try:
         return tomli.loads(_decode(text))
@@ -112,7 +134,7 @@ def _decode(text: bytes) -> str:
         ) from None
 
 
-def _check(document: dict[str, Any]) -> ScenarioTable:
+def _check(document: Mapping[str, Any]) -> ScenarioTable:
     try:
         return ScenarioTable.model_validate(document)
     except ValidationError as error:
@@ -139,7 +161,17 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         search=table.search.build(table.cluster.memory_reserve, zero_stages),
         simulation=table.simulation.build(software.defaults.replay),
         plan=_plan(table),
+        sweep=table.sweep.build(),
+        stress=_stress(table),
+        assertions=table.assertions.build(),
     )
+
+
+def _stress(table: ScenarioTable) -> StressSpec:
+    try:
+        return table.stress.build()
+    except InputError as error:
+        raise error.at("stress") from None
 
 
 def _model(table: ScenarioTable, folder: Path) -> TransformerSpec:

@@ -1,10 +1,12 @@
 """A checked scenario: the frozen parts that the packages below take."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from estimators.software import IDEAL, Software
+from nestsim.scenario.stress_settings import StressSpec
 from nestsim.simulator.settings import ReplaySettings
 
 if TYPE_CHECKING:
@@ -20,6 +22,46 @@ if TYPE_CHECKING:
 
 TRACES = ("representatives", "all")
 """What a trace may show."""
+
+SWEPT = ("simulate", "plan", "run")
+"""What may be done at each point of a sweep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """Which settings a sweep varies, and what it does at each point."""
+
+    what: str | None = None
+    """One of `SWEPT`; None for what the rest of the scenario suggests."""
+
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Dotted path of a setting -> the values that it takes, as written."""
+
+    workers: int | None = None
+    """Processes; None for one for each core."""
+
+    time_limit: float | None = None
+    """Of one point [s]; None for no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """One thing that must come out."""
+
+    name: str
+    """The setting of the table [assert]."""
+
+    quantity: str
+    """What is compared: a key of `nestsim.asserted.found_values`."""
+
+    operator: str
+    """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""
+
+    value: float | str
+    """What it is compared with, in base units."""
+
+    written: str
+    """The comparison as people write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +128,12 @@ class Scenario:
 
     plan: "PlanSpec | None" = None
     """A plan that is given, beside what the planner may try; None if none is."""
+
+    sweep: SweepSpec = field(default_factory=SweepSpec)
+    """What `nestsim sweep` varies."""
+
+    stress: StressSpec = field(default_factory=StressSpec)
+    """What `nestsim stress` does to the cluster."""
+
+    assertions: tuple[Assertion, ...] = ()
+    """What must come out."""

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nestsim.scenario.assertions import AssertTable
 from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
@@ -11,6 +12,8 @@ from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
 from nestsim.scenario.simulation import SimulationTable
 from nestsim.scenario.software import SoftwareTable
+from nestsim.scenario.stress import StressTable
+from nestsim.scenario.sweep import SweepTable
 
 
 class ScenarioTable(Table):
@@ -56,3 +59,21 @@ class ScenarioTable(Table):
         SimulationTable.model_validate({}), json_schema_extra={"default": {}}
     )
     """How plans are replayed and judged."""
+
+    sweep: SweepTable = Field(
+        SweepTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """Which settings `nestsim sweep` varies; other commands do not read it."""
+
+    stress: StressTable = Field(
+        StressTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What `nestsim stress` does to the cluster; other commands do not read it."""
+
+    assertions: AssertTable = Field(
+        AssertTable.model_validate({}),
+        alias="assert",
+        json_schema_extra={"default": {}},
+        examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
+    )
+    """What must come out, or the exit status is 3."""

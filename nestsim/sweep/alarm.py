@@ -12,7 +12,7 @@ class TimeIsUpError(Exception):
     """The time limit has passed."""
 
 
-def _ring(number: int, frame: FrameType | None) -> None:
+def _ring(_: int, __: FrameType | None) -> None:
     raise TimeIsUpError
 
 

@@ -66,8 +66,8 @@ class Outcome:
     """Why it failed, on one line; empty if it did not."""
 
 
-def canonical(value: object) -> str:
-    """Return the one JSON text of plain values, whatever the order of keys.
+def plain_json(value: object, *, sort_keys: bool = False) -> str:
+    """Return plain values as JSON text, as short as it goes.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def canonical(value: object) -> str:
     """
     return json.dumps(
         value,
-        sort_keys=True,
+        sort_keys=sort_keys,
         separators=(",", ":"),
         ensure_ascii=False,
         allow_nan=False,
@@ -91,4 +91,4 @@ def content_key(value: object) -> str:
     >>> content_key({"a": 1, "b": [2]}) == content_key({"b": [2], "a": 1})
     True
     """
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(plain_json(value, sort_keys=True).encode()).hexdigest()

@@ -213,7 +213,6 @@ def _parallel(
             yield evaluate, job, {}
 
     pool = joblib.Parallel(
-        # Of 1 joblib would make no process.
         n_jobs=workers or joblib.cpu_count(),
         return_as="generator_unordered",
         batch_size=1,
@@ -222,13 +221,17 @@ def _parallel(
 
 
 def _alone(job: _Job, evaluate: _Evaluate) -> _Answer:
-    """Evaluate a point in a process of its own, which may die."""
+    """Evaluate a point in a process of its own, which may die.
+
+    Of one worker joblib would make no process.
+    """
     number, point = job
     begun = time.perf_counter()
     try:
-        return next(_parallel({number: point}, evaluate, 2, id))
+        (answer,) = _parallel({number: point}, evaluate, 2, lambda _: None)
     except BrokenProcessPool:
         return _Answer(number, None, DIED, time.perf_counter() - begun)
+    return answer
 
 
 class _Meter:

@@ -4,8 +4,8 @@ Written by one process. The journal is SQLite's rollback journal, synchronised w
 disk at each commit: unlike a write-ahead log it leaves one file and works on network
 file systems. A process that is killed leaves every point either whole or not there.
 
-Points and rows are kept as canonical JSON. Durations stand in a table of their own, as
-they are the only content that differs from one run to the next.
+Points and rows are kept as JSON, keys in their order. Durations stand in a table of
+their own, as they are the only content that differs from one run to the next.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nestsim.sweep.points import Outcome, canonical
+from nestsim.sweep.points import Outcome, plain_json
 from topologies.errors import InputError
 
 SCHEMA_VERSION = 1
@@ -106,9 +106,9 @@ class Store:
         seconds
             How long that took [s].
         """
-        row = None if outcome.row is None else canonical(outcome.row)
+        row = None if outcome.row is None else plain_json(outcome.row)
         reason = outcome.reason if outcome.row is None else None
-        point = canonical(outcome.point)
+        point = plain_json(outcome.point)
         with self._worded(), self._transaction():
             self._connection.execute(
                 "INSERT INTO points VALUES (?, ?, ?, ?, ?)",
@@ -145,7 +145,7 @@ class Store:
         """Take hold of the file; make its tables, or check whose they are."""
         run = self._connection.execute
         run("PRAGMA locking_mode = EXCLUSIVE")
-        run("PRAGMA journal_mode = TRUNCATE")
+        run("PRAGMA journal_mode = DELETE")
         run("PRAGMA synchronous = FULL")
         with self._transaction():
             (version,) = run("PRAGMA user_version").fetchone()
@@ -161,11 +161,10 @@ class Store:
             stored = dict(run("SELECT name, value FROM facts").fetchall())
         if stored != facts:
             names = sorted(stored.keys() | facts.keys())
+            other = ", ".join(n for n in names if stored.get(n) != facts.get(n))
             raise InputError(
-                "belongs to another sweep",
+                f"belongs to another sweep: other {other}",
                 where=str(self.path),
-                got="another "
-                + ", ".join(n for n in names if stored.get(n) != facts.get(n)),
                 expected="the sweep that it was begun with, to be taken up again",
                 hint="--restart forgets it; another --output leaves it alone",
             )

@@ -143,7 +143,9 @@ class ChainPrices:
         solution = Solution(0.0, bounds, choices, chain.placement, chain.rates)
         return assemble_plan(self.candidates, configuration, solution)
 
-    def _priced(self, configuration: Configuration, placement: Placement) -> PlacedChain:
+    def _priced(
+        self, configuration: Configuration, placement: Placement
+    ) -> PlacedChain:
         candidates, p = self.candidates, configuration.pp
         splitter, workload = candidates.splitter, candidates.workload
         folded = splitter.folded(configuration)

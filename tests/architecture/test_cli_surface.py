@@ -21,6 +21,10 @@ SURFACE = {
         *("--force", "--json", "--output", "--plan", "--quiet", "-o", "-q"),
         "SCENARIO",
     ],
+    "compare": [
+        *("--base", "--force", "--json", "--output", "--planners", "--quiet"),
+        *("--restart", "--time-limit", "--workers", "-o", "-q", "SCENARIO..."),
+    ],
     "validate": ["--json", "--markdown", "--output", "--quiet", "-o", "-q", "FILE"],
     "collectives": [
         *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),

@@ -163,7 +163,8 @@ CASES: dict[str, Case] = {
         ("write FLOP/s",),
     ),
     "reserve of the whole memory": (
-        *(MAIN, '"4 GiB"', '"80 GiB"', "cluster.memory_reserve"),
+        *(MAIN, "num_devices = 64", 'memory_reserve = "80 GiB"'),
+        "cluster.memory_reserve",
         ("leaves no memory to train in", "less than the 80 GiB of h100-sxm"),
     ),
     # Numbers.

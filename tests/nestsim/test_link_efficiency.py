@@ -13,7 +13,7 @@ from topologies.errors import InputError
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 
 SETTINGS = {
-    "llama2_7b_64_h100": ("nic_efficiency", "[cluster.network]\n", 1),
+    "mixtral_8x7b_128_h100": ("nic_efficiency", "[cluster.network]\n", 1),
     "gpt3_175b_512_tpuv4": ("efficiency", "[[cluster.network.levels]]\n", 0),
     "llama3_70b_256_tpu_torus": ("efficiency", "[cluster.network]\n", 0),
 }

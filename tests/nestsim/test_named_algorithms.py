@@ -1,6 +1,5 @@
 """Collective algorithms that a plan names: priced and replayed as the same messages."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +18,14 @@ from nestsim.scenario.load import load_scenario
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.model import build_model
 from nestsim.simulator.replay import fold_model, replay
+from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import LayerTraffic, TeamTraffic
 from planner.fixed_plan import build_plan
 from planner.plan_spec import PlanSpec
 from planner.pricing import price_plan, rates_of
 from planner.rates import PricedGrid
 from planner.stage_rates import AlgorithmChoice
+from tests.nestsim.ideal import ideal_text
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.test_folding import assert_same_run
 from tests.topologies.strategies import degraded, tori, trees
@@ -112,14 +113,11 @@ def test_phases_of_teams_are_those_of_their_groups(placed, name, operation):
         assert all(set(sources) <= set(group.tolist()) for sources in ends)
 
 
-def job(scenario="llama2_7b_64_h100"):
-    loaded = load_scenario(SCENARIOS / f"{scenario}.toml")
-    return built(loaded, None)
-
-
 @pytest.fixture(scope="module")
-def llama():
-    return job()
+def llama(tmp_path_factory):
+    file = tmp_path_factory.mktemp("ideal") / "job.toml"
+    file.write_text(ideal_text("llama2_7b_64_h100"), encoding="utf-8")
+    return built(load_scenario(file), None)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
@@ -138,8 +136,7 @@ def test_a_plan_of_one_stage_is_replayed_in_the_time_that_it_is_priced_at(
     plan = build_plan(network, workload, spec)
     assert (plan.gradient_algorithm, plan.tensor_algorithm) == (name, name)
     priced = price_plan(network, workload, plan)
-    how = replace(load_scenario(SCENARIOS / "llama2_7b_64_h100.toml").simulation.replay)
-    how = replace(how, granularity=granularity)
+    how = ReplaySettings(granularity=granularity)
     done = replay(network, place_work(network, workload, priced, how), how)
     assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-6)
 

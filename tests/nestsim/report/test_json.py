@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from nestsim.report.json import (
     reported_candidate,
 )
 from nestsim.report.network_json import topology_json
+from nestsim.uncertainty import Band
 from planner.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
@@ -179,3 +181,14 @@ def test_a_topology_has_its_tiers_and_no_infinity() -> None:
     assert [tier["name"] for tier in report["tiers"]] == [
         tier.name for tier in network.tiers()
     ]
+
+
+def test_a_band_stands_on_both_sides_of_what_was_simulated() -> None:
+    job = make_job(*FOUR_STAGES)
+    assert job_json(job)["uncertainty"] is None
+    report = job_json(replace(job, band=Band(0.8, 1.25)))
+    simulated, found = report["simulated"], report["uncertainty"]
+    time, rate = simulated["iteration_time_s"], simulated["tokens_per_s"]
+    assert found["share"] == 0.8
+    assert found["iteration_time_s"] == pytest.approx([0.8 * time, 1.25 * time])
+    assert found["tokens_per_s"] == pytest.approx([0.8 * rate, 1.25 * rate])

@@ -10,6 +10,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from nestsim.report.network_text import print_topology
 from nestsim.report.text import print_job, print_plans
+from nestsim.uncertainty import Band
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -106,3 +107,11 @@ def test_brackets_in_names_are_not_markup() -> None:
     result = make_job(*FOUR_STAGES, name="run [bold red] [/] [64 x h100]")
     text = shown(lambda console: print_job(result, console), 120)
     assert "run [bold red] [/] [64 x h100]" in text
+
+
+def test_only_software_that_was_measured_has_a_band() -> None:
+    job = make_job(*FOUR_STAGES)
+    said = "8 of 10 jobs like this one"
+    assert said not in shown(lambda console: print_job(job, console))
+    with_band = replace(job, band=Band(0.5, 2.0))
+    assert said in shown(lambda console: print_job(with_band, console))

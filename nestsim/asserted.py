@@ -1,0 +1,127 @@
+"""What a scenario asserts, held against what was found."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nestsim.results import Candidate, JobResult, PlannedCandidate, PlanResult
+from nestsim.results import SimulateResult as Simulated
+from nestsim.scenario.settings import Assertion
+
+_HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
+    {
+        "<=": operator.le,
+        ">=": operator.ge,
+        "<": operator.lt,
+        ">": operator.gt,
+        "==": operator.eq,
+    }
+)
+
+NO_PLAN = "no plan"
+NO_REPLAY = "no replay"
+
+_OF_REPLAY = ("verdict", "gap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One assertion, checked."""
+
+    assertion: Assertion
+    found: float | str
+    """In base units; `NO_PLAN` where nothing fits, `NO_REPLAY` where none was asked
+    for."""
+
+    holds: bool | None
+    """Whether it is as asserted; None for what only a replay could tell."""
+
+
+def check_assertions(
+    assertions: Sequence[Assertion], result: JobResult | Simulated | PlanResult
+) -> tuple[Checked, ...]:
+    """Return each assertion with what was found, in their order."""
+    found = found_values(result)
+    return tuple(_checked(one, found.get(one.quantity, NO_PLAN)) for one in assertions)
+
+
+def _checked(assertion: Assertion, found: float | str) -> Checked:
+    if found == NO_REPLAY:
+        return Checked(assertion=assertion, found=found, holds=None)
+    compare = _HOLDS[assertion.operator]
+    holds = found != NO_PLAN and compare(found, assertion.value)
+    return Checked(assertion=assertion, found=found, holds=holds)
+
+
+def found_values(
+    result: JobResult | Simulated | PlanResult,
+) -> dict[str, float | str]:
+    """Return every quantity that may be asserted, of the plan that is reported.
+
+    Numbers are those of the replay where there is one, else those of the plan. Of
+    no plan there is but the verdict: nothing fits.
+    """
+    if not result.candidates:
+        replays = not isinstance(result, PlanResult)
+        return {"verdict": "infeasible" if replays else NO_REPLAY}
+    if isinstance(result, PlanResult):
+        found = {name: NO_REPLAY for name in _OF_REPLAY}
+        first = result.candidates[0]
+        return {**found, **_numbers(first, result.device_memory)}
+    best = result.candidates[result.chosen or 0]
+    gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
+    return {
+        "verdict": best.verdict.kind,
+        "gap": gap,
+        **_numbers(best, result.device_memory),
+    }
+
+
+def _numbers(
+    candidate: Candidate | PlannedCandidate, device_memory: float
+) -> dict[str, float | str]:
+    reached = (
+        candidate.simulated if isinstance(candidate, Candidate) else candidate.planned
+    )
+    plan = candidate.priced.plan
+    return {
+        "iteration_time": reached.iteration_time,
+        "throughput": reached.tokens_per_second,
+        "mfu": reached.mfu,
+        "peak_memory": reached.peak_memory,
+        "memory_fraction": reached.peak_memory / device_memory,
+        "virtual_pipeline_model_parallel_size": (
+            plan.virtual_pipeline_model_parallel_size
+        ),
+        "micro_batch_size": plan.micro_batch_size,
+        "schedule": plan.schedule,
+        **plan.to_json()["parallel"],
+    }
+
+
+def exit_status(status: int, checked: Sequence[Checked]) -> int:
+    """Return the exit status that assertions make of a command's own.
+
+    Parameters
+    ----------
+    status
+        0 done and confirmed, or 1.
+    checked
+        What was asserted.
+
+    Returns
+    -------
+    int
+        `FAILED` if one does not hold; 0 if the verdict, or that there is none, is what
+        was asserted; else ``status``.
+    """
+    if any(one.holds is False for one in checked):
+        return FAILED
+    named = any(one.assertion.name == "verdict" and one.holds for one in checked)
+    return 0 if named else status
+
+
+FAILED = 3
+"""Exit status when an assertion of the scenario does not hold."""

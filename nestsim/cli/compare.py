@@ -1,0 +1,214 @@
+"""``nestsim compare``."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nestsim.compare.job import CompareSettings
+    from nestsim.compare.record import Comparison
+    from nestsim.scenario import Scenario
+    from nestsim.sweep.store import Store
+
+Planners = Annotated[
+    str,
+    typer.Option(
+        "--planners",
+        metavar="NAMES",
+        help="Planners to compare, separated by commas: nest, manual, mcmc, phaze, "
+        "exhaustive, fixed. Default: the first four, and fixed where every scenario "
+        "has a table [plan].",
+        show_default=False,
+    ),
+]
+
+Base = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        metavar="NAME",
+        help="The planner whose throughput is 1. Default: nest.",
+        show_default=False,
+    ),
+]
+
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=0.001,
+        help="Each search ends after this long with its best so far. Default: the "
+        "scenario's search.time_limit.",
+        show_default=False,
+    ),
+]
+
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Processes. With more than one, searches slow each other down: compare "
+        "their times with one.",
+    ),
+]
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for the results. Default: results/ and the scenario file's name, "
+        "ending in _comparison, or results/comparison; none with --json.",
+        show_default=False,
+    ),
+]
+
+Restart = Annotated[
+    bool,
+    typer.Option(
+        "--restart", help="Begin anew instead of going on where it was interrupted."
+    ),
+]
+
+
+def compare(  # noqa: PLR0913, PLR0917 - one for each option
+    scenarios: ScenarioFiles,
+    planners: Planners = "",
+    base: Base = "",
+    time_limit: TimeLimit = None,
+    workers: Workers = 1,
+    output: Output = None,
+    restart: Restart = False,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare planners: one space, one evaluator, and the replay as the judge.
+
+    Each planner searches each scenario. Its plan is priced by the same evaluator and
+    replayed over the links of the network; the report says who is fastest there, by
+    which term, and how far each planner's own belief is off. A comparison that was
+    interrupted goes on where it was.
+
+    Exit status 1 if in some scenario the replay confirms no planner's plan.
+
+    Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
+    """
+    from nestsim.compare.job import CompareSettings, checked_settings
+    from nestsim.scenario import load_scenario
+
+    loaded = [load_scenario(path) for path in scenarios]
+    names = tuple(name.strip() for name in planners.split(",") if name.strip())
+    settings = checked_settings(
+        CompareSettings(planners=names, base=base, time_limit=time_limit), loaded
+    )
+    if output is None and not as_json:
+        output = _default_folder(scenarios)
+    with ExitStack() as stack:
+        store = None
+        if output is not None:
+            opened = _store(output, loaded, settings, force=force, restart=restart)
+            store = stack.enter_context(opened)
+        comparison = _compare(loaded, settings, store, workers, quiet=quiet)
+    if output is not None:
+        _write(comparison, loaded, output, quiet=quiet)
+    _print(comparison, as_json=as_json)
+    confirmed = all(group.is_confirmed for group in comparison.groups)
+    raise typer.Exit(0 if confirmed else 1)
+
+
+def _default_folder(scenarios: "Sequence[Path]") -> Path:
+    if len(scenarios) == 1:
+        return Path("results") / f"{scenarios[0].stem}_comparison"
+    return Path("results") / "comparison"
+
+
+def _store(
+    folder: Path,
+    scenarios: "Sequence[Scenario]",
+    settings: "CompareSettings",
+    *,
+    force: bool,
+    restart: bool,
+) -> "Store":
+    """Open the store of the folder."""
+    from nestsim.compare.job import store_facts
+    from nestsim.report.compare_folder import open_store
+    from topologies.errors import InputError
+
+    facts = store_facts(scenarios, settings)
+    try:
+        return open_store(folder, facts, force=force, restart=restart)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    except InputError as error:
+        raise error.at("--output", ": ") from None
+
+
+def _unwritable(folder: Path, error: OSError) -> ValueError:
+    from topologies.errors import InputError
+
+    problem = f"cannot be written: {error.strerror or error}"
+    return InputError(problem, where="--output", got=str(folder))
+
+
+def _compare(
+    scenarios: "Sequence[Scenario]",
+    settings: "CompareSettings",
+    store: "Store | None",
+    workers: int,
+    *,
+    quiet: bool,
+) -> "Comparison":
+    from nestsim.cli.output import note, progress_bar
+    from nestsim.compare.job import compare_job
+
+    try:
+        with progress_bar(quiet=quiet) as progress:
+            return compare_job(
+                scenarios, settings, store=store, workers=workers, progress=progress
+            )
+    except KeyboardInterrupt:
+        if store is not None:
+            note("Interrupted. The same command, without --restart, goes on from here.")
+        raise
+
+
+def _write(
+    comparison: "Comparison",
+    scenarios: "Sequence[Scenario]",
+    folder: Path,
+    *,
+    quiet: bool,
+) -> None:
+    from nestsim.cli.output import note
+    from nestsim.report.compare_folder import write_comparison
+
+    try:
+        write_comparison(comparison, scenarios, folder)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+    note(f"Results are in {folder}", quiet=quiet)
+
+
+def _print(comparison: "Comparison", *, as_json: bool) -> None:
+    if as_json:
+        from nestsim.report.compare_data import comparison_json
+        from nestsim.report.json import dump_json
+
+        typer.echo(dump_json(comparison_json(comparison)), nl=False)
+        return
+    from nestsim.cli.output import result_console
+    from nestsim.report.compare_text import print_comparison
+
+    print_comparison(comparison, result_console())

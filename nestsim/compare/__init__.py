@@ -1,0 +1,1 @@
+"""Planners against each other: one space, one evaluator, the replay as the judge."""

@@ -1,0 +1,231 @@
+"""Compare planners on scenarios: every pair once, the same evaluator and replay."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import tomli
+
+from nestsim.compare.measure import for_comparison
+from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.compare.task import CompareTask, Details, comparison_points, digest
+from nestsim.job import built
+from nestsim.scenario.settings import Scenario
+from nestsim.sweep.points import Outcome, content_key
+from nestsim.sweep.runner import run_sweep
+from nestsim.sweep.store import Store
+from planner.baselines.registry import PLANNERS
+from planner.progress import Progress
+from topologies.errors import InputError
+
+NOT_BY_DEFAULT = ("exhaustive", "fixed")
+"""Planners that refuse large spaces, or need a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareSettings:
+    """Who is compared with whom."""
+
+    planners: tuple[str, ...] = ()
+    """Names, in the order of reports; empty for all of `default_planners`."""
+
+    base: str = ""
+    """Whose throughput is 1; empty for ``nest``, or the first one without it."""
+
+    time_limit: float | None = None
+    """Of each search; None for the scenario's own [s]."""
+
+
+_DEFAULT = CompareSettings()
+
+
+def default_planners(scenarios: Sequence[Scenario]) -> tuple[str, ...]:
+    """Return all planners that any scenario can have, ``fixed`` with a plan each."""
+    has_plans = all(scenario.plan is not None for scenario in scenarios)
+    return tuple(
+        name
+        for name in PLANNERS
+        if name not in NOT_BY_DEFAULT or (name == "fixed" and has_plans)
+    )
+
+
+def checked_settings(
+    settings: CompareSettings, scenarios: Sequence[Scenario]
+) -> CompareSettings:
+    """Return the settings with everything filled in.
+
+    Raises
+    ------
+    InputError
+        If a planner is unknown, named twice, or needs a plan that is not there; or
+        the base is not among them.
+    """
+    planners = settings.planners or default_planners(scenarios)
+    _check_names(planners)
+    for scenario in scenarios:
+        if "fixed" in planners and scenario.plan is None:
+            raise InputError(
+                "there is no plan for the planner fixed",
+                where=f"{scenario.path}: plan",
+                expected="a table [plan], or a comparison without fixed",
+            )
+    base = settings.base or ("nest" if "nest" in planners else planners[0])
+    if base not in planners:
+        raise InputError(
+            "is not one of the planners that are compared",
+            where="--base",
+            got=base,
+            expected=" or ".join(planners),
+        )
+    return replace(settings, planners=planners, base=base)
+
+
+def _check_names(planners: Sequence[str]) -> None:
+    for name, times in Counter(planners).items():
+        problem = "" if times == 1 else "is named twice"
+        if name not in PLANNERS:
+            problem = "is not a planner"
+        if problem:
+            raise InputError(
+                problem,
+                where="--planners",
+                got=name,
+                expected=f"names out of {', '.join(PLANNERS)}, each once",
+            )
+
+
+def store_facts(
+    scenarios: Sequence[Scenario], settings: CompareSettings
+) -> dict[str, str]:
+    """Return what a store must agree in to be taken up, as names and hashes."""
+    return {
+        "version of nestsim": version("nestsim"),
+        "scenarios": content_key([digest(for_comparison(one)) for one in scenarios]),
+        "planners": ", ".join(settings.planners),
+        "time limit": str(settings.time_limit),
+    }
+
+
+def compare_job(
+    scenarios: Sequence[Scenario],
+    settings: CompareSettings = _DEFAULT,
+    *,
+    store: Store | None = None,
+    workers: int | None = 1,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Take every planner through every scenario.
+
+    Parameters
+    ----------
+    scenarios
+        Different ones; each is a group of the comparison.
+    settings
+        Who is compared.
+    store
+        Where finished pairs are kept, so that a comparison that was interrupted goes
+        on; None for memory alone.
+    workers
+        Processes; 1 for this one alone, None for one for each core.
+    progress
+        Told about every step.
+
+    Returns
+    -------
+    Comparison
+        The same, search times aside, whatever the number of workers, unless a time
+        limit ended a search.
+
+    Raises
+    ------
+    InputError
+        If parts of a scenario do not go together, two scenarios are the same, or the
+        settings are wrong. What stops a single planner is part of the comparison.
+    """
+    settings = checked_settings(settings, scenarios)
+    labels = scenario_labels(scenarios)
+    for scenario in scenarios:
+        _check(scenario)
+    points = comparison_points(labels, settings.planners)
+    details = Details(progress, len(points))
+    compared = map(for_comparison, scenarios)
+    task = CompareTask(
+        scenarios=dict(zip(labels, compared, strict=True)),
+        time_limit=settings.time_limit,
+        details=details,
+    )
+    listener = None if progress is None else details.point
+    found = run_sweep(points, task, store, workers=workers, progress=listener)
+    entries = [_entry(outcome) for outcome in found.outcomes]
+    width = len(settings.planners)
+    return Comparison(
+        planners=settings.planners,
+        base=settings.base,
+        groups=tuple(
+            _group(scenario, label, settings.base, entries[i * width : (i + 1) * width])
+            for i, (scenario, label) in enumerate(zip(scenarios, labels, strict=True))
+        ),
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    """Refuse parts that do not go together, before hours of work."""
+    try:
+        built(scenario, None)
+    except InputError as error:
+        raise error.at(str(scenario.path), ": ") from None
+
+
+def _entry(outcome: Outcome) -> Entry:
+    if outcome.row is None:
+        return Entry(planner=outcome.point["planner"], why_not=outcome.reason)
+    return Entry.from_row(outcome.row)
+
+
+def _group(
+    scenario: Scenario, label: str, base: str, entries: Sequence[Entry]
+) -> Group:
+    network, workload = built(scenario, None)
+    return Group(
+        scenario=label,
+        model=model_label(scenario),
+        num_devices=network.num_devices,
+        device_memory=workload.accelerator.memory_bytes,
+        base=base,
+        entries=tuple(entries),
+    )
+
+
+def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return a label for each: its name, with the file's where names are the same.
+
+    Raises
+    ------
+    InputError
+        If two scenarios of one name stand in files of one name.
+    """
+    often = Counter(scenario.name for scenario in scenarios)
+    labels = [
+        one.name if often[one.name] == 1 else f"{one.name} ({one.path.stem})"
+        for one in scenarios
+    ]
+    label, times = Counter(labels).most_common(1)[0]
+    if times > 1:
+        raise InputError(
+            "scenarios cannot be told apart",
+            where="SCENARIO",
+            got=label,
+            expected="files of different names, each once",
+        )
+    return labels
+
+
+def model_label(scenario: Scenario) -> str:
+    """Return what the scenario calls its model: a name, a file, or a family."""
+    table: dict[str, Any] = tomli.loads(scenario.text.decode("utf-8-sig"))["model"]
+    for key in ("name", "config"):
+        if key in table:
+            return str(table[key])
+    return scenario.spec.family

@@ -1,0 +1,236 @@
+"""What a comparison holds, and the plain rows that it is stored as.
+
+A group is one scenario; an entry is what one planner found for it. Ratios of
+throughput are inverse ratios of iteration times, as the work is the same.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nestsim.results import Throughput
+from nestsim.sweep.points import Row
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The plan that a planner proposes first, priced, replayed and judged."""
+
+    plan: Plan
+
+    planned: Throughput
+    """By the common evaluator."""
+
+    simulated: Throughput
+    """By the replay."""
+
+    planned_terms: Mapping[str, float]
+    """`PricedPlan.terms`: the planned iteration time by cause [s]."""
+
+    gap_terms: Mapping[str, float]
+    """`Gap.terms`: simulated minus planned iteration time by cause [s]."""
+
+    verdict: str
+    """``"confirmed"``, ``"slower"`` or ``"infeasible"``."""
+
+    reason: str
+    """Of the verdict, one sentence."""
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The simulated iteration time by cause [s]; the terms add up to it."""
+        return {**self.planned_terms, **self.gap_terms}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one planner found for one scenario."""
+
+    planner: str
+    """Its name."""
+
+    sees: str = ""
+    """What it sees of the network, in one sentence; empty if it never ran."""
+
+    belief: float = math.nan
+    """Iteration time of its best plan by its own model; NaN if it has none [s]."""
+
+    evaluations: int = 0
+    """Plans or parts of plans that it priced."""
+
+    lower_bound: float = math.nan
+    """No plan of the space is faster; NaN from planners that prove nothing [s]."""
+
+    stopped: bool = False
+    """Whether the time limit ended it early, with its best so far."""
+
+    spread: tuple[float, ...] = ()
+    """Best iteration time of each seed, infinite where a walk found nothing; empty
+    from planners without seeds [s]."""
+
+    search_time: float = math.nan
+    """How long the search took: another time in every run; NaN if it failed [s]."""
+
+    found: Found | None = None
+    """Its plan; None if it has none."""
+
+    why_not: str = ""
+    """Why it has no plan, in one sentence; empty if it has one."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether there is a plan that the replay finds room for."""
+        return self.found is not None and self.found.verdict != "infeasible"
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is nothing valid; empty if there is something."""
+        if self.found is None:
+            return self.why_not
+        if self.found.verdict == "infeasible":
+            return f"The replay runs out of memory: {self.found.reason}."
+        return ""
+
+    @property
+    def simulated_time(self) -> float:
+        """Of its plan, NaN without a valid one [s]."""
+        if self.found is None or not self.is_valid:
+            return math.nan
+        return self.found.simulated.iteration_time
+
+    @property
+    def planned_time(self) -> float:
+        """Of its plan, NaN without a valid one [s]."""
+        if self.found is None or not self.is_valid:
+            return math.nan
+        return self.found.planned.iteration_time
+
+    def to_row(self) -> dict[str, Any]:
+        """Return plain JSON values; numbers that JSON lacks are None."""
+        found = self.found
+        return {
+            "planner": self.planner,
+            "sees": self.sees,
+            "belief_s": _finite(self.belief),
+            "evaluations": int(self.evaluations),
+            "lower_bound_s": _finite(self.lower_bound),
+            "stopped": bool(self.stopped),
+            "spread_s": [_finite(time) for time in self.spread],
+            "search_time_s": _finite(self.search_time),
+            "found": None if found is None else _found_row(found),
+            "why_not": self.why_not,
+        }
+
+    @classmethod
+    def from_row(cls, row: Row) -> "Entry":
+        """Read back what `to_row` wrote."""
+        found = row["found"]
+        return cls(
+            planner=row["planner"],
+            sees=row["sees"],
+            belief=_number(row["belief_s"]),
+            evaluations=row["evaluations"],
+            lower_bound=_number(row["lower_bound_s"]),
+            stopped=row["stopped"],
+            spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
+            search_time=_number(row["search_time_s"]),
+            found=None if found is None else _found_of(found),
+            why_not=row["why_not"],
+        )
+
+
+def _found_row(found: Found) -> dict[str, Any]:
+    return {
+        "plan": found.plan.to_json(),
+        "planned": asdict(found.planned),
+        "simulated": asdict(found.simulated),
+        "planned_terms_s": list(found.planned_terms.items()),
+        "gap_terms_s": list(found.gap_terms.items()),
+        "verdict": found.verdict,
+        "reason": found.reason,
+    }
+
+
+def _found_of(row: Row) -> Found:
+    return Found(
+        plan=Plan.from_json(row["plan"]),
+        planned=Throughput(**row["planned"]),
+        simulated=Throughput(**row["simulated"]),
+        planned_terms=dict(row["planned_terms_s"]),
+        gap_terms=dict(row["gap_terms_s"]),
+        verdict=row["verdict"],
+        reason=row["reason"],
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _number(value: float | None, otherwise: float = math.nan) -> float:
+    return otherwise if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One scenario, and what each planner found for it."""
+
+    scenario: str
+    """Its name, different from those of the other groups."""
+
+    model: str
+    """What is trained."""
+
+    num_devices: int
+
+    device_memory: float
+    """Of one device [byte]."""
+
+    base: str
+    """Name of the planner that the others are measured by."""
+
+    entries: tuple[Entry, ...]
+    """In the order of the planners, the same in every group."""
+
+    @property
+    def best(self) -> Entry | None:
+        """The entry that is fastest in the replay, the first of equals, if any."""
+        valid = [entry for entry in self.entries if entry.is_valid]
+        return min(valid, key=lambda entry: entry.simulated_time, default=None)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the replay confirms the plan of some planner."""
+        return any(
+            entry.found is not None and entry.found.verdict == "confirmed"
+            for entry in self.entries
+        )
+
+    def simulated_ratio(self, entry: Entry) -> float:
+        """Return simulated throughput relative to the base's, NaN without both."""
+        return self._base.simulated_time / entry.simulated_time
+
+    def planned_ratio(self, entry: Entry) -> float:
+        """Return planned throughput relative to the base's, NaN without both."""
+        return self._base.planned_time / entry.planned_time
+
+    @property
+    def _base(self) -> Entry:
+        (found,) = (entry for entry in self.entries if entry.planner == self.base)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All groups."""
+
+    planners: tuple[str, ...]
+    """Names, in the order of every group's entries."""
+
+    base: str
+    """Name of the planner that the others are measured by."""
+
+    groups: tuple[Group, ...]
+    """In the order of the scenarios."""

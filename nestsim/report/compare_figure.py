@@ -1,0 +1,254 @@
+"""The picture of a comparison: throughput of each planner, cluster by cluster.
+
+One panel for each model, in it one group of bars for each scenario, by size. Solid bars
+are the replay; a line shows what was planned, a diamond what the planner believed; an X
+stands where nothing valid was found.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.report.compare_text import format_ratio
+from nestsim.report.compare_wording import listed
+from nestsim.report.figures import _figure, _save
+from nestsim.report.panels import INK, Colours
+from nestsim.report.wording import plural
+from nestsim.validation.metrics import grouped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_NUMBERS = 40
+"""Bars of a figure that are labelled with their heights."""
+
+_MOST_COLUMNS = 3
+_BARS_WIDTH = 0.84
+"""Of a group; groups stand 1 apart."""
+
+
+class Bar(NamedTuple):
+    """What is drawn of one entry, relative to the base's replay."""
+
+    planner: str
+    simulated: float
+    """NaN where nothing valid was found."""
+    planned: float
+    belief: float
+
+
+class BarGroup(NamedTuple):
+    """What is drawn of one scenario."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+def bar_groups(groups: Sequence[Group]) -> list[BarGroup]:
+    """Return the bars of scenarios of one model, by size.
+
+    Without a valid plan of the base a group is drawn relative to its fastest plan, and
+    its label says so.
+    """
+    ordered = sorted(groups, key=lambda group: group.num_devices)
+    sizes = [group.num_devices for group in ordered]
+    found = []
+    for group in ordered:
+        # Sizes tell groups apart, or else names do.
+        by_size = len(set(sizes)) == len(sizes)
+        label = plural(group.num_devices, "device") if by_size else group.scenario
+        reference = _reference(group)
+        if reference is not None and reference.planner != group.base:
+            label = f"{label}\n({reference.planner} = 1)"
+        one = math.nan if reference is None else reference.simulated_time
+        bars = tuple(_bar(entry, one) for entry in group.entries)
+        found.append(BarGroup(label, bars))
+    return found
+
+
+def _reference(group: Group) -> Entry | None:
+    (base,) = (entry for entry in group.entries if entry.planner == group.base)
+    return base if base.is_valid else group.best
+
+
+def _bar(entry: Entry, one: float) -> Bar:
+    belief = entry.belief if entry.is_valid else math.nan
+    return Bar(
+        entry.planner,
+        one / entry.simulated_time,
+        one / entry.planned_time,
+        one / belief,
+    )
+
+
+def comparison_title(comparison: Comparison) -> str:
+    """Say who is fastest in the replay, and how often."""
+    groups = comparison.groups
+    if len(groups) == 1:
+        best = groups[0].best
+        if best is None:
+            return "No planner has a plan that the replay finds room for"
+        others = [
+            entry.simulated_time / best.simulated_time - 1.0
+            for entry in groups[0].entries
+            if entry.is_valid
+        ]
+        return f"{best.planner} is fastest in the replay, {_lead(max(others))}"
+    wins = {
+        name: sum(_is_fastest(group, name) for group in groups)
+        for name in comparison.planners
+    }
+    most = max(wins.values())
+    if most == 0:
+        return "No planner has a plan that the replay finds room for"
+    winners = listed([name for name, count in wins.items() if count == most])
+    return f"Fastest in the replay: {winners}, in {most} of {len(groups)} scenarios"
+
+
+def _lead(share: float) -> str:
+    """Say how far behind the slowest is."""
+    if share < 5e-4:
+        return "and none is slower"
+    return f"up to {100 * share:.1f} % ahead"
+
+
+def _is_fastest(group: Group, planner: str) -> bool:
+    best = group.best
+    (entry,) = (entry for entry in group.entries if entry.planner == planner)
+    if best is None or not entry.is_valid:
+        return False
+    return entry.simulated_time <= best.simulated_time * (1 + 1e-9)
+
+
+def draw_comparison(comparison: Comparison, path: Path) -> None:
+    """Draw all groups."""
+    panels = grouped((group.model, group) for group in comparison.groups)
+    columns = min(len(panels), _MOST_COLUMNS)
+    rows = -(-len(panels) // columns)
+    base = comparison.base
+    subtitle = (
+        f"Throughput relative to {base} in the replay; bar: replay, line: planned, "
+        "diamond: the planner's own belief, X: nothing valid"
+    )
+    with _figure(comparison_title(comparison), subtitle) as (figure, colours):
+        grid = figure.add_gridspec(
+            rows,
+            columns,
+            left=0.055,
+            right=0.985,
+            top=0.84,
+            bottom=0.15,
+            wspace=0.14,
+            hspace=0.42,
+        )
+        num_bars = len(comparison.groups) * len(comparison.planners)
+        for number, (model, groups) in enumerate(panels.items()):
+            axes = figure.add_subplot(grid[number // columns, number % columns])
+            drawn = bar_groups(groups)
+            _draw_panel(axes, drawn, colours, numbers=num_bars <= _MOST_NUMBERS)
+            axes.set_title(model, loc="left", size=14, parse_math=False)
+            if number % columns == 0:
+                axes.set_ylabel(f"throughput, {base} = 1")
+        figure.legend(
+            handles=_handles(comparison.planners, colours),
+            loc="lower center",
+            ncols=len(comparison.planners) + 3,
+            frameon=False,
+        )
+        _save(figure, path)
+
+
+def _draw_panel(
+    axes: "Axes", groups: Sequence[BarGroup], colours: Colours, *, numbers: bool
+) -> None:
+    """Draw one model's groups of bars."""
+    count = len(groups[0].bars)
+    width = min(_BARS_WIDTH / count, 0.2)
+    heights = [
+        height
+        for group in groups
+        for bar in group.bars
+        for height in bar[1:]
+        if math.isfinite(height)
+    ]
+    top = 1.12 * max(heights, default=1.0)
+    for place, group in enumerate(groups):
+        for number, bar in enumerate(group.bars):
+            x = place + (number - (count - 1) / 2) * width
+            colour = colours.distinct[number % len(colours.distinct)]
+            _draw_bar(axes, bar, x, width, colour)
+            if numbers and math.isfinite(bar.simulated):
+                _write_height(axes, bar, x)
+    axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
+    axes.set_ylim(0, top)
+    axes.set_xlim(-0.6, len(groups) - 0.4)
+    labels = [group.label for group in groups]
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    turned = longest * len(groups) > 60
+    axes.set_xticks(
+        range(len(groups)),
+        labels,
+        rotation=20 if turned else 0,
+        ha="right" if turned else "center",
+        parse_math=False,
+    )
+    axes.tick_params(axis="x", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_bar(axes: "Axes", bar: Bar, x: float, width: float, colour: Any) -> None:
+    if not math.isfinite(bar.simulated):
+        axes.plot([x], [0.03], marker="x", color=colour, **_CROSS)
+        return
+    axes.bar([x], [bar.simulated], 0.92 * width, color=colour, zorder=2)
+    half = 0.46 * width
+    axes.hlines(bar.planned, x - half, x + half, color=INK, linewidth=2, zorder=3)
+    if math.isfinite(bar.belief):
+        axes.plot([x], [bar.belief], **_DIAMOND)
+
+
+_CROSS: dict[str, Any] = {
+    "markersize": 12,
+    "markeredgewidth": 3,
+    "linestyle": "none",
+    "clip_on": False,
+}
+
+_DIAMOND: dict[str, Any] = {
+    "marker": "D",
+    "markersize": 7,
+    "markerfacecolor": "white",
+    "markeredgecolor": INK,
+    "linestyle": "none",
+    "zorder": 4,
+}
+
+
+def _write_height(axes: "Axes", bar: Bar, x: float) -> None:
+    """Write the height of a bar into its foot, where no mark is."""
+    axes.annotate(
+        format_ratio(bar.simulated),
+        (x, 0.02),
+        ha="center",
+        va="bottom",
+        size=11,
+        color="white",
+        zorder=5,
+        rotation=90,
+    )
+
+
+def _handles(planners: Sequence[str], colours: Colours) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown: list[Any] = [
+        Patch(color=colours.distinct[number % len(colours.distinct)], label=name)
+        for number, name in enumerate(planners)
+    ]
+    planned = Line2D([], [], color=INK, linewidth=2, label="planned")
+    belief = Line2D([], [], label="own belief", **_DIAMOND)
+    nothing = Line2D([], [], color=INK, marker="x", label="nothing valid", **_CROSS)
+    return [*shown, planned, belief, nothing]

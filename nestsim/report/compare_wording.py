@@ -1,0 +1,141 @@
+"""What a comparison comes to, in sentences: who wins, why, and who was wrong."""
+
+import math
+from collections.abc import Sequence
+
+from nestsim.compare.reasons import (
+    OWN_MODEL,
+    belief_gap,
+    differences,
+    largest,
+    turned_by,
+)
+from nestsim.compare.record import Entry, Found, Group
+from nestsim.report.wording import difference, percent, signed_duration, signed_percent
+from topologies.units import format_duration
+
+EQUAL = 1e-9
+"""Relative difference of times that rounding explains."""
+
+CLOSE = 0.01
+"""Under contention no verdict tells times apart that differ by less, relative."""
+
+FAR = 0.05
+"""A belief that the replay misses by more is worth a sentence, relative."""
+
+
+def sentences(group: Group) -> list[str]:
+    """Return what is to be said of one scenario."""
+    best = group.best
+    if best is None or best.found is None:
+        return ["No planner has a plan that the replay finds room for."]
+    said = [_winner(group, best)]
+    for entry in group.entries:
+        if entry is best or entry.found is None or not entry.is_valid:
+            continue
+        if not _are_equal(entry, best):
+            said.append(_slower(entry.planner, best.found, entry))
+            said += _reversal(entry, best)
+    for entry in group.entries:
+        said += _belief(entry)
+        said += _search(entry)
+    return said
+
+
+def _are_equal(entry: Entry, other: Entry) -> bool:
+    gap = difference(other.simulated_time, entry.simulated_time)
+    return abs(gap) <= EQUAL
+
+
+def _winner(group: Group, best: Entry) -> str:
+    equals = [
+        entry.planner
+        for entry in group.entries
+        if entry is not best and entry.is_valid and _are_equal(entry, best)
+    ]
+    time = format_duration(best.simulated_time)
+    if equals:
+        names = listed([best.planner, *equals])
+        return f"{names} are fastest in the replay, with {time} per iteration."
+    return f"{best.planner} is fastest in the replay, with {time} per iteration."
+
+
+def _slower(name: str, best: Found, entry: Entry) -> str:
+    assert entry.found is not None
+    parts = differences(best, entry.found)
+    longer = difference(best.simulated.iteration_time, entry.simulated_time)
+    cause = largest(parts)
+    total = entry.simulated_time - best.simulated.iteration_time
+    close = " (too close to tell apart under contention)" if longer < CLOSE else ""
+    return (
+        f"{name} takes {percent(longer)} longer, {signed_duration(total)}{close}: the "
+        f"term that differs most is {cause.term}, {signed_duration(cause.seconds)}."
+    )
+
+
+def _reversal(entry: Entry, best: Entry) -> list[str]:
+    """Say what cost a planner the lead that its plan had."""
+    assert entry.found is not None
+    assert best.found is not None
+    cause = turned_by(entry.found, best.found)
+    if cause is None:
+        return []
+    lead = difference(entry.planned_time, best.planned_time)
+    return [
+        f"As planned, {entry.planner} is not slower than {best.planner} (by "
+        f"{percent(lead)} faster): the replay turns that round, mostly by {cause.term} "
+        f"({signed_duration(cause.seconds)})."
+    ]
+
+
+def _belief(entry: Entry) -> list[str]:
+    """Say of a belief that is far off by how much, and which term is missing."""
+    if entry.found is None or not math.isfinite(entry.belief):
+        return []
+    found = entry.found
+    off = difference(entry.belief, found.simulated.iteration_time)
+    if abs(off) <= FAR:
+        return []
+    cause = largest(belief_gap(entry))
+    text = (
+        f"{entry.planner} believes {format_duration(entry.belief)}; the common "
+        f"evaluator says {format_duration(found.planned.iteration_time)} "
+        f"({signed_percent(difference(entry.belief, found.planned.iteration_time))}) "
+        f"and the replay {format_duration(found.simulated.iteration_time)} "
+        f"({signed_percent(off)}). Most of it is {cause.term}, "
+        f"{signed_duration(cause.seconds)}"
+    )
+    if cause.term == OWN_MODEL:
+        return [f"{text}. What it sees: {entry.sees[:1].lower()}{entry.sees[1:]}"]
+    return [f"{text}."]
+
+
+def _search(entry: Entry) -> list[str]:
+    """Say what is to be known of a search: seeds that differ, a limit that ended it."""
+    said = []
+    times = [time for time in entry.spread if math.isfinite(time)]
+    if times and len(entry.spread) > 1:
+        failed = len(entry.spread) - len(times)
+        nothing = f"; {failed} found nothing" if failed else ""
+        low, high = min(times), max(times)
+        between = (
+            "all the same plan's time"
+            if difference(low, high) <= EQUAL
+            else f"{format_duration(low)} to {format_duration(high)} "
+            f"({signed_percent(difference(low, high))})"
+        )
+        said.append(
+            f"{entry.planner}'s best by {len(entry.spread)} seeds, as planned: "
+            f"{between}{nothing}."
+        )
+    if entry.stopped:
+        said.append(
+            f"The time limit ended the search of {entry.planner}; this is its best "
+            "so far."
+        )
+    return said
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names as a list: ``nest, manual and mcmc``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]

@@ -1,0 +1,211 @@
+"""The table [assert]: what must come out, for use in continuous integration."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic_core import CoreSchema, core_schema
+
+from nestsim.scenario.base import Choice, Count, Table
+from nestsim.scenario.settings import Assertion
+from planner.schedules import SCHEDULES
+from topologies.errors import InputError
+from topologies.units import NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
+
+OPERATORS = ("<=", ">=", "<", ">")
+
+_BOUND = re.compile(r"\s*(<=|>=|<|>)(.*)", re.DOTALL)
+_NUMBER = re.compile(rf"\s*(-?{NUMBER_PATTERN})\s*(%)?\s*")
+_TOKENS = re.compile(rf"\s*({NUMBER_PATTERN})\s*tokens?\s*/\s*s\s*")
+
+
+def _share(text: str) -> float:
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise InputError("not a number")
+    return float(found[1]) * (0.01 if found[4] else 1.0)
+
+
+def _tokens(text: str) -> float:
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise InputError("not a number of tokens/s")
+    return float(found[1])
+
+
+_READERS: Mapping[str, Callable[[str], float]] = MappingProxyType(
+    {
+        "share": _share,
+        "throughput": _tokens,
+        "duration": lambda text: parse_quantity(text.strip(), "duration"),
+        "size": lambda text: parse_quantity(text.strip(), "size"),
+    }
+)
+_PATTERNS: Mapping[str, str] = MappingProxyType(
+    {
+        "share": rf"-?{NUMBER_PATTERN}\s*%?",
+        "throughput": rf"{NUMBER_PATTERN}\s*tokens?\s*/\s*s",
+        "duration": rf"{NUMBER_PATTERN}\s*{UNIT_PATTERN}",
+        "size": rf"{NUMBER_PATTERN}\s*{UNIT_PATTERN}",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a number is compared with, as written and in base units."""
+
+    operator: str
+    """One of `OPERATORS`."""
+
+    value: float
+    """[base unit]"""
+
+    written: str
+    """As the scenario has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Marks a setting that is written as an operator and a bound.
+
+    Parameters
+    ----------
+    dimension
+        A key of `_READERS`.
+    example
+        As people write it.
+    """
+
+    dimension: str
+    example: str
+
+    def parse(self, value: object) -> Comparison:
+        """Return the comparison; refuse what is none."""
+        expected = f'an operator ({", ".join(OPERATORS)}) and a bound: "{self.example}"'
+        found = _BOUND.fullmatch(value) if isinstance(value, str) else None
+        if found is None:
+            raise InputError("is not a comparison", got=value, expected=expected)
+        try:
+            number = _READERS[self.dimension](found[2])
+        except InputError as error:
+            raise InputError(error.problem, got=value, expected=expected) from None
+        written = f"{found[1]} {' '.join(found[2].split())}"
+        return Comparison(found[1], number, written)
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: object
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: object
+    ) -> dict[str, Any]:
+        pattern = rf"^\s*(<=|>=|<|>)\s*{_PATTERNS[self.dimension]}\s*$"
+        return {"type": "string", "pattern": pattern, "examples": [self.example]}
+
+
+Share = Annotated[Comparison, Compared("share", ">= 0.4")]
+Time = Annotated[Comparison, Compared("duration", "<= 12.5 s")]
+Memory = Annotated[Comparison, Compared("size", "<= 70 GiB")]
+Throughput = Annotated[Comparison, Compared("throughput", ">= 1.2e6 tokens/s")]
+
+
+class AssertTable(Table):
+    """What must come out: `nestsim run`, `simulate` and `plan` check it at their end.
+
+    Numbers are those of the replay where there is one, else those of the plan.
+    """
+
+    verdict: Literal["confirmed", "slower", "infeasible"] | None = Field(
+        None, examples=["confirmed"]
+    )
+    """What the replay says of the plan. A verdict that is asserted and found makes exit
+    status 0, whichever it is."""
+
+    iteration_time: Time | None = None
+    """Time of a step."""
+
+    throughput: Throughput | None = None
+    """Of the whole cluster."""
+
+    mfu: Share | None = None
+    """Share of the devices' peak that the model's FLOPs take."""
+
+    peak_memory: Memory | None = None
+    """Of the fullest device."""
+
+    gap: Share | None = None
+    """What the replay takes longer than planned, as a share of the planned time."""
+
+    min_mfu: float | None = Field(None, ge=0, le=1, examples=[0.4])
+    """The same as mfu = ">= ..."."""
+
+    max_memory_fraction: float | None = Field(None, ge=0, le=1, examples=[0.9])
+    """The most of a device's memory that the fullest one may use."""
+
+    max_plan_gap: float | None = Field(None, ge=-1, le=1000, examples=[0.05])
+    """The same as gap = "<= ..."."""
+
+    tensor_model_parallel_size: Count | None = Field(None, examples=[8])
+    """Of the plan that is reported."""
+
+    pipeline_model_parallel_size: Count | None = Field(None, examples=[4])
+    """Likewise."""
+
+    data_parallel_size: Count | None = Field(None, examples=[2])
+    """Likewise."""
+
+    context_parallel_size: Count | None = Field(None, examples=[1])
+    """Likewise."""
+
+    expert_model_parallel_size: Count | None = Field(None, examples=[1])
+    """Likewise."""
+
+    virtual_pipeline_model_parallel_size: Count | None = Field(None, examples=[1])
+    """Likewise."""
+
+    micro_batch_size: Count | None = Field(None, examples=[2])
+    """Likewise."""
+
+    schedule: Annotated[str, Choice(tuple(SCHEDULES))] | None = Field(
+        None, examples=["1f1b"]
+    )
+    """Likewise."""
+
+    def build(self) -> tuple[Assertion, ...]:
+        """Return what is asserted, in the order of the settings above."""
+        given = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return tuple(
+            _assertion(name, value) for name, value in given if value is not None
+        )
+
+
+_BOUNDED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "min_mfu": ("mfu", ">="),
+        "max_memory_fraction": ("memory_fraction", "<="),
+        "max_plan_gap": ("gap", "<="),
+    }
+)
+"""Setting -> what it compares, and how."""
+
+
+def _assertion(name: str, value: object) -> Assertion:
+    if isinstance(value, Comparison):
+        return Assertion(
+            name=name,
+            quantity=name,
+            operator=value.operator,
+            value=value.value,
+            written=value.written,
+        )
+    assert isinstance(value, int | float | str)
+    quantity, operator = _BOUNDED.get(name, (name, "=="))
+    written = str(value) if operator == "==" else f"{operator} {value}"
+    return Assertion(
+        name=name, quantity=quantity, operator=operator, value=value, written=written
+    )

@@ -1,0 +1,159 @@
+"""The table [stress]: what `nestsim stress` does to the cluster, and what it asks."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nestsim.scenario.base import Bandwidth, Choice, Count, Distinct, Table, Text
+from nestsim.scenario.degraded import DegradedTable
+from nestsim.scenario.network import Ratio, Seed
+from nestsim.scenario.stress_settings import (
+    DEFAULT_PLANNERS,
+    QUANTITIES,
+    BackgroundSpec,
+    ConditionSpec,
+    StressSpec,
+)
+from topologies.degradation import Degradation
+from topologies.errors import InputError
+
+MOST_CONDITIONS = 1000
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+Ratios = Distinct[Ratio]
+
+
+class BackgroundTable(Table):
+    """Traffic of others that takes a part of some links all the time."""
+
+    links: Text = Field(examples=["leaf 0 <-> spine *", "level spine"])
+    """Which, named as in [cluster.degraded]."""
+
+    rate: Bandwidth | None = None
+    """What it takes of each of these links, per direction."""
+
+    share: Share | None = Field(None, examples=[0.3])
+    """Instead of the rate: the fraction of each link that it takes."""
+
+    def build(self) -> BackgroundSpec:
+        """Return the record for the stress test."""
+        if (self.rate is None) == (self.share is None):
+            raise InputError(
+                "says how much by none or both of its settings",
+                where="rate",
+                expected='either rate = "200 Gbit/s" or share = 0.5',
+            )
+        return BackgroundSpec(links=self.links, rate=self.rate, share=self.share)
+
+
+class ConditionTable(Table):
+    """One state of the cluster that plans are put under."""
+
+    name: Text = Field(examples=["one spine down"])
+    """What reports call it."""
+
+    oversubscription: dict[str, Ratio] = Field({}, examples=[{"leaf": 4.0}])
+    """Ratio of each level that has another one than in [cluster.network]."""
+
+    degraded: DegradedTable | None = Field(
+        None, examples=[{"removed_switches": ["spine 1"]}]
+    )
+    """What is slow or gone, as in [cluster.degraded] and beside it."""
+
+    background: (
+        Annotated[list[BackgroundTable], Field(min_length=1, max_length=1000)] | None
+    ) = Field(None, examples=[[{"links": "level spine", "share": 0.3}]])
+    """Traffic of others, at a constant rate that the job cannot push aside."""
+
+    ecmp_seed: Seed | None = None
+    """Parallel cables are separate links, and a hash with this seed picks one for each
+    pair. Left out, as [cluster.network] says."""
+
+    def build(self) -> ConditionSpec:
+        """Return the record for the stress test."""
+        background = []
+        for index, one in enumerate(self.background or ()):
+            try:
+                background.append(one.build())
+            except InputError as error:
+                raise error.at(f"background[{index}]") from None
+        return ConditionSpec(
+            name=self.name,
+            oversubscription=self.oversubscription,
+            degradation=self.degraded.build() if self.degraded else Degradation(),
+            background=tuple(background),
+            ecmp_seed=self.ecmp_seed,
+        )
+
+
+class StressTable(Table):
+    """What `nestsim stress` does to the cluster, and what it asks."""
+
+    oversubscription: dict[str, Ratios] = Field(
+        {}, examples=[{"leaf": [1.0, 2.0, 4.0, 8.0]}]
+    )
+    """Ratios of each level: its children's links together over its links to the level
+    above. Each alone and every combination is a condition. If neither this nor
+    `conditions` nor `ecmp_seeds` is given, 1, 2, 4, 8 and 16 of the levels above the
+    node."""
+
+    conditions: Annotated[list[ConditionTable], Field(max_length=MOST_CONDITIONS)] = (
+        Field([], examples=[[{"name": "congested", "oversubscription": {"leaf": 8.0}}]])
+    )
+    """Other conditions, by name."""
+
+    ecmp_seeds: Distinct[Seed] | None = Field(None, examples=[[0, 1, 2]])
+    """One condition for each: parallel cables are separate links, and a hash with this
+    seed picks one for each pair."""
+
+    planners: Distinct[Text] = Field(list(DEFAULT_PLANNERS), examples=[["nest"]])
+    """Whose plans, by the names that `nestsim compare` knows; the first one's answer
+    the questions below."""
+
+    keep: Share | None = Field(None, examples=[0.95])
+    """Ask how far a level can be worsened while this share of the throughput is
+    kept."""
+
+    level: Text | None = Field(None, examples=["leaf"])
+    """Which level. Left out, the outermost one that has links to a level above, or the
+    outermost one of all."""
+
+    quantity: Annotated[str, Choice(QUANTITIES)] | None = Field(
+        None, examples=["oversubscription"]
+    )
+    """What of it: the highest "oversubscription", or the lowest "bandwidth" of the
+    links into the level's switches. Left out, the first that the level has."""
+
+    workers: Count | None = Field(None, examples=[8])
+    """Processes; left out, one for each core. Results do not depend on it."""
+
+    def build(self) -> StressSpec:
+        """Return the settings for the stress test."""
+        conditions: list[ConditionSpec] = []
+        for index, one in enumerate(self.conditions):
+            try:
+                condition = one.build()
+                _check_name(condition.name, conditions)
+            except InputError as error:
+                raise error.at(f"conditions[{index}]") from None
+            conditions.append(condition)
+        return StressSpec(
+            oversubscription={k: tuple(v) for k, v in self.oversubscription.items()},
+            conditions=tuple(conditions),
+            ecmp_seeds=tuple(self.ecmp_seeds or ()),
+            planners=tuple(self.planners),
+            keep=self.keep,
+            level=self.level,
+            quantity=self.quantity,
+            workers=self.workers,
+        )
+
+
+def _check_name(name: str, before: list[ConditionSpec]) -> None:
+    if any(name == other.name for other in before):
+        raise InputError(
+            "is used twice",
+            where="name",
+            got=name,
+            expected="another name for every condition",
+        )

@@ -1,0 +1,1 @@
+"""Plans under worse networks: what holds, what to change, what is robust."""

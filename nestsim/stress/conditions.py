@@ -1,0 +1,237 @@
+"""Conditions: states of the cluster that plans are put under.
+
+A condition turns a scenario into another one, so that everything that plans and replays
+scenarios works under it. Background traffic is taken off the links' bandwidth: it has
+a constant rate, gives way to nothing, and the job shares what is left.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nestsim.cluster_network import cluster_network
+from nestsim.scenario.stress_settings import BackgroundSpec, ConditionSpec, StressSpec
+from nestsim.stress.ratios import built_ratios, with_ratios
+from topologies.degradation import Degradation, SlowLinks
+from topologies.errors import InputError
+from topologies.network import Network
+from topologies.selectors import select_links
+from topologies.specs import FatTreeSpec, NetworkSpec, RailSpec, SpineLeafSpec
+from topologies.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from nestsim.scenario.settings import Scenario
+
+AS_BUILT = "as built"
+"""The scenario itself, which "healthy" plans are made for."""
+
+DEFAULT_RATIOS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+MOST_CONDITIONS = 10_000
+
+_SAME = 1e-9
+"""Ratios that differ by less, relatively, are the same."""
+
+Ratios = tuple[tuple[str, float], ...]
+"""Levels whose ratio is another than as built, from the inside out."""
+
+
+def stressed(scenario: "Scenario", condition: ConditionSpec) -> "Scenario":
+    """Return the scenario under a condition.
+
+    Raises
+    ------
+    InputError
+        If the condition names what the cluster does not have, or its background
+        traffic leaves nothing of a link.
+    """
+    try:
+        spec = _with_seed(scenario.network_spec, condition.ecmp_seed)
+        try:
+            spec = with_ratios(spec, condition.oversubscription)
+        except InputError as error:
+            raise error.at("oversubscription") from None
+        worse = _joined(scenario.degradation, condition.degradation)
+        changed = replace(scenario, network_spec=spec, degradation=worse)
+        if condition.background:
+            taken = _taken(cluster_network(changed), condition.background)
+            worse = _joined(worse, Degradation(slow_links=taken))
+            changed = replace(changed, degradation=worse)
+    except InputError as error:
+        raise error.at(f'condition "{condition.name}"', ": ") from None
+    return changed
+
+
+def _with_seed(spec: NetworkSpec, seed: int | None) -> NetworkSpec:
+    if seed is None:
+        return spec
+    if not isinstance(spec, FatTreeSpec | SpineLeafSpec | RailSpec):
+        raise InputError(
+            "there are no parallel cables for a hash to choose from",
+            where="ecmp_seed",
+            got=seed,
+            expected="a tree of switches",
+        )
+    return replace(spec, trunk="ecmp", ecmp_seed=seed)
+
+
+def _joined(first: Degradation | None, second: Degradation) -> Degradation | None:
+    """Return both together; None if nothing is wrong."""
+    if first is not None:
+        second = Degradation(
+            slow_links=(*first.slow_links, *second.slow_links),
+            removed_links=(*first.removed_links, *second.removed_links),
+            removed_switches=(*first.removed_switches, *second.removed_switches),
+            slow_devices=(*first.slow_devices, *second.slow_devices),
+        )
+    return None if second == Degradation() else second
+
+
+def _taken(
+    network: Network, background: Sequence[BackgroundSpec]
+) -> tuple[SlowLinks, ...]:
+    """Return the links that background traffic takes from, as slowed ones.
+
+    What several take from a link adds up.
+    """
+    links = network.links
+    taken = np.zeros(len(links))
+    for index, one in enumerate(background):
+        try:
+            chosen = select_links(network, one.links)
+        except InputError as error:
+            raise error.at(f"background[{index}].links") from None
+        share = one.share or 0.0
+        rate = links.bandwidth[chosen] * share if one.rate is None else one.rate
+        taken[chosen] += rate
+        full = np.flatnonzero(taken >= links.bandwidth * (1.0 - _SAME))
+        if full.size:
+            raise InputError(
+                "leaves nothing of a link",
+                where=f"background[{index}]",
+                got=f"{format_bandwidth(float(taken[full[0]]))} of {one.links}",
+                expected=f"less than {format_bandwidth(_capacity(network, full[0]))}",
+            )
+    factor = links.bandwidth / (links.bandwidth - taken)
+    return tuple(
+        SlowLinks(links=_link_text(network, int(link)), factor=float(factor[link]))
+        for link in np.flatnonzero(factor > 1.0)
+    )
+
+
+def _capacity(network: Network, link: int) -> float:
+    return float(network.links.bandwidth[link])
+
+
+def _link_text(network: Network, link: int) -> str:
+    """Return the text that names one link, with its number among parallel ones."""
+    links, names = network.links, network.vertex_names
+    source, target = int(links.source[link]), int(links.target[link])
+    alike = np.flatnonzero((links.source == source) & (links.target == target))
+    text = f"{names[source]} -> {names[target]}"
+    if alike.size > 1:
+        text += f" #{int(np.searchsorted(alike, link))}"
+    return text
+
+
+def canonical(built: Mapping[str, float], ratios: Mapping[str, float]) -> Ratios:
+    """Return ratios without those that are as built: the same for the same network."""
+    return tuple(
+        (level, ratios[level])
+        for level in built
+        if level in ratios and abs(ratios[level] / built[level] - 1.0) > _SAME
+    )
+
+
+def ratio_condition(ratios: Ratios) -> ConditionSpec:
+    """Return the condition of some ratios; none is the scenario itself."""
+    name = ", ".join(f"{level} {ratio:.6g}:1" for level, ratio in ratios) or AS_BUILT
+    return ConditionSpec(name=name, oversubscription=dict(ratios))
+
+
+def default_axes(built: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
+    """Return the ratios that are tried if nothing is said: of levels above the node."""
+    levels = list(built)
+    return dict.fromkeys(levels[1:] or levels, DEFAULT_RATIOS)
+
+
+def axes_of(spec: StressSpec, built: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
+    """Return the ratios of each level that varies, rising, from the inside out.
+
+    Raises
+    ------
+    InputError
+        If a level has no links to one above, or there is nothing to do.
+    """
+    axes = dict(spec.oversubscription)
+    for level in axes:
+        if level not in built:
+            names = " or ".join(f'"{name}"' for name in built)
+            raise InputError(
+                "is no level with links to one above",
+                where="stress.oversubscription",
+                got=level,
+                expected=names or "none: only trees of switches have such levels",
+            )
+    if not (axes or spec.conditions or spec.ecmp_seeds):
+        axes = default_axes(built)
+        if not axes:
+            raise InputError(
+                "there is nothing to stress: the network has no levels of switches",
+                where="stress",
+                expected="a list stress.conditions: slow or removed links, slow "
+                "devices, background traffic",
+            )
+    return {level: tuple(sorted(axes[level])) for level in built if level in axes}
+
+
+def all_conditions(
+    spec: StressSpec, axes: Mapping[str, Sequence[float]], built: Mapping[str, float]
+) -> tuple[ConditionSpec, ...]:
+    """Return every condition once: as built, each ratio, combinations, and the others.
+
+    Raises
+    ------
+    InputError
+        If there are too many, or two of one name.
+    """
+    count = math.prod(len(ratios) for ratios in axes.values())
+    if count > MOST_CONDITIONS:
+        raise InputError(
+            "makes too many conditions",
+            where="stress.oversubscription",
+            got=f"{count:,} combinations",
+            expected=f"at most {MOST_CONDITIONS:,}",
+        )
+    lines = [{level: one} for level, ratios in axes.items() for one in ratios]
+    grid = [
+        dict(zip(axes, ratios, strict=True))
+        for ratios in itertools.product(*axes.values())
+    ]
+    ratios = dict.fromkeys(canonical(built, one) for one in ({}, *lines, *grid))
+    conditions = [ratio_condition(one) for one in ratios]
+    conditions += [
+        ConditionSpec(name=f"ECMP seed {seed}", ecmp_seed=seed)
+        for seed in spec.ecmp_seeds
+    ]
+    taken = {one.name for one in conditions}
+    for index, one in enumerate(spec.conditions):
+        if one.name in taken:
+            raise InputError(
+                "is the name of another condition",
+                where=f"stress.conditions[{index}].name",
+                got=one.name,
+                expected="another name",
+            )
+    return (*conditions, *spec.conditions)
+
+
+def network_ratios(scenario: "Scenario") -> dict[str, float]:
+    """Return the ratios of the scenario's network as it was built."""
+    from topologies.builders import build_network
+
+    return built_ratios(build_network(scenario.network_spec))

@@ -1,0 +1,209 @@
+"""What is done at a point of a sweep over a scenario's settings."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.job import plan_job, run_job
+from nestsim.scenario.load import parse_document, scenario_of
+from nestsim.simulate_job import simulate_job
+from nestsim.sweep.axes import OWN_TABLES, Axis
+from nestsim.sweep.paths import spelt, with_values
+from nestsim.sweep.points import Point, PointFailedError, Row, content_key
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from nestsim.results import Candidate, PlannedCandidate, Throughput
+    from nestsim.scenario.settings import Scenario
+
+MOST_CHECKED = 200
+"""If none of so many points is a scenario, none is taken to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioTask:
+    """Puts a point's values into a scenario, and plans or replays it."""
+
+    path: Path
+    """The scenario file, beside which other files are looked for."""
+
+    document: Mapping[str, Any]
+    """What it says of the job."""
+
+    what: str
+    """One of `nestsim.scenario.settings.SWEPT`."""
+
+    @classmethod
+    def of(cls, scenario: "Scenario", what: str | None = None) -> "ScenarioTask":
+        """Return the task for a scenario.
+
+        Parameters
+        ----------
+        scenario
+            As loaded from its file.
+        what
+            What is done at each point; None for what the scenario says or suggests.
+
+        Raises
+        ------
+        InputError
+            If a plan is to be replayed and there is none.
+        """
+        document = parse_document(scenario.text)
+        what = what or scenario.sweep.what or ("simulate" if scenario.plan else "run")
+        if what == "simulate" and scenario.plan is None:
+            raise InputError(
+                "there is no plan to replay",
+                where="plan",
+                expected='a table [plan], or another sweep.what: "plan" or "run"',
+            )
+        job = {key: one for key, one in document.items() if key not in OWN_TABLES}
+        return cls(path=scenario.path, document=job, what=what)
+
+    def __call__(self, point: Point) -> Row:
+        """Return the results of the scenario with the point's values."""
+        return _DOINGS[self.what](self.scenario(point))
+
+    def key(self, point: Point) -> str:
+        """Return a hash of the scenario with the point's values."""
+        return content_key([self.what, with_values(self.document, point)])
+
+    def scenario(self, point: Point) -> "Scenario":
+        """Return the scenario with the point's values.
+
+        Raises
+        ------
+        InputError
+            If it is none.
+        """
+        return scenario_of(with_values(self.document, point), self.path, b"")
+
+    def check(self, points: Sequence[Point]) -> None:
+        """Refuse points none of which is a scenario, before any of them is evaluated.
+
+        Raises
+        ------
+        InputError
+            What is wrong with the first of them.
+        """
+        first: InputError | None = None
+        for point in points[:MOST_CHECKED]:
+            try:
+                self.scenario(point)
+            except InputError as error:
+                first = first or error.at(f"with {spelt(point)}", ": ")
+            else:
+                return
+        if first is not None:
+            raise first
+
+    def facts(
+        self, axes: Sequence[Axis], time_limit: float | None = None
+    ) -> dict[str, str]:
+        """Return what a store must agree in to be taken up, as names and hashes."""
+        values = {one.path: list(one.values) for one in axes}
+        return {
+            "version of nestsim": version("nestsim"),
+            "scenario": content_key(self.document),
+            "files": _files_digest(self.path.parent, [self.document, values]),
+            "settings": content_key([self.what, list(values.items()), time_limit]),
+        }
+
+
+def _files_digest(folder: Path, values: object) -> str:
+    """Return a hash of every file that a text among the values names."""
+    digests = {}
+    for name in sorted(set(_texts(values))):
+        path = folder / name
+        try:
+            content = path.read_bytes() if path.is_file() else None
+        except (OSError, ValueError):  # a text that cannot be the name of a file
+            content = None
+        if content is not None:
+            digests[name] = hashlib.sha256(content).hexdigest()
+    return content_key(digests)
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        return [text for one in value.values() for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return []
+
+
+def _simulate(scenario: "Scenario") -> Row:
+    result = simulate_job(scenario)
+    return _replayed(result.candidate)
+
+
+def _run(scenario: "Scenario") -> Row:
+    result = run_job(scenario)
+    if not result.candidates:
+        raise PointFailedError(result.shortfall)
+    best = result.candidates[result.chosen or 0]
+    return {
+        **_replayed(best),
+        "planner_rank": best.rank,
+        "lower_bound_s": result.lower_bound,
+    }
+
+
+def _plan(scenario: "Scenario") -> Row:
+    result = plan_job(scenario)
+    if not result.candidates:
+        raise PointFailedError(result.shortfall)
+    best = result.candidates[0]
+    return {
+        **_throughput("planned", best.planned),
+        **_settings(best),
+        "lower_bound_s": result.lower_bound,
+    }
+
+
+_DOINGS = {"simulate": _simulate, "plan": _plan, "run": _run}
+
+
+def _replayed(candidate: "Candidate") -> Row:
+    return {
+        "verdict": candidate.verdict.kind,
+        "reason": candidate.verdict.reason,
+        **_throughput("simulated", candidate.simulated),
+        **_throughput("planned", candidate.planned),
+        "gap_s": candidate.verdict.gap.total,
+        **_settings(candidate),
+    }
+
+
+def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
+    return {
+        f"{whose}_iteration_time_s": throughput.iteration_time,
+        f"{whose}_tokens_per_s": throughput.tokens_per_second,
+        f"{whose}_tokens_per_s_per_device": throughput.tokens_per_second_per_device,
+        f"{whose}_mfu": throughput.mfu,
+        f"{whose}_peak_memory_bytes": throughput.peak_memory,
+    }
+
+
+def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
+    plan = candidate.priced.plan
+    data = plan.to_json()
+    names = (
+        "virtual_pipeline_model_parallel_size",
+        "micro_batch_size",
+        "num_microbatches",
+        "schedule",
+        "recompute",
+        "zero_stage",
+        "placement",
+    )
+    return {
+        **data["parallel"],
+        **{name: data[name] for name in names},
+        "devices_used": plan.devices_used,
+    }

@@ -1,0 +1,217 @@
+"""States of a Metropolis walk: one split of one configuration on one placement."""
+
+import re
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
+from planner.baselines.proposals import configuration_of
+from planner.class_table import Choice
+from planner.loads import iteration_weights
+from planner.placements import Placement
+from planner.plan import Plan
+from planner.space import Configuration
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class State(NamedTuple):
+    """One plan of the space."""
+
+    configuration: Configuration
+
+    placement: int
+    """Number of the placement among those of the configuration."""
+
+    bounds: tuple[int, ...]
+    """First folded layer of each stage, and their number."""
+
+    choices: tuple[Choice, ...]
+    """Of each stage, first to last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Walkable:
+    """A space that states can be made of, and their prices."""
+
+    index: SpaceIndex
+    prices: ChainPrices
+    _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+
+    def chain(self, state: State) -> PlacedChain:
+        """Return the prices that a state is read from."""
+        return self.prices.chain(state.configuration, state.placement)
+
+    def value(self, state: State) -> float:
+        """Return the iteration time, infinite if memory does not suffice [s]."""
+        chain = self.chain(state)
+        number = chain.number
+        return chain.value(
+            np.array(state.bounds), np.array([number[c] for c in state.choices])
+        )
+
+    def floor(self, configuration: Configuration, bounds: tuple[int, ...]) -> float:
+        """Return a time that a split takes at least, wherever it stands [s]."""
+        splitter = self.prices.candidates.splitter
+        key = configuration[:5]
+        if key not in self._prefixes:
+            minima = splitter.folded(configuration).minima
+            self._prefixes[key] = np.concatenate([[0.0], np.cumsum(minima)])
+        times = np.diff(self._prefixes[key][list(bounds)])
+        m, v = splitter.num_microbatches(configuration), configuration.v
+        weights = iteration_weights(m, v)
+        once = self.prices.candidates.workload.iteration_time
+        return float(once + weights.sum * times.sum() + weights.max * times.max())
+
+    def plan(self, state: State) -> Plan:
+        """Write a state out as a plan."""
+        return self.prices.plan(
+            state.configuration,
+            self.chain(state),
+            np.array(state.bounds),
+            state.choices,
+        )
+
+    def state_of(self, plan: Plan) -> State:
+        """Return the state of a plan of the space without virtual stages."""
+        configuration = configuration_of(plan)
+        names = [one.name for one in self.placements(configuration)]
+        number = names.index(plan.placement)
+        groups = [
+            option.group_size
+            for option in self.prices.chain(configuration, number).rates.shardings
+        ]
+        choices = tuple(
+            Choice(
+                stage.recompute,
+                stage.zero_stage,
+                groups.index(stage.sharding_group_size) if stage.zero_stage else 0,
+            )
+            for stage in plan.stages
+        )
+        starts = tuple(stage.layers[0] for stage in plan.stages)
+        last = plan.stages[-1].layers[1] + 1
+        return State(configuration, number, (*starts, last), choices)
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return a configuration's placements, at least one."""
+        return self.prices.candidates.placements(configuration)
+
+    def uniform(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the most even split of blocks, ends of the chain with their stage."""
+        folded = self.prices.candidates.splitter.folded(configuration)
+        length = len(folded.minima)
+        p = configuration.pp
+        num_blocks = self.prices.candidates.workload.chain[1] // configuration.v
+        if p > num_blocks:
+            return tuple(turn * length // p for turn in range(p + 1))
+        first = self._first_block(configuration)
+        inner = (first + turn * num_blocks // p for turn in range(1, p))
+        return (0, *inner, length)
+
+    def split(self, configuration: Configuration, rng: Random) -> tuple[int, ...]:
+        """Draw a split: even in blocks, even in layers, or any."""
+        kind = rng.choice(("blocks", "layers", "any"))
+        if kind == "blocks":
+            return self.uniform(configuration)
+        folded = self.prices.candidates.splitter.folded(configuration)
+        length, p = len(folded.minima), configuration.pp
+        if kind == "layers":
+            return tuple(turn * length // p for turn in range(p + 1))
+        return (0, *sorted(rng.sample(range(1, length), p - 1)), length)
+
+    def choices(self, configuration: Configuration) -> tuple[Choice, ...]:
+        """Return what stages may choose from on any placement."""
+        return self.prices.candidates.splitter.choices(configuration, 1)
+
+    def _first_block(self, configuration: Configuration) -> int:
+        candidates = self.prices.candidates
+        table = candidates.workload.table(candidates.splitter.degrees(configuration))
+        return int(table.is_block.argmax())
+
+    def settled(
+        self,
+        configuration: Configuration,
+        placement: int,
+        bounds: tuple[int, ...],
+        wanted: tuple[Choice, ...],
+    ) -> State | None:
+        """Return a state whose stages keep their choices where these fit.
+
+        A stage whose choice does not fit, or is not offered, takes the first that does;
+        a split that leaves a stage none gives way to the one that memory asks for. None
+        if there is none either.
+        """
+        chain = self.prices.chain(configuration, placement)
+        numbers = _fitting(chain, bounds, wanted)
+        if numbers is None:
+            bounds = _memory_split(chain, configuration.pp)
+            numbers = _fitting(chain, bounds, wanted) if bounds else None
+        if numbers is None:
+            return None
+        choices = tuple(chain.choices[number] for number in numbers)
+        return State(configuration, placement, bounds, choices)
+
+    def random(self, rng: Random) -> State | None:
+        """Draw a configuration and a placement; None if nothing fits there."""
+        candidates = self.prices.candidates
+        configuration = candidates[rng.randrange(len(candidates))]
+        placement = rng.randrange(len(self.placements(configuration)))
+        bounds = self.split(configuration, rng)
+        return self.settled(configuration, placement, bounds, ())
+
+    def like(self, state: State, configuration: Configuration) -> int:
+        """Return the placement that nests dimensions as a state's does, or the first.
+
+        Sizes do not matter, nor do dimensions of size 1, which names leave out.
+        """
+        old = self.placements(state.configuration)[state.placement]
+        order = _order(old.name)
+        for number, placement in enumerate(self.placements(configuration)):
+            if _order(placement.name) == order:
+                return number
+        return 0
+
+
+def _order(name: str) -> str:
+    return re.sub(r"[0-9]+", "", name)
+
+
+def _fitting(
+    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[Choice, ...]
+) -> list[int] | None:
+    """Return a choice for each stage, the wanted one if it fits; None if none does."""
+    classes = chain.classes(np.array(bounds))
+    fits = chain.slots[:, classes] >= chain.in_flight
+    if not fits.any(axis=0).all():
+        return None
+    found: list[int] = fits.argmax(axis=0).tolist()
+    for stage, choice in enumerate(wanted[: len(found)]):
+        number = chain.number.get(choice, -1)
+        if number >= 0 and fits[number, stage]:
+            found[stage] = number
+    return found
+
+
+def _memory_split(chain: PlacedChain, p: int) -> tuple[int, ...]:
+    """Return a split that fits, each stage from the end as long as can be, or nothing.
+
+    Memory grows with the interval: if any split fits, this one does. O(L + p).
+    """
+    end = len(chain.class_of) - 1
+    bounds = [end]
+    for stage in range(p - 1, -1, -1):
+        # Each stage before this one takes at least a layer, and the first all.
+        starts = range(stage, end) if stage else (0,)
+        needed = chain.in_flight[stage]
+        fits = (s for s in starts if chain.most[chain.class_of[s, end]] >= needed)
+        end = next(fits, -1)
+        if end < 0:
+            return ()
+        bounds.append(end)
+    return tuple(reversed(bounds))

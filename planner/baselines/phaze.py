@@ -1,0 +1,296 @@
+"""``phaze``: a dynamic program that takes the network for one bandwidth.
+
+Phaze chooses widths, stages, their uneven split and replicas; its objective is the
+slowest stage times the ticks of the pipeline, plus an all-reduce of the first stage's
+gradients::
+
+    (ceil(M / d) + p - 1) max_s load_s + 2 (d - 1) / d G w_F / BW
+
+with ``M`` microbatches in all, ``d`` replicas, ``p`` stages, ``w_F`` the parameters of
+the first stage and ``G`` the bytes of a gradient on the wire. Memory by its own rule:
+weights, gradients, optimizer states and all activations of the stage, and for each
+later stage what one more microbatch keeps. Devices are numbered pipeline by pipeline.
+
+Differences from the published program, which reads times from tables of its own: times
+and bytes are those of this project's layer tables, every collective a ring at the one
+bandwidth; the widths and the recompute modes that a scenario allows are all tried, and
+the best by its own price is taken. Of its plans by that price the first one that truly
+fits is proposed.
+
+References
+----------
+.. [1] Wang et al., "Phaze", ICML 2024: objective and dynamic program.
+.. [2] Tarnawski et al., "Piper", NeurIPS 2021: the program that it follows.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
+from planner.baselines.proposals import (
+    Clock,
+    fits,
+    priced_best_first,
+    too_little_memory,
+)
+from planner.baselines.protocol import PlannerOutcome, PlannerSettings
+from planner.candidates import CandidateSet
+from planner.class_table import RECOMPUTE_MODES, Choice
+from planner.kernels import phaze as kernel
+from planner.kernels import tables
+from planner.plan import Plan
+from planner.progress import Progress
+from planner.search_spec import SearchSpec
+from planner.space import Configuration
+from planner.workload import Workload
+from topologies import Network
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_TRIED = 64
+"""Plans whose true memory is looked at."""
+
+
+class Believed(NamedTuple):
+    """One plan of the dynamic program."""
+
+    price: float
+    """By its own model [s]."""
+
+    configuration: Configuration
+
+    recompute: tuple[str, str]
+    """Of the last stage, and of the others."""
+
+    bounds: tuple[int, ...]
+    """First layer of each stage, and their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phaze:
+    """Splits the chain unevenly, and knows nothing of levels."""
+
+    name: str = "phaze"
+
+    sees: str = (
+        "One number: the bandwidth of level 0, which it takes for that of every link."
+    )
+
+    def find(
+        self,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        settings: PlannerSettings,  # noqa: ARG002  the protocol's
+        *,
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Return the best plan of the program that fits."""
+        clock = Clock(None)
+        if progress is not None:
+            progress("phaze: search", None)
+        program = Program.of(network, workload, spec)
+        believed = sorted(program.plans())
+        chosen, why_not = None, program.why_not() if not believed else ""
+        for one in believed[:MOST_TRIED]:
+            plan = program.plan(one)
+            if fits(workload, spec, plan):
+                chosen = one.price, plan
+                break
+            if not why_not:
+                short = too_little_memory(network, workload, spec, plan)
+                why_not = (
+                    "Memory: plans that fit by its own account do not fit in truth. "
+                    f"Its best one: {short}"
+                )
+        plans = () if chosen is None else (chosen[1],)
+        return PlannerOutcome(
+            planner=self.name,
+            plans=priced_best_first(network, workload, plans),
+            belief=math.nan if chosen is None else chosen[0],
+            sees=self.sees,
+            search_time=clock.elapsed,
+            evaluations=len(believed),
+            why_not="" if chosen is not None else why_not,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Program:
+    """The dynamic program on one problem."""
+
+    candidates: CandidateSet
+    index: SpaceIndex
+    inverse: float
+    """Of the bandwidth of every link [s/byte]."""
+
+    prices: ChainPrices = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Frozen; the prices read the candidates.
+        object.__setattr__(self, "prices", ChainPrices(candidates=self.candidates))
+
+    @classmethod
+    def of(cls, network: Network, workload: Workload, spec: SearchSpec) -> "Program":
+        """Read what the program may see of a problem."""
+        candidates = CandidateSet.enumerate(network, workload, spec)
+        bandwidth = network.levels[0].bandwidth
+        return cls(
+            candidates=candidates,
+            index=SpaceIndex(candidates.inner),
+            inverse=1.0 / bandwidth if bandwidth > 0.0 else 0.0,
+        )
+
+    def plans(self) -> Iterator[Believed]:
+        """Yield the best split of every width, recompute mode, ``p`` and ``d``."""
+        sizes = self.index.sizes
+        if 1 not in sizes["v"]:
+            return
+        cp, b = sizes["cp"][0], sizes["b"][0]
+        for tp in sizes["tp"]:
+            for ep in sizes["ep"]:
+                for recompute in self._recompute_modes():
+                    yield from self._plans_of(tp, cp, ep, b, recompute)
+
+    def _recompute_modes(self) -> list[tuple[str, str]]:
+        """Return modes of the last stage, which needs none, and of the others."""
+        allowed = self.candidates.spec.recompute
+        modes = [mode for mode in RECOMPUTE_MODES if mode in allowed]
+        return [("none" if "none" in modes else mode, mode) for mode in modes]
+
+    def _plans_of(
+        self, tp: int, cp: int, ep: int, b: int, recompute: tuple[str, str]
+    ) -> Iterator[Believed]:
+        stages = self.index.stages(tp, cp, ep, b)
+        if not stages:
+            return
+        workload = self.candidates.workload
+        whole = Configuration(tp, cp, ep, b, 1, stages[-1], ep)
+        table = self.candidates.splitter.folded(whole).table
+        class_of = table.classes.class_of
+        bottleneck, following, leading = kernel.phaze_tables(
+            class_of, *self.inputs(whole, recompute), stages[-1]
+        )
+        parameters = (
+            table.sums[tables.PARAMETERS] + table.sums[tables.EXPERT_PARAMETERS]
+        )
+        held = np.zeros(len(class_of))
+        held[1:] = parameters[class_of[0, 1:]]
+        microbatches = -(-workload.training.global_batch_size // b)
+        for pp in stages:
+            # By the first layer after the first stage.
+            slowest = np.maximum(leading[pp], bottleneck[pp - 1])
+            if not np.isfinite(slowest).any():
+                continue
+            for dp in self.index.replicas(whole._replace(pp=pp)):
+                ticks = -(-microbatches // dp) + pp - 1
+                inverse = 2 * (dp - 1) / dp * self.inverse
+                sync = held * workload.parameter_bytes.reduce * inverse
+                prices = ticks * slowest + sync
+                first = int(prices.argmin())
+                yield Believed(
+                    float(prices[first]),
+                    whole._replace(pp=pp, dp=dp),
+                    recompute,
+                    _bounds(following, pp, first),
+                )
+
+    def inputs(
+        self, configuration: Configuration, recompute: tuple[str, str]
+    ) -> tuple[FloatArray, FloatArray, IntArray, float]:
+        """Return what the kernel reads beside the classes of intervals."""
+        splitter, each = (
+            self.candidates.splitter,
+            self.candidates.workload.parameter_bytes,
+        )
+        folded = splitter.folded(configuration)
+        sums = folded.table.sums
+        modes = [RECOMPUTE_MODES[mode] for mode in recompute]
+        choices = np.array([(mode, 0, 0) for mode in (tables.NONE, *modes)])
+        time, _ = tables.time_and_tail(
+            sums,
+            folded.table.traffic,
+            folded.table.traffic_rate,
+            choices,
+            np.ones(1),
+            self._rates(configuration)[None],
+            splitter.constants(configuration, splitter.memory),
+        )
+        parameters = sums[tables.PARAMETERS] + sums[tables.EXPERT_PARAMETERS]
+        static = (each.weights + each.gradients + each.optimizer) * parameters
+        room = splitter.memory - static - sums[tables.SAVED + tables.NONE]
+        most = np.zeros((2, sums.shape[1]), dtype=np.int64)
+        for row, mode in enumerate(modes):
+            stash = np.maximum(sums[tables.SAVED + mode], 1e-12)
+            # More stages than any chain has layers are as good as infinitely many.
+            later = np.clip(np.floor(room / stash), -1, len(sums[0]))
+            most[row] = np.where(room < 0, 0, 1 + later)
+        again = time[0, 1:] - time[0, 0]
+        transfer = folded.boundary_bytes * self.inverse
+        return np.tile(time[0, 0], (2, 1)), again, most, transfer
+
+    def _rates(self, configuration: Configuration) -> FloatArray:
+        """Return the rates of rings at the one bandwidth, without latency."""
+        tp, cp, ep, *_ = configuration
+        rates = np.zeros(tables.NUM_FIXED_RATES + 4)
+        rates[tables.TENSOR_REDUCE + 1] = 2 * (tp - 1) / tp
+        rates[tables.TENSOR_PASS + 1] = (tp - 1) / tp
+        rates[tables.CONTEXT + 1] = float(cp > 1)
+        rates[tables.EXPERT + 1] = (ep - 1) / ep
+        return np.asarray(rates * self.inverse)
+
+    def plan(self, one: Believed) -> Plan:
+        """Write one of its plans out, devices pipeline by pipeline."""
+        chain = self._chain(one.configuration)
+        last, others = one.recompute
+        pp, zero = one.configuration.pp, min(self.candidates.spec.zero_stages)
+        modes = [others] * (pp - 1) + [last]
+        return self.prices.plan(
+            one.configuration,
+            chain,
+            np.array(one.bounds),
+            tuple(Choice(mode, zero, 0) for mode in modes),
+        )
+
+    def _chain(self, configuration: Configuration) -> PlacedChain:
+        """Return the placement with each pipeline on consecutive devices."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        widths = [tp, cp, ep, pp, dp // ep]
+        tp_step, cp_step, ep_step, pp_step, dp_step = np.cumprod([1, *widths])[:5]
+        steps = np.array([tp_step, cp_step, ep_step, dp_step, pp_step])
+        for number, placement in enumerate(self.candidates.placements(configuration)):
+            strides = np.array([stride for _, stride, _ in placement.steps])
+            sizes = np.array([inner for inner, _, _ in placement.steps])
+            extents = np.array(placement.extents)
+            alike = (strides == steps) | (extents == 1)
+            if alike.all() and (sizes == extents).all():
+                return self.prices.chain(configuration, number)
+        message = "whole dimensions may be nested in any order"
+        raise AssertionError(message)
+
+    def why_not(self) -> str:
+        """Say what left the program without a plan."""
+        sizes = self.index.sizes
+        if not sizes["v"]:
+            return "Devices: the search space has no sizes for this cluster and batch."
+        if 1 not in sizes["v"]:
+            return "Schedule: it knows 1F1B without virtual stages only."
+        return (
+            "Memory: by its own account (weights, gradients, optimizer states and all "
+            "activations of a stage, and a stash for each later stage) no split fits "
+            f"at any tensor-parallel size of {list(sizes['tp'])}."
+        )
+
+
+def _bounds(following: IntArray, pp: int, first: int) -> tuple[int, ...]:
+    """Read the split back, from the first stage's end."""
+    bounds = [0, first]
+    for s in range(pp - 1, 0, -1):
+        bounds.append(int(following[s, bounds[-1]]))
+    return tuple(bounds)
