@@ -12,6 +12,7 @@ from estimators.platform import Platform
 from estimators.sharding import layer_work, tied_parameters
 from estimators.software import Software
 from estimators.training import TrainingSpec
+from estimators.transports import find_transport
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -91,20 +92,33 @@ def build_layer_table(
         },
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
-        traffic=_traffic(
-            works, kinds, _sent_once(graph.spec, degrees, platform.software)
-        ),
+        traffic=_traffic(works, kinds, _dispatched(graph.spec, degrees, platform)),
     )
 
 
-def _sent_once(spec: TransformerSpec, degrees: Degrees, software: Software) -> float:
+def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> float:
+    """Return what an all-to-all sends over what its copies take up.
+
+    Messages between pairs reach another part of a link than rings do
+    (`estimators.transports`); links are as fast as rings on them.
+    """
+    software = platform.software
+    if degrees.ep == 1 or not software.library:
+        return 1.0
+    ranks = degrees.ep * degrees.tp * degrees.cp
+    inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
+    transport = find_transport(platform.accelerator.name, inside_node=inside)
+    slower = transport.efficiency / transport.send_efficiency
+    return slower * _sent_once(spec, ranks, software)
+
+
+def _sent_once(spec: TransformerSpec, ranks: int, software: Software) -> float:
     """Return the part of dispatched copies that is sent between nodes.
 
     Of ``k`` experts that a token goes to, spread over ``N`` nodes that the expert group
     fills side by side, ``N (1 - (1 - 1 / N)^k)`` nodes are different ones on average.
     """
-    ranks = degrees.ep * degrees.tp * degrees.cp
-    if degrees.ep == 1 or not 0 < software.ranks_per_node < ranks:
+    if not 0 < software.ranks_per_node < ranks:
         return 1.0
     nodes, copies = ranks / software.ranks_per_node, spec.moe_router_topk
     return float(nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies)

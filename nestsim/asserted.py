@@ -67,7 +67,7 @@ def found_values(
         replays = not isinstance(result, PlanResult)
         return {"verdict": "infeasible" if replays else NO_REPLAY}
     if isinstance(result, PlanResult):
-        found = {name: NO_REPLAY for name in _OF_REPLAY}
+        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         first = result.candidates[0]
         return {**found, **_numbers(first, result.device_memory)}
     best = result.candidates[result.chosen or 0]

@@ -9,6 +9,7 @@ from estimators.tracing import trace_model
 from nestsim.cluster_network import cluster_network, device_slowdowns
 from nestsim.cluster_software import cluster_software
 from nestsim.placed_work import place_work
+from nestsim.planning import find_plans
 from nestsim.results import (
     Assumptions,
     Candidate,
@@ -25,8 +26,7 @@ from nestsim.verdict import explain_gap, judge
 from planner.explain import explain
 from planner.objective import PricedPlan
 from planner.progress import Progress
-from planner.remedies import shortfall_and_remedy
-from planner.search import SearchResult, search
+from planner.search import SearchResult
 from planner.wanted import Wanted
 from planner.workload import Workload
 from topologies.errors import InputError
@@ -188,9 +188,7 @@ def _search(
     scenario: Scenario, progress: Progress | None
 ) -> tuple[Network, Workload, SearchResult]:
     network, workload = built(scenario, progress)
-    found = search(network, workload, scenario.search, progress=progress)
-    shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
-    return network, workload, replace(found, shortfall=shortfall)
+    return network, workload, find_plans(scenario, network, workload, progress)
 
 
 def announced(

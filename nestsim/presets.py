@@ -126,6 +126,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             name="fsdp",
             weights_in_fp32=True,
             software=Software(name="fsdp", attention_kernel="flash", plain_loss=True),
+            # DTensor's tensor parallelism splits the sequence, too.
+            sequence_parallel=True,
             zero_stage=3,
             gradients=_FP32,
             replay=_OVERLAPPED,
@@ -141,6 +143,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 plain_loss=True,
                 keeps_gathered=True,
             ),
+            # DTensor's tensor parallelism splits the sequence, too.
+            sequence_parallel=True,
             zero_stage=3,
             gradients=_FP32,
             replay=_OVERLAPPED,

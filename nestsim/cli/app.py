@@ -11,6 +11,7 @@ import typer
 from nestsim.cli.accelerators import accelerators
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare
+from nestsim.cli.diff import diff
 from nestsim.cli.models import models
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import profile
@@ -73,6 +74,7 @@ for _command in (
     simulate,
     compare,
     sweep,
+    diff,
     validate,
     collectives,
     topology,

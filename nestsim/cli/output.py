@@ -35,7 +35,7 @@ def note(text: str, *, quiet: bool = False) -> None:
 
 def note_unread_plan(scenario: "Scenario", *, quiet: bool) -> None:
     """Tell the user that a search does not read the scenario's plan."""
-    if scenario.plan is not None:
+    if scenario.plan is not None and scenario.planner != "fixed":
         note(
             f"{scenario.path}: [plan] is for nestsim simulate; the search does not "
             "read it",

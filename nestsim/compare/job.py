@@ -223,9 +223,10 @@ def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def model_label(scenario: Scenario) -> str:
-    """Return what the scenario calls its model: a name, a file, or a family."""
+    """Return what the scenario calls its model: a name, a file, or its size."""
     table: dict[str, Any] = tomli.loads(scenario.text.decode("utf-8-sig"))["model"]
     for key in ("name", "config"):
         if key in table:
             return str(table[key])
-    return scenario.spec.family
+    spec = scenario.spec
+    return f"{spec.family} ({spec.num_layers} layers of {spec.hidden_size})"

@@ -99,6 +99,6 @@ def measure(
 
 def _refusal(error: InputError) -> str:
     """Say in a sentence what a planner asks for."""
-    where = "" if error.where in {"", "planner"} else f"{error.where} "
-    expected = f": {error.expected}" if error.expected else ""
+    where = "" if error.where in {"", "planner"} else f"{error.where}: "
+    expected = f"; expected: {error.expected}" if error.expected else ""
     return f"Refused: {where}{error.problem}{expected}."

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.compare.record import Comparison, Entry, Group
 from nestsim.report.compare_text import format_ratio
-from nestsim.report.compare_wording import listed
+from nestsim.report.compare_wording import fastest, listed
 from nestsim.report.figures import _figure, _save
 from nestsim.report.panels import INK, Colours
-from nestsim.report.wording import plural
+from nestsim.report.wording import percent, plural
 from nestsim.validation.metrics import grouped
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 40
 """Bars of a figure that are labelled with their heights."""
+
+LEAST_LEAD = 5e-4
+"""A lead that a title names."""
 
 _MOST_COLUMNS = 3
 _BARS_WIDTH = 0.84
@@ -84,62 +87,41 @@ def _bar(entry: Entry, one: float) -> Bar:
 
 
 def comparison_title(comparison: Comparison) -> str:
-    """Say who is fastest in the replay, and how often."""
+    """Say who is fastest in the replay, and by how much or how often."""
     groups = comparison.groups
-    if len(groups) == 1:
-        best = groups[0].best
-        if best is None:
-            return "No planner has a plan that the replay finds room for"
-        others = [
-            entry.simulated_time / best.simulated_time - 1.0
-            for entry in groups[0].entries
-            if entry.is_valid
-        ]
-        return f"{best.planner} is fastest in the replay, {_lead(max(others))}"
-    wins = {
-        name: sum(_is_fastest(group, name) for group in groups)
-        for name in comparison.planners
-    }
-    most = max(wins.values())
+    wins = [name for group in groups for name in fastest(group)]
+    most = max((wins.count(name) for name in comparison.planners), default=0)
     if most == 0:
         return "No planner has a plan that the replay finds room for"
-    winners = listed([name for name, count in wins.items() if count == most])
-    return f"Fastest in the replay: {winners}, in {most} of {len(groups)} scenarios"
-
-
-def _lead(share: float) -> str:
-    """Say how far behind the slowest is."""
-    if share < 5e-4:
-        return "and none is slower"
-    return f"up to {100 * share:.1f} % ahead"
-
-
-def _is_fastest(group: Group, planner: str) -> bool:
-    best = group.best
-    (entry,) = (entry for entry in group.entries if entry.planner == planner)
-    if best is None or not entry.is_valid:
-        return False
-    return entry.simulated_time <= best.simulated_time * (1 + 1e-9)
+    winners = [name for name in comparison.planners if wins.count(name) == most]
+    title = f"Fastest in the replay: {listed(winners)}"
+    if len(groups) > 1:
+        return f"{title}, in {most} of {len(groups)} scenarios"
+    times = [entry.simulated_time for entry in groups[0].entries if entry.is_valid]
+    lead = max(times) / min(times) - 1.0
+    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:
     """Draw all groups."""
     panels = grouped((group.model, group) for group in comparison.groups)
-    columns = min(len(panels), _MOST_COLUMNS)
+    columns = 2 if len(panels) == 4 else min(len(panels), _MOST_COLUMNS)
     rows = -(-len(panels) // columns)
+    height = max(9.0, 2.5 + 3.2 * rows)
     base = comparison.base
     subtitle = (
         f"Throughput relative to {base} in the replay; bar: replay, line: planned, "
         "diamond: the planner's own belief, X: nothing valid"
     )
-    with _figure(comparison_title(comparison), subtitle) as (figure, colours):
+    title = comparison_title(comparison)
+    with _figure(title, subtitle, height) as (figure, colours):
         grid = figure.add_gridspec(
             rows,
             columns,
             left=0.055,
             right=0.985,
-            top=0.84,
-            bottom=0.15,
+            top=1 - 1.44 / height,
+            bottom=1.35 / height,
             wspace=0.14,
             hspace=0.42,
         )

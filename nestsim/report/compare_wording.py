@@ -36,10 +36,20 @@ def sentences(group: Group) -> list[str]:
         if not _are_equal(entry, best):
             said.append(_slower(entry.planner, best.found, entry))
             said += _reversal(entry, best)
+    said += _misses(group.entries)
     for entry in group.entries:
-        said += _belief(entry)
         said += _search(entry)
     return said
+
+
+def fastest(group: Group) -> list[str]:
+    """Return the planners whose plan no other one's beats in the replay."""
+    best = group.best
+    return [
+        entry.planner
+        for entry in group.entries
+        if best is not None and entry.is_valid and _are_equal(entry, best)
+    ]
 
 
 def _are_equal(entry: Entry, other: Entry) -> bool:
@@ -48,16 +58,10 @@ def _are_equal(entry: Entry, other: Entry) -> bool:
 
 
 def _winner(group: Group, best: Entry) -> str:
-    equals = [
-        entry.planner
-        for entry in group.entries
-        if entry is not best and entry.is_valid and _are_equal(entry, best)
-    ]
+    names = fastest(group)
+    verb = "is" if len(names) == 1 else "are"
     time = format_duration(best.simulated_time)
-    if equals:
-        names = listed([best.planner, *equals])
-        return f"{names} are fastest in the replay, with {time} per iteration."
-    return f"{best.planner} is fastest in the replay, with {time} per iteration."
+    return f"{listed(names)} {verb} fastest in the replay, with {time} per iteration."
 
 
 def _slower(name: str, best: Found, entry: Entry) -> str:
@@ -88,26 +92,42 @@ def _reversal(entry: Entry, best: Entry) -> list[str]:
     ]
 
 
-def _belief(entry: Entry) -> list[str]:
-    """Say of a belief that is far off by how much, and which term is missing."""
-    if entry.found is None or not math.isfinite(entry.belief):
-        return []
+def _misses(entries: Sequence[Entry]) -> list[str]:
+    """Say of promises that are far off by how much, and by which term."""
+    said: dict[str, list[str]] = {}
+    for entry in entries:
+        if text := _miss(entry):
+            said.setdefault(text, []).append(entry.planner)
+    return [f"{listed(names)}: {text}" for text, names in said.items()]
+
+
+def _miss(entry: Entry) -> str:
+    """Compare what was believed, planned and replayed; "" where that is close."""
     found = entry.found
-    off = difference(entry.belief, found.simulated.iteration_time)
+    if found is None:
+        return ""
+    planned, simulated = found.planned.iteration_time, found.simulated.iteration_time
+    believes = math.isfinite(entry.belief)
+    promise = entry.belief if believes else planned
+    off = difference(promise, simulated)
     if abs(off) <= FAR:
-        return []
-    cause = largest(belief_gap(entry))
+        return ""
+    by_model = difference(promise, planned)
+    if abs(by_model) <= EQUAL:
+        told = f"planned {format_duration(planned)}"
+    else:
+        told = (
+            f"believed {format_duration(promise)}, planned {format_duration(planned)} "
+            f"by the common evaluator ({signed_percent(by_model)})"
+        )
+    cause = largest(belief_gap(entry) if believes else found.gap_terms)
     text = (
-        f"{entry.planner} believes {format_duration(entry.belief)}; the common "
-        f"evaluator says {format_duration(found.planned.iteration_time)} "
-        f"({signed_percent(difference(entry.belief, found.planned.iteration_time))}) "
-        f"and the replay {format_duration(found.simulated.iteration_time)} "
-        f"({signed_percent(off)}). Most of it is {cause.term}, "
-        f"{signed_duration(cause.seconds)}"
+        f"{told}, replayed {format_duration(simulated)} ({signed_percent(off)}). Most "
+        f"of it is {cause.term}, {signed_duration(cause.seconds)}."
     )
     if cause.term == OWN_MODEL:
-        return [f"{text}. What it sees: {entry.sees[:1].lower()}{entry.sees[1:]}"]
-    return [f"{text}."]
+        text += f" What it sees: {entry.sees[:1].lower()}{entry.sees[1:]}"
+    return text
 
 
 def _search(entry: Entry) -> list[str]:

@@ -17,6 +17,7 @@ from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.stress_settings import StressSpec
 from nestsim.scenario.tables import ScenarioTable
+from planner.baselines.protocol import PlannerSettings
 from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
 from topologies.degradation import Degradation
@@ -146,6 +147,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     training = _training(table, accelerator)
     software = table.software
     zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
+    plan = _plan(table)
     return Scenario(
         path=file,
         text=text,
@@ -160,11 +162,20 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         profile=_profile(table, training, file.parent),
         search=table.search.build(table.cluster.memory_reserve, zero_stages),
         simulation=table.simulation.build(software.defaults.replay),
-        plan=_plan(table),
+        plan=plan,
+        planner=table.search.planner,
+        planner_settings=_planner_settings(table, plan),
         sweep=table.sweep.build(),
         stress=_stress(table),
         assertions=table.assertions.build(),
     )
+
+
+def _planner_settings(table: ScenarioTable, plan: PlanSpec | None) -> PlannerSettings:
+    try:
+        return table.search.settings(plan)
+    except InputError as error:
+        raise error.at("search") from None
 
 
 def _stress(table: ScenarioTable) -> StressSpec:

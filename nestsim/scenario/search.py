@@ -7,12 +7,16 @@ from pydantic import BeforeValidator, Field
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.presets import ALL_ZERO_STAGES, IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, Table
+from planner.baselines.protocol import PlannerSettings
+from planner.plan_spec import PlanSpec
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
 from topologies.errors import InputError
 
 MAX_BATCH = 1_000_000_000
 MOST_CHUNKS = 512
+MAX_BUDGET = 10_000_000
+MAX_SEED = 2**32 - 1
 SEARCHED = ("1f1b", "interleaved-1f1b")
 
 
@@ -116,11 +120,41 @@ class TrainingTable(Table):
         )
 
 
+class McmcTable(Table):
+    """How the planner "mcmc" walks."""
+
+    budget: int = Field(4000, ge=1, le=MAX_BUDGET, examples=[4000])
+    """Steps of each walk."""
+
+    seeds: Distinct[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(
+        list(range(10)), examples=[[0, 1, 2]]
+    )
+    """One walk is made for each; the best of all counts."""
+
+    init: Literal["manual", "random", "dp"] = "manual"
+    """Where walks start: at the plan of the planner "manual", at a random one, or at
+    data parallelism alone. At random where that does not fit."""
+
+    alpha: float = Field(20.0, gt=0, le=1e6, examples=[20.0])
+    """A plan that is slower by the fraction x is accepted with probability
+    exp(-alpha x)."""
+
+
 class SearchTable(Table):
     """What the planner may try. A list that is left out is searched in full."""
 
-    planner: Literal["nest"] = "nest"
-    """The algorithm: dynamic programming over stages, devices and network levels."""
+    planner: Literal["nest", "manual", "mcmc", "phaze", "exhaustive", "fixed"] = "nest"
+    """The algorithm. "nest" searches the whole space and proves how good its plan is;
+    "manual" takes what people write down for Megatron-LM; "mcmc" walks at random;
+    "phaze" is a dynamic program that takes the network for one bandwidth; "exhaustive"
+    tries everything, for small cases; "fixed" takes the table [plan]."""
+
+    mcmc: McmcTable = Field(
+        McmcTable.model_validate({}),
+        json_schema_extra={"default": {}},
+        examples=[{"budget": 1000, "seeds": [0, 1, 2]}],
+    )
+    """For the planner "mcmc"."""
 
     micro_batch_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2, 4]])
     """Sequences per microbatch."""
@@ -202,6 +236,29 @@ class SearchTable(Table):
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             memory_reserve=memory_reserve,
+        )
+
+    def settings(self, plan: PlanSpec | None) -> PlannerSettings:
+        """Return what planners are told beside the space.
+
+        Parameters
+        ----------
+        plan
+            The scenario's table [plan], if there is one.
+        """
+        if self.planner == "fixed" and plan is None:
+            raise InputError(
+                "needs a plan",
+                where="planner",
+                got="fixed",
+                expected="a table [plan] in the scenario",
+            )
+        return PlannerSettings(
+            seeds=tuple(self.mcmc.seeds),
+            budget=self.mcmc.budget,
+            init=self.mcmc.init,
+            alpha=self.mcmc.alpha,
+            fixed=plan,
         )
 
     def _virtual_sizes(self) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.software import IDEAL, Software
 from nestsim.scenario.stress_settings import StressSpec
 from nestsim.simulator.settings import ReplaySettings
+from planner.baselines.protocol import PlannerSettings
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -128,6 +129,12 @@ class Scenario:
 
     plan: "PlanSpec | None" = None
     """A plan that is given, beside what the planner may try; None if none is."""
+
+    planner: str = "nest"
+    """A name of `planner.baselines.registry.PLANNERS`."""
+
+    planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
+    """What planners are told beside `search`."""
 
     sweep: SweepSpec = field(default_factory=SweepSpec)
     """What `nestsim sweep` varies."""

@@ -10,6 +10,7 @@ from nestsim.scenario.network import Ratio, Seed
 from nestsim.scenario.stress_settings import (
     DEFAULT_PLANNERS,
     QUANTITIES,
+    RANKINGS,
     BackgroundSpec,
     ConditionSpec,
     StressSpec,
@@ -110,6 +111,11 @@ class StressTable(Table):
     """Whose plans, by the names that `nestsim compare` knows; the first one's answer
     the questions below."""
 
+    rank: Annotated[str, Choice(RANKINGS)] = RANKINGS[0]
+    """Which of a planner's best plans is taken: the fastest by its planned time
+    ("planned"), or of `search.keep_best` plans the fastest in the replay
+    ("simulated")."""
+
     keep: Share | None = Field(None, examples=[0.95])
     """Ask how far a level can be worsened while this share of the throughput is
     kept."""
@@ -142,6 +148,7 @@ class StressTable(Table):
             conditions=tuple(conditions),
             ecmp_seeds=tuple(self.ecmp_seeds or ()),
             planners=tuple(self.planners),
+            rank=self.rank,
             keep=self.keep,
             level=self.level,
             quantity=self.quantity,

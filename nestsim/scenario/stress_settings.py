@@ -8,6 +8,9 @@ from topologies.degradation import Degradation
 QUANTITIES = ("oversubscription", "bandwidth")
 """What of a level is worsened until too little throughput is left."""
 
+RANKINGS = ("planned", "simulated")
+"""By which time a planner's plan is chosen from its best ones."""
+
 DEFAULT_PLANNERS = ("nest", "manual", "phaze")
 """Ours, what people do by hand, and a search that knows less of the network."""
 
@@ -63,6 +66,9 @@ class StressSpec:
 
     planners: tuple[str, ...] = DEFAULT_PLANNERS
     """Whose plans; the first one's answer the questions."""
+
+    rank: str = RANKINGS[0]
+    """One of `RANKINGS`."""
 
     keep: float | None = None
     """Share of the throughput that must be kept; None if it is not asked."""

@@ -110,16 +110,16 @@ class Bench:
         return self._networks[key]
 
     def make(self, condition: ConditionSpec, planner: str) -> Made:
-        """Return a planner's best plan for a condition."""
+        """Return a planner's best plan for a condition; ties go to the first."""
         changed, network = self.under(condition)
-        found = PLANNERS[planner].find(
-            network,
-            self.workload,
-            replace(changed.search, keep_best=1),
-            PlannerSettings(fixed=changed.plan),
-        )
-        plan = found.plans[0].plan if found.plans else None
-        return Made(plan, found.why_not, found.stopped)
+        by_replay = changed.stress.rank == "simulated"
+        spec = changed.search if by_replay else replace(changed.search, keep_best=1)
+        settings = PlannerSettings(fixed=changed.plan)
+        found = PLANNERS[planner].find(network, self.workload, spec, settings)
+        plans = [one.plan for one in found.plans]
+        if len(plans) > 1 and by_replay:
+            plans.sort(key=lambda plan: self.run(condition, plan).simulated)
+        return Made(plans[0] if plans else None, found.why_not, found.stopped)
 
     def run(self, condition: ConditionSpec, plan: Plan) -> Cell:
         """Price and replay a plan under a condition."""

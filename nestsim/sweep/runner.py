@@ -5,6 +5,7 @@ serves every later point. The parent alone writes. Points are told by number and
 neither their order of finishing nor the number of workers changes what is stored.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nestsim.sweep.alarm import TimeIsUpError, alarm
+from nestsim.sweep.orphans import end_with
 from nestsim.sweep.points import Outcome, Point, PointFailedError, Row, Task
 from nestsim.sweep.store import Store
 from planner.progress import Progress
@@ -216,6 +218,8 @@ def _parallel(
         n_jobs=workers or joblib.cpu_count(),
         return_as="generator_unordered",
         batch_size=1,
+        initializer=end_with,
+        initargs=(os.getpid(),),
     )
     yield from pool(calls())
 

@@ -265,7 +265,13 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
         raise RowRefusedError(
             "unknown-sharding", f"sharding {reading.row.words('zero_or_fsdp')}"
         )
-    return found[0], _sharding_group(reading, written)
+    stage = found[0]
+    if stage >= 2 and reading.preset.weights_in_fp32 and reading.needed("pp") > 1:
+        # torchtitan and its kind: with a pipeline, fully_shard keeps parameters
+        # gathered and gradients whole from the first microbatch to the last.
+        reading.assume("parameters and gradients are sharded between steps only")
+        stage = 1
+    return stage, _sharding_group(reading, written)
 
 
 def _sharding_group(reading: Reading, written: str) -> int | None:

@@ -30,6 +30,7 @@ import numpy as np
 from estimators.layer_work import Degrees
 from planner.baselines.chain_prices import SpaceIndex
 from planner.baselines.proposals import (
+    NO_SIZES,
     Clock,
     fits,
     priced_best_first,
@@ -115,22 +116,40 @@ def propose(network: Network, workload: Workload, spec: SearchSpec) -> Proposal:
             auto = replace(last, gradient_algorithm="auto", tensor_algorithm="auto")
             return Proposal(with_algorithms(network, workload, auto), "", tried)
     if last is None:
-        return Proposal(None, _no_sizes(index, workload.chain[1]), tried)
+        why_not = _no_sizes(network, workload, spec, index)
+        return Proposal(None, why_not, tried)
     short = too_little_memory(network, workload, spec, last)
     return Proposal(
         None, f"Memory: the last of {tried} plans does not fit: {short}", tried
     )
 
 
-def _no_sizes(index: SpaceIndex, num_blocks: int) -> str:
+def _no_sizes(
+    network: Network, workload: Workload, spec: SearchSpec, index: SpaceIndex
+) -> str:
     """Say which constraint left no sizes to try."""
     if not index.sizes["v"]:
-        return "Devices: the search space has no sizes for this cluster and batch."
+        return NO_SIZES
     if 1 not in index.sizes["v"]:
         return "Schedule: the heuristics know 1F1B without virtual stages only."
+    cp, b = _context_size(workload, index), index.sizes["b"][0]
+    pairs = _tensor_and_expert_sizes(network, workload, spec, index, cp)
+    if not pairs:
+        return (
+            f"Devices: no tensor-parallel size inside a node of "
+            f"{network.levels[0].block_size} devices goes with context-parallel size "
+            f"{cp} and micro-batches of {b}."
+        )
+    stages = sorted({pp for tp, ep in pairs for pp in index.stages(tp, cp, ep, b)})
+    num_blocks = workload.chain[1]
+    if all(num_blocks % pp for pp in stages):
+        return (
+            f"Divisibility: none of the numbers of stages that the space allows, "
+            f"{stages[0]} to {stages[-1]}, divides the {num_blocks} blocks."
+        )
     return (
-        "Divisibility: no allowed number of stages divides the "
-        f"{num_blocks} blocks with replicas that get full microbatches."
+        "Divisibility: no number of replicas splits the global batch of "
+        f"{workload.training.global_batch_size} into full microbatches of {b}."
     )
 
 

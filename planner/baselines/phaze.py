@@ -25,7 +25,7 @@ References
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
 from planner.baselines.proposals import (
+    NO_SIZES,
     Clock,
     fits,
     priced_best_first,
@@ -130,11 +131,8 @@ class Program:
     inverse: float
     """Of the bandwidth of every link [s/byte]."""
 
-    prices: ChainPrices = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Frozen; the prices read the candidates.
-        object.__setattr__(self, "prices", ChainPrices(candidates=self.candidates))
+    prices: ChainPrices
+    """On the true network: for writing plans out, not for choosing them."""
 
     @classmethod
     def of(cls, network: Network, workload: Workload, spec: SearchSpec) -> "Program":
@@ -145,6 +143,7 @@ class Program:
             candidates=candidates,
             index=SpaceIndex(candidates.inner),
             inverse=1.0 / bandwidth if bandwidth > 0.0 else 0.0,
+            prices=ChainPrices(candidates=candidates),
         )
 
     def plans(self) -> Iterator[Believed]:
@@ -205,10 +204,8 @@ class Program:
         self, configuration: Configuration, recompute: tuple[str, str]
     ) -> tuple[FloatArray, FloatArray, IntArray, float]:
         """Return what the kernel reads beside the classes of intervals."""
-        splitter, each = (
-            self.candidates.splitter,
-            self.candidates.workload.parameter_bytes,
-        )
+        splitter = self.candidates.splitter
+        each = self.candidates.workload.parameter_bytes
         folded = splitter.folded(configuration)
         sums = folded.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
@@ -278,9 +275,16 @@ class Program:
         """Say what left the program without a plan."""
         sizes = self.index.sizes
         if not sizes["v"]:
-            return "Devices: the search space has no sizes for this cluster and batch."
+            return NO_SIZES
         if 1 not in sizes["v"]:
             return "Schedule: it knows 1F1B without virtual stages only."
+        cp, b = sizes["cp"][0], sizes["b"][0]
+        widths = [(tp, ep) for tp in sizes["tp"] for ep in sizes["ep"]]
+        if not any(self.index.stages(tp, cp, ep, b) for tp, ep in widths):
+            return (
+                f"Devices: no tensor-parallel size goes with context-parallel size "
+                f"{cp} and micro-batches of {b}."
+            )
         return (
             "Memory: by its own account (weights, gradients, optimizer states and all "
             "activations of a stage, and a stash for each later stage) no split fits "

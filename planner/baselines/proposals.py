@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from planner.objective import PricedPlan
 from planner.plan import Plan
 from planner.pricing import plan_degrees, price_plan
@@ -17,6 +15,9 @@ from planner.stage_memory import stage_memory
 from planner.workload import Workload
 from topologies import Network
 from topologies.units import format_size
+
+NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
+"""Why a planner finds nothing where the space is empty."""
 
 ROUNDING = 1.0 + 1e-9
 """Memory and times that differ by less are equal."""
@@ -90,8 +91,3 @@ def too_little_memory(
 def best_time(plans: tuple[PricedPlan, ...]) -> float:
     """Return the iteration time of the first plan, NaN if there is none [s]."""
     return plans[0].iteration_time if plans else math.nan
-
-
-def finite_or_nan(value: float) -> float:
-    """Return a price, NaN for that of nothing [s]."""
-    return value if np.isfinite(value) else math.nan

@@ -7,15 +7,16 @@ by one evaluator (`planner.pricing.price_plan`) and kept only if they fit in mem
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from planner.objective import PricedPlan
-from planner.plan import Plan
-from planner.plan_spec import PlanSpec
-from planner.progress import Progress
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
-from topologies import Network
+if TYPE_CHECKING:
+    from planner.objective import PricedPlan
+    from planner.plan import Plan
+    from planner.plan_spec import PlanSpec
+    from planner.progress import Progress
+    from planner.search_spec import SearchSpec
+    from planner.workload import Workload
+    from topologies import Network
 
 STARTS = ("manual", "random", "dp")
 """Where a Metropolis walk may start: the plan of Megatron's heuristics, a random one
@@ -43,10 +44,10 @@ class PlannerSettings:
     """A plan that is slower by the fraction ``x`` is accepted with probability
     ``exp(-alpha x)``."""
 
-    fixed: PlanSpec | Plan | None = None
+    fixed: "PlanSpec | Plan | None" = None
     """What the planner ``fixed`` proposes."""
 
-    def limit(self, spec: SearchSpec) -> float | None:
+    def limit(self, spec: "SearchSpec") -> float | None:
         """Return how long a search of a space may take; None for no limit [s]."""
         return spec.time_limit if self.time_limit is None else self.time_limit
 
@@ -58,7 +59,7 @@ class PlannerOutcome:
     planner: str
     """Its name."""
 
-    plans: tuple[PricedPlan, ...]
+    plans: "tuple[PricedPlan, ...]"
     """Distinct configurations that fit, best first by the common evaluator; empty if
     nothing does."""
 
@@ -98,12 +99,12 @@ class Planner(Protocol):
 
     def find(
         self,
-        network: Network,
-        workload: Workload,
-        spec: SearchSpec,
+        network: "Network",
+        workload: "Workload",
+        spec: "SearchSpec",
         settings: PlannerSettings,
         *,
-        progress: Progress | None = None,
+        progress: "Progress | None" = None,
     ) -> PlannerOutcome:
         """Propose plans.
 

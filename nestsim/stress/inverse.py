@@ -1,0 +1,212 @@
+"""The inverse question: how bad may a level become while throughput is kept?
+
+By bisection on the logarithm of a *worsening* of at least 1: the oversubscription
+itself, from 1, or what the bandwidth of the level's links is divided by. Throughput is
+the replay's, and its share that of the throughput at worsening 1.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from nestsim.scenario.stress_settings import ConditionSpec
+from nestsim.stress.bench import Bench
+from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
+from nestsim.stress.ratios import built_ratios, uplinks
+from nestsim.sweep.points import PointFailedError
+from planner.plan import Plan
+from topologies.degradation import Degradation, SlowLinks
+from topologies.errors import InputError
+from topologies.network import Network
+from topologies.selectors import select_links
+
+POLICIES = ("kept", "re-made")
+"""The plan made for worsening 1 is kept, or every worsening gets one of its own."""
+
+MOST = 1024.0
+"""Worse is not tried."""
+
+TOLERANCE = 0.01
+"""A bracket is narrow enough if its ends differ by less, relatively."""
+
+RISE = 1e-6
+"""Throughput that rises by more, relatively, where the network gets worse, is told."""
+
+
+class Asked(NamedTuple):
+    """What is worsened, and how much must be kept."""
+
+    level: str
+    quantity: str
+    """One of `nestsim.scenario.stress_settings.QUANTITIES`."""
+    keep: float
+
+
+class Bracket(NamedTuple):
+    """Where throughput falls below what must be kept."""
+
+    kept: float | None
+    """A worsening that keeps it; None if none does."""
+
+    lost: float | None
+    """The lowest one that was tried beyond it and does not; None if all that were
+    tried do."""
+
+    tried: tuple[tuple[float, float], ...]
+    """Worsening and share of the throughput, rising."""
+
+    is_monotone: bool
+    """Whether throughput never rose where the network got worse, as far as tried."""
+
+
+def bracket(
+    share: Callable[[float], float],
+    keep: float,
+    *,
+    most: float = MOST,
+    tolerance: float = TOLERANCE,
+) -> Bracket:
+    """Bracket the worsening from which on less than a share is kept.
+
+    First by doubling, then by bisection on the logarithm. Where the share does not fall
+    all the way, this is one crossing of perhaps several, and `Bracket.is_monotone` says
+    so if a value that was tried shows it.
+
+    Parameters
+    ----------
+    share
+        Worsening -> what is kept.
+    keep
+        What must be kept.
+    most
+        Largest worsening.
+    tolerance
+        Relative width of the bracket.
+    """
+    tried: dict[float, float] = {1.0: share(1.0)}
+    low, high = 1.0, 1.0
+    while tried[high] >= keep and high < most:
+        low, high = high, min(2.0 * high, most)
+        tried[high] = share(high)
+    if tried[high] >= keep or tried[1.0] < keep:
+        known = tuple(sorted(tried.items()))
+        kept = high if tried[high] >= keep else None
+        return Bracket(kept, None if kept else 1.0, known, _falls(known))
+    while high / low > 1.0 + tolerance:
+        middle = math.sqrt(low * high)
+        tried[middle] = share(middle)
+        if tried[middle] >= keep:
+            low = middle
+        else:
+            high = middle
+    known = tuple(sorted(tried.items()))
+    return Bracket(low, high, known, _falls(known))
+
+
+def _falls(known: tuple[tuple[float, float], ...]) -> bool:
+    values = [share for _, share in known]
+    return all(
+        after <= before * (1.0 + RISE)
+        for before, after in zip(values, values[1:], strict=False)
+    )
+
+
+def quantity_of(network: Network, level: str, quantity: str | None) -> str:
+    """Return what of a level is worsened.
+
+    Parameters
+    ----------
+    network
+        As it was built.
+    level, quantity
+        The level's name; one of `nestsim.scenario.stress_settings.QUANTITIES`, or None
+        for the first that the level has.
+
+    Raises
+    ------
+    InputError
+        If there is no such level, or it has no such quantity.
+    """
+    ratios = built_ratios(network)
+    names = [one.name for one in network.levels]
+    if level not in names:
+        raise InputError(
+            "no such level",
+            where="stress.level",
+            got=level,
+            expected=" or ".join(f'"{name}"' for name in names),
+        )
+    if quantity == "oversubscription" and level not in ratios:
+        raise InputError(
+            f'level "{level}" has no links to a level above',
+            where="stress.quantity",
+            got=quantity,
+            expected='"bandwidth", or another stress.level',
+        )
+    return quantity or ("oversubscription" if level in ratios else "bandwidth")
+
+
+def worsened(bench: Bench, asked: Asked, worsening: float) -> ConditionSpec:
+    """Return the condition of a worsening; other levels stay as they are."""
+    if asked.quantity == "oversubscription":
+        built = network_ratios(bench.scenario)
+        return ratio_condition(canonical(built, {asked.level: worsening}))
+    slow = (SlowLinks(links=f"level {asked.level}", factor=worsening),)
+    return ConditionSpec(
+        name=f"{asked.level} slower by {worsening:.6g}",
+        degradation=Degradation(slow_links=slow if worsening > 1.0 else ()),
+    )
+
+
+def narrow(bench: Bench, planner: str, asked: Asked, policy: str) -> dict[str, Any]:
+    """Answer the inverse question for one planner.
+
+    Returns
+    -------
+    dict[str, Any]
+        Plain values: the bracket as worsenings, and as bandwidths of the level
+        [byte/s]: of one block's links to the level above, or of one link.
+
+    Raises
+    ------
+    PointFailedError
+        If the planner finds no plan.
+    """
+    first: list[Plan] = []
+
+    def time(worsening: float) -> float:
+        condition = worsened(bench, asked, worsening)
+        if not first or policy == "re-made":
+            made = bench.make(condition, planner)
+            if made.plan is None:
+                raise PointFailedError(made.why_not)
+            first.append(made.plan)
+        return bench.run(condition, first[-1]).simulated
+
+    base = time(1.0)
+    known = {1.0: base}
+
+    def share(worsening: float) -> float:
+        if worsening not in known:
+            known[worsening] = time(worsening)
+        return base / known[worsening]
+
+    found = bracket(share, asked.keep)
+    ends = [found.kept, found.lost]
+    return {
+        "kept": found.kept,
+        "lost": found.lost,
+        "bandwidths": [one and _bandwidth(bench, asked, one) for one in ends],
+        "tried": [list(one) for one in found.tried],
+        "is_monotone": found.is_monotone,
+        "base_s": base,
+    }
+
+
+def _bandwidth(bench: Bench, asked: Asked, worsening: float) -> float:
+    """Return the bandwidth that a worsening leaves of a level [byte/s]."""
+    _, network = bench.under(worsened(bench, asked, worsening))
+    if asked.quantity == "oversubscription":
+        return float(uplinks(network, asked.level).uplink_bandwidth)
+    chosen = select_links(network, f"level {asked.level}")
+    return float(network.links.bandwidth[chosen].min())

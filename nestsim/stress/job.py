@@ -1,0 +1,275 @@
+"""The stress test of a scenario: make plans, cross them, ask the questions."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nestsim.scenario.settings import Scenario
+from nestsim.scenario.stress_settings import ConditionSpec, StressSpec
+from nestsim.stress.bench import Cell, bench_of, plan_key, scenario_digest
+from nestsim.stress.conditions import all_conditions, axes_of, network_ratios
+from nestsim.stress.crossover import Change
+from nestsim.stress.inverse import POLICIES, Asked, quantity_of
+from nestsim.stress.results import InverseAnswer, PlanChange, StressResult
+from nestsim.stress.tasks import FindChanges, MakePlans, Narrow, RunPlans
+from nestsim.sweep.points import Point, Task
+from nestsim.sweep.runner import SweepResult, run_sweep
+from nestsim.sweep.store import Store
+from planner.baselines.registry import PLANNERS
+from planner.plan import Plan
+from planner.progress import Progress
+from topologies.builders import build_network
+from topologies.errors import InputError
+from topologies.network import Network
+
+STORE_NAMES = ("plans", "replays", "changes", "answers")
+"""One store for each sweep of a stress test, in their order."""
+
+
+class _Crossed(NamedTuple):
+    """Plans and what becomes of them."""
+
+    plans: dict[str, Plan]
+    made: dict[tuple[str, str], str]
+    why_not: dict[tuple[str, str], str]
+    stopped: frozenset[tuple[str, str]]
+    cells: dict[str, dict[str, Cell]]
+    failed: dict[str, str]
+
+
+class _Sweeps:
+    """Runs the sweeps of one stress test, one after the other."""
+
+    def __init__(
+        self, spec: StressSpec, folder: Path | None, progress: Progress | None
+    ) -> None:
+        self._workers, self._folder, self._progress = spec.workers, folder, progress
+
+    def run(self, name: str, points: Sequence[Point], task: Task) -> SweepResult:
+        """Evaluate points; take up what an earlier run of the same points left."""
+        told = self._told(name)
+        with ExitStack() as stack:
+            store = None
+            if self._folder is not None and points:
+                path = self._folder / f"{name}.sqlite"
+                facts = {"points": task.key({"points": [*map(task.key, points)]})}
+                store = stack.enter_context(_opened(path, facts))
+            workers = 1 if len(points) < _FEW else self._workers
+            return run_sweep(points, task, store, workers=workers, progress=told)
+
+    def _told(self, name: str) -> Progress | None:
+        progress = self._progress
+        if progress is None:
+            return None
+        return lambda doing, share: progress(f"{name}: {doing}", share)
+
+
+_FEW = 4
+"""So few points are done before other processes have started."""
+
+
+def _opened(path: Path, facts: Mapping[str, str]) -> Store:
+    """Open the store of the same points, or begin a new one."""
+    try:
+        return Store(path, facts)
+    except InputError:
+        return Store(path, facts, restart=True)
+
+
+def stress_job(
+    scenario: Scenario,
+    *,
+    stores: Path | None = None,
+    progress: Progress | None = None,
+) -> StressResult:
+    """Put plans under the scenario's conditions.
+
+    Parameters
+    ----------
+    scenario
+        With what `Scenario.stress` asks.
+    stores
+        Folder in which finished points are kept, so that a killed test goes on where
+        it stopped; None for memory alone.
+    progress
+        Told about every point.
+
+    Raises
+    ------
+    InputError
+        If a condition does not go with the cluster, or a setting is wrong.
+    """
+    spec = scenario.stress
+    _check_planners(scenario)
+    built = network_ratios(scenario)
+    network = build_network(scenario.network_spec)
+    axes = axes_of(spec, built)
+    conditions = all_conditions(spec, axes, built)
+    asked = _asked(spec, network, built)
+    # What one process would say later of each point is said once, and at once.
+    bench = bench_of(scenario, scenario_digest(scenario))
+    for condition in conditions:
+        try:
+            bench.under(condition)
+        except InputError as error:
+            raise error.at("stress", ": ") from None
+    sweeps = _Sweeps(spec, stores, progress)
+    crossed = _crossed(sweeps, scenario, conditions)
+    return StressResult(
+        scenario_name=scenario.name,
+        network=network,
+        built=built,
+        axes=axes,
+        conditions=conditions,
+        planners=spec.planners,
+        rank=spec.rank,
+        **crossed._asdict(),
+        changes=_changes(sweeps, scenario, axes, crossed),
+        asked=asked,
+        answers=_answers(sweeps, scenario, asked),
+        tokens=scenario.training.global_batch_size * scenario.spec.sequence_length,
+    )
+
+
+def _check_planners(scenario: Scenario) -> None:
+    for index, name in enumerate(scenario.stress.planners):
+        where = f"stress.planners[{index}]"
+        if name not in PLANNERS:
+            names = ", ".join(f'"{one}"' for one in PLANNERS)
+            raise InputError("no such planner", where=where, got=name, expected=names)
+        if name == "fixed" and scenario.plan is None:
+            raise InputError(
+                "there is no plan to take",
+                where=where,
+                got=name,
+                expected="a table [plan] in the scenario",
+            )
+
+
+def _asked(
+    spec: StressSpec, network: Network, built: Mapping[str, float]
+) -> Asked | None:
+    if spec.keep is None:
+        return None
+    level = spec.level or ([*built] or [network.levels[-1].name])[-1]
+    return Asked(level, quantity_of(network, level, spec.quantity), spec.keep)
+
+
+def _crossed(
+    sweeps: _Sweeps, scenario: Scenario, conditions: Sequence[ConditionSpec]
+) -> _Crossed:
+    """Make every planner's plan for every condition, and run all under all."""
+    by_name = {one.name: one for one in conditions}
+    subject = MakePlans.subject(scenario)
+    points = [
+        {"condition": name, "planner": planner}
+        for planner in scenario.stress.planners
+        for name in by_name
+    ]
+    made = sweeps.run("plans", points, MakePlans(**subject, conditions=by_name))
+    plans: dict[str, Any] = {}
+    keys: dict[tuple[str, str], str] = {}
+    why_not: dict[tuple[str, str], str] = {}
+    stopped = set()
+    for outcome in made.outcomes:
+        where = outcome.point["planner"], outcome.point["condition"]
+        if outcome.row is None:
+            why_not[where] = outcome.reason
+            continue
+        key = plan_key(Plan.from_json(outcome.row["plan"]))
+        plans[key] = outcome.row["plan"]
+        keys[where] = key
+        if outcome.row["stopped"]:
+            stopped.add(where)
+    task = RunPlans(**subject, conditions=by_name, plans=plans)
+    runs = [{"condition": name} for name in by_name] if plans else []
+    done = sweeps.run("replays", runs, task)
+    cells = {
+        outcome.point["condition"]: {
+            key: Cell.from_json(outcome.row[key]) for key in plans
+        }
+        for outcome in done.outcomes
+        if outcome.row is not None
+    }
+    failed = {one.point["condition"]: one.reason for one in done.failed}
+    known = {key: Plan.from_json(data) for key, data in plans.items()}
+    return _Crossed(known, keys, why_not, frozenset(stopped), cells, failed)
+
+
+def _changes(
+    sweeps: _Sweeps,
+    scenario: Scenario,
+    axes: Mapping[str, Sequence[float]],
+    crossed: _Crossed,
+) -> tuple[PlanChange, ...]:
+    """Find where each planner's plan changes along each level's ratios."""
+    from nestsim.stress.conditions import canonical, ratio_condition
+
+    built = network_ratios(scenario)
+
+    def key(planner: str, level: str, ratio: float) -> str:
+        condition = ratio_condition(canonical(built, {level: ratio}))
+        return crossed.made.get((planner, condition.name), "")
+
+    points = [
+        {"planner": planner, "level": level, "low": low, "high": high}
+        for planner in scenario.stress.planners
+        for level, ratios in axes.items()
+        for low, high in zip(ratios, ratios[1:], strict=False)
+        if key(planner, level, low) != key(planner, level, high)
+    ]
+    found = sweeps.run("changes", points, FindChanges(**FindChanges.subject(scenario)))
+    return tuple(
+        PlanChange(
+            planner=outcome.point["planner"],
+            level=outcome.point["level"],
+            change=Change(**change),
+        )
+        for outcome in found.outcomes
+        for change in (outcome.row or {"changes": ()})["changes"]
+    )
+
+
+def _answers(
+    sweeps: _Sweeps, scenario: Scenario, asked: Asked | None
+) -> tuple[InverseAnswer, ...]:
+    if asked is None:
+        return ()
+    planner = scenario.stress.planners[0]
+    points = [{**asked._asdict(), "policy": policy} for policy in POLICIES]
+    found = sweeps.run(
+        "answers", points, Narrow(**Narrow.subject(scenario), planner=planner)
+    )
+    return tuple(
+        _answer(outcome.point["policy"], outcome.row)
+        for outcome in found.outcomes
+        if outcome.row is not None
+    )
+
+
+def _answer(policy: str, row: Mapping[str, Any]) -> InverseAnswer:
+    low, high = row["bandwidths"]
+    return InverseAnswer(
+        policy=policy,
+        kept=row["kept"],
+        lost=row["lost"],
+        bandwidths=(low, high),
+        tried=tuple((worsening, share) for worsening, share in row["tried"]),
+        is_monotone=row["is_monotone"],
+    )
+
+
+def with_options(scenario: Scenario, **given: Any) -> Scenario:
+    """Return a scenario in which options of the command line replace settings.
+
+    Parameters
+    ----------
+    scenario
+        As loaded.
+    given
+        Fields of `StressSpec`; those that are None or empty stay as they are.
+    """
+    changed = {name: value for name, value in given.items() if value}
+    return replace(scenario, stress=replace(scenario.stress, **changed))

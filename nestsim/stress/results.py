@@ -1,0 +1,179 @@
+"""Everything that a stress test found."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nestsim.scenario.stress_settings import ConditionSpec
+from nestsim.stress.bench import Cell
+from nestsim.stress.conditions import (
+    AS_BUILT,
+    Ratios,
+    canonical,
+    ratio_condition,
+)
+from nestsim.stress.crossover import Change
+from nestsim.stress.inverse import Asked
+from nestsim.stress.limits import limiting_term
+from nestsim.stress.robust import Choice, least_mean, least_worst
+from planner.plan import Plan
+from topologies.network import Network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChange:
+    """Where the best plan changes."""
+
+    planner: str
+    level: str
+    change: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseAnswer:
+    """How far a level can be worsened."""
+
+    policy: str
+    """A name of `nestsim.stress.inverse.POLICIES`."""
+
+    kept: float | None
+    """A worsening that keeps the share; None if none does."""
+
+    lost: float | None
+    """The lowest that was tried beyond it and does not; None if all do."""
+
+    bandwidths: tuple[float | None, float | None]
+    """What both leave of the level [byte/s]."""
+
+    tried: tuple[tuple[float, float], ...]
+    """Worsening and share of the throughput, rising."""
+
+    is_monotone: bool
+    """Whether throughput never rose where the network got worse, as far as tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StressResult:
+    """Plans, conditions, and what becomes of every plan under every condition."""
+
+    scenario_name: str
+    network: Network
+    """As it was built."""
+
+    built: Mapping[str, float]
+    """Ratio of each level that has one, from the inside out."""
+
+    axes: Mapping[str, tuple[float, ...]]
+    """Ratios of each level that varies, rising, from the inside out."""
+
+    conditions: tuple[ConditionSpec, ...]
+    """The first is the scenario as it is."""
+
+    planners: tuple[str, ...]
+    """Names; the first one's plans answer the questions."""
+
+    rank: str
+    """A name of `nestsim.scenario.stress_settings.RANKINGS`."""
+
+    plans: Mapping[str, Plan]
+    """The distinct plans, by key."""
+
+    made: Mapping[tuple[str, str], str]
+    """Planner and condition -> key of the plan made for it."""
+
+    why_not: Mapping[tuple[str, str], str]
+    """Planner and condition -> why there is none."""
+
+    stopped: frozenset[tuple[str, str]]
+    """Planners and conditions whose search ran out of time."""
+
+    cells: Mapping[str, Mapping[str, Cell]]
+    """Condition -> plan -> what becomes of it."""
+
+    failed: Mapping[str, str]
+    """Condition -> why plans could not be run under it."""
+
+    changes: tuple[PlanChange, ...]
+    """By planner and level, ratios rising."""
+
+    asked: Asked | None
+    """The inverse question."""
+
+    answers: tuple[InverseAnswer, ...]
+    """Its answers, one for each policy; none if nothing was asked."""
+
+    tokens: int
+    """Of one step."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the conditions."""
+        return tuple(one.name for one in self.conditions)
+
+    def cell(self, planner: str, planned_for: str, run_at: str) -> Cell | None:
+        """Return what a planner's plan for one condition does under another."""
+        key = self.made.get((planner, planned_for))
+        return None if key is None else self.cells.get(run_at, {}).get(key)
+
+    def regret(self, planner: str, name: str, *, planned: bool = False) -> float | None:
+        """Return what it costs to keep the healthy plan under a condition.
+
+        Its time over that of the plan that the same planner makes for the condition,
+        minus 1: in the replay, or planned. Negative where the re-made plan is slower.
+        """
+        kept = self.cell(planner, AS_BUILT, name)
+        fresh = self.cell(planner, name, name)
+        if kept is None or fresh is None:
+            return None
+        if planned:
+            return kept.planned / fresh.planned - 1.0
+        return kept.simulated / fresh.simulated - 1.0
+
+    def term(self, planner: str, planned_for: str, run_at: str) -> str:
+        """Name the term that limits a plan: what grew most from the healthy network."""
+        cell = self.cell(planner, planned_for, run_at)
+        assert cell is not None
+        healthy = self.cell(planner, planned_for, AS_BUILT)
+        is_healthy = run_at == AS_BUILT or healthy is None
+        return limiting_term(cell.causes, None if is_healthy else healthy.causes)  # type: ignore[union-attr]
+
+    def throughput(self, cell: Cell) -> float:
+        """Return the replay's [token/s]."""
+        return self.tokens / cell.simulated
+
+    def at(self, ratios: Mapping[str, float]) -> str:
+        """Return the name of the condition of some ratios."""
+        return ratio_condition(canonical(self.built, ratios)).name
+
+    def line(self, level: str) -> tuple[str, ...]:
+        """Return the conditions along a level's ratios, the others as built."""
+        return tuple(self.at({level: ratio}) for ratio in self.axes[level])
+
+    def robust(self) -> "tuple[Choice, Choice] | None":
+        """Return the plans with the least worst and the least mean regret.
+
+        Over the conditions under which all plans ran; their numbers are positions in
+        `plans` and `run_names`.
+        """
+        names = self.run_names
+        if not names or not self.plans:
+            return None
+        times = np.array(
+            [[self.cells[name][key].simulated for name in names] for key in self.plans]
+        )
+        return least_worst(times), least_mean(times)
+
+    @property
+    def run_names(self) -> tuple[str, ...]:
+        """Conditions under which plans ran."""
+        return tuple(name for name in self.names if name in self.cells)
+
+
+def ratio_pairs(result: StressResult) -> Sequence[Ratios]:
+    """Return the ratios of every condition that is nothing but ratios."""
+    return [
+        canonical(result.built, one.oversubscription)
+        for one in result.conditions
+        if one == ratio_condition(canonical(result.built, one.oversubscription))
+    ]

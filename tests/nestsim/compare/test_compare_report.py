@@ -1,0 +1,301 @@
+"""What a comparison says: sentences, tables, JSON, CSV, bars."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from nestsim.compare.job import CompareSettings, compare_job
+from nestsim.compare.reasons import OWN_MODEL, Cause, belief_gap, largest, turned_by
+from nestsim.compare.record import Comparison, Entry, Found, Group
+from nestsim.report.compare_data import (
+    comparison_csv,
+    comparison_json,
+    comparison_rows,
+    search_times_csv,
+)
+from nestsim.report.compare_figure import (
+    bar_groups,
+    comparison_title,
+    draw_comparison,
+)
+from nestsim.report.compare_text import print_comparison
+from nestsim.report.compare_wording import fastest, sentences
+from tests.nestsim.compare.small import load
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """Return four planners on 8 devices; the given plan does not fit."""
+    scenario = load(tmp_path_factory.mktemp("report"), plan=True)
+    assert scenario.plan is not None
+    plan = replace(scenario.plan, micro_batch_size=3)
+    planners = ("nest", "manual", "phaze", "fixed")
+    chosen = CompareSettings(planners=planners, base="manual")
+    return compare_job([replace(scenario, plan=plan)], chosen)
+
+
+@pytest.fixture(scope="module")
+def found(real: Comparison) -> Found:
+    """Return a plan to be given other times."""
+    one = real.groups[0].entries[0].found
+    assert one is not None
+    return one
+
+
+def timed(found: Found, planned: float, simulated: float, cause: str) -> Found:
+    """Return a plan with other times, all of the gap due to one cause."""
+    return replace(
+        found,
+        planned=replace(found.planned, iteration_time=planned),
+        simulated=replace(found.simulated, iteration_time=simulated),
+        planned_terms={"compute": planned - 1.0, "tail": 1.0},
+        gap_terms={cause: simulated - planned, "settings": 0.0},
+    )
+
+
+def group_of(*all_entries: Entry) -> Group:
+    return Group(
+        scenario="a job",
+        model="a model",
+        num_devices=8,
+        device_memory=8e10,
+        base=all_entries[0].planner,
+        entries=all_entries,
+    )
+
+
+def comparison_of(*groups: Group) -> Comparison:
+    planners = tuple(entry.planner for entry in groups[0].entries)
+    return Comparison(planners=planners, base=planners[0], groups=groups)
+
+
+def test_what_costs_nest_its_lead_in_the_replay_is_named(found: Found) -> None:
+    nest = Entry(planner="nest", found=timed(found, 10.0, 13.0, "contention at leaf"))
+    mcmc = Entry(planner="mcmc", found=timed(found, 11.0, 12.0, "schedule"))
+    said = sentences(group_of(nest, mcmc))
+    assert said[0].startswith("mcmc is fastest in the replay, with 12 s")
+    (slower,) = (text for text in said if text.startswith("nest takes"))
+    assert "8.3 % longer, +1 s" in slower
+    assert "contention at leaf, +3 s" in slower
+    (turned,) = (text for text in said if text.startswith("As planned"))
+    assert "nest is not slower than mcmc (by 10.0 % faster)" in turned
+    assert "contention at leaf (+3 s)" in turned
+
+
+def test_an_order_that_the_replay_keeps_is_not_called_turned(found: Found) -> None:
+    first = timed(found, 10.0, 11.0, "schedule")
+    second = timed(found, 12.0, 12.0, "schedule")
+    assert turned_by(first, second) is None
+    assert turned_by(second, first) is None
+
+
+def test_a_belief_that_is_far_off_is_split_into_model_and_replay(
+    found: Found,
+) -> None:
+    plan = timed(found, 10.0, 11.0, "synchronisation")
+    entry = Entry(planner="phaze", sees="One number.", belief=6.0, found=plan)
+    parts = belief_gap(entry)
+    assert parts == {OWN_MODEL: 4.0, "synchronisation": 1.0, "settings": 0.0}
+    (said,) = (text for text in sentences(group_of(entry)) if ":" in text)
+    assert said == (
+        "phaze: believed 6 s, planned 10 s by the common evaluator (+66.7 %), replayed "
+        "11 s (+83.3 %). Most of it is its own model, +4 s. What it sees: one number."
+    )
+
+
+def test_a_belief_that_holds_needs_no_sentence(found: Found) -> None:
+    plan = timed(found, 10.0, 10.1, "schedule")
+    entry = Entry(planner="nest", belief=10.0, found=plan)
+    assert len(sentences(group_of(entry))) == 1
+
+
+def test_equal_plans_are_named_together(found: Found) -> None:
+    plan = timed(found, 10.0, 12.0, "schedule")
+    names = ("nest", "manual", "mcmc")
+    group = group_of(*(Entry(planner=name, found=plan) for name in names))
+    assert fastest(group) == ["nest", "manual", "mcmc"]
+    assert sentences(group) == [
+        "nest, manual and mcmc are fastest in the replay, with 12 s per iteration.",
+        "nest, manual and mcmc: planned 10 s, replayed 12 s (+20.0 %). Most of it is "
+        "schedule, +2 s.",
+    ]
+
+
+def test_differences_below_what_verdicts_tell_apart_say_so(found: Found) -> None:
+    first = Entry(planner="nest", found=timed(found, 10.0, 10.0, "schedule"))
+    second = Entry(planner="mcmc", found=timed(found, 10.0, 10.05, "schedule"))
+    said = sentences(group_of(first, second))
+    assert any("too close to tell apart" in text for text in said)
+
+
+def test_the_spread_over_seeds_and_a_limit_are_told(found: Found) -> None:
+    plan = timed(found, 10.0, 10.0, "schedule")
+    spread = (10.0, 11.0, math.inf)
+    entry = Entry(planner="mcmc", found=plan, spread=spread, stopped=True)
+    said = sentences(group_of(entry))[1:]
+    assert said == [
+        "mcmc's best by 3 seeds, as planned: 10 s to 11 s (+10.0 %); 1 found nothing.",
+        "The time limit ended the search of mcmc; this is its best so far.",
+    ]
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(-9, 9), min_size=1))
+@settings(deadline=None)
+def test_the_largest_part_has_the_direction_of_the_sum(parts: dict[str, int]) -> None:
+    cause = largest(parts)
+    assert cause == Cause(cause.term, parts[cause.term])
+    total = sum(parts.values())
+    extreme = max(parts.values()) if total >= 0 else min(parts.values())
+    assert cause.seconds == extreme
+
+
+def printed(comparison: Comparison, width: int) -> str:
+    out = io.StringIO()
+    print_comparison(comparison, Console(file=out, width=width, color_system=None))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_is_cut_off(real: Comparison, width: int) -> None:
+    text = printed(real, width)
+    assert "…" not in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    for word in ("Vs manual", "1.000", "confirmed", "X: nothing valid was found"):
+        assert word in text
+
+
+def test_several_scenarios_are_summed_up_in_one_table(real: Comparison) -> None:
+    (group,) = real.groups
+    other = replace(group, scenario="another job")
+    both = replace(real, groups=(group, other))
+    overview = printed(both, 100).split("Simulated throughput, manual = 1")[1]
+    assert overview.count("1.000") == 2
+    assert overview.count("X") == 2
+
+
+def test_json_and_csv_agree(real: Comparison) -> None:
+    report = json.loads(json.dumps(comparison_json(real), allow_nan=False))
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(real))))
+    (group,) = report["groups"]
+    assert [row["planner"] for row in rows] == report["planners"]
+    for entry, row in zip(group["entries"], rows, strict=True):
+        if entry["simulated"] is None:
+            assert row["simulated_iteration_time_s"] == ""
+            assert row["obstacle"] == entry["reason"] != ""
+            continue
+        seconds = float(row["simulated_iteration_time_s"])
+        assert seconds == entry["simulated"]["iteration_time_s"]
+        ratio = float(row["simulated_relative_throughput"])
+        assert ratio == entry["relative_throughput"]["simulated"]
+        assert row["verdict"] == entry["verdict"]
+
+
+def test_the_keys_of_json_and_csv_are_stable(real: Comparison) -> None:
+    (group,) = comparison_json(real)["groups"]
+    assert list(group) == [
+        *("scenario", "model", "num_devices", "device_memory_bytes", "fastest"),
+        *("confirmed", "entries", "sentences"),
+    ]
+    keys = [
+        *("planner", "sees", "valid", "verdict", "reason", "plan", "search_time_s"),
+        *("evaluations", "stopped", "lower_bound_s", "belief_s", "seeds_s"),
+        *("planned", "simulated", "gap", "relative_throughput"),
+        *("simulated_minus_belief_s", "longer_than_fastest_s"),
+    ]
+    assert all(list(entry) == keys for entry in group["entries"])
+    rows = comparison_rows(real)
+    assert len({tuple(row) for row in rows}) == 1
+    assert list(rows[0])[:6] == [
+        *("scenario", "model", "num_devices", "planner", "verdict", "valid"),
+    ]
+
+
+def test_search_times_stand_in_a_table_of_their_own(real: Comparison) -> None:
+    data = comparison_json(real, with_times=False)
+    assert "search_time_s" not in json.dumps(data)
+    assert "search_time_s" not in comparison_csv(real)
+    rows = list(csv.DictReader(io.StringIO(search_times_csv(real))))
+    assert [float(row["search_time_s"]) >= 0 for row in rows[:3]] == [True] * 3
+    assert rows[3]["search_time_s"] == ""
+
+
+def test_terms_in_json_add_up(real: Comparison) -> None:
+    (group,) = comparison_json(real)["groups"]
+    best = next(e for e in group["entries"] if e["planner"] == group["fastest"])
+    for entry in group["entries"]:
+        if entry["simulated"] is None:
+            continue
+        seconds = entry["simulated"]["iteration_time_s"]
+        longer = seconds - best["simulated"]["iteration_time_s"]
+        assert sum(entry["longer_than_fastest_s"].values()) == pytest.approx(longer)
+        assert sum(entry["gap"]["terms"].values()) == pytest.approx(
+            entry["gap"]["total_s"], abs=1e-9
+        )
+
+
+def test_bars_stand_beside_the_base_and_an_x_where_nothing_is(
+    real: Comparison,
+) -> None:
+    (drawn,) = bar_groups(real.groups)
+    assert drawn.label == "8 devices"
+    bars = {bar.planner: bar for bar in drawn.bars}
+    assert bars["manual"].simulated == 1.0
+    assert math.isnan(bars["fixed"].simulated)
+    assert math.isnan(bars["manual"].belief)
+    group = real.groups[0]
+    for entry in group.entries[:3]:
+        assert bars[entry.planner].simulated == group.simulated_ratio(entry)
+
+
+def test_bars_without_a_base_are_relative_to_the_fastest(real: Comparison) -> None:
+    group = replace(real.groups[0], base="fixed")
+    (drawn,) = bar_groups([group])
+    assert drawn.label == "8 devices\n(nest = 1)"
+    assert drawn.bars[0].simulated == 1.0
+
+
+def test_groups_stand_by_size_and_under_their_names_where_sizes_are_equal(
+    real: Comparison,
+) -> None:
+    (group,) = real.groups
+    large = replace(group, num_devices=1024)
+    labels = [one.label for one in bar_groups([large, group])]
+    assert labels == ["8 devices", "1,024 devices"]
+    other = replace(group, scenario="another job")
+    labels = [one.label for one in bar_groups([group, other])]
+    assert labels == [group.scenario, "another job"]
+
+
+def test_titles_say_who_is_fastest(found: Found, real: Comparison) -> None:
+    assert comparison_title(real).startswith("Fastest in the replay: nest, up to ")
+    one = group_of(Entry(planner="nest", found=timed(found, 1.0, 1.0, "schedule")))
+    title = comparison_title(comparison_of(one, replace(one, scenario="b")))
+    assert title == "Fastest in the replay: nest, in 2 of 2 scenarios"
+    nothing = group_of(Entry(planner="nest", why_not="too large"))
+    assert comparison_title(comparison_of(nothing)).startswith("No planner")
+
+
+def test_the_picture_is_the_same_every_time(real: Comparison, tmp_path: Path) -> None:
+    (group,) = real.groups
+    both = replace(real, groups=(group, replace(group, scenario="b", model="m $x")))
+    for name in ("a.png", "b.png"):
+        draw_comparison(both, tmp_path / name)
+    first, second = (tmp_path / name for name in ("a.png", "b.png"))
+    assert first.read_bytes().startswith(PNG)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
+    nothing = group_of(Entry(planner="nest", why_not="too large"))
+    draw_comparison(comparison_of(nothing), tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(PNG)

@@ -1,0 +1,17 @@
+"""Sweep from the command line, to be killed: ``driver STORE WORKERS``."""
+
+import sys
+from pathlib import Path
+
+from nestsim.sweep.runner import run_sweep
+from nestsim.sweep.store import Store
+from tests.nestsim.sweep.tasks import Square
+
+POINTS = [
+    {"x": x, "seconds": 0.01} | ({"mishap": "input"} if x % 10 == 3 else {})
+    for x in range(60)
+]
+
+if __name__ == "__main__":
+    with Store(Path(sys.argv[1]), {"of": "driver"}) as store:
+        run_sweep(POINTS, Square(), store, workers=int(sys.argv[2]))
