@@ -18,6 +18,7 @@ from nestsim.cli.profile import profile
 from nestsim.cli.run import run
 from nestsim.cli.schema import schema
 from nestsim.cli.simulate import simulate
+from nestsim.cli.stress import stress
 from nestsim.cli.sweep import sweep
 from nestsim.cli.topology import topology
 from nestsim.cli.validate import validate
@@ -73,6 +74,7 @@ for _command in (
     plan,
     simulate,
     compare,
+    stress,
     sweep,
     diff,
     validate,

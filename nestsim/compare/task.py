@@ -75,7 +75,7 @@ class CompareTask:
 
     def settings(self, scenario: Scenario) -> PlannerSettings:
         """Return what planners are told beside the space."""
-        return PlannerSettings(time_limit=self.time_limit, fixed=scenario.plan)
+        return replace(scenario.planner_settings, time_limit=self.time_limit)
 
 
 def digest(scenario: Scenario) -> str:

@@ -6,6 +6,7 @@ stands where nothing valid was found.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,9 @@ LEAST_LEAD = 5e-4
 """A lead that a title names."""
 
 _MOST_COLUMNS = 3
+_LETTERS = 140
+"""Of labels, on a line across the whole figure."""
+
 _BARS_WIDTH = 0.84
 """Of a group; groups stand 1 apart."""
 
@@ -129,7 +133,9 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         for number, (model, groups) in enumerate(panels.items()):
             axes = figure.add_subplot(grid[number // columns, number % columns])
             drawn = bar_groups(groups)
-            _draw_panel(axes, drawn, colours, numbers=num_bars <= _MOST_NUMBERS)
+            letters = max(8, _LETTERS // (columns * len(drawn)))
+            numbers = num_bars <= _MOST_NUMBERS
+            _draw_panel(axes, drawn, colours, letters=letters, numbers=numbers)
             axes.set_title(model, loc="left", size=14, parse_math=False)
             if number % columns == 0:
                 axes.set_ylabel(f"throughput, {base} = 1")
@@ -142,10 +148,25 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         _save(figure, path)
 
 
+def _wrapped(label: str, letters: int) -> str:
+    """Break a label into lines, after so many letters each."""
+    lines = [
+        part
+        for line in label.split("\n")
+        for part in textwrap.wrap(line, letters, break_long_words=False)
+    ]
+    return "\n".join(lines)
+
+
 def _draw_panel(
-    axes: "Axes", groups: Sequence[BarGroup], colours: Colours, *, numbers: bool
+    axes: "Axes",
+    groups: Sequence[BarGroup],
+    colours: Colours,
+    *,
+    letters: int,
+    numbers: bool,
 ) -> None:
-    """Draw one model's groups of bars."""
+    """Draw one model's groups of bars, labels that many letters wide."""
     count = len(groups[0].bars)
     width = min(_BARS_WIDTH / count, 0.2)
     heights = [
@@ -166,14 +187,10 @@ def _draw_panel(
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
     axes.set_ylim(0, top)
     axes.set_xlim(-0.6, len(groups) - 0.4)
-    labels = [group.label for group in groups]
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    turned = longest * len(groups) > 60
     axes.set_xticks(
         range(len(groups)),
-        labels,
-        rotation=20 if turned else 0,
-        ha="right" if turned else "center",
+        [_wrapped(group.label, letters) for group in groups],
+        size=11,
         parse_math=False,
     )
     axes.tick_params(axis="x", length=0)

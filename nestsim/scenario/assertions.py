@@ -18,7 +18,7 @@ from topologies.units import NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
 OPERATORS = ("<=", ">=", "<", ">")
 
 _BOUND = re.compile(r"\s*(<=|>=|<|>)(.*)", re.DOTALL)
-_NUMBER = re.compile(rf"\s*(-?{NUMBER_PATTERN})\s*(%)?\s*")
+_NUMBER = re.compile(rf"\s*(?P<number>-?{NUMBER_PATTERN})\s*(?P<percent>%)?\s*")
 _TOKENS = re.compile(rf"\s*({NUMBER_PATTERN})\s*tokens?\s*/\s*s\s*")
 
 
@@ -26,7 +26,7 @@ def _share(text: str) -> float:
     found = _NUMBER.fullmatch(text)
     if found is None:
         raise InputError("not a number")
-    return float(found[1]) * (0.01 if found[4] else 1.0)
+    return float(found["number"]) / (100.0 if found["percent"] else 1.0)
 
 
 def _tokens(text: str) -> float:

@@ -31,7 +31,8 @@ class SweepTable(Table):
     """Processes; left out, one for each core. Results do not depend on it."""
 
     time_limit: Duration | None = Field(None, examples=["60 s"])
-    """A point that takes longer is recorded as failed; left out, none is."""
+    """A point that takes longer is recorded as failed, which depends on the machine;
+    left out, none is."""
 
     def build(self) -> SweepSpec:
         """Return the settings for the sweep."""

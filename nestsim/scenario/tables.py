@@ -52,8 +52,8 @@ class ScenarioTable(Table):
     """What the planner may try."""
 
     plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
-    """One plan, under Megatron's names, for `nestsim simulate`; the planner does not
-    read it."""
+    """One plan, under Megatron's names, for `nestsim simulate` and the planner
+    "fixed"; others do not read it."""
 
     simulation: SimulationTable = Field(
         SimulationTable.model_validate({}), json_schema_extra={"default": {}}

@@ -159,7 +159,9 @@ def default_axes(built: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
     return dict.fromkeys(levels[1:] or levels, DEFAULT_RATIOS)
 
 
-def axes_of(spec: StressSpec, built: Mapping[str, float]) -> dict[str, tuple[float, ...]]:
+def axes_of(
+    spec: StressSpec, built: Mapping[str, float]
+) -> dict[str, tuple[float, ...]]:
     """Return the ratios of each level that varies, rising, from the inside out.
 
     Raises

@@ -6,7 +6,7 @@ from typing import Any
 
 from nestsim.scenario.stress_settings import ConditionSpec
 from nestsim.stress.bench import Bench, Made, plan_key
-from nestsim.stress.conditions import network_ratios, canonical, ratio_condition
+from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
 from planner.plan import Plan
 
 TOLERANCE = 0.01

@@ -5,6 +5,7 @@ itself, from 1, or what the bandwidth of the level's links is divided by. Throug
 the replay's, and its share that of the throughput at worsening 1.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -106,8 +107,7 @@ def bracket(
 def _falls(known: tuple[tuple[float, float], ...]) -> bool:
     values = [share for _, share in known]
     return all(
-        after <= before * (1.0 + RISE)
-        for before, after in zip(values, values[1:], strict=False)
+        after <= before * (1.0 + RISE) for before, after in itertools.pairwise(values)
     )
 
 

@@ -1,5 +1,6 @@
 """The stress test of a scenario: make plans, cross them, ask the questions."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,12 +10,18 @@ from typing import Any, NamedTuple
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.stress_settings import ConditionSpec, StressSpec
 from nestsim.stress.bench import Cell, bench_of, plan_key, scenario_digest
-from nestsim.stress.conditions import all_conditions, axes_of, network_ratios
+from nestsim.stress.conditions import (
+    all_conditions,
+    axes_of,
+    canonical,
+    network_ratios,
+    ratio_condition,
+)
 from nestsim.stress.crossover import Change
 from nestsim.stress.inverse import POLICIES, Asked, quantity_of
 from nestsim.stress.results import InverseAnswer, PlanChange, StressResult
 from nestsim.stress.tasks import FindChanges, MakePlans, Narrow, RunPlans
-from nestsim.sweep.points import Point, Task
+from nestsim.sweep.points import Point, Task, content_key
 from nestsim.sweep.runner import SweepResult, run_sweep
 from nestsim.sweep.store import Store
 from planner.baselines.registry import PLANNERS
@@ -43,9 +50,14 @@ class _Sweeps:
     """Runs the sweeps of one stress test, one after the other."""
 
     def __init__(
-        self, spec: StressSpec, folder: Path | None, progress: Progress | None
+        self,
+        spec: StressSpec,
+        folder: Path | None,
+        restart: bool,
+        progress: Progress | None,
     ) -> None:
-        self._workers, self._folder, self._progress = spec.workers, folder, progress
+        self._workers, self._folder = spec.workers, folder
+        self._restart, self._progress = restart, progress
 
     def run(self, name: str, points: Sequence[Point], task: Task) -> SweepResult:
         """Evaluate points; take up what an earlier run of the same points left."""
@@ -54,8 +66,8 @@ class _Sweeps:
             store = None
             if self._folder is not None and points:
                 path = self._folder / f"{name}.sqlite"
-                facts = {"points": task.key({"points": [*map(task.key, points)]})}
-                store = stack.enter_context(_opened(path, facts))
+                facts = {"points": content_key([*map(task.key, points)])}
+                store = stack.enter_context(Store(path, facts, restart=self._restart))
             workers = 1 if len(points) < _FEW else self._workers
             return run_sweep(points, task, store, workers=workers, progress=told)
 
@@ -70,18 +82,11 @@ _FEW = 4
 """So few points are done before other processes have started."""
 
 
-def _opened(path: Path, facts: Mapping[str, str]) -> Store:
-    """Open the store of the same points, or begin a new one."""
-    try:
-        return Store(path, facts)
-    except InputError:
-        return Store(path, facts, restart=True)
-
-
 def stress_job(
     scenario: Scenario,
     *,
     stores: Path | None = None,
+    restart: bool = False,
     progress: Progress | None = None,
 ) -> StressResult:
     """Put plans under the scenario's conditions.
@@ -93,13 +98,16 @@ def stress_job(
     stores
         Folder in which finished points are kept, so that a killed test goes on where
         it stopped; None for memory alone.
+    restart
+        Forget what is kept there.
     progress
         Told about every point.
 
     Raises
     ------
     InputError
-        If a condition does not go with the cluster, or a setting is wrong.
+        If a condition does not go with the cluster, a setting is wrong, or the stores
+        are of another test.
     """
     spec = scenario.stress
     _check_planners(scenario)
@@ -115,7 +123,7 @@ def stress_job(
             bench.under(condition)
         except InputError as error:
             raise error.at("stress", ": ") from None
-    sweeps = _Sweeps(spec, stores, progress)
+    sweeps = _Sweeps(spec, stores, restart, progress)
     crossed = _crossed(sweeps, scenario, conditions)
     return StressResult(
         scenario_name=scenario.name,
@@ -205,8 +213,6 @@ def _changes(
     crossed: _Crossed,
 ) -> tuple[PlanChange, ...]:
     """Find where each planner's plan changes along each level's ratios."""
-    from nestsim.stress.conditions import canonical, ratio_condition
-
     built = network_ratios(scenario)
 
     def key(planner: str, level: str, ratio: float) -> str:
@@ -217,7 +223,7 @@ def _changes(
         {"planner": planner, "level": level, "low": low, "high": high}
         for planner in scenario.stress.planners
         for level, ratios in axes.items()
-        for low, high in zip(ratios, ratios[1:], strict=False)
+        for low, high in itertools.pairwise(ratios)
         if key(planner, level, low) != key(planner, level, high)
     ]
     found = sweeps.run("changes", points, FindChanges(**FindChanges.subject(scenario)))

@@ -38,8 +38,14 @@ class HotLink(NamedTuple):
 
 
 def causes(priced: PricedPlan, replay: Replay) -> dict[str, float]:
-    """Return the simulated time by cause [s]; the parts add up to it."""
-    return {**priced.terms, **gap_by_cause(priced, replay).terms}
+    """Return the simulated time by cause [s]; the parts add up to it.
+
+    ``"tail"`` is what follows the last pass: as planned and what the replay adds to it
+    or hides behind passes.
+    """
+    gap = dict(gap_by_cause(priced, replay).terms)
+    hidden = gap.pop("synchronisation")
+    return {**priced.terms, "tail": priced.terms["tail"] + hidden, **gap}
 
 
 def busiest_stage(replay: Replay) -> int:
@@ -64,7 +70,9 @@ def hottest(network: Network, replay: Replay) -> tuple[HotLink, ...]:
         range(first.size), key=lambda k: (-kinds[first[k], 1], int(used[first[k]]))
     )
     return tuple(
-        _named(network, int(used[first[k]]), float(share[used[first[k]]]), int(count[k]))
+        _named(
+            network, int(used[first[k]]), float(share[used[first[k]]]), int(count[k])
+        )
         for k in order[:MOST_LINKS]
     )
 

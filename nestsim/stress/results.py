@@ -1,6 +1,6 @@
 """Everything that a stress test found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,6 @@ from nestsim.scenario.stress_settings import ConditionSpec
 from nestsim.stress.bench import Cell
 from nestsim.stress.conditions import (
     AS_BUILT,
-    Ratios,
     canonical,
     ratio_condition,
 )
@@ -169,11 +168,12 @@ class StressResult:
         """Conditions under which plans ran."""
         return tuple(name for name in self.names if name in self.cells)
 
-
-def ratio_pairs(result: StressResult) -> Sequence[Ratios]:
-    """Return the ratios of every condition that is nothing but ratios."""
-    return [
-        canonical(result.built, one.oversubscription)
-        for one in result.conditions
-        if one == ratio_condition(canonical(result.built, one.oversubscription))
-    ]
+    @property
+    def combined(self) -> frozenset[str]:
+        """Conditions that are combinations of several levels' ratios."""
+        return frozenset(
+            one.name
+            for one in self.conditions
+            if len(one.oversubscription) > 1
+            and one == ratio_condition(tuple(one.oversubscription.items()))
+        )

@@ -182,10 +182,13 @@ def _answers(
     """Yield answers as they come."""
     if not jobs:
         return
+    workers = workers or _cores()
     if workers == 1:
         for job in jobs:
             yield evaluate(*job)
         return
+    # Of one process joblib would make none.
+    workers = max(2, min(workers, len(jobs)))
     waiting = dict(jobs)
     while waiting:
         begun: set[int] = set()
@@ -200,10 +203,16 @@ def _answers(
                 yield _alone((number, waiting.pop(number)), evaluate)
 
 
+def _cores() -> int:
+    import joblib
+
+    return int(joblib.cpu_count())
+
+
 def _parallel(
     waiting: dict[int, Point],
     evaluate: _Evaluate,
-    workers: int | None,
+    workers: int,
     announce: Callable[[int], object],
 ) -> Iterator[_Answer]:
     """Yield the answers of processes, and say of each point when it is handed out."""
@@ -215,7 +224,7 @@ def _parallel(
             yield evaluate, job, {}
 
     pool = joblib.Parallel(
-        n_jobs=workers or joblib.cpu_count(),
+        n_jobs=workers,
         return_as="generator_unordered",
         batch_size=1,
         initializer=end_with,
@@ -225,10 +234,7 @@ def _parallel(
 
 
 def _alone(job: _Job, evaluate: _Evaluate) -> _Answer:
-    """Evaluate a point in a process of its own, which may die.
-
-    Of one worker joblib would make no process.
-    """
+    """Evaluate a point in a process of its own, which may die."""
     number, point = job
     begun = time.perf_counter()
     try:

@@ -1,6 +1,7 @@
 """What is done at a point of a sweep over a scenario's settings."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,6 +19,8 @@ from topologies.errors import InputError
 if TYPE_CHECKING:
     from nestsim.results import Candidate, PlannedCandidate, Throughput
     from nestsim.scenario.settings import Scenario
+
+NOTHING = "the search found no plan"
 
 MOST_CHECKED = 200
 """If none of so many points is a scenario, none is taken to be."""
@@ -145,24 +148,24 @@ def _simulate(scenario: "Scenario") -> Row:
 def _run(scenario: "Scenario") -> Row:
     result = run_job(scenario)
     if not result.candidates:
-        raise PointFailedError(result.shortfall)
+        raise PointFailedError(result.shortfall or NOTHING)
     best = result.candidates[result.chosen or 0]
     return {
         **_replayed(best),
         "planner_rank": best.rank,
-        "lower_bound_s": result.lower_bound,
+        "lower_bound_s": _finite(result.lower_bound),
     }
 
 
 def _plan(scenario: "Scenario") -> Row:
     result = plan_job(scenario)
     if not result.candidates:
-        raise PointFailedError(result.shortfall)
+        raise PointFailedError(result.shortfall or NOTHING)
     best = result.candidates[0]
     return {
         **_throughput("planned", best.planned),
         **_settings(best),
-        "lower_bound_s": result.lower_bound,
+        "lower_bound_s": _finite(result.lower_bound),
     }
 
 
@@ -178,6 +181,10 @@ def _replayed(candidate: "Candidate") -> Row:
         "gap_s": candidate.verdict.gap.total,
         **_settings(candidate),
     }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:

@@ -21,7 +21,6 @@ import math
 from dataclasses import dataclass, field
 from random import Random
 
-from planner.baselines.chain_prices import ChainPrices, SpaceIndex
 from planner.baselines.manual import propose as propose_manual
 from planner.baselines.mcmc_moves import propose
 from planner.baselines.mcmc_state import State, Walkable
@@ -97,10 +96,10 @@ class _Walks:
         proposed = propose(self.space, now, rng)
         if proposed is None:
             return None
-        # What no placement can make fast enough need not be placed.
-        if self.space.floor(proposed.configuration, proposed.bounds) > limit:
-            return None
         if proposed.configuration != now.configuration:
+            # What no placement can make fast enough need not be placed.
+            if self.space.floor(proposed.configuration, proposed.bounds) > limit:
+                return None
             proposed = self.space.settled(*proposed)
         elif proposed.placement != now.placement:
             proposed = self._offered(proposed)
@@ -159,10 +158,7 @@ class Mcmc:
         """Return the k best plans that the walks came through."""
         clock = Clock(settings.limit(spec))
         candidates = CandidateSet.enumerate(network, workload, spec)
-        space = Walkable(
-            index=SpaceIndex(candidates.inner),
-            prices=ChainPrices(candidates=candidates),
-        )
+        space = Walkable.of(candidates)
         walks = _Walks(space=space, settings=settings, clock=clock, start=None)
         spread: list[float] = []
         if len(candidates):

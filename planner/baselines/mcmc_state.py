@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
 from planner.baselines.proposals import configuration_of
+from planner.candidates import CandidateSet
 from planner.class_table import Choice
 from planner.loads import iteration_weights
 from planner.placements import Placement
@@ -18,6 +20,10 @@ from planner.space import Configuration
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+MOST_VALUES = 2**17
+"""States whose prices are kept at a time."""
 
 
 class State(NamedTuple):
@@ -41,7 +47,19 @@ class Walkable:
 
     index: SpaceIndex
     prices: ChainPrices
+    once: float
+    """What each step takes once, whatever the plan [s]."""
     _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+    _values: dict[State, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, candidates: CandidateSet) -> "Walkable":
+        """Return what walks need of a space."""
+        return cls(
+            index=SpaceIndex(candidates.inner),
+            prices=ChainPrices(candidates=candidates),
+            once=candidates.workload.iteration_time,
+        )
 
     def chain(self, state: State) -> PlacedChain:
         """Return the prices that a state is read from."""
@@ -49,11 +67,16 @@ class Walkable:
 
     def value(self, state: State) -> float:
         """Return the iteration time, infinite if memory does not suffice [s]."""
+        known = self._values.get(state)
+        if known is not None:
+            return known
         chain = self.chain(state)
-        number = chain.number
-        return chain.value(
-            np.array(state.bounds), np.array([number[c] for c in state.choices])
-        )
+        picked = [chain.number[choice] for choice in state.choices]
+        value = chain.value(np.array(state.bounds), np.array(picked))
+        if len(self._values) >= MOST_VALUES:
+            self._values.clear()
+        self._values[state] = value
+        return value
 
     def floor(self, configuration: Configuration, bounds: tuple[int, ...]) -> float:
         """Return a time that a split takes at least, wherever it stands [s]."""
@@ -62,11 +85,12 @@ class Walkable:
         if key not in self._prefixes:
             minima = splitter.folded(configuration).minima
             self._prefixes[key] = np.concatenate([[0.0], np.cumsum(minima)])
-        times = np.diff(self._prefixes[key][list(bounds)])
+        starts = self._prefixes[key][list(bounds)]
+        times = starts[1:] - starts[:-1]
         m, v = splitter.num_microbatches(configuration), configuration.v
         weights = iteration_weights(m, v)
-        once = self.prices.candidates.workload.iteration_time
-        return float(once + weights.sum * times.sum() + weights.max * times.max())
+        total = weights.sum * times.sum() + weights.max * times.max()
+        return self.once + float(total)
 
     def plan(self, state: State) -> Plan:
         """Write a state out as a plan."""
@@ -178,6 +202,7 @@ class Walkable:
         return 0
 
 
+@lru_cache(maxsize=4096)
 def _order(name: str) -> str:
     return re.sub(r"[0-9]+", "", name)
 

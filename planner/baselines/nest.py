@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from planner.baselines.proposals import Clock, best_time
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.progress import Progress
-from planner.remedies import shortfall_and_remedy
 from planner.search import search
 from planner.search_spec import SearchSpec
 from planner.workload import Workload
@@ -43,5 +42,5 @@ class Nest:
             evaluations=found.statistics.get("configurations", 0),
             lower_bound=found.lower_bound,
             stopped="left when time ran out" in found.statistics,
-            why_not=shortfall_and_remedy(network, workload, spec, found),
+            why_not=found.shortfall,
         )

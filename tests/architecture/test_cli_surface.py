@@ -25,6 +25,15 @@ SURFACE = {
         *("--base", "--force", "--json", "--output", "--planners", "--quiet"),
         *("--restart", "--time-limit", "--workers", "-o", "-q", "SCENARIO..."),
     ],
+    "stress": [
+        *("--json", "--keep", "--level", "--output", "--oversubscription"),
+        *("--planners", "--quiet", "--restart", "--workers", "-o", "-q", "SCENARIO"),
+    ],
+    "sweep": [
+        *("--csv", "--force", "--json", "--output", "--quiet", "--restart", "--set"),
+        *("--what", "--workers", "-o", "-q", "SCENARIO"),
+    ],
+    "diff": ["--json", "A", "B"],
     "validate": ["--json", "--markdown", "--output", "--quiet", "-o", "-q", "FILE"],
     "collectives": [
         *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),

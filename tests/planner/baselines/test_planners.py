@@ -64,13 +64,13 @@ def test_no_planner_beats_nest_or_leaves_its_space(instance):
 
 
 @given(interleaved(most_devices=12))
-@settings(relaxed, max_examples=15)
+@settings(relaxed, max_examples=40)
 def test_no_planner_beats_nest_with_virtual_stages(instance):
     check_proposals(instance)
 
 
 @given(instances(most_devices=8, blocks=range(1, 5)))
-@settings(relaxed, max_examples=40)
+@settings(relaxed, max_examples=80)
 def test_exhaustive_finds_the_k_best_of_nest(instance):
     proven, tried = found_by("nest", instance), found_by("exhaustive", instance)
     assert times(tried) == pytest.approx(times(proven), rel=1e-9)
@@ -84,19 +84,14 @@ def test_exhaustive_finds_the_k_best_of_nest_with_virtual_stages(instance):
     assert times(tried) == pytest.approx(times(proven), rel=1e-9)
 
 
-@given(instances(most_devices=16, blocks=range(1, 7)), st.sampled_from(list(PLANNERS)))
+@given(instances(most_devices=8, blocks=range(1, 5)), st.sampled_from(list(PLANNERS)))
 @settings(relaxed, max_examples=30)
 def test_a_planner_asked_twice_says_the_same(instance, name):
     plan = found_by("manual", instance).plans
     told = replace(QUICK, fixed=plan[0].plan) if plan else QUICK
     if name == "fixed" and not plan:
         return
-    try:
-        first, second = (found_by(name, instance, told) for _ in range(2))
-    except InputError as error:
-        assert name == "exhaustive"
-        assert "too large" in error.problem
-        return
+    first, second = (found_by(name, instance, told) for _ in range(2))
     assert [p.plan for p in first.plans] == [p.plan for p in second.plans]
     for field in ("spread", "evaluations", "why_not", "lower_bound", "sees"):
         assert getattr(first, field) == getattr(second, field)
@@ -155,7 +150,7 @@ def test_fixed_takes_the_plan_that_it_is_given():
 
 def test_fixed_names_memory_where_the_plan_does_not_fit():
     network, workload = small_job()
-    reserve = workload.accelerator.memory_bytes - 1e6
+    reserve = workload.accelerator.memory_bytes - 1e4
     outcome = PLANNERS["fixed"].find(
         network,
         workload,

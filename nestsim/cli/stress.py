@@ -1,0 +1,247 @@
+"""``nestsim stress``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+
+if TYPE_CHECKING:
+    from nestsim.scenario import Scenario
+    from nestsim.stress.results import StressResult
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Folder for stress.json, stress.csv, matrix.csv and the pictures. A test "
+        "that was killed goes on there. Default: none.",
+        show_default=False,
+    ),
+]
+
+Ratios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--oversubscription",
+        metavar="LEVEL=R,R..",
+        help="Ratios of a level, e.g. leaf=1,2,4,8; once for each level. Replaces "
+        "[stress.oversubscription].",
+        show_default=False,
+    ),
+]
+
+Planners = Annotated[
+    str | None,
+    typer.Option(
+        "--planners",
+        metavar="NAME,NAME..",
+        help="Whose plans, e.g. nest,manual. Replaces stress.planners.",
+        show_default=False,
+    ),
+]
+
+Keep = Annotated[
+    float | None,
+    typer.Option(
+        "--keep",
+        metavar="SHARE",
+        help="Ask how far a level can be worsened while this share of the throughput "
+        "is kept, e.g. 0.95.",
+        show_default=False,
+    ),
+]
+
+Level = Annotated[
+    str | None,
+    typer.Option(
+        "--level",
+        metavar="LEVEL",
+        help="Which level --keep asks of.",
+        show_default=False,
+    ),
+]
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Processes; results do not depend on it. Default: one for each core.",
+        show_default=False,
+    ),
+]
+
+Restart = Annotated[
+    bool,
+    typer.Option("--restart", help="Forget what an earlier test left in the folder."),
+]
+
+
+def stress(
+    scenario: ScenarioFile,
+    oversubscription: Ratios = None,
+    planners: Planners = None,
+    keep: Keep = None,
+    level: Level = None,
+    workers: Workers = None,
+    restart: Restart = False,
+    output: Output = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put plans under worse networks: oversubscription, lost and slow parts, traffic.
+
+    For each condition of the table [stress]: the plan made for the network as built,
+    kept and replayed under it; the plan re-made for it; what keeping costs, and what
+    limits. Also: the ratio at which the best plan changes, how far a level can be
+    worsened while a share of the throughput is kept, and the plan with the least
+    regret over all conditions.
+
+    Exit status 1 if no planner finds a plan.
+
+    Example: `nestsim stress scenarios/llama2_7b_64_h100.toml --keep 0.95 -o stress`
+    """
+    from nestsim.scenario import load_scenario
+
+    loaded = _with_options(
+        load_scenario(scenario),
+        oversubscription=_axes(oversubscription or []),
+        planners=_names(planners),
+        keep=_share(keep),
+        level=level,
+        workers=workers,
+    )
+    if output is not None:
+        _make_folder(output)
+    result = _stress(loaded, output, restart=restart, quiet=quiet)
+    if output is not None:
+        _write(result, output, quiet=quiet)
+    if as_json:
+        from nestsim.report.json import dump_json
+        from nestsim.report.stress_data import stress_json
+
+        typer.echo(dump_json(stress_json(result)), nl=False)
+    else:
+        from nestsim.cli.output import result_console
+        from nestsim.report.stress import print_stress
+
+        print_stress(result, result_console())
+    raise typer.Exit(0 if result.plans else 1)
+
+
+def _with_options(scenario: "Scenario", **given: Any) -> "Scenario":
+    from nestsim.stress.job import with_options
+
+    return with_options(scenario, **given)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """Read ``nest,manual``, each once."""
+    return tuple(dict.fromkeys(one.strip() for one in (text or "").split(",") if one))
+
+
+def _axes(texts: list[str]) -> dict[str, tuple[float, ...]]:
+    """Read ``leaf=1,2,4``, once for each level."""
+    from topologies.errors import InputError
+
+    axes: dict[str, tuple[float, ...]] = {}
+    for text in texts:
+        level, equals, listed = text.rpartition("=")
+        ratios = tuple(_ratio(part, text) for part in listed.split(","))
+        is_wrong = not equals or not level.strip() or level.strip() in axes
+        if is_wrong or len(set(ratios)) < len(ratios):
+            raise InputError(
+                "is not a level with ratios, each given once",
+                where="--oversubscription",
+                got=text,
+                expected="e.g. leaf=1,2,4,8",
+            )
+        axes[level.strip()] = ratios
+    return axes
+
+
+def _ratio(part: str, text: str) -> float:
+    from nestsim.stress.ratios import MOST_RATIO
+    from topologies.errors import InputError
+
+    try:
+        ratio = float(part)
+    except ValueError:
+        ratio = -1.0
+    if not 0.0 < ratio <= MOST_RATIO:
+        raise InputError(
+            "is not a positive ratio",
+            where="--oversubscription",
+            got=part.strip() or text,
+            expected="e.g. leaf=1,2,4,8",
+        )
+    return ratio
+
+
+def _share(keep: float | None) -> float | None:
+    from topologies.errors import InputError
+
+    if keep is not None and not 0.0 < keep < 1.0:
+        raise InputError(
+            "is no share", where="--keep", got=keep, expected="between 0 and 1"
+        )
+    return keep
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder, before anything is done."""
+    from topologies.errors import InputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror or error}"
+        raise InputError(problem, where="--output", got=str(folder)) from None
+
+
+def _stress(
+    scenario: "Scenario", folder: Path | None, *, restart: bool, quiet: bool
+) -> "StressResult":
+    from nestsim.cli.errors import naming
+    from nestsim.cli.output import progress_bar
+    from nestsim.stress.job import stress_job
+
+    with naming(scenario.path), progress_bar(quiet=quiet) as progress:
+        return stress_job(scenario, stores=folder, restart=restart, progress=progress)
+
+
+def _write(result: "StressResult", folder: Path, *, quiet: bool) -> None:
+    """Write the files, each whole or not at all, and say where they are."""
+    from nestsim.cli.output import note
+    from nestsim.report.json import dump_json
+    from nestsim.report.stress_data import (
+        csv_text,
+        matrix_rows,
+        stress_json,
+        stress_rows,
+    )
+    from nestsim.report.stress_figure import stress_figures
+    from topologies.errors import InputError
+
+    texts = {
+        "stress.json": dump_json(stress_json(result)),
+        "stress.csv": csv_text(stress_rows(result)),
+        "matrix.csv": csv_text(matrix_rows(result)),
+    }
+    try:
+        partial = folder / ".stress.partial"
+        for name, text in texts.items():
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(folder / name)
+        for name, draw in stress_figures(result).items():
+            draw(partial)
+            partial.replace(folder / name)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise InputError(problem, where="--output", got=str(folder)) from None
+    note(f"Results are in {folder}", quiet=quiet)
