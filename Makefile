@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate refit slow clean
+.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate refit \
+	paper paper-all slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +48,29 @@ validate: $(STAMP)  ## predict the published figures that come with nestsim: the
 
 refit: $(STAMP)  ## fit the constants to MEASUREMENTS=FILE.csv and hold rows out: tables
 	$(BIN)/python -m nestsim.calibration $(MEASUREMENTS)
+
+# The comparisons of the NEST paper, one folder each. Interrupted, they go on from the
+# point they had reached; docs/paper.md explains them.
+PAPER  := scenarios/paper
+SIZES  := 64 128 256 512 1024
+FIG5   := $(foreach model,bert_large llama2_7b llama3_70b mixtral_8x7b gpt3_175b,\
+	$(foreach size,$(SIZES),$(PAPER)/fig5_$(model)_$(size).toml))
+FIG6   := $(foreach model,bert_large llama2_7b llama3_70b,\
+	$(foreach size,1 2 4 8,$(PAPER)/fig6_$(model)_b$(size).toml))
+FIG7   := $(foreach model,bert_large llama2_7b llama3_70b mixtral_8x7b gpt3_175b \
+	gpt3_35b mixtral_790m,$(PAPER)/fig7_$(model).toml)
+# Where the artifact has a plan of its own for "Manual".
+MANUAL := $(filter-out $(foreach model,llama3_70b mixtral_8x7b gpt3_175b,\
+	$(PAPER)/fig5_$(model)_64.toml),$(FIG5))
+
+paper: $(STAMP)  ## figure 5 of the NEST paper, 25 points: at most 10 minutes
+	$(BIN)/nestsim compare $(FIG5) --output results/paper/fig5
+
+paper-all: paper  ## its figures 6 and 7 too, and the paper's own plans
+	$(BIN)/nestsim compare $(MANUAL) --planners nest,fixed \
+		--output results/paper/fig5_published_manual
+	-$(BIN)/nestsim compare $(FIG6) --output results/paper/fig6
+	$(BIN)/nestsim compare $(FIG7) --output results/paper/fig7
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

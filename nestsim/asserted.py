@@ -123,5 +123,5 @@ def exit_status(status: int, checked: Sequence[Checked]) -> int:
     return 0 if named else status
 
 
-FAILED = 3
+FAILED = 1
 """Exit status when an assertion of the scenario does not hold."""

@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done (and confirmed), 1 nothing fits or not confirmed, 2 the input is
-        wrong, 3 an assertion of the scenario does not hold, 130 interrupted.
+        0 done (and confirmed), 1 nothing fits, not confirmed, or an assertion of
+        the scenario does not hold, 2 the input is wrong, 130 interrupted.
     """
     from nestsim.cli.app import app
 

@@ -62,8 +62,8 @@ def nestsim(
     What is computed stands in a scenario, a TOML file. Results go to standard output,
     everything else to standard error.
 
-    Exit status: 0 done (and confirmed), 1 nothing fits or nothing is confirmed, 2 the
-    input is wrong, 3 an assertion of the scenario does not hold.
+    Exit status: 0 done (and confirmed), 1 nothing fits, nothing is confirmed or an
+    assertion of the scenario does not hold, 2 the input is wrong.
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml`
     """

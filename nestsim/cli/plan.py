@@ -60,7 +60,7 @@ def plan(
     """Print the k best plans of a scenario, without replaying them.
 
     What is printed is what the planner believes; `nestsim run` finds out whether it
-    is true. Exit status 1 if no plan fits, 3 if something in the scenario's table
+    is true. Exit status 1 if no plan fits or something in the scenario's table
     [assert] does not hold, 0 for whatever --explain has explained.
 
     Example: `nestsim plan scenarios/gpt3_1.3b_8_a100.toml --explain tp=4,pp=2`

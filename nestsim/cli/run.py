@@ -39,7 +39,7 @@ def run(
     scenario, the plan, figures and a trace that Perfetto opens. All scenarios are
     checked before the first one runs.
 
-    Exit status 1 if no plan of a scenario fits or is confirmed, 3 if something in its
+    Exit status 1 if no plan of a scenario fits or is confirmed, or something in its
     table [assert] does not hold.
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`

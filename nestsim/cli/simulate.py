@@ -49,7 +49,7 @@ def simulate(
     links of the network, and explained.
 
     Exit status 1 if the replay does not confirm the planned throughput, or memory
-    does not suffice, 3 if something in the scenario's table [assert] does not hold.
+    does not suffice, or if something in the scenario's table [assert] does not hold.
 
     Example: `nestsim simulate scenarios/gpt_76b_1024_a100.toml`
     """

@@ -82,7 +82,7 @@ Restart = Annotated[
 ]
 
 
-def stress(
+def stress(  # noqa: PLR0913, PLR0917 - one for each option
     scenario: ScenarioFile,
     oversubscription: Ratios = None,
     planners: Planners = None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nestsim.report.degraded import degraded_json
-from nestsim.report.stress import plan_names
+from nestsim.report.stress_words import plan_names
 from nestsim.stress.conditions import AS_BUILT
 
 if TYPE_CHECKING:

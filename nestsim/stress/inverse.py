@@ -1,4 +1,4 @@
-"""The inverse question: how bad may a level become while throughput is kept?
+"""How bad a level may become while a share of the throughput is kept.
 
 By bisection on the logarithm of a *worsening* of at least 1: the oversubscription
 itself, from 1, or what the bandwidth of the level's links is divided by. Throughput is
@@ -8,18 +8,20 @@ the replay's, and its share that of the throughput at worsening 1.
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.scenario.stress_settings import ConditionSpec
 from nestsim.stress.bench import Bench
 from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
 from nestsim.stress.ratios import built_ratios, uplinks
 from nestsim.sweep.points import PointFailedError
-from planner.plan import Plan
 from topologies.degradation import Degradation, SlowLinks
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.selectors import select_links
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 POLICIES = ("kept", "re-made")
 """The plan made for worsening 1 is kept, or every worsening gets one of its own."""

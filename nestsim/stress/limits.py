@@ -20,6 +20,9 @@ MOST_LINKS = 8
 SMALLEST = 1e-9
 """A smaller share of the step is rounding."""
 
+ALIKE = 1e-5
+"""Links whose shares of the step differ by less carry the same."""
+
 
 class HotLink(NamedTuple):
     """Links of one level that carried the same."""
@@ -33,7 +36,7 @@ class HotLink(NamedTuple):
     share: float
     """Of the step during which they were busy at full bandwidth."""
 
-    count: int
+    num_alike: int
     """How many they are."""
 
 
@@ -64,7 +67,7 @@ def hottest(network: Network, replay: Replay) -> tuple[HotLink, ...]:
     links = network.links
     share = replay.links.num_bytes / (links.bandwidth * replay.iteration_time)
     used = np.flatnonzero(share > SMALLEST)
-    kinds = np.stack([links.level[used], np.round(share[used] / SMALLEST)], axis=1)
+    kinds = np.stack([links.level[used], np.round(share[used] / ALIKE)], axis=1)
     _, first, count = np.unique(kinds, axis=0, return_index=True, return_counts=True)
     order = sorted(
         range(first.size), key=lambda k: (-kinds[first[k], 1], int(used[first[k]]))

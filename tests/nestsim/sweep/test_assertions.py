@@ -25,7 +25,7 @@ pipeline_model_parallel_sizes = [2]
 micro_batch_sizes = [4]
 keep_best = 1
 """
-NOT_CONFIRMED, WRONG_INPUT, FAILED = 1, 2, 3
+NOT_CONFIRMED, WRONG_INPUT, FAILED = 1, 2, 1
 
 Answer = tuple[int, Any]
 

@@ -1,0 +1,178 @@
+"""The heat-maps of a stress test: throughput over two ratios, and plans crossed."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.report.figures import _figure, _save
+from nestsim.report.panels import INK
+from nestsim.report.stress_words import shown_conditions
+from nestsim.report.wording import signed_percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from nestsim.stress.results import StressResult
+
+FloatArray = NDArray[np.float64]
+
+
+_MOST_ANNOTATED = 12
+"""Cells a side whose numbers can be read."""
+
+
+class Matrix(NamedTuple):
+    """Plans made for some conditions, run at the same ones."""
+
+    names: tuple[str, ...]
+    regret: FloatArray
+    """Of the plan made for the row's condition under the column's, over that of the
+    plan made there; NaN where there is none."""
+
+
+def draw_map(result: "StressResult", path: Path) -> None:
+    """Draw throughput over the ratios of the two outermost levels, by planner."""
+    inner, outer = list(result.axes)[-2:]
+    maps = [_throughputs(result, planner, inner, outer) for planner in result.planners]
+    best = float(np.nanmax(np.stack(maps)))
+    title = f"Throughput over the oversubscription of {inner} and {outer}"
+    subtitle = (
+        "Simulated throughput of the plan re-made for each combination, as a share of "
+        f"the highest, {best / 1e3:,.0f} thousand tokens/s"
+    )
+    labels = [
+        tuple(f"{ratio:g}" for ratio in result.axes[level]) for level in (inner, outer)
+    ]
+    with _figure(title, subtitle) as (figure, colours):
+        grid = figure.add_gridspec(
+            1, len(maps), left=0.07, right=0.985, top=0.78, bottom=0.12, wspace=0.16
+        )
+        for column, values in enumerate(maps):
+            axes = figure.add_subplot(grid[column])
+            _heat(axes, 100.0 * values / best, labels, colours.ordered, (None, 100.0))
+            axes.set_title(result.planners[column], loc="left", size=14)
+            axes.set_xlabel(f"oversubscription of {outer}")
+            if column == 0:
+                axes.set_ylabel(f"oversubscription of {inner}")
+        _save(figure, path)
+
+
+def _throughputs(
+    result: "StressResult", planner: str, inner: str, outer: str
+) -> FloatArray:
+    rows = []
+    for first in result.axes[inner]:
+        names = [
+            result.at({inner: first, outer: second}) for second in result.axes[outer]
+        ]
+        cells = [result.cell(planner, name, name) for name in names]
+        rows.append([math.nan if c is None else result.throughput(c) for c in cells])
+    return np.array(rows)
+
+
+def matrix_names(result: "StressResult") -> tuple[str, ...]:
+    """Return the conditions that are crossed in the picture."""
+    if result.axes:
+        return result.line([*result.axes][-1])
+    return tuple(name for name in shown_conditions(result) if name in result.cells)
+
+
+def regret_matrix(result: "StressResult", planner: str) -> Matrix:
+    """Cross a planner's plans: each one made for a condition, run at all."""
+    names = matrix_names(result)
+    regret = np.full((len(names), len(names)), math.nan)
+    for column, run_at in enumerate(names):
+        own = result.cell(planner, run_at, run_at)
+        for row, planned_for in enumerate(names):
+            cell = result.cell(planner, planned_for, run_at)
+            if cell is not None and own is not None:
+                regret[row, column] = cell.simulated / own.simulated - 1.0
+    return Matrix(names, regret)
+
+
+def draw_matrix(result: "StressResult", path: Path) -> None:
+    """Draw how much slower plans are where they were not made for."""
+    found = [regret_matrix(result, planner) for planner in result.planners]
+    most = max(0.01, float(np.nanmax([np.nanmax(np.abs(one.regret)) for one in found])))
+    worst, where = _worst(result, found)
+    subtitle = (
+        "Simulated time of the plan made for the row's condition, over that of the "
+        "plan made for the column's [%]; below 0 the re-made plan is the slower one"
+    )
+    labels, what = found[0].names, ""
+    if result.axes:
+        level = [*result.axes][-1]
+        labels = tuple(f"{ratio:g}" for ratio in result.axes[level])
+        what = f"oversubscription of {level}"
+    title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
+    with _figure(f"{title}{where}", subtitle) as (figure, _):
+        grid = figure.add_gridspec(
+            1, len(found), left=0.1, right=0.985, top=0.78, bottom=0.2, wspace=0.08
+        )
+        limits = (-100.0 * most, 100.0 * most)
+        for column, one in enumerate(found):
+            axes = figure.add_subplot(grid[column])
+            _heat(axes, 100.0 * one.regret, (labels, labels), "RdBu_r", limits)
+            axes.set_title(result.planners[column], loc="left", size=14)
+            axes.set_xlabel(f"run at {what}")
+            axes.tick_params(axis="x", rotation=0 if result.axes else 60)
+            if column:
+                axes.set_yticks([])
+            else:
+                axes.set_ylabel(f"planned for {what}")
+        _save(figure, path)
+
+
+def _worst(result: "StressResult", found: Sequence[Matrix]) -> tuple[float, str]:
+    """Return the largest regret, and whose it is."""
+    peaks = [float(np.nanmax(one.regret, initial=0.0)) for one in found]
+    number = int(np.argmax(peaks))
+    if peaks[number] <= 0.0:
+        return 0.0, ""
+    one = found[number]
+    row, column = np.argwhere(one.regret == peaks[number])[0].tolist()
+    return peaks[number], (
+        f", {result.planners[number]}'s plan for {one.names[row]} at "
+        f"{one.names[column]}"
+    )
+
+
+def _heat(
+    axes: "Axes",
+    values: FloatArray,
+    labels: Sequence[Sequence[str]],
+    colours: Any,
+    limits: tuple[float | None, float | None],
+) -> None:
+    """Draw a matrix, row 0 at the bottom, with its numbers where they can be read."""
+    low, high = limits
+    mesh = axes.pcolormesh(
+        values, cmap=colours, vmin=low, vmax=high, edgecolors="white", linewidth=0.8
+    )
+    for axis, names in ((axes.yaxis, labels[0]), (axes.xaxis, labels[1])):
+        axis.set_ticks(np.arange(len(names)) + 0.5, labels=list(names), size=10)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    if max(values.shape) > _MOST_ANNOTATED:
+        return
+    shades = mesh.to_rgba(values)
+    for (row, column), value in np.ndenumerate(values):
+        red, green, blue = shades[row, column, :3]
+        is_dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
+        axes.text(
+            column + 0.5,
+            row + 0.5,
+            "-"
+            if math.isnan(value)
+            else f"{value:.0f}".replace("-0", "0", 1)
+            if abs(value) < 0.5
+            else f"{value:.0f}",
+            ha="center",
+            va="center",
+            size=10,
+            color="white" if is_dark else INK,
+        )

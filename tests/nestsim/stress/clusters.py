@@ -1,0 +1,73 @@
+"""A small model on small trees of switches, for stress tests."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from nestsim.scenario.load import load_scenario
+from nestsim.scenario.settings import Scenario
+from nestsim.scenario.stress_settings import StressSpec
+
+TEXT = """
+name = "small"
+
+[model]
+family = "llama"
+num_layers = 4
+hidden_size = 2048
+num_attention_heads = 16
+vocab_size = 8000
+sequence_length = 1024
+
+[training]
+global_batch_size = 16
+
+[cluster]
+accelerator = "a100-80gb"
+
+[cluster.network]
+kind = "fat-tree"
+
+[[cluster.network.levels]]
+name = "node"
+fan_out = 2
+bandwidth = "100 GB/s"
+latency = "1 us"
+
+[[cluster.network.levels]]
+name = "leaf"
+fan_out = 2
+bandwidth = "20 GB/s"
+latency = "2 us"
+oversubscription = 2.0
+
+[[cluster.network.levels]]
+name = "spine"
+fan_out = 2
+latency = "2 us"
+
+[software]
+preset = "ideal"
+
+[search]
+context_parallel_sizes = [1]
+virtual_pipeline_model_parallel_sizes = [1]
+recompute = ["none"]
+micro_batch_sizes = [1, 2]
+
+[stress]
+planners = ["nest", "manual"]
+"""
+
+
+def small(folder: Path, more: str = "", **stress: object) -> Scenario:
+    """Return a scenario of 8 devices, with more TOML and other fields of [stress]."""
+    path = folder / "small.toml"
+    path.write_text(TEXT + more, encoding="utf-8")
+    scenario = load_scenario(path)
+    fields: dict[str, object] = {"workers": 1, **stress}
+    return replace(scenario, stress=with_fields(scenario.stress, fields))
+
+
+def with_fields(spec: StressSpec, fields: dict[str, object]) -> StressSpec:
+    """Return settings with other fields."""
+    return replace(spec, **fields)  # type: ignore[arg-type]
