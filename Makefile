@@ -59,9 +59,8 @@ FIG6   := $(foreach model,bert_large llama2_7b llama3_70b,\
 	$(foreach size,1 2 4 8,$(PAPER)/fig6_$(model)_b$(size).toml))
 FIG7   := $(foreach model,bert_large llama2_7b llama3_70b mixtral_8x7b gpt3_175b \
 	gpt3_35b mixtral_790m,$(PAPER)/fig7_$(model).toml)
-# Where the artifact has a plan of its own for "Manual".
-MANUAL := $(filter-out $(foreach model,llama3_70b mixtral_8x7b gpt3_175b,\
-	$(PAPER)/fig5_$(model)_64.toml),$(FIG5))
+# Those with a table [plan]: the artifact's own one for "Manual".
+MANUAL := $(shell grep -l '^\[plan\]' $(FIG5))
 
 paper: $(STAMP)  ## figure 5 of the NEST paper, 25 points: at most 10 minutes
 	$(BIN)/nestsim compare $(FIG5) --output results/paper/fig5
@@ -69,7 +68,8 @@ paper: $(STAMP)  ## figure 5 of the NEST paper, 25 points: at most 10 minutes
 paper-all: paper  ## its figures 6 and 7 too, and the paper's own plans
 	$(BIN)/nestsim compare $(MANUAL) --planners nest,fixed \
 		--output results/paper/fig5_published_manual
-	-$(BIN)/nestsim compare $(FIG6) --output results/paper/fig6
+	# Status 1: the last point of figure 6 fits in no memory, here as in the paper.
+	$(BIN)/nestsim compare $(FIG6) --output results/paper/fig6 || test $$? -eq 1
 	$(BIN)/nestsim compare $(FIG7) --output results/paper/fig7
 
 slow: $(STAMP)  ## validation that takes minutes
