@@ -1,6 +1,7 @@
 """A model, a job and an accelerator: everything about the work but its split."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from estimators.allocator import Allocator
 from estimators.chain import build_layer_table
@@ -15,7 +16,7 @@ from estimators.training import ParameterBytes, TrainingSpec
 from topologies.accelerators import Accelerator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Workload:
     """What is trained, how, and on which kind of device; keeps the tables it made."""
 
@@ -55,7 +56,7 @@ class Workload:
         """Weights, gradients and optimizer states per parameter [byte]."""
         return self.training.parameter_bytes
 
-    @property
+    @cached_property
     def platform(self) -> Platform:
         """What the model runs on."""
         return Platform(
@@ -65,7 +66,7 @@ class Workload:
             profile=self.profile,
         )
 
-    @property
+    @cached_property
     def allocator(self) -> Allocator:
         """What memory holds beside tensors."""
         return Allocator(constants=self.constants.allocator(self.software.name))
@@ -74,12 +75,12 @@ class Workload:
         """Return what a device has for tensors, with some of it kept free [byte]."""
         return self.allocator.usable(self.accelerator.memory_bytes - reserve)
 
-    @property
+    @cached_property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
         return self.platform.memory_rate
 
-    @property
+    @cached_property
     def iteration_time(self) -> float:
         """What each step takes once, whatever the plan [s]."""
         constants = self.platform.software_constants
@@ -87,12 +88,12 @@ class Workload:
             return constants.iteration_time_many_nodes
         return constants.iteration_time
 
-    @property
+    @cached_property
     def shard_time(self) -> float:
         """What each step takes once for each rank that shares ZeRO-1's shards [s]."""
         return self.platform.software_constants.shard_time
 
-    @property
+    @cached_property
     def chain(self) -> tuple[int, int]:
         """Layers of the chain, and those of them that are blocks."""
         names = self.graph.names

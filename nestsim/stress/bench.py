@@ -15,7 +15,6 @@ from nestsim.simulator.replay import replay
 from nestsim.stress.conditions import stressed
 from nestsim.stress.limits import HotLink, busiest_stage, causes, hottest
 from nestsim.sweep.points import content_key
-from planner.baselines.protocol import PlannerSettings
 from planner.baselines.registry import PLANNERS
 from planner.plan import Plan
 from planner.pricing import price_plan
@@ -114,7 +113,7 @@ class Bench:
         changed, network = self.under(condition)
         by_replay = changed.stress.rank == "simulated"
         spec = changed.search if by_replay else replace(changed.search, keep_best=1)
-        settings = PlannerSettings(fixed=changed.plan)
+        settings = changed.planner_settings
         found = PLANNERS[planner].find(network, self.workload, spec, settings)
         plans = [one.plan for one in found.plans]
         if len(plans) > 1 and by_replay:
@@ -135,7 +134,7 @@ class Bench:
         return Cell(
             planned=priced.iteration_time,
             simulated=done.iteration_time,
-            causes=causes(priced, done),
+            causes=causes(priced, done, has_slow=bool((work.slowdown > 1.0).any())),
             stage=busiest_stage(done),
             hottest=hottest(network, done),
         )

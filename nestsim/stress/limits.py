@@ -40,14 +40,26 @@ class HotLink(NamedTuple):
     """How many they are."""
 
 
-def causes(priced: PricedPlan, replay: Replay) -> dict[str, float]:
+def causes(
+    priced: PricedPlan, replay: Replay, *, has_slow: bool = False
+) -> dict[str, float]:
     """Return the simulated time by cause [s]; the parts add up to it.
 
     ``"tail"`` is what follows the last pass: as planned and what the replay adds to it
     or hides behind passes.
+
+    Parameters
+    ----------
+    priced, replay
+        What was promised, and what came of it.
+    has_slow
+        Whether devices of the plan are slow: what they cost is then in one sum with
+        contention (`nestsim.verdict.explain_gap` would part them by more replays).
     """
     gap = dict(gap_by_cause(priced, replay).terms)
     hidden = gap.pop("synchronisation")
+    if has_slow:
+        gap["slow devices and contention"] = gap.pop("contention")
     return {**priced.terms, "tail": priced.terms["tail"] + hidden, **gap}
 
 

@@ -39,10 +39,18 @@ accelerator = "a100-80gb"
 [cluster.network]
 kind = "fat-tree"
 nic = "device"
-levels = [
-  { name = "node", fan_out = 8, bandwidth = "300 GB/s", latency = "500 ns", efficiency = 0.779 },
-  { name = "fabric", fan_out = 2, bandwidth = "200 Gbit/s", latency = "1 us", efficiency = 0.95 },
-]
+[[cluster.network.levels]]
+name = "node"
+fan_out = 8
+bandwidth = "300 GB/s"
+latency = "500 ns"
+efficiency = 0.779
+[[cluster.network.levels]]
+name = "fabric"
+fan_out = 2
+bandwidth = "200 Gbit/s"
+latency = "1 us"
+efficiency = 0.95
 [plan]
 tensor_model_parallel_size = 2
 pipeline_model_parallel_size = 2

@@ -78,6 +78,8 @@ def test_plans_do_not_know_of_slow_devices(result: StressResult) -> None:
     slow = result.cells["slow device"][kept]
     assert slow.planned == healthy.planned
     assert slow.simulated > 1.05 * healthy.simulated
+    term = result.term("nest", AS_BUILT, "slow device")
+    assert term == "slow devices and contention"
 
 
 def test_the_causes_of_a_cell_add_up_to_its_time(result: StressResult) -> None:
