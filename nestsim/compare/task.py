@@ -75,7 +75,9 @@ class CompareTask:
 
     def settings(self, scenario: Scenario) -> PlannerSettings:
         """Return what planners are told beside the space."""
-        return replace(scenario.planner_settings, time_limit=self.time_limit)
+        return replace(
+            scenario.planner_settings, time_limit=self.time_limit, fixed=scenario.plan
+        )
 
 
 def digest(scenario: Scenario) -> str:

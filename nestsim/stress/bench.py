@@ -113,7 +113,7 @@ class Bench:
         changed, network = self.under(condition)
         by_replay = changed.stress.rank == "simulated"
         spec = changed.search if by_replay else replace(changed.search, keep_best=1)
-        settings = changed.planner_settings
+        settings = replace(changed.planner_settings, fixed=changed.plan)
         found = PLANNERS[planner].find(network, self.workload, spec, settings)
         plans = [one.plan for one in found.plans]
         if len(plans) > 1 and by_replay:
