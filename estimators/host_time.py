@@ -73,6 +73,8 @@ def host_times(
     if not platform.software.compiled:
         slope = constants.kernel_time_per_tp_doubling
         launch = constants.kernel_time * (1.0 + slope * math.log2(degrees.tp))
+    if launch <= 0.0 and constants.layer_gap <= 0.0 and not platform.software.library:
+        return HostTimes(0.0, 0.0)
     forward, backward = _collectives(work, degrees, platform)
     host = sum(map(_launches, work.operators)) * launch
     gap = constants.layer_gap

@@ -1,6 +1,7 @@
 """What a model runs on: a device, the software that drives it, and what both reach."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from estimators.constants import Constants, SoftwareConstants, load_constants
 from estimators.models.spec import TransformerSpec
@@ -12,7 +13,7 @@ from estimators.training import TrainingSpec
 from topologies.accelerators import Accelerator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Platform:
     """Everything that operator times depend on beside the work itself."""
 
@@ -28,7 +29,11 @@ class Platform:
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
 
-    @property
+    _times: dict[tuple[TrainingSpec, TransformerSpec], OperatorTimes] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @cached_property
     def software_constants(self) -> SoftwareConstants:
         """What the software costs."""
         return self.constants.software(self.software.name)
@@ -50,6 +55,13 @@ class Platform:
             If the accelerator has no rate for the job's precision, or the profile
             lacks that precision or one of the model's operations.
         """
+        if (training, spec) not in self._times:
+            self._times[training, spec] = self._made_times(training, spec)
+        return self._times[training, spec]
+
+    def _made_times(
+        self, training: TrainingSpec, spec: TransformerSpec
+    ) -> OperatorTimes:
         if self.profile is not None:
             return ProfiledTimes.of(self.profile, training.precision, spec)
         return OperatorModel.of(
