@@ -3,7 +3,11 @@
 Whoever reads a report sees which framework's habits and whose measurements are in it.
 """
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from estimators.constants import load_constants
+from topologies.units import format_size
 
 if TYPE_CHECKING:
     from estimators.training import TrainingSpec
@@ -32,6 +36,7 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "gradient_precision": _gradients(training),
         "weights_in_fp32": training.weights_in_fp32,
         "bytes_per_parameter": training.parameter_bytes._asdict(),
+        "beside_tensors": asdict(load_constants().allocator(software.name)),
         "operator_times": {
             "measured": profile is not None,
             "device": profile.device if profile else assumed.accelerator_name,
@@ -47,7 +52,21 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "software": _software(assumed),
         "overlaps": _overlaps(assumed.replay),
         "number formats": _formats(assumed.training),
+        **_memory(assumed),
         "operator times": _operator_times(assumed),
+    }
+
+
+def _memory(assumed: "Assumptions") -> dict[str, str]:
+    """Say what is kept free for the allocator, if anything is."""
+    held = load_constants().allocator(assumed.software.name)
+    if held.context + held.workspace + held.fragmentation <= 0.0:
+        return {}
+    return {
+        "memory": "that of tensors; kept free beside them: "
+        f"{format_size(held.context)} for contexts and libraries, "
+        f"{format_size(held.workspace)} of workspaces, "
+        f"{held.fragmentation:.0%} lost to fragmentation"
     }
 
 

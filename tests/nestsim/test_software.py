@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from estimators.training import TrainingSpec
 from nestsim.cli import main
 from nestsim.cluster_network import cluster_network
 from nestsim.cluster_software import cluster_software
@@ -233,3 +235,20 @@ def test_words_follow_what_was_assumed(load: Any) -> None:
     assert rows["overlaps"] == "gradient reduction, parameter gathering"
     assert "weights kept in fp32" in rows["number formats"]
     assert rows["operator times"] == "from the rates of h100-sxm"
+
+
+def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
+    """The allocator's part is stated, and absent where tensors are all there is."""
+    stated = {}
+    for preset in ("ideal", "megatron-core"):
+        assumed = SimpleNamespace(
+            preset=preset,
+            software=NAMED_PRESETS[preset].software,
+            replay=NAMED_PRESETS[preset].replay,
+            training=TrainingSpec(global_batch_size=8),
+            profile=None,
+            accelerator_name="h100-sxm",
+        )
+        stated[preset] = assumptions_rows(assumed)
+    assert "memory" not in stated["ideal"]
+    assert "fragmentation" in stated["megatron-core"]["memory"]
