@@ -12,12 +12,14 @@ import nestsim
 from estimators.constants import load_constants
 from nestsim.calibration.bands import uncertainty_toml
 from nestsim.calibration.calibrate import Calibration, calibrate
+from nestsim.calibration.collectives import print_transports
 from nestsim.calibration.observations import read_observations
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.calibration.report import print_calibration
 from nestsim.calibration.residuals import Residuals
 from nestsim.calibration.writing import replace_entries
 from nestsim.validation.columns import read_measurements
+from nestsim.validation.fit_transports import fit_transports
 from nestsim.validation.predict import Predictor
 
 
@@ -32,9 +34,12 @@ def main() -> None:
 
     spec = load_fit_spec(options.fit)
     base = Predictor(load_constants())
-    rows = [
-        row for path in options.measurements for row in read_measurements(path).rows
-    ]
+    files = [read_measurements(path) for path in options.measurements]
+    rows = [row for file in files for row in file.rows]
+    if {file.kind for file in files} == {"collectives"}:
+        # transports.toml is curated: choices of what to fit stand beside the values.
+        print_transports(fit_transports(rows), Console())
+        return
     observations = read_observations(rows, spec, base)
     tell(f"{len(observations):,} of {len(rows):,} rows can be predicted")
     with Residuals(
@@ -51,7 +56,8 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nestsim.calibration",
-        description="Refit the constants of the cost models to measured step times.",
+        description="Refit the constants of the cost models to measured step times, or "
+        "those of interconnects to curves of collectives (printed, not written).",
     )
     parser.add_argument(
         "measurements", nargs="+", type=Path, metavar="MEASUREMENTS.csv"

@@ -77,8 +77,8 @@ USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
 """Start of a name in the catalogue -> what its usual machine has."""
 
 _PAIR_EFFICIENCY = 0.70
-"""Of rings over links between pairs of devices; fitted to BLOOM's runs on nodes with
-four NVLinks between two A100."""
+"""Of rings over links between pairs of devices: 70 of 100 GB/s, chosen for BLOOM's runs
+on nodes with four NVLinks between two A100; not part of the refit."""
 
 _PCIE_4 = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from estimators.transports import collective_time, transports
+from nestsim.calibration.collectives import print_transports
 from nestsim.cli import main
 from nestsim.report.validation_collectives import collectives_csv, collectives_json
 from nestsim.validation.collective_case import ARRIVAL_TIMES, HOST_TIMES, predicted_time
@@ -227,6 +229,10 @@ def test_a_fit_finds_the_constants_that_made_the_times():
         if (one.transport, one.constant) == ("nvswitch-a100", "ramp")
     )
     assert ramp.low <= ramp.high
+    printed = io.StringIO()
+    print_transports(fit, Console(file=printed, width=100))
+    assert f"{ramp.value:.4g}" in printed.getvalue()
+    assert "all other sources" in printed.getvalue()
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="no ../shared measurements here")
