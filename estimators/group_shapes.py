@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.kernels import groups as kernels
-from estimators.messages import no_such_device, plain
+from estimators.messages import are_devices, no_such_device, plain
 from topologies import Network
 
 IntArray = NDArray[np.int64]
@@ -24,10 +24,10 @@ def ordered_groups(network: Network, groups: IntArray) -> IntArray:
         If there is no such device.
     """
     groups = plain(groups)
-    status = kernels.check_groups(groups, network.num_devices)
-    if status == kernels.NO_SUCH_DEVICE:
+    if not are_devices(network, groups):
         raise no_such_device(network)
-    return groups if status == kernels.OK else np.sort(groups, axis=2)
+    rising = (groups[:, :, 1:] >= groups[:, :, :-1]).all()
+    return groups if rising else np.sort(groups, axis=2)
 
 
 def flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:

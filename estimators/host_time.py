@@ -20,8 +20,8 @@ from estimators.platform import Platform
 from estimators.transports import Transport, find_transport, overhead, transfer_time
 
 SHARPNESS = 6.0
-"""The exponent ``q``, chosen: on every fourth of 712 published single-node runs the mean
-error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
+"""The exponent ``q``, chosen: on every fourth of 712 published single-node runs the
+mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
 
 BACKWARD_LAUNCHES = 1.6
 """Kernels of a backward pass for each of the forward pass, assumed: a plain block's 6

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.kernels import edges, groups
+from estimators.kernels import edges
 from topologies import Network
 from topologies.detours import DegradedRouting
 from topologies.network import Routes
@@ -233,9 +233,16 @@ def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> Flo
 
 def _devices(network: Network, numbers: IntArray) -> IntArray:
     numbers = plain(numbers)
-    if not groups.check_devices(numbers.reshape(-1), network.num_devices):
+    if not are_devices(network, numbers):
         raise no_such_device(network)
     return numbers
+
+
+def are_devices(network: Network, numbers: IntArray) -> bool:
+    """Return whether all numbers are of devices of a network."""
+    if numbers.size == 0:
+        return True
+    return bool(numbers.min() >= 0 and numbers.max() < network.num_devices)
 
 
 def no_such_device(network: Network) -> IndexError:

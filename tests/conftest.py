@@ -6,8 +6,10 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep traces of models out of the user's cache."""
+def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep traces and kernels out of the user's cache, and from one run to the next."""
+    cache = request.config.cache
+    assert cache is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NESTSIM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
         yield

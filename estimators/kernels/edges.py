@@ -29,15 +29,22 @@ and walking a route takes half as long without.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-Int32Array = NDArray[np.int32]
-UInt32Array = NDArray[np.uint32]
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import (
+    BoolVector,
+    FloatCube,
+    FloatHypercube,
+    FloatMatrix,
+    FrozenFloatVector,
+    Int32Matrix,
+    Int32Vector,
+    IntCube,
+    IntMatrix,
+    IntVector,
+    UInt32Vector,
+)
+from topologies.compiling import kernel, subkernel
 
 # Kinds of routes, and what `numbers` holds for each.
 TREE = 0
@@ -55,19 +62,19 @@ class Detours(NamedTuple):
     For ``K`` pairs whose routes are known.
     """
 
-    kept: BoolArray
+    kept: BoolVector
     """Links that are still there, shape ``(E,)``."""
 
-    pairs: IntArray
+    pairs: IntVector
     """Rising: ``source * devices + target``, shape ``(K,)``."""
 
-    indptr: IntArray
+    indptr: IntVector
     """Shape ``(K + 1,)``: pair ``q`` takes ``links[indptr[q]:indptr[q + 1]]``."""
 
-    links: UInt32Array
+    links: UInt32Vector
     """Of all routes, one behind the other."""
 
-    missing: IntArray
+    missing: IntVector
     """Written by kernels: how many pairs were met whose routes are cut and not known,
     then those pairs, as many as fit."""
 
@@ -75,7 +82,7 @@ class Detours(NamedTuple):
 _ONE = np.uint64(1)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _mix(value: np.uint64) -> np.uint64:
     """Scramble 64 bits as `topologies.tree_routing` does (finaliser of SplitMix64)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
@@ -84,14 +91,14 @@ def _mix(value: np.uint64) -> np.uint64:
     return value ^ (value >> np.uint64(31))
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _tree_routes(
-    numbers: IntArray,
-    rows: Int32Array,
-    sources: IntArray,
-    targets: IntArray,
-    links: UInt32Array,
-    ends: IntArray,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    sources: IntVector,
+    targets: IntVector,
+    links: UInt32Vector,
+    ends: IntVector,
 ) -> None:
     """Write routes up to the lowest common switch and down again, as `_routes`."""
     depth = np.uint64(numbers[0])
@@ -145,14 +152,14 @@ def _tree_routes(
         ends[q] = at
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _torus_routes(
-    numbers: IntArray,
-    rows: Int32Array,
-    sources: IntArray,
-    targets: IntArray,
-    links: UInt32Array,
-    ends: IntArray,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    sources: IntVector,
+    targets: IntVector,
+    links: UInt32Vector,
+    ends: IntVector,
 ) -> None:
     """Write routes that go the shorter way along each dimension, as `_routes`."""
     axes = np.uint64(numbers[0])
@@ -193,14 +200,14 @@ def _torus_routes(
         ends[q] = at
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _listed_routes(
-    rows: Int32Array,
-    tails: Int32Array,
-    sources: IntArray,
-    targets: IntArray,
-    links: UInt32Array,
-    ends: IntArray,
+    rows: Int32Matrix,
+    tails: Int32Vector,
+    sources: IntVector,
+    targets: IntVector,
+    links: UInt32Vector,
+    ends: IntVector,
 ) -> None:
     """Write routes found backwards and turned round, as `_routes`."""
     at = 0
@@ -220,14 +227,14 @@ def _listed_routes(
         ends[q] = at
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _go_round(
     detours: Detours,
     num_devices: int,
-    sources: IntArray,
-    targets: IntArray,
-    links: UInt32Array,
-    ends: IntArray,
+    sources: IntVector,
+    targets: IntVector,
+    links: UInt32Vector,
+    ends: IntVector,
 ) -> None:
     """Replace routes that use a link that was removed by the routes that are known.
 
@@ -267,18 +274,18 @@ def _go_round(
         start = stop
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _routes(
     kind: int,
-    numbers: IntArray,
-    rows: Int32Array,
-    tails: Int32Array,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    tails: Int32Vector,
     detours: Detours,
     num_devices: int,
-    sources: IntArray,
-    targets: IntArray,
-    links: UInt32Array,
-    ends: IntArray,
+    sources: IntVector,
+    targets: IntVector,
+    links: UInt32Vector,
+    ends: IntVector,
 ) -> None:
     """Write all routes one behind the other to ``links``, and where each ends.
 
@@ -294,21 +301,21 @@ def _routes(
         _go_round(detours, num_devices, sources, targets, links, ends)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def price_messages(
     kind: int,
-    numbers: IntArray,
-    rows: Int32Array,
-    tails: Int32Array,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    tails: Int32Vector,
     detours: Detours,
-    bandwidth: FloatArray,
-    latency: FloatArray,
+    bandwidth: FrozenFloatVector,
+    latency: FrozenFloatVector,
     longest: int,
-    counts: IntArray,
-    sources: IntArray,
-    targets: IntArray,
-    round_of: IntArray,
-    prices: FloatArray,
+    counts: IntVector,
+    sources: IntVector,
+    targets: IntVector,
+    round_of: IntVector,
+    prices: FloatMatrix,
 ) -> bool:
     """Price each message among those of its round.
 
@@ -379,20 +386,20 @@ def price_messages(
     return True
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def price_rounds(
     kind: int,
-    numbers: IntArray,
-    rows: Int32Array,
-    tails: Int32Array,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    tails: Int32Vector,
     detours: Detours,
-    bandwidth: FloatArray,
-    latency: FloatArray,
+    bandwidth: FrozenFloatVector,
+    latency: FrozenFloatVector,
     longest: int,
-    counts: IntArray,
-    sources: IntArray,
-    targets: IntArray,
-    slowest: FloatArray,
+    counts: IntVector,
+    sources: IntCube,
+    targets: IntCube,
+    slowest: FloatCube,
 ) -> None:
     """Price the slowest message of each team, all teams of a round together.
 
@@ -455,24 +462,24 @@ def price_rounds(
     counts[-1] = base
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def price_rings(
     kind: int,
-    numbers: IntArray,
-    rows: Int32Array,
-    tails: Int32Array,
+    numbers: IntVector,
+    rows: Int32Matrix,
+    tails: Int32Vector,
     detours: Detours,
-    bandwidth: FloatArray,
-    latency: FloatArray,
+    bandwidth: FrozenFloatVector,
+    latency: FrozenFloatVector,
     longest: int,
-    counts: IntArray,
-    ordered: IntArray,
-    form_of: IntArray,
-    folds: IntArray,
-    turns: IntArray,
-    factors: FloatArray,
+    counts: IntVector,
+    ordered: IntCube,
+    form_of: IntVector,
+    folds: IntCube,
+    turns: IntMatrix,
+    factors: FloatHypercube,
     together: bool,
-    rates: FloatArray,
+    rates: FloatCube,
 ) -> None:
     """Price collectives: sequences of phases in which rings turn.
 

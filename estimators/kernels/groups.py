@@ -3,43 +3,12 @@
 Letters: ``S`` stages, ``G`` groups of a stage, ``n`` members of a group, ``K`` levels.
 """
 
-import numba
-import numpy as np
-from numpy.typing import NDArray
-
-IntArray = NDArray[np.int64]
-
-OK = 0
-UNSORTED = 1
-NO_SUCH_DEVICE = 2
+from topologies.arrays import IntCube, IntMatrix, IntVector
+from topologies.compiling import kernel
 
 
-@numba.njit(cache=True, error_model="numpy")
-def check_devices(devices: IntArray, num_devices: int) -> bool:
-    """Return whether all numbers, in one row, are of devices."""
-    inside = True
-    for device in devices:
-        inside &= 0 <= device < num_devices
-    return inside
-
-
-@numba.njit(cache=True, error_model="numpy")
-def check_groups(groups: IntArray, num_devices: int) -> int:
-    """Say whether each row of shape ``(S, G, n)`` rises and holds devices. O(S G n)."""
-    num_stages, num_groups, size = groups.shape
-    status = OK
-    for s in range(num_stages):
-        for g in range(num_groups):
-            for i in range(size):
-                if not 0 <= groups[s, g, i] < num_devices:
-                    return NO_SUCH_DEVICE
-                if i and groups[s, g, i] < groups[s, g, i - 1]:
-                    status = UNSORTED
-    return status
-
-
-@numba.njit(cache=True, error_model="numpy")
-def split_evenly(ordered: IntArray, blocks: IntArray, shapes: IntArray) -> bool:
+@kernel
+def split_evenly(ordered: IntCube, blocks: IntVector, shapes: IntMatrix) -> bool:
     """Find how many members the groups of a stage have per block at each level.
 
     Parameters

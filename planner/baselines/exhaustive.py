@@ -16,6 +16,7 @@ from planner.shortfall import memory_shortfall
 from planner.space import Configuration
 from planner.workload import Workload
 from topologies import InputError, Network
+from topologies.arrays import IntArray
 
 MOST_SPLITS = 3_000_000
 """Splits that it tries at most, of all placements of all configurations: about a
@@ -134,7 +135,7 @@ def _best_of(
     )
 
 
-def _split(chain: PlacedChain) -> tuple[float, kernel.IntArray, kernel.IntArray]:
+def _split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
     value, bounds, picked = kernel.best_split(
         chain.class_of,
         chain.time,

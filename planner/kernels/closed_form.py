@@ -5,14 +5,11 @@ microbatch, ``p`` stages, ``v`` virtual stages, ``m`` microbatches, ``n`` replic
 ``P`` and ``E`` dense and expert parameters, ``ws = 1 / v``, ``wm = m - 1 / v``.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import relaxed, tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, FloatVector, IntVector
+from topologies.compiling import kernel, subkernel
 
 # Of an inner configuration, entries of an array.
 TOTAL = 0  # W [s]
@@ -37,15 +34,15 @@ _STEP_TIME = tables.STEP_TIME
 _pass_inverse = relaxed.pass_inverse
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def least_cost(
     inverse: float,
     scattered: float,
     reduced: float,
     group: float,
     weight: float,
-    zeros: IntArray,
-    job: FloatArray,
+    zeros: IntVector,
+    job: FloatVector,
 ) -> float:
     """Return the least that a parameter costs the mean stage, over ZeRO stages [s].
 
@@ -59,7 +56,7 @@ def least_cost(
         cost = step / group if zero >= 1 else step + 2.0 * gradient * reduced
         if zero == 1:
             cost += gradient * scattered
-        if zero in {1, 2}:
+        if zero in (1, 2):
             cost += weights * inverse
         if zero >= 2:
             cost += weight * gradient * inverse
@@ -69,18 +66,18 @@ def least_cost(
     return least
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def closed_form(
-    entries: FloatArray,
-    constants: FloatArray,
-    job: FloatArray,
-    zeros: IntArray,
+    entries: FloatVector,
+    constants: FloatVector,
+    job: FloatVector,
+    zeros: IntVector,
     tp: int,
     cp: int,
     ep: int,
     v: int,
-    pp: IntArray,
-    dp: IntArray,
+    pp: IntVector,
+    dp: IntVector,
 ) -> tuple[FloatArray, FloatArray]:
     """Return LB1 [s] and the least memory of parameters [byte] of every ``(pp, dp)``.
 

@@ -10,24 +10,29 @@ Once the longest tail is given, stages are independent: each takes its fastest c
 with a tail at most as long. So every tail that some stage may have is tried.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatCube,
+    FloatVector,
+    IntArray,
+    IntCube,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel, subkernel
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def fill_fronts(
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    tied: FloatArray,
-    in_flight: IntArray,
-    front: IntArray,
-    length: IntArray,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    tied: FloatVector,
+    in_flight: IntVector,
+    front: IntCube,
+    length: IntMatrix,
 ) -> None:
     """Fill the choices of every stage and class that none beats, fastest first.
 
@@ -66,16 +71,16 @@ def fill_fronts(
             length[s, k] = count
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def best_split(
-    class_of: IntArray,
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    adder: FloatArray,
-    tied: FloatArray,
-    in_flight: IntArray,
+    class_of: IntMatrix,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    adder: FloatVector,
+    tied: FloatVector,
+    in_flight: IntVector,
     sum_weight: float,
     max_weight: float,
 ) -> tuple[float, IntArray, IntArray]:

@@ -24,14 +24,11 @@ References
    the linear relaxation of knapsacks, and its dual.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatCube, FloatMatrix, FloatVector, IntMatrix
+from topologies.compiling import kernel, subkernel
 
 # Of an inner configuration, entries of an array.
 NUM_BLOCKS = 0
@@ -73,10 +70,10 @@ _EXPERT = tables.EXPERT
 _STAGE = tables.STAGE
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def parameter_cost(
-    row: FloatArray,
-    constants: FloatArray,
+    row: FloatVector,
+    constants: FloatVector,
     group: float,
     zero: int,
     option: int,
@@ -109,14 +106,14 @@ def parameter_cost(
     return sent, tail
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def dual_value(
     mu: float,
-    cost: FloatArray,
-    static: FloatArray,
-    saved: FloatArray,
-    once: FloatArray,
-    in_flight: FloatArray,
+    cost: FloatVector,
+    static: FloatVector,
+    saved: FloatVector,
+    once: FloatVector,
+    in_flight: FloatVector,
     num_blocks: float,
     memory: float,
 ) -> tuple[float, float]:
@@ -139,14 +136,14 @@ def dual_value(
     return value, slope
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def choice_costs(
-    inner: FloatArray,
-    row: FloatArray,
-    choices: IntArray,
+    inner: FloatVector,
+    row: FloatVector,
+    choices: IntMatrix,
     group: float,
-    constants: FloatArray,
-    in_flight: FloatArray,
+    constants: FloatVector,
+    in_flight: FloatVector,
     per_microbatch: float,
 ) -> float:
     """Return what choices cost the chain at least, infinity if blocks do not fit [s].
@@ -237,8 +234,8 @@ def choice_costs(
     return cheapest_chain
 
 
-@numba.njit(cache=True, error_model="numpy")
-def largest_transfers(boundary: FloatArray, num_bytes: float, num_chunks: int) -> float:
+@subkernel
+def largest_transfers(boundary: FloatCube, num_bytes: float, num_chunks: int) -> float:
     """Return the transfers of one microbatch in the slowest replica [s].
 
     ``boundary`` as in `planner.kernels.split.stage_adders`. O(p d).
@@ -256,15 +253,15 @@ def largest_transfers(boundary: FloatArray, num_bytes: float, num_chunks: int) -
     return largest
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def time_bound(
-    inner: FloatArray,
-    rows: FloatArray,
-    boundary: FloatArray,
-    choices: IntArray,
+    inner: FloatVector,
+    rows: FloatMatrix,
+    boundary: FloatCube,
+    choices: IntMatrix,
     group: float,
-    constants: FloatArray,
-    in_flight: FloatArray,
+    constants: FloatVector,
+    in_flight: FloatVector,
     num_chunks: int,
     sum_weight: float,
     max_weight: float,

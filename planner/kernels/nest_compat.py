@@ -21,25 +21,30 @@ power of two times ``a`` devices, and the devices used become a state, see
 `split_uneven`.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatCube,
+    FloatMatrix,
+    FloatVector,
+    IntArray,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel, subkernel
 
 FOUND = 0
 NOT_BETTER = 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def all_reduce_time(
     data: int,
     num_bytes: float,
     spacing: int,
-    bandwidth: FloatArray,
-    latency: FloatArray,
-    group_devices: IntArray,
+    bandwidth: FloatVector,
+    latency: FloatVector,
+    group_devices: IntVector,
 ) -> float:
     """Return D for ranks 0, spacing, .., (data - 1) spacing; 0 for one replica.
 
@@ -62,7 +67,7 @@ def all_reduce_time(
     return total
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def most_replicas(
     num_devices: int, pipeline_devices: int, num_microbatches: int, fixed_data: int
 ) -> int:
@@ -76,7 +81,7 @@ def most_replicas(
     return fixed_data if fixed_data <= most else 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def best_replicas(
     slowest: float,
     num_stages: int,
@@ -85,9 +90,9 @@ def best_replicas(
     most: int,
     fixed_data: int,
     num_microbatches: int,
-    bandwidth: FloatArray,
-    latency: FloatArray,
-    group_devices: IntArray,
+    bandwidth: FloatVector,
+    latency: FloatVector,
+    group_devices: IntVector,
     best: float,
 ) -> tuple[float, int]:
     """Return the least T below ``best`` over the replicas, and their number or 0.
@@ -112,20 +117,20 @@ def best_replicas(
     return best, found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def split_even(
-    there: FloatArray,
-    back: FloatArray,
-    last: FloatArray,
-    slots: IntArray,
-    kept: FloatArray,
-    link: IntArray,
+    there: FloatCube,
+    back: FloatCube,
+    last: FloatVector,
+    slots: IntMatrix,
+    kept: FloatMatrix,
+    link: IntVector,
     width: int,
     num_devices: int,
     num_microbatches: int,
-    bandwidth: FloatArray,
-    latency: FloatArray,
-    group_devices: IntArray,
+    bandwidth: FloatVector,
+    latency: FloatVector,
+    group_devices: IntVector,
     fixed_stages: int,
     fixed_data: int,
     cutoff: float,
@@ -206,22 +211,22 @@ def split_even(
     return FOUND, best, best_data, bounds
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def split_uneven(
-    there: FloatArray,
-    back: FloatArray,
-    last: FloatArray,
-    slots: IntArray,
-    reduced: FloatArray,
-    degree: IntArray,
-    extra: FloatArray,
-    link: IntArray,
+    there: FloatCube,
+    back: FloatCube,
+    last: FloatVector,
+    slots: IntMatrix,
+    reduced: FloatMatrix,
+    degree: IntMatrix,
+    extra: FloatMatrix,
+    link: IntVector,
     width: int,
     num_devices: int,
     num_microbatches: int,
-    bandwidth: FloatArray,
-    latency: FloatArray,
-    group_devices: IntArray,
+    bandwidth: FloatVector,
+    latency: FloatVector,
+    group_devices: IntVector,
     cutoff: float,
 ) -> tuple[int, float, int, IntArray]:
     """Return ``(status, T, d, bounds)``; stages take ``degree[i, j] width`` devices.

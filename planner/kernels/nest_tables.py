@@ -7,21 +7,26 @@ edges out of it likewise. `planner.nest_artifact.costs` has the model in words; 
 here run in its order, so that both give the same bits.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatArray,
+    FloatMatrix,
+    FloatVector,
+    IntArray,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel, subkernel
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def memory_tables(
-    parameters: FloatArray,
-    activations: FloatArray,
-    in_start: IntArray,
-    in_node: IntArray,
-    in_bytes: FloatArray,
+    parameters: FloatVector,
+    activations: FloatVector,
+    in_start: IntVector,
+    in_node: IntVector,
+    in_bytes: FloatVector,
     recompute: bool,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return parameters, activations and stash of every interval, ``(N, N + 1)``.
@@ -48,7 +53,7 @@ def memory_tables(
     return kept, alive, stash
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def slots_of(constant: float, stash: float, limit: float, most: int) -> int:
     """Return how many microbatches in flight fit, at most about ``most``."""
     if constant + (most - 1) * stash <= limit:
@@ -58,11 +63,11 @@ def slots_of(constant: float, stash: float, limit: float, most: int) -> int:
     return 1 + int(np.floor((limit - constant) / stash))
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def fill_slots(
-    kept: FloatArray,
-    alive: FloatArray,
-    stash: FloatArray,
+    kept: FloatMatrix,
+    alive: FloatMatrix,
+    stash: FloatMatrix,
     limit: float,
     num_devices: int,
     width: int,
@@ -107,9 +112,9 @@ def fill_slots(
     return slots, degree, zero_stage
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def least_memory(
-    kept: FloatArray, alive: FloatArray, stash: FloatArray, deepest: int, adam: bool
+    kept: FloatMatrix, alive: FloatMatrix, stash: FloatMatrix, deepest: int, adam: bool
 ) -> tuple[float, int]:
     """Return the least memory that any split needs on its fullest device, and its S.
 
@@ -138,29 +143,29 @@ def least_memory(
     return best, best_stages
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def message_time(
-    num_bytes: float, level: int, narrowest: FloatArray, latency: FloatArray
+    num_bytes: float, level: int, narrowest: FloatVector, latency: FloatVector
 ) -> float:
     """Return the time of a message between stages; ``narrowest`` is a running min."""
     one_way: float = num_bytes / narrowest[level] + latency[level]
     return one_way if level == 0 else 2.0 * one_way
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def time_tables(
-    forward: FloatArray,
-    backward: FloatArray,
-    in_start: IntArray,
-    in_node: IntArray,
-    in_bytes: FloatArray,
-    out_start: IntArray,
-    out_node: IntArray,
-    out_bytes: FloatArray,
-    narrowest: FloatArray,
-    latency: FloatArray,
+    forward: FloatVector,
+    backward: FloatVector,
+    in_start: IntVector,
+    in_node: IntVector,
+    in_bytes: FloatVector,
+    out_start: IntVector,
+    out_node: IntVector,
+    out_bytes: FloatVector,
+    narrowest: FloatVector,
+    latency: FloatVector,
     recompute: bool,
-    slots: IntArray,
+    slots: IntMatrix,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return ``F`` and ``R`` of shape ``(L, N, N + 1)``, and ``last`` ``(N,)``.
 

@@ -5,11 +5,10 @@ Dimensions are numbered as in `planner.placements.Extents`: tensor 0, context 1,
 what is left of each dimension, the steps so far, and the log of its factors.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray, IntMatrix, IntVector
+from topologies.compiling import kernel, subkernel
 
 NUM_DIMS = 5
 DATA = 3
@@ -33,12 +32,19 @@ _LOG = _STEPS + 3 * NUM_DIMS  # + 2 * factor: dimension, size
 _STATE = _LOG + 2 * MOST_FACTORS
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
+def _copy(row: IntVector, target: IntVector) -> None:
+    """Write a row to another one, which may be longer."""
+    for k in range(row.shape[0]):
+        target[k] = row[k]
+
+
+@subkernel
 def _with_factor(
-    state: IntArray, dim: int, size: int, left: int, new: IntArray
+    state: IntVector, dim: int, size: int, left: int, new: IntVector
 ) -> None:
     """Write the state with a factor; ``left`` is what remains of the dimension."""
-    new[:] = state
+    _copy(state, new)
     extent = state[_EXTENT]
     inner = _STEPS + 3 * dim
     if state[inner + 1] == 0:
@@ -71,8 +77,8 @@ def _with_factor(
             kept += 1
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _even_extents(extent: int, blocks: IntArray) -> IntArray:
+@subkernel
+def _even_extents(extent: int, blocks: IntVector) -> IntArray:
     """Return the extents above this one that divide a block, or fill whole ones.
 
     Rising, each once.
@@ -91,17 +97,24 @@ def _even_extents(extent: int, blocks: IntArray) -> IntArray:
             if block % parts == 0:
                 found[count] = block // parts
                 count += 1
-    ordered = np.sort(found[:count])
     kept = 0
     for i in range(count):
-        if ordered[i] != extent and (kept == 0 or ordered[i] != ordered[kept - 1]):
-            ordered[kept] = ordered[i]
-            kept += 1
-    return ordered[:kept]
+        # Insertion among those that are kept: there are few.
+        place = kept
+        while place > 0 and found[place - 1] > found[i]:
+            place -= 1
+        if found[i] == extent or (place > 0 and found[place - 1] == found[i]):
+            continue
+        one = found[i]
+        for k in range(kept, place, -1):
+            found[k] = found[k - 1]
+        found[place] = one
+        kept += 1
+    return found[:kept]
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _largest(sizes: IntArray, steps: IntArray) -> int:
+@subkernel
+def _largest(sizes: IntVector, steps: IntVector) -> int:
     """Return the largest device number of a placement."""
     total = 0
     for dim in range(NUM_DIMS):
@@ -118,16 +131,17 @@ def _largest(sizes: IntArray, steps: IntArray) -> int:
     return total
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _grown(rows: IntArray) -> IntArray:
+@subkernel
+def _grown(rows: IntMatrix) -> IntArray:
     """Return the rows with as much room again."""
     larger = np.empty((2 * rows.shape[0], rows.shape[1]), dtype=np.int64)
-    larger[: rows.shape[0]] = rows
+    for i in range(rows.shape[0]):
+        _copy(rows[i], larger[i])
     return larger
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _position(rows: IntArray, count: int, row: IntArray) -> int:
+@subkernel
+def _position(rows: IntMatrix, count: int, row: IntVector) -> int:
     """Return where a row stands among the first ``count``, or -1."""
     for i in range(count):
         same = True
@@ -140,9 +154,13 @@ def _position(rows: IntArray, count: int, row: IntArray) -> int:
     return -1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _next_states(
-    one: IntArray, num_devices: int, blocks: IntArray, following: IntArray, count: int
+    one: IntVector,
+    num_devices: int,
+    blocks: IntVector,
+    following: IntMatrix,
+    count: int,
 ) -> tuple[IntArray, int]:
     """Append what may come next to a state: a whole dimension, or an inner part."""
     for i in range(one[_NUM_LEFT]):
@@ -155,7 +173,7 @@ def _next_states(
         step = following[count]
         if step[_NUM_LEFT] == 0 or step[_EXTENT] < num_devices:
             count += 1
-        may_split = dim in {DATA, PIPELINE} and one[_SPLIT + dim] == 0
+        may_split = dim in (DATA, PIPELINE) and one[_SPLIT + dim] == 0
         if not may_split or one[_NUM_LEFT] == 1:
             continue
         before = 0
@@ -171,9 +189,9 @@ def _next_states(
     return following, count
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def enumerate_nestings(
-    sizes: IntArray, num_devices: int, blocks: IntArray
+    sizes: IntVector, num_devices: int, blocks: IntVector
 ) -> tuple[IntArray, IntArray]:
     """Return the steps and the logs of all placements, without repetition.
 
@@ -206,9 +224,10 @@ def enumerate_nestings(
             start[_ORDER + start[_NUM_LEFT]] = dim
             start[_NUM_LEFT] += 1
     start[_STEPS + 1] = 1
-    start[_LOG:] = -2
+    for k in range(_LOG, _STATE):
+        start[k] = -2
     stack = np.empty((256, _STATE), dtype=np.int64)
-    stack[0] = start
+    _copy(start, stack[0])
     depth = 1
     steps_found = np.empty((64, 3 * NUM_DIMS), dtype=np.int64)
     logs_found = np.empty((64, 2 * MOST_FACTORS), dtype=np.int64)
@@ -227,8 +246,8 @@ def enumerate_nestings(
                 continue
             if count == steps_found.shape[0]:
                 steps_found, logs_found = _grown(steps_found), _grown(logs_found)
-            steps_found[count] = steps
-            logs_found[count] = state[_LOG:]
+            _copy(steps, steps_found[count])
+            _copy(state[_LOG:], logs_found[count])
             count += 1
             continue
         following, number = _next_states(state, num_devices, blocks, following, 0)
@@ -247,6 +266,6 @@ def enumerate_nestings(
         while depth + number > stack.shape[0]:
             stack = _grown(stack)
         for i in range(number - 1, -1, -1):
-            stack[depth] = following[i]
+            _copy(following[i], stack[depth])
             depth += 1
     return steps_found[:count].copy(), logs_found[:count].copy()

@@ -17,20 +17,18 @@ References
    NeurIPS 2021, which it follows.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, FloatMatrix, IntArray, IntMatrix
+from topologies.compiling import kernel
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def phaze_tables(
-    class_of: IntArray,
-    passes: FloatArray,
-    again: FloatArray,
-    most: IntArray,
+    class_of: IntMatrix,
+    passes: FloatMatrix,
+    again: FloatMatrix,
+    most: IntMatrix,
     transfer: float,
     max_stages: int,
 ) -> tuple[FloatArray, IntArray, FloatArray]:

@@ -13,14 +13,18 @@ is bounded by its own share alone, spread evenly: its busiest way carries no les
 Letters: ``N`` devices, ``p`` stages, ``d`` replicas, ``T`` tiers of blocks.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import tables
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatArray,
+    FloatMatrix,
+    FloatVector,
+    IntArray,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel, subkernel
 
 # Columns of the result, seconds per byte.
 PASS = 0  # reduce-scatter or all-gather over the replicas of dense parameters
@@ -42,8 +46,8 @@ _SHARD_ACROSS = tables.SHARD_ACROSS
 _NUM_FIXED_RATES = tables.NUM_FIXED_RATES
 
 
-@numba.njit(cache=True, error_model="numpy")
-def offsets(sizes: IntArray, steps: IntArray, dim: int) -> IntArray:
+@subkernel
+def offsets(sizes: IntVector, steps: IntMatrix, dim: int) -> IntArray:
     """Return what a rank of a dimension adds to the device number."""
     found = np.empty(sizes[dim], dtype=np.int64)
     inner = steps[dim, 0]
@@ -52,9 +56,9 @@ def offsets(sizes: IntArray, steps: IntArray, dim: int) -> IntArray:
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _meet(
-    owner: IntArray, key: IntArray, stage_of_key: IntArray, p: int, blocks: IntArray
+    owner: IntVector, key: IntVector, stage_of_key: IntVector, p: int, blocks: IntVector
 ) -> bool:
     """Tell whether the groups of all stages go through like phases, and so meet.
 
@@ -95,17 +99,17 @@ def _meet(
     return True
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _leaving_passes(
-    owner: IntArray,
-    key: IntArray,
+    owner: IntVector,
+    key: IntVector,
     size: int,
     block: int,
     inverse: float,
-    stage_of_key: IntArray,
+    stage_of_key: IntVector,
     meet: bool,
-    rates: FloatArray,
-    columns: IntArray,
+    rates: FloatMatrix,
+    columns: IntVector,
 ) -> None:
     """Raise each stage's rates to what its groups send out of their blocks.
 
@@ -153,15 +157,15 @@ def _leaving_passes(
             count[group] = 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def placement_loads(
-    sizes: IntArray,
-    steps: IntArray,
+    sizes: IntVector,
+    steps: IntMatrix,
     num_devices: int,
-    all_blocks: IntArray,
-    blocks: IntArray,
-    inverses: FloatArray,
-    link_inverses: FloatArray,
+    all_blocks: IntVector,
+    blocks: IntVector,
+    inverses: FloatVector,
+    link_inverses: FloatVector,
 ) -> tuple[FloatArray, FloatArray]:
     """Return lower bounds of a placement's inverse bandwidths.
 
@@ -241,7 +245,8 @@ def placement_loads(
                 nodes if tier == 0 else above,
             )  # fmt: skip
             if tier == 0:
-                rates[:, NODE_PASS] = rates[:, PASS]
+                for s in range(p):
+                    rates[s, NODE_PASS] = rates[s, PASS]
         if ep > 1:
             _leaving_passes(
                 owner, expert_key, dp * cp, block, inverse, stage_of_expert,
@@ -272,16 +277,16 @@ def placement_loads(
     return rates, boundary
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _context_hops(
-    home: IntArray,
-    ring: IntArray,
+    home: IntVector,
+    ring: IntVector,
     per_stage: int,
     one_way: bool,
     inverse: float,
     link_inverse: float,
-    leaving: IntArray,
-    rates: FloatArray,
+    leaving: IntVector,
+    rates: FloatMatrix,
 ) -> None:
     """Raise each stage's rate to what the hops of its rings send out of their blocks.
 
@@ -314,9 +319,9 @@ def _context_hops(
         leaving[home[rank]] = 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _count_hops(
-    home: IntArray, ring: IntArray, begin: int, end: int, leaving: IntArray
+    home: IntVector, ring: IntVector, begin: int, end: int, leaving: IntVector
 ) -> None:
     """Count the hops of ranks ``begin..end - 1`` out of their blocks."""
     size = ring.shape[0]
@@ -326,16 +331,16 @@ def _count_hops(
                 leaving[home[first + i]] += 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _boundaries(
-    home: IntArray,
+    home: IntVector,
     lanes: int,
     one_way: bool,
     inverse: float,
     link_inverse: float,
-    forth: IntArray,
-    back: IntArray,
-    boundary: FloatArray,
+    forth: IntVector,
+    back: IntVector,
+    boundary: FloatMatrix,
 ) -> None:
     """Raise each boundary's rate to what its lanes send out of their blocks.
 
@@ -377,9 +382,9 @@ def _boundaries(
                 back[home[there + i]] = 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def placement_rows(
-    loads: FloatArray, row: FloatArray, group: float
+    loads: FloatMatrix, row: FloatVector, group: float
 ) -> tuple[FloatArray, IntArray]:
     """Return rates at least a relaxed row and the loads: distinct rows, and which.
 
@@ -396,7 +401,8 @@ def placement_rows(
     num_rows = 0
     one = np.empty(row.shape[0])
     for s in range(p):
-        one[:] = row
+        for k in range(row.shape[0]):
+            one[k] = row[k]
         load = loads[s]
         one[_DENSE_REDUCE + 1] = max(one[_DENSE_REDUCE + 1], 2.0 * load[PASS])
         one[_SHARD_PASS + 1] = max(one[_SHARD_PASS + 1], load[PASS])
@@ -413,11 +419,15 @@ def placement_rows(
             one[_SHARD_ACROSS + 9] = max(one[_SHARD_ACROSS + 9], across)
         found = -1
         for other in range(num_rows):
-            if (rows[other] == one).all():
+            same = True
+            for k in range(row.shape[0]):
+                same = same and rows[other, k] == one[k]
+            if same:
                 found = other
                 break
         if found < 0:
-            rows[num_rows] = one
+            for k in range(row.shape[0]):
+                rows[num_rows, k] = one[k]
             found = num_rows
             num_rows += 1
         signature[s] = found

@@ -7,13 +7,11 @@ Letters: ``n`` replicas (data- times context-parallel ranks) of ``tp`` lanes, ``
 them at most in a node, ``B`` devices of a node.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import tables as columns
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray, FloatMatrix, FloatVector
+from topologies.compiling import kernel, subkernel
 
 # What bounds need of a network and a tensor-parallel size, entries of an array.
 HOP_LATENCY = 0  # least of any one link [s]
@@ -38,8 +36,8 @@ _SHARD_ACROSS = columns.SHARD_ACROSS
 NUM_FIXED_RATES = columns.NUM_FIXED_RATES
 
 
-@numba.njit(cache=True, error_model="numpy")
-def pass_inverse(constants: FloatArray, tp: int, n: float, groups: int) -> float:
+@subkernel
+def pass_inverse(constants: FloatVector, tp: int, n: float, groups: int) -> float:
     """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
     Twice this for an all-reduce. A member sends ``(n - 1) / n`` of the tensor through
@@ -65,9 +63,9 @@ def pass_inverse(constants: FloatArray, tp: int, n: float, groups: int) -> float
     return spanning
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def pass_inverses(
-    constants: FloatArray, tp: int, n: FloatArray, groups: int
+    constants: FloatVector, tp: int, n: FloatVector, groups: int
 ) -> FloatArray:
     """Return `pass_inverse` for several numbers of replicas, of the shape of ``n``."""
     found = np.empty(n.shape[0])
@@ -76,8 +74,8 @@ def pass_inverses(
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
-def exchange_inverse(constants: FloatArray, tp: int, ep: int, together: int) -> float:
+@subkernel
+def exchange_inverse(constants: FloatVector, tp: int, ep: int, together: int) -> float:
     """Return seconds per byte held that an all-to-all over ``ep`` ranks takes.
 
     At least, if ``together`` of them stand in one node of a tree: each sends the share
@@ -95,8 +93,8 @@ def exchange_inverse(constants: FloatArray, tp: int, ep: int, together: int) -> 
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
-def context_inverse(constants: FloatArray, tp: int, cp: int) -> float:
+@kernel
+def context_inverse(constants: FloatVector, tp: int, cp: int) -> float:
     """Return seconds per byte of one hop of the context-parallel ring, at least.
 
     A ring that does not fit into a node leaves each node that it touches, and so do
@@ -115,10 +113,10 @@ def context_inverse(constants: FloatArray, tp: int, cp: int) -> float:
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def relaxed_row(
-    constants: FloatArray,
-    tensor: FloatArray,
+    constants: FloatVector,
+    tensor: FloatMatrix,
     tp: int,
     cp: int,
     ep: int,
@@ -145,8 +143,9 @@ def relaxed_row(
     if hybrid:
         options += 2 if spanning and constants[HAS_RACKS] > 0.0 else 1
     row = np.zeros(NUM_FIXED_RATES + 4 * options)
-    row[_TENSOR_REDUCE : _TENSOR_REDUCE + 2] = tensor[0]
-    row[_TENSOR_PASS : _TENSOR_PASS + 2] = tensor[1]
+    for i in range(2):
+        row[_TENSOR_REDUCE + i] = tensor[0, i]
+        row[_TENSOR_PASS + i] = tensor[1, i]
     if cp > 1:
         row[_CONTEXT] = constants[HOP_LATENCY]
         row[_CONTEXT + 1] = context_inverse(constants, tp, cp)

@@ -31,12 +31,18 @@ for the smallest sum (inner proof). A tail below ``Y`` is a restriction on the c
 ``Y`` falls likewise (outer proof). Ties go to the earliest cut and the first choice.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatArray,
+    FloatCube,
+    FloatMatrix,
+    FloatVector,
+    IntArray,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel, subkernel
 
 OK = 0
 NOT_BETTER = 1
@@ -46,21 +52,21 @@ SAFE = 1.0 - 1e-12
 """Lower bounds are scaled by this, so that rounding cannot cut off an equal value."""
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def best_choice(
     s: int,
     k: int,
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    tail_adder: FloatArray,
-    in_flight: IntArray,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    tail_adder: FloatVector,
+    in_flight: IntVector,
     tail_limit: float,
     version: int,
-    stamp: IntArray,
-    best: FloatArray,
-    choice: IntArray,
+    stamp: IntMatrix,
+    best: FloatMatrix,
+    choice: IntMatrix,
 ) -> float:
     """Return ``best[s, k]``, filled once per version: the fastest choice that fits.
 
@@ -92,24 +98,24 @@ def best_choice(
     return fastest
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def bottleneck(
-    class_of: IntArray,
-    prefix: FloatArray,
-    adder: FloatArray,
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    tail_adder: FloatArray,
-    in_flight: IntArray,
+    class_of: IntMatrix,
+    prefix: FloatVector,
+    adder: FloatVector,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    tail_adder: FloatVector,
+    in_flight: IntVector,
     tail_limit: float,
     version: int,
-    stamp: IntArray,
-    best: FloatArray,
-    choice: IntArray,
+    stamp: IntMatrix,
+    best: FloatMatrix,
+    choice: IntMatrix,
     cut: float,
-    g: FloatArray,
+    g: FloatMatrix,
 ) -> float:
     """Return the smallest possible maximum, infinity if it exceeds ``cut``."""
     p = best.shape[0] - 1
@@ -144,26 +150,26 @@ def bottleneck(
     return lowest
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def smallest_sum(
-    class_of: IntArray,
-    prefix: FloatArray,
-    adder: FloatArray,
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    tail_adder: FloatArray,
-    in_flight: IntArray,
+    class_of: IntMatrix,
+    prefix: FloatVector,
+    adder: FloatVector,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    tail_adder: FloatVector,
+    in_flight: IntVector,
     tail_limit: float,
     version: int,
-    stamp: IntArray,
-    best: FloatArray,
-    choice: IntArray,
+    stamp: IntMatrix,
+    best: FloatMatrix,
+    choice: IntMatrix,
     threshold: float,
     strict: bool,
-    f: FloatArray,
-    following: IntArray,
+    f: FloatMatrix,
+    following: IntMatrix,
 ) -> float:
     """Return the smallest sum with every stage at most (below) the threshold."""
     p = best.shape[0] - 1
@@ -200,18 +206,18 @@ def smallest_sum(
     return total
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def walk(
-    class_of: IntArray,
-    adder: FloatArray,
-    tail: FloatArray,
-    signature: IntArray,
-    tail_adder: FloatArray,
-    best: FloatArray,
-    choice: IntArray,
-    following: IntArray,
-    bounds: IntArray,
-    choices: IntArray,
+    class_of: IntMatrix,
+    adder: FloatVector,
+    tail: FloatCube,
+    signature: IntVector,
+    tail_adder: FloatVector,
+    best: FloatMatrix,
+    choice: IntMatrix,
+    following: IntMatrix,
+    bounds: IntVector,
+    choices: IntVector,
 ) -> tuple[float, float]:
     """Read a solution back; return its largest load and its largest tail.
 
@@ -235,17 +241,31 @@ def walk(
     return largest, largest_tail
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
+def _keep(
+    trial_bounds: IntVector,
+    trial_choices: IntVector,
+    bounds: IntVector,
+    choices: IntVector,
+) -> None:
+    """Remember a solution."""
+    for i in range(choices.shape[0]):
+        bounds[i] = trial_bounds[i]
+        choices[i] = trial_choices[i]
+    bounds[-1] = trial_bounds[-1]
+
+
+@kernel
 def split_chain(
-    class_of: IntArray,
-    layer_minima: FloatArray,
-    time: FloatArray,
-    tail: FloatArray,
-    slots: IntArray,
-    signature: IntArray,
-    adder: FloatArray,
-    tail_adder: FloatArray,
-    in_flight: IntArray,
+    class_of: IntMatrix,
+    layer_minima: FloatVector,
+    time: FloatCube,
+    tail: FloatCube,
+    slots: IntMatrix,
+    signature: IntVector,
+    adder: FloatVector,
+    tail_adder: FloatVector,
+    in_flight: IntVector,
     sum_weight: float,
     max_weight: float,
     least_tail: float,
@@ -311,8 +331,7 @@ def split_chain(
         front_tail = last_tail
         if front + last_tail < value:
             value = front + last_tail
-            bounds[:] = trial_bounds
-            choices[:] = trial_choices
+            _keep(trial_bounds, trial_choices, bounds, choices)
         upper = min(upper, value)
         covered_sum = least_sum
         threshold = np.inf
@@ -337,8 +356,7 @@ def split_chain(
                 front_tail = last_tail
             if cost + last_tail < value:
                 value = cost + last_tail
-                bounds[:] = trial_bounds
-                choices[:] = trial_choices
+                _keep(trial_bounds, trial_choices, bounds, choices)
             upper = min(upper, value)
             covered_sum = max(covered_sum, total)
             threshold = largest
@@ -350,8 +368,8 @@ def split_chain(
     return NOT_BETTER, value, bounds, choices
 
 
-@numba.njit(cache=True, error_model="numpy")
-def fits_in_memory(class_of: IntArray, slots: IntArray, in_flight: IntArray) -> bool:
+@kernel
+def fits_in_memory(class_of: IntMatrix, slots: IntMatrix, in_flight: IntVector) -> bool:
     """Tell whether memory leaves room for a split into at most ``p`` stages.
 
     A necessary condition. Memory grows with the interval under every choice, so each
@@ -378,9 +396,9 @@ def fits_in_memory(class_of: IntArray, slots: IntArray, in_flight: IntArray) -> 
     return end == 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def stage_adders(
-    boundary: FloatArray,
+    boundary: FloatCube,
     num_bytes: float,
     num_chunks: int,
     sum_weight: float,

@@ -28,12 +28,18 @@ References
 .. [2] Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2: hybrid sharding.
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import (
+    FloatArray,
+    FloatCube,
+    FloatMatrix,
+    FloatVector,
+    IntArray,
+    IntMatrix,
+    IntVector,
+)
+from topologies.compiling import kernel
 
 # Recompute modes.
 NONE = 0
@@ -90,15 +96,15 @@ REDUCE_BYTES = 7  # of a gradient on the wire
 NUM_CONSTANTS = 8
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def time_and_tail(
-    sums: FloatArray,
-    traffic: FloatArray,
-    traffic_rate: IntArray,
-    choices: IntArray,
-    group_sizes: FloatArray,
-    rates: FloatArray,
-    constants: FloatArray,
+    sums: FloatMatrix,
+    traffic: FloatCube,
+    traffic_rate: IntVector,
+    choices: IntMatrix,
+    group_sizes: FloatVector,
+    rates: FloatMatrix,
+    constants: FloatVector,
 ) -> tuple[FloatArray, FloatArray]:
     """Return time and tail, each of shape ``(sig, C, K)`` [s].
 
@@ -176,12 +182,12 @@ def time_and_tail(
     return time, tail
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def memory_slots(
-    sums: FloatArray,
-    choices: IntArray,
-    group_sizes: FloatArray,
-    constants: FloatArray,
+    sums: FloatMatrix,
+    choices: IntMatrix,
+    group_sizes: FloatVector,
+    constants: FloatVector,
 ) -> IntArray:
     """Return how many passes may be in flight, shape ``(C, K)``; 0 if none.
 

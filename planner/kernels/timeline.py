@@ -12,29 +12,27 @@ References
 
 from typing import Any
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
+
+from topologies.arrays import FloatMatrix, FloatVector, IntVector
+from topologies.compiling import kernel
 
 FORWARD = 0
 BACKWARD = 1
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
-
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def timeline(
-    indptr: IntArray,
-    kind: IntArray,
-    microbatch: IntArray,
-    chunk: IntArray,
+    indptr: IntVector,
+    kind: IntVector,
+    microbatch: IntVector,
+    chunk: IntVector,
     num_microbatches: int,
-    durations: FloatArray,
-    forward_wire: FloatArray,
-    backward_wire: FloatArray,
-    forward_latency: FloatArray,
-    backward_latency: FloatArray,
+    durations: FloatMatrix,
+    forward_wire: FloatVector,
+    backward_wire: FloatVector,
+    forward_latency: FloatVector,
+    backward_latency: FloatVector,
 ) -> Any:
     """Return when every instruction starts and ends, transfers being asynchronous.
 

@@ -37,6 +37,7 @@ from topologies import (
     build_network,
     degrade,
 )
+from topologies.compiling import kernel
 from topologies.route_tables import route_table
 
 networks = built_networks | cabled_fat_trees | degraded
@@ -89,6 +90,9 @@ def bits(values):
     return [float(value).hex() for value in np.ravel(values)]
 
 
+walk = kernel(edges._routes.py_func)
+
+
 def walked(network, sources, targets):
     """Return what `edges._routes` writes, as compressed rows."""
     arrays = network_arrays(network)
@@ -96,7 +100,7 @@ def walked(network, sources, targets):
         links = np.zeros(len(sources) * arrays.longest, dtype=np.uint32)
         ends = np.zeros(len(sources), dtype=np.int64)
         here = network.num_devices, sources, targets
-        edges._routes(*arrays[:5], *here, links, ends)
+        walk(*arrays[:5], *here, links, ends)
         if not _prepared(network).find_missing():
             break
         arrays = network_arrays(network)
@@ -318,8 +322,6 @@ def every_kernel(network, sources, targets, rounds, members):
     pairs = (values.reshape(1, 1, -1) for values in (sources, targets))
     edges.price_rounds(*arrays, *pairs, slowest)
     blocks = np.array(network.block_sizes)
-    status = group_kernels.check_groups(members, network.num_devices)
-    outside = group_kernels.check_groups(members, network.num_devices - 1)
     ordered = np.sort(members, axis=2)
     shapes = np.zeros((len(ordered), len(blocks)), dtype=np.int64)
     alike = group_kernels.split_evenly(ordered, blocks, shapes)
@@ -336,9 +338,7 @@ def every_kernel(network, sources, targets, rounds, members):
         sorted_enough,
         bits(prices),
         bits(slowest),
-        [status, outside, alike],
-        group_kernels.check_devices(sources, network.num_devices),
-        group_kernels.check_devices(sources, 1),
+        alike,
         shapes.tolist(),
         bits(rates),
         arrays.counts.tolist(),
@@ -354,7 +354,7 @@ def test_kernels_and_their_source_agree(network, data):
         edge_costs(network, *all_pairs(network))
     compiled = every_kernel(network, sources, targets, rounds, members)
     names = [name for name in vars(edges) if hasattr(vars(edges)[name], "py_func")]
-    others = ("check_devices", "check_groups", "split_evenly")
+    others = ("split_evenly",)
     assert len(names) == 9
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
         for module, each in ((edges, names), (group_kernels, others)):
@@ -408,8 +408,8 @@ def test_kernels_are_compiled_once_whatever_arrays_are_given():
         assert found == expected
         slowest_edges(network, each, each[::-1])
         edge_costs(network, each.ravel(), each[::-1].ravel())
-    for kernel in (edges.price_rings, edges.price_rounds, edges.price_messages):
-        assert len(kernel.signatures) == 1
+    for each in (edges.price_rings, edges.price_rounds, edges.price_messages):
+        assert len(each.signatures) == 1
 
 
 def test_threads_share_a_networks_arrays():

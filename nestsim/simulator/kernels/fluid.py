@@ -16,13 +16,10 @@ References
    (max-min flow control by progressive filling).
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import BoolVector, FloatMatrix, FloatVector, IntMatrix, IntVector
+from topologies.compiling import kernel, subkernel
 
 # Rows of the flows' float state, shape (5, F).
 REMAINING = 0
@@ -80,21 +77,21 @@ NUM_DEPOSIT_ROWS = 4
 _RATIO_TOLERANCE = 1.0 + 1e-12
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def fill(
-    flows: IntArray,
+    flows: IntVector,
     num_flows: int,
-    links: IntArray,
+    links: IntVector,
     num_links: int,
-    flow_indptr: IntArray,
-    flow_links: IntArray,
-    flow_weights: FloatArray,
-    link_indptr: IntArray,
-    link_flows: IntArray,
-    capacity: FloatArray,
-    level: FloatArray,
-    link_state: FloatArray,
-    link_ints: IntArray,
+    flow_indptr: IntVector,
+    flow_links: IntVector,
+    flow_weights: FloatVector,
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    capacity: FloatVector,
+    level: FloatVector,
+    link_state: FloatMatrix,
+    link_ints: IntMatrix,
 ) -> int:
     """Fill one component level by level; write the flows' levels [1]_.
 
@@ -177,14 +174,16 @@ def fill(
     return 0
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _precedes(finish: FloatArray, f: int, g: int) -> bool:
+@subkernel
+def _precedes(finish: FloatVector, f: int, g: int) -> bool:
     """Order of the heap: by time, equal times by flow number."""
     return finish[f] < finish[g] or (finish[f] == finish[g] and f < g)
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _sift(heap: IntArray, place: IntArray, finish: FloatArray, f: int, n: int) -> None:
+@subkernel
+def _sift(
+    heap: IntVector, place: IntVector, finish: FloatVector, f: int, n: int
+) -> None:
     """Move flow ``f`` of an indexed binary heap of size ``n`` to where it belongs."""
     i = place[f]
     while i > 0:
@@ -209,10 +208,10 @@ def _sift(heap: IntArray, place: IntArray, finish: FloatArray, f: int, n: int) -
     place[f] = i
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _book(
-    bins: FloatArray,
-    scalars: FloatArray,
+    bins: FloatMatrix,
+    scalars: FloatVector,
     f: int,
     begin: float,
     end: float,
@@ -243,12 +242,12 @@ def _book(
     bins[f, last] += per_second * (end - last * width)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _deposit(
-    bins: FloatArray,
-    scalars: FloatArray,
-    counters: IntArray,
-    recent: FloatArray,
+    bins: FloatMatrix,
+    scalars: FloatVector,
+    counters: IntVector,
+    recent: FloatMatrix,
     f: int,
     begin: float,
     end: float,
@@ -267,15 +266,15 @@ def _deposit(
     _book(bins, scalars, f, begin, end, amount)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def repeat_deposits(
     first: int,
     count: int,
     period: float,
-    bins: FloatArray,
-    scalars: FloatArray,
-    counters: IntArray,
-    recent: FloatArray,
+    bins: FloatMatrix,
+    scalars: FloatVector,
+    counters: IntVector,
+    recent: FloatMatrix,
 ) -> None:
     """Book all deposits from ``first`` on again, ``count`` times, a period later each.
 
@@ -296,25 +295,25 @@ def repeat_deposits(
             )
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def settle(
     now: float,
     num_started: int,
-    flow_indptr: IntArray,
-    flow_links: IntArray,
-    flow_weights: FloatArray,
-    link_indptr: IntArray,
-    link_flows: IntArray,
-    capacity: FloatArray,
-    num_bytes: FloatArray,
-    flow_state: FloatArray,
-    flow_ints: IntArray,
-    link_state: FloatArray,
-    link_ints: IntArray,
-    counters: IntArray,
-    scalars: FloatArray,
-    bins: FloatArray,
-    recent: FloatArray,
+    flow_indptr: IntVector,
+    flow_links: IntVector,
+    flow_weights: FloatVector,
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    capacity: FloatVector,
+    num_bytes: FloatVector,
+    flow_state: FloatMatrix,
+    flow_ints: IntMatrix,
+    link_state: FloatMatrix,
+    link_ints: IntMatrix,
+    counters: IntVector,
+    scalars: FloatVector,
+    bins: FloatMatrix,
+    recent: FloatMatrix,
 ) -> float:
     """Solve the rates again after flows have started and ended; return the next end.
 
@@ -420,15 +419,15 @@ def settle(
     return finish[heap[0]] if counters[HEAP_SIZE] > 0 else np.inf
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def harvest(
     now: float,
-    flow_state: FloatArray,
-    flow_ints: IntArray,
-    counters: IntArray,
-    scalars: FloatArray,
-    bins: FloatArray,
-    recent: FloatArray,
+    flow_state: FloatMatrix,
+    flow_ints: IntMatrix,
+    counters: IntVector,
+    scalars: FloatVector,
+    bins: FloatMatrix,
+    recent: FloatMatrix,
 ) -> int:
     """End every flow whose time has come; append them to row `ENDED`, return how many.
 
@@ -463,13 +462,13 @@ def harvest(
     return count
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def spread(
-    indptr: IntArray,
-    rows: IntArray,
-    weights: FloatArray,
-    flow_values: FloatArray,
-    out: FloatArray,
+    indptr: IntVector,
+    rows: IntVector,
+    weights: FloatVector,
+    flow_values: FloatMatrix,
+    out: FloatMatrix,
 ) -> None:
     """Add every flow's row, times its weight, to the rows of the links that it crosses.
 
@@ -559,9 +558,9 @@ WAITING_FOR_EVER = 2
 NO_PROGRESS = 3
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _schedule(
-    event: int, moment: float, events: IntArray, due: FloatArray, loop: IntArray
+    event: int, moment: float, events: IntMatrix, due: FloatVector, loop: IntVector
 ) -> None:
     """Put an event that is not in the heap into it."""
     due[event] = moment
@@ -570,8 +569,8 @@ def _schedule(
     _sift(events[EVENT_HEAP], events[EVENT_PLACE], due, event, loop[NUM_EVENTS])
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _next_event(events: IntArray, due: FloatArray, loop: IntArray) -> int:
+@subkernel
+def _next_event(events: IntMatrix, due: FloatVector, loop: IntVector) -> int:
     """Take the first event out of the heap."""
     event = events[EVENT_HEAP, 0]
     loop[NUM_EVENTS] -= 1
@@ -585,9 +584,9 @@ def _next_event(events: IntArray, due: FloatArray, loop: IntArray) -> int:
     return int(event)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _arrive(
-    c: int, steps: IntArray, actors: IntArray, channels: IntArray, loop: IntArray
+    c: int, steps: IntMatrix, actors: IntMatrix, channels: IntMatrix, loop: IntVector
 ) -> None:
     """Count a message that has arrived, and let go on who waited for it."""
     channels[NUM_ARRIVED, c] += 1
@@ -604,19 +603,19 @@ def _arrive(
         a = following
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _leave(
     now: float,
     delay: float,
     c: int,
-    steps: IntArray,
-    actors: IntArray,
-    channels: IntArray,
-    latency: FloatArray,
-    messages: FloatArray,
-    events: IntArray,
-    due: FloatArray,
-    loop: IntArray,
+    steps: IntMatrix,
+    actors: IntMatrix,
+    channels: IntMatrix,
+    latency: FloatVector,
+    messages: FloatMatrix,
+    events: IntMatrix,
+    due: FloatVector,
+    loop: IntVector,
 ) -> None:
     """Send a message whose last byte has left on its way.
 
@@ -631,20 +630,20 @@ def _leave(
         _schedule(actors.shape[1] + c, now + latency[c], events, due, loop)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _begin_message(
     now: float,
     delay: float,
     c: int,
-    steps: IntArray,
-    actors: IntArray,
-    channels: IntArray,
-    latency: FloatArray,
-    messages: FloatArray,
-    events: IntArray,
-    due: FloatArray,
-    loop: IntArray,
-    flow_ints: IntArray,
+    steps: IntMatrix,
+    actors: IntMatrix,
+    channels: IntMatrix,
+    latency: FloatVector,
+    messages: FloatMatrix,
+    events: IntMatrix,
+    due: FloatVector,
+    loop: IntVector,
+    flow_ints: IntMatrix,
 ) -> None:
     """Let the next complete message begin to leave."""
     messages[BEGUN, channels[FIRST_MESSAGE, c] + channels[NUM_BEGUN, c]] = now + delay
@@ -670,24 +669,24 @@ def _begin_message(
     loop[TOUCHED] = 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _go_on(
     now: float,
     delay: float,
     reference: int,
-    marked: BoolArray,
-    duration: FloatArray,
-    steps: IntArray,
-    slots: IntArray,
-    actors: IntArray,
-    channels: IntArray,
-    latency: FloatArray,
-    spans: FloatArray,
-    messages: FloatArray,
-    events: IntArray,
-    due: FloatArray,
-    loop: IntArray,
-    flow_ints: IntArray,
+    marked: BoolVector,
+    duration: FloatVector,
+    steps: IntMatrix,
+    slots: IntMatrix,
+    actors: IntMatrix,
+    channels: IntMatrix,
+    latency: FloatVector,
+    spans: FloatMatrix,
+    messages: FloatMatrix,
+    events: IntMatrix,
+    due: FloatVector,
+    loop: IntVector,
+    flow_ints: IntMatrix,
 ) -> None:
     """Let all actors that can go on do so, until each works, waits or is done."""
     while loop[NUM_READY] > 0:
@@ -747,37 +746,37 @@ def _go_on(
                 loop[LOOK] = 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def advance(
     reference: int,
-    marked: BoolArray,
-    duration: FloatArray,
-    steps: IntArray,
-    slots: IntArray,
-    actors: IntArray,
-    channels: IntArray,
-    latency: FloatArray,
-    spans: FloatArray,
-    messages: FloatArray,
-    events: IntArray,
-    due: FloatArray,
-    loop: IntArray,
-    moments: FloatArray,
-    flow_indptr: IntArray,
-    flow_links: IntArray,
-    flow_weights: FloatArray,
-    link_indptr: IntArray,
-    link_flows: IntArray,
-    capacity: FloatArray,
-    num_bytes: FloatArray,
-    flow_state: FloatArray,
-    flow_ints: IntArray,
-    link_state: FloatArray,
-    link_ints: IntArray,
-    counters: IntArray,
-    scalars: FloatArray,
-    bins: FloatArray,
-    recent: FloatArray,
+    marked: BoolVector,
+    duration: FloatVector,
+    steps: IntMatrix,
+    slots: IntMatrix,
+    actors: IntMatrix,
+    channels: IntMatrix,
+    latency: FloatVector,
+    spans: FloatMatrix,
+    messages: FloatMatrix,
+    events: IntMatrix,
+    due: FloatVector,
+    loop: IntVector,
+    moments: FloatVector,
+    flow_indptr: IntVector,
+    flow_links: IntVector,
+    flow_weights: FloatVector,
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    capacity: FloatVector,
+    num_bytes: FloatVector,
+    flow_state: FloatMatrix,
+    flow_ints: IntMatrix,
+    link_state: FloatMatrix,
+    link_ints: IntMatrix,
+    counters: IntVector,
+    scalars: FloatVector,
+    bins: FloatMatrix,
+    recent: FloatMatrix,
 ) -> int:
     """Run a system until all actors are done, or until it is to be looked at.
 
@@ -920,12 +919,12 @@ def advance(
     return DONE
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def record_again(
-    log: FloatArray,
-    first: IntArray,
-    length: IntArray,
-    size: IntArray,
+    log: FloatVector,
+    first: IntVector,
+    length: IntVector,
+    size: IntVector,
     num_periods: int,
     period: float,
 ) -> None:

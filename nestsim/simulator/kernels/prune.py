@@ -1,23 +1,20 @@
 """Which links can never limit a flow."""
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import BoolArray, BoolMatrix, FloatVector, IntVector
+from topologies.compiling import kernel
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def binding_links(
-    order: IntArray,
-    capacity: FloatArray,
-    inner: BoolArray,
-    before_indptr: IntArray,
-    before: IntArray,
-    after_indptr: IntArray,
-    after: IntArray,
+    order: IntVector,
+    capacity: FloatVector,
+    inner: BoolMatrix,
+    before_indptr: IntVector,
+    before: IntVector,
+    after_indptr: IntVector,
+    after: IntVector,
 ) -> BoolArray:
     """Return for each link whether it can limit a flow that the others do not.
 

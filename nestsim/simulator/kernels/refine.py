@@ -23,16 +23,14 @@ References
    2014, Figure 16 (the finaliser of SplitMix64).
 """
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-HashArray = NDArray[np.uint64]
+from topologies.arrays import HashVector, IntArray, IntMatrix, IntVector
+from topologies.compiling import kernel, subkernel
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _mix(value: int, salt: int | np.uint64) -> np.uint64:
+@subkernel
+def _mix(value: int, salt: np.uint64) -> np.uint64:
     """Return a 64-bit hash of two 64-bit integers [2]_."""
     z = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -40,8 +38,8 @@ def _mix(value: int, salt: int | np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@numba.njit(cache=True, error_model="numpy")
-def split(classes: IntArray, keys: HashArray) -> int:
+@kernel
+def split(classes: IntVector, keys: HashVector) -> int:
     """Divide classes by key, number them by their first members, return how many. O(n).
 
     Exact: the hash table compares the pairs of class and key themselves.
@@ -72,12 +70,13 @@ def split(classes: IntArray, keys: HashArray) -> int:
                 numbers[i] = numbers[other]
                 break
             place = (place + 1) & (size - 1)
-    classes[:] = numbers
+    for i in range(classes.size):
+        classes[i] = numbers[i]
     return count
 
 
-@numba.njit(cache=True, error_model="numpy")
-def first_members(classes: IntArray) -> IntArray:
+@kernel
+def first_members(classes: IntVector) -> IntArray:
     """Return the first member of each class; classes are numbered in that order."""
     first = np.empty(classes.size, np.int64)
     count = 0
@@ -88,10 +87,10 @@ def first_members(classes: IntArray) -> IntArray:
     return first[:count]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def by_link(
-    flow_indptr: IntArray, flow_links: IntArray, weights: IntArray, num_links: int
-) -> tuple[IntArray, IntArray, IntArray]:
+    flow_indptr: IntVector, flow_links: IntVector, weights: IntVector, num_links: int
+) -> tuple[IntVector, IntVector, IntVector]:
     """Turn rows of links by flow into rows of flows by link, rising. O(E + L)."""
     indptr = np.zeros(num_links + 1, np.int64)
     for e in range(flow_links.size):
@@ -110,13 +109,13 @@ def by_link(
     return indptr, flows, turned
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def split_links(
-    link_indptr: IntArray,
-    link_flows: IntArray,
-    link_weights: IntArray,
-    channel_class: IntArray,
-    link_class: IntArray,
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    link_weights: IntVector,
+    channel_class: IntVector,
+    link_class: IntVector,
     seed: int,
 ) -> int:
     """Divide classes of links by the total weight of each class of flows. O(E + L)."""
@@ -128,18 +127,18 @@ def split_links(
         for e in range(link_indptr[link], link_indptr[link + 1]):
             c = channel_class[link_flows[e]]
             if total[c] != 0:
-                hashes[link] += _mix(total[c], _mix(c, seed))
+                hashes[link] += _mix(total[c], _mix(c, np.uint64(seed)))
                 total[c] = 0
     return split(link_class, hashes)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _split_channels(
-    senders: tuple[IntArray, IntArray],
-    flow_links: tuple[IntArray, IntArray],
-    link_class: IntArray,
-    post_class: IntArray,
-    channel_class: IntArray,
+    senders: tuple[IntVector, IntVector],
+    flow_links: tuple[IntVector, IntVector],
+    link_class: IntVector,
+    post_class: IntVector,
+    channel_class: IntVector,
     seed: int,
 ) -> int:
     """Divide classes of channels by their sets of classes of posts and of links."""
@@ -151,17 +150,17 @@ def _split_channels(
             c = link_class[flow_links[1][e]]
             if seen[c] != f:
                 seen[c] = f
-                hashes[f] += _mix(c, seed)
+                hashes[f] += _mix(c, np.uint64(seed))
         for e in range(senders[0][f], senders[0][f + 1]):
             c = post_class[senders[1][e]]
             if posted[c] != f:
                 posted[c] = f
-                hashes[f] += _mix(c, seed + 1)
+                hashes[f] += _mix(c, np.uint64(seed + 1))
     return split(channel_class, hashes)
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _post_classes(slots: IntArray, actor_class: IntArray) -> IntArray:
+@subkernel
+def _post_classes(slots: IntMatrix, actor_class: IntVector) -> IntArray:
     """Return the class of each post ``actor * S + slot``: same class, same slot."""
     classes = np.empty(slots.size, np.int64)
     for post in range(slots.size):
@@ -170,15 +169,15 @@ def _post_classes(slots: IntArray, actor_class: IntArray) -> IntArray:
     return classes
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def refine(
-    slots: IntArray,
-    senders: tuple[IntArray, IntArray],
-    flow_links: tuple[IntArray, IntArray],
-    link_flows: tuple[IntArray, IntArray, IntArray],
-    actor_class: IntArray,
-    channel_class: IntArray,
-    link_class: IntArray,
+    slots: IntMatrix,
+    senders: tuple[IntVector, IntVector],
+    flow_links: tuple[IntVector, IntVector],
+    link_flows: tuple[IntVector, IntVector, IntVector],
+    actor_class: IntVector,
+    channel_class: IntVector,
+    link_class: IntVector,
     seed: int,
 ) -> None:
     """Divide all classes once by what their members depend on. O(A S + C + L + E).
@@ -209,17 +208,17 @@ def refine(
     for a in range(slots.shape[0]):
         for s in range(slots.shape[1]):
             if slots[a, s] >= 0:
-                hashes[a] += _mix(channel_class[slots[a, s]], _mix(s, seed))
+                hashes[a] += _mix(channel_class[slots[a, s]], _mix(s, np.uint64(seed)))
     split(actor_class, hashes)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def links_alike(
-    link_indptr: IntArray,
-    link_flows: IntArray,
-    link_weights: IntArray,
-    channel_class: IntArray,
-    link_class: IntArray,
+    link_indptr: IntVector,
+    link_flows: IntVector,
+    link_weights: IntVector,
+    channel_class: IntVector,
+    link_class: IntVector,
 ) -> bool:
     """Check that links of a class carry the same weight of each class. No hashes."""
     first = first_members(link_class)
@@ -239,9 +238,9 @@ def links_alike(
     return True
 
 
-@numba.njit(cache=True, error_model="numpy")
+@subkernel
 def _sets_alike(
-    indptr: IntArray, items: IntArray, item_class: IntArray, row_class: IntArray
+    indptr: IntVector, items: IntVector, item_class: IntVector, row_class: IntVector
 ) -> bool:
     """Check that rows of a class have the same set of classes of items."""
     first = first_members(row_class)
@@ -267,15 +266,15 @@ def _sets_alike(
     return True
 
 
-@numba.njit(cache=True, error_model="numpy")
+@kernel
 def certify(
-    slots: IntArray,
-    senders: tuple[IntArray, IntArray],
-    flow_links: tuple[IntArray, IntArray],
-    link_flows: tuple[IntArray, IntArray, IntArray],
-    actor_class: IntArray,
-    channel_class: IntArray,
-    link_class: IntArray,
+    slots: IntMatrix,
+    senders: tuple[IntVector, IntVector],
+    flow_links: tuple[IntVector, IntVector],
+    link_flows: tuple[IntVector, IntVector, IntVector],
+    actor_class: IntVector,
+    channel_class: IntVector,
+    link_class: IntVector,
 ) -> bool:
     """Return whether classes are stable; the check uses no hashes.
 

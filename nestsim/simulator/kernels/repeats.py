@@ -1,17 +1,16 @@
 """Where a list of steps repeats itself."""
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray, IntVector
+from topologies.compiling import kernel, subkernel
 
 LEAST_REPEATS = 4
 """Fewer would save nothing: a state must come twice, and then some remain to skip."""
 
 
-@numba.njit(cache=True, error_model="numpy")
-def _common_prefixes(symbols: IntArray, begin: int, end: int, out: IntArray) -> None:
+@subkernel
+def _common_prefixes(symbols: IntVector, begin: int, end: int, out: IntVector) -> None:
     """Write how far the list from each ``begin + j`` agrees with that from ``begin``.
 
     The Z-algorithm [1]_, O(end - begin).
@@ -32,8 +31,8 @@ def _common_prefixes(symbols: IntArray, begin: int, end: int, out: IntArray) -> 
             left, right = j, j + length
 
 
-@numba.njit(cache=True, error_model="numpy")
-def find_repeats(symbols: IntArray) -> IntArray:
+@kernel
+def find_repeats(symbols: IntVector) -> IntArray:
     """Return disjoint stretches of a list that repeat a unit, shape ``(n, 3)``.
 
     Rows are ``begin, end, unit``: ``symbols[i] == symbols[i + unit]`` for all ``i``

@@ -54,7 +54,7 @@ class Builder:
         weights = np.zeros((num_channels, len(capacity)))
         for c, (_, _, _, links) in enumerate(self.channels):
             weights[c, list(links)] = list(links.values())
-        flows, links = np.nonzero(weights)
+        flows, links = map(np.ascontiguousarray, np.nonzero(weights))
         counts = np.bincount(flows, minlength=num_channels)
         return System(
             programs=tuple(tuple(steps) for steps in self.programs),

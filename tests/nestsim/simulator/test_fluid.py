@@ -33,7 +33,7 @@ def shared_links(draw, *, most_flows=5, most_links=6, most_weight=3):
 
 
 def incidence(weights):
-    flows, links = np.nonzero(weights)
+    flows, links = map(np.ascontiguousarray, np.nonzero(weights))
     counts = np.bincount(flows, minlength=len(weights))
     indptr = np.concatenate(([0], np.cumsum(counts)))
     return Incidence(indptr, links, weights[flows, links])

@@ -226,7 +226,7 @@ def systems(draw):
         num_bytes=numbers(st.integers(1, 2), num_channels).astype(float),
         incidence=Incidence(
             np.concatenate(([0], np.cumsum(crossed.sum(axis=1)))),
-            np.nonzero(crossed)[1],
+            np.ascontiguousarray(np.nonzero(crossed)[1]),
             weights[weights > 0] / 2.0,
         ),
         capacity=1.0 + numbers(st.integers(0, 1), num_links),

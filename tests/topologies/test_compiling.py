@@ -1,0 +1,178 @@
+"""Kernels are compiled once, kept among the user's caches, and follow their source."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.kernels import memory_bound, relaxed, tables
+from topologies.arrays import FloatVector
+from topologies.compiling import declared_types, kernel
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("planner/kernels", "estimators/kernels", "nestsim/simulator/kernels")
+
+PARAMETER_COST = """
+import numpy as np
+from planner.kernels import memory_bound, tables
+inner = np.zeros(memory_bound.NUM_INNER)
+inner[memory_bound.NUM_BLOCKS] = 1.0
+inner[memory_bound.BLOCK_DENSE] = 3.0
+rows = 10.0 + np.arange(64.0).reshape(1, 64)
+boundary = np.zeros((1, 1, 2))
+job = 1.0 + np.arange(float(tables.NUM_CONSTANTS))
+job[tables.MEMORY] = 1e9
+choices = np.array([[0, 2, 0]])
+arguments = (inner, rows, boundary, choices, 2.0, job, np.ones(1), 1, 1.0, 1.0)
+print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))
+"""
+"""Prints a bound that reads constants of another kernel file, compiled and not."""
+
+
+def run(code, source, cache, **environment):
+    """Run a program on a copy of the sources; return what it prints."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=source,
+        env=os.environ
+        | {"PYTHONPATH": str(source), "NESTSIM_CACHE_DIR": str(cache)}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Copy what kernels of the planner are made from."""
+    copy = tmp_path / "source"
+    for folder in ("planner/kernels", "topologies"):
+        shutil.copytree(ROOT / folder, copy / folder)
+    (copy / "planner" / "__init__.py").touch()
+    return copy
+
+
+def test_an_answer_follows_a_constant_of_another_file(source, tmp_path):
+    cache = tmp_path / "cache"
+    compiled, plain = run(PARAMETER_COST, source, cache).split()
+    assert compiled == plain
+    file = source / "planner" / "kernels" / "tables.py"
+    text = file.read_text()
+    status = file.stat()
+    changed = text.replace("SHARD_PASS = 14", "SHARD_PASS = 1x").replace(
+        "SHARD_ACROSS = 16", "SHARD_ACROSS = 14"
+    )
+    file.write_text(changed.replace("SHARD_PASS = 1x", "SHARD_PASS = 16"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    again, plain_again = run(PARAMETER_COST, source, cache).split()
+    assert again == plain_again
+    assert plain_again != plain
+
+
+def test_a_second_copy_of_the_source_compiles_nothing(source, tmp_path):
+    cache = tmp_path / "cache"
+    count = PARAMETER_COST + "\nfrom topologies.compiling import NOTES"
+    count += "\nprint(NOTES.compiled)"
+    assert run(count, source, cache).split()[-1] == "1"
+    other = tmp_path / "other"
+    source.rename(other)
+    assert run(count, other, cache).split()[-1] == "0"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-100]),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(b"x" * 1000),
+        lambda file: file.chmod(0o666),
+        lambda file: (file.unlink(), file.symlink_to("/dev/zero")),
+        lambda file: (file.unlink(), file.mkdir()),
+        lambda file: (file.unlink(), os.mkfifo(file)),
+    ],
+    ids=["cut", "empty", "other", "open to all", "link", "folder", "pipe"],
+)
+def test_a_damaged_file_is_no_file(source, tmp_path, damage):
+    cache = tmp_path / "cache"
+    expected = run(PARAMETER_COST, source, cache)
+    (file,) = (cache / "kernels").iterdir()
+    damage(file)
+    assert run(PARAMETER_COST, source, cache) == expected
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path):
+    cache = tmp_path / "cache"
+    expected = run(PARAMETER_COST, source, cache)
+    (tmp_path / "file").touch()
+    told = PARAMETER_COST + "\nfrom topologies.compiling import NOTES"
+    told += "\nprint(NOTES.problem)"
+    answer, _, problem = run(told, source, tmp_path / "file").partition("\n")
+    assert answer == expected.strip()
+    assert "Not a directory" in problem
+
+
+def test_several_processes_at_once_are_all_right(source, tmp_path):
+    cache = tmp_path / "cache"
+    with ThreadPoolExecutor(3) as pool:
+        answers = set(pool.map(lambda _: run(PARAMETER_COST, source, cache), range(3)))
+    assert len(answers) == 1
+    assert len(list((cache / "kernels").iterdir())) == 1
+
+
+def test_a_kernel_takes_what_converts_to_its_declared_types():
+    @kernel
+    def doubled(values: FloatVector, factor: float) -> float:
+        return values[0] * factor
+
+    ones = np.ones(1)
+    assert doubled(ones, 2) == 2.0
+    assert doubled(ones, 2.5) == 2.5
+    assert len(doubled.signatures) == 1
+    for wrong in (np.ones(1, dtype=np.int64), np.ones((1, 1)), np.ones(4)[::2]):
+        with pytest.raises(TypeError):
+            doubled(wrong, 2.0)
+
+
+def test_the_first_call_refuses_what_does_not_convert():
+    @kernel
+    def first(values: FloatVector) -> float:
+        return values[0]
+
+    with pytest.raises(TypeError, match="values is declared as"):
+        first(np.ones(1, dtype=np.int64))
+    assert first(np.ones(1)) == 1.0
+
+
+def kernel_files():
+    return [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
+
+
+@pytest.mark.parametrize("file", kernel_files(), ids=lambda file: file.stem)
+def test_kernels_are_made_from_files_of_their_own_folder(file):
+    """Or what they are kept under would not say all that they depend on."""
+    own = ".".join(file.parent.relative_to(ROOT).parts)
+    may = {"typing", "numpy", "topologies.arrays", "topologies.compiling", own}
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            assert {name.name for name in node.names} <= may
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module in may
+            assert node.level == 0
+
+
+@pytest.mark.parametrize(
+    "module", [memory_bound, relaxed, tables], ids=lambda module: module.__name__
+)
+def test_parameters_of_all_functions_have_compiled_types(module):
+    functions = [value for value in vars(module).values() if hasattr(value, "py_func")]
+    assert functions
+    for function in functions:
+        assert declared_types(function.py_func)

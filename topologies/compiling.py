@@ -1,0 +1,272 @@
+"""How numeric kernels are compiled, and where their machine code is kept.
+
+A kernel is compiled once, for the types that its annotations declare, when it is first
+called; `topologies.arrays` has the aliases that say how many dimensions an array has.
+A function that other kernels of its file call is a `subkernel`: it is compiled into
+them, and in Python it is a plain function.
+
+The machine code is kept among the user's caches, in a file named by all that it
+depends on: the contents of every file of the kernel's folder and of this module, the
+versions of Python, numpy, numba and LLVM, and the processor. Numba's own cache does not
+notice when a kernel reads a constant of another file that has changed, and its index
+loses or mixes up entries when several processes write at once.
+"""
+
+import hashlib
+import inspect
+import pickle
+import platform
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_origin
+
+import numba
+import numpy as np
+from numba import types
+from numba.core import compiler, config, serialize
+from numba.core.caching import NullCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.registry import CPUDispatcher
+
+from topologies.arrays import Dimensions
+from topologies.user_cache import cache_folder, read_sealed, write_sealed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTIONS = {"nopython": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+_SCALARS = {
+    int: types.int64,
+    float: types.float64,
+    bool: types.boolean,
+    np.uint64: types.uint64,
+}
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function that Python calls, for its declared types.
+
+    Parameters
+    ----------
+    function
+        With annotated parameters: ``int``, ``float``, ``bool``, arrays with their
+        dimensions from `topologies.arrays`, and tuples and named tuples of these.
+    """
+    if config.DISABLE_JIT:
+        return function
+    return cast("Callable[P, R]", _Kernel(function))
+
+
+def subkernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a function into the kernels of its file; for Python it stays as it is."""
+    if config.DISABLE_JIT:
+        return function
+    return cast("Callable[P, R]", _Subkernel(function))
+
+
+class CompilationNotes:
+    """What users may want to know about compilation; one for the process."""
+
+    def __init__(self) -> None:
+        self.started: Callable[[], None] | None = None
+        """Called before the first kernel of the process is compiled."""
+
+        self.compiled = 0
+        """Kernels compiled by this process, not found in the cache."""
+
+        self.seconds = 0.0
+        """Time that this took [s]."""
+
+        self.problem = ""
+        """Why compiled kernels cannot be kept; empty if they can."""
+
+
+NOTES = CompilationNotes()
+
+
+class _Kernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
+    """A function that has one compiled form."""
+
+    def __init__(self, function: Callable[..., Any], **options: bool) -> None:
+        super().__init__(py_func=function, targetoptions=_OPTIONS | options)
+        self._cache = _KernelCache(function)
+
+    def compile(self, sig: Any) -> Any:
+        """Return the compiled form; ``sig``, of some arguments, must convert to it."""
+        declared = declared_types(self.py_func)
+        self._check(sig, declared)
+        if not self.overloads:
+            self._compile_once(declared)
+            self.disable_compile()
+        return self.overloads[declared].entry_point
+
+    def _compile_once(self, declared: tuple[Any, ...]) -> None:
+        super().compile(declared)
+
+    def _check(self, sig: Any, declared: tuple[Any, ...]) -> None:
+        for name, given, wanted in zip(
+            inspect.signature(self.py_func).parameters, sig, declared, strict=True
+        ):
+            if self.typingctx.can_convert(given, wanted) is None:
+                raise TypeError(
+                    f"{self.py_func.__qualname__}: {name} is declared as {wanted}, "
+                    f"got {given}"
+                )
+
+
+class _Subkernel(_Kernel):
+    """A function that is compiled into those that call it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function, no_cpython_wrapper=True)
+        self._cache = NullCache()
+        self._compiler.pipeline_class = _SubkernelCompiler
+
+    def __call__(self, *args: Any) -> Any:
+        return self.py_func(*args)
+
+
+class _SubkernelCode(JITCodeLibrary):  # type: ignore[misc]  # as above
+    """Code that is linked into that of callers, and optimised there alone.
+
+    Numba would optimise it and generate machine code that nobody calls, once for each
+    level of calls. Leaving that out saves a fifth of the time of compilation.
+    """
+
+    @property
+    def codegen(self) -> Any:
+        """Stand for the code generator, which has no symbols of this code."""
+        return _NoSymbols
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return the null pointer: there is no machine code of its own."""
+        del name
+        return 0
+
+
+class _NoSymbols:
+    @staticmethod
+    def set_env(*_: Any) -> None:
+        """Do nothing: the environment belongs to the caller."""
+
+
+class _SubkernelCompiler(compiler.Compiler):  # type: ignore[misc]  # as above
+    """The usual steps, into a library of our own."""
+
+    def __init__(self, typing: Any, target: Any, library: Any, *args: Any) -> None:
+        assert library is None
+        library = _SubkernelCode(target.codegen(), "subkernel")
+        super().__init__(typing, target, library, *args)
+
+
+def declared_types(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the compiled types of a function's parameters, from its annotations."""
+    hints = inspect.get_annotations(function, eval_str=True)
+    return tuple(
+        _compiled_type(hints[p]) for p in inspect.signature(function).parameters
+    )
+
+
+def _compiled_type(hint: Any) -> Any:
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if get_origin(hint) is Annotated:
+        array, *notes = get_args(hint)
+        (dimensions,) = (note for note in notes if isinstance(note, Dimensions))
+        scalar = numba.from_dtype(np.dtype(get_args(get_args(array)[1])[0]))
+        return types.Array(scalar, dimensions.count, "C", readonly=dimensions.is_frozen)
+    if get_origin(hint) is tuple:
+        return types.Tuple([_compiled_type(entry) for entry in get_args(hint)])
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        fields = inspect.get_annotations(hint, eval_str=True).values()
+        return types.NamedTuple([_compiled_type(field) for field in fields], hint)
+    raise TypeError(f"a kernel's parameter cannot be declared as {hint}")
+
+
+class _KernelCache(NullCache):  # type: ignore[misc]  # as above
+    """Machine code in files of the user; see the module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._started = 0.0
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what was kept for this kernel, or None."""
+        self._started = time.perf_counter()
+        target_context.refresh()
+        file = self._file(sig, target_context)
+        contents = None if file is None else read_sealed(file)
+        if contents is not None:
+            return compiler.CompileResult._rebuild(  # noqa: SLF001
+                target_context, *pickle.loads(contents)
+            )
+        if NOTES.compiled == 0 and NOTES.started is not None:
+            NOTES.started()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled, if there is a place for it."""
+        NOTES.compiled += 1
+        NOTES.seconds += time.perf_counter() - self._started
+        file = self._file(sig, data.target_context)
+        if file is None:
+            NOTES.problem = "there is no home folder"
+            return
+        try:
+            write_sealed(file, serialize.dumps(data._reduce()))  # noqa: SLF001
+        except OSError as error:
+            NOTES.problem = f"{file.parent}: {error.strerror or error}"
+
+    def _file(self, sig: Any, target_context: Any) -> Path | None:
+        folder = cache_folder("kernels")
+        if folder is None:
+            return None
+        function = self._function
+        key = "\n".join(
+            (
+                _digest(Path(inspect.getfile(function)).parent),
+                _versions(),
+                str(target_context.codegen().magic_tuple()),
+                f"{function.__module__}.{function.__qualname__}",
+                str(sig),
+            )
+        )
+        name = f"{function.__name__}-{hashlib.sha256(key.encode()).hexdigest()}"
+        return folder / name
+
+
+@cache
+def _digest(folder: Path) -> str:
+    """Return a hash of all that kernels of a folder are made from."""
+    digest = hashlib.sha256()
+    here = Path(__file__)
+    for file in (here, here.with_name("arrays.py"), *sorted(folder.glob("*.py"))):
+        contents = file.read_bytes()
+        digest.update(f"{file.name} {len(contents)}\n".encode() + contents)
+    return digest.hexdigest()
+
+
+@cache
+def _versions() -> str:
+    import llvmlite
+
+    return " ".join(
+        (
+            sys.version,
+            platform.machine(),
+            np.__version__,
+            numba.__version__,
+            llvmlite.__version__,
+        )
+    )
