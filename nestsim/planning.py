@@ -51,11 +51,11 @@ def _found_by_another(
     except InputError as error:
         raise (error.at("search") if error.where == "planner" else error) from None
     statistics = {f"plans priced by {outcome.planner}": outcome.evaluations}
-    if outcome.stopped:
-        statistics["stopped by the time limit"] = 1
     return SearchResult(
         plans=outcome.plans,
         lower_bound=math.nan,
         statistics=statistics,
         shortfall=outcome.why_not,
+        spent=outcome.spent,
+        covers_space=outcome.covers_space,
     )

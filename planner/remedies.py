@@ -57,7 +57,7 @@ def shortfall_and_remedy(
     network: Network, workload: Workload, spec: SearchSpec, found: SearchResult
 ) -> str:
     """Say why a search found nothing and what would change that; empty if it did."""
-    if found.plans or found.statistics.get("left when time ran out"):
+    if found.plans or found.spent.is_stopped:
         return found.shortfall
     change = smallest_change(network, workload, spec)
     return f"{found.shortfall} {change}".rstrip()

@@ -148,10 +148,10 @@ def _search(entry: Entry) -> list[str]:
             f"{entry.planner}'s best by {len(entry.spread)} seeds, as planned: "
             f"{between}{nothing}."
         )
-    if entry.stopped:
+    if entry.spent.is_stopped and entry.found is not None:
         said.append(
-            f"The time limit ended the search of {entry.planner}; this is its best "
-            "so far."
+            f"The {entry.spent.stopped_by} ended the search of {entry.planner}; this "
+            "is its best so far."
         )
     return said
 

@@ -139,5 +139,8 @@ def _problems(result: "StressResult") -> list[str]:
     lines += [f"{name}: {why}" for name, why in result.failed.items()]
     if result.stopped:
         count = plural(len(result.stopped), "search")
-        lines.append(f"{count} ran out of time: plans are the best found so far")
+        lines.append(
+            f"{count} stopped by search.work_limit or search.time_limit: plans are the "
+            "best found so far"
+        )
     return lines
