@@ -64,7 +64,7 @@ MOST_PRICED_DEVICES = 2**22
 
 
 TOLD_EVERY = 64
-"""Inner configurations between two reports of progress."""
+"""Configurations, or groups of them, between two reports of progress."""
 
 MOST_RELAXED = 2**13
 """Bounds of configurations' rates that are kept at a time: about 50 MB."""

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.assembly import assemble_plan
-from planner.candidates import CandidateSet, Solution
+from planner.candidates import TOLD_EVERY, CandidateSet, Solution
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.progress import Progress
@@ -158,7 +158,6 @@ def search(
     try:
         while not frontier.is_done:
             frontier.advance()
-            frontier.tell()
     except LimitReachedError:
         pass
     frontier.count_what_is_left()
@@ -182,7 +181,7 @@ class _Frontier:
         """Configurations in the order of LB1 that have been looked at."""
         self._waiting: list[_Waiting] = []
         self._next_opening = FIRST_OPENING
-        self._is_opening = False
+        self._is_open = False
 
     @property
     def bound(self) -> float:
@@ -198,26 +197,31 @@ class _Frontier:
     def advance(self) -> None:
         """Sharpen the smallest bound left, or solve what it belongs to."""
         if self.next_index >= self._next_opening and self.best.cutoff == np.inf:
-            self._is_opening = True
             self._open()
-            self._is_opening = False
+            self._is_open = True
+            self._let_limits_count()
             self._next_opening *= 4
-            if self.best.found:
-                self.candidates.work.a_plan()
         elif self.candidates.bound(self.next_index) <= self.bound:
             value = self.candidates.memory_bound(self.next_index, self.best.cutoff)
             self._wait(value, _MEMORY, self.candidates[self.next_index])
             self.next_index += 1
+            if self.next_index % TOLD_EVERY == 0:
+                self.tell()
         else:
             self._sharpen([heapq.heappop(self._waiting)])
 
     def tell(self) -> None:
         """Report how far it is."""
-        if self._progress is not None:
-            looked, total = self.next_index, len(self.candidates)
-            self._progress(
-                f"search: {looked} of {total} configurations", looked / total
-            )
+        if self._progress is None:
+            return
+        looked, total = self.next_index, len(self.candidates)
+        work = self.candidates.work
+        share = max(looked / total, min(work.share, 1.0))
+        self._progress(
+            f"search: {looked:,} of {total:,} configurations, {work.spent / 1e6:,.0f} "
+            "million units of work",
+            share,
+        )
 
     def _sharpen(self, items: list[_Waiting]) -> None:
         """Sharpen bounds one after another; solve those that are as sharp as can be.
@@ -229,6 +233,7 @@ class _Frontier:
             while items:
                 self._sharpen_one(*items[-1])
                 items.pop()
+                self.tell()
         finally:
             for item in items:
                 heapq.heappush(self._waiting, item)
@@ -242,8 +247,12 @@ class _Frontier:
         else:
             for solution in self.candidates.solutions(one, cutoff):
                 self.best.add(_Found(solution.value, one, solution))
-                if not self._is_opening:
-                    self.candidates.work.a_plan()
+                self._let_limits_count()
+
+    def _let_limits_count(self) -> None:
+        """From the k-th plan on, or the first one if the opening is done."""
+        if self.best.cutoff < np.inf or (self._is_open and self.best.found):
+            self.candidates.work.a_plan()
 
     def _wait(self, value: float, sharpness: int, one: Configuration) -> None:
         if value < self.best.cutoff:

@@ -175,6 +175,11 @@ class Work:
         raise LimitReachedError(self.stopped_by)
 
     @property
+    def share(self) -> float:
+        """Part of the limit that is spent, 0 without one."""
+        return 0.0 if self.limit is None else self.spent / self.limit
+
+    @property
     def elapsed(self) -> float:
         """Since the search was asked for [s]."""
         return time.monotonic() - self.started
@@ -197,8 +202,8 @@ def stopped_sentence(spent: Spent, what: str) -> str:
         It has been through: ``"12 of 3,400 configurations"``.
     """
     return (
-        f"Stopped by the {spent.stopped_by}: after {spent.work:,} units of work and "
-        f"{what} nothing that fits was found, nor that nothing does. To go on, raise "
-        f"search.work_limit above {max(MOST_WORK, spent.work):,}, or narrow the lists "
-        "of [search]."
+        f"Stopped by the {spent.stopped_by} after {spent.work:,} units of work and "
+        f"{what}: no plan that fits was found, and it is not proven that there is "
+        f"none. To go on, raise search.work_limit above "
+        f"{max(MOST_WORK, spent.work):,}, or narrow the lists of [search]."
     )

@@ -230,7 +230,8 @@ def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> 
     }
     rows |= spent_words(result.spent, has_plan=best_time is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
-        gap = optimality_gap(best_time, result.lower_bound) if best_time else math.nan
         rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
-        rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
+        if best_time is not None:
+            gap = optimality_gap(best_time, result.lower_bound)
+            rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
     return facts(rows)

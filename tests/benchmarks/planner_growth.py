@@ -111,7 +111,7 @@ def search_warm_up(case: Case) -> None:
 def measure(case: Case, time_limit: float) -> Row:
     """Search once in this process, everything warm."""
     from nestsim.report.wording import plan_label
-    from planner.search import search
+    from planner.search import LEFT, search
 
     network, workload, spec = case.problem(time_limit)
     idle = peak_bytes()
@@ -122,7 +122,7 @@ def measure(case: Case, time_limit: float) -> Row:
     best = result.plans[0] if result.plans else None
     iteration_time = best.iteration_time if best else math.nan
     gap = 1 - result.lower_bound / iteration_time
-    left = result.statistics.get("left when time ran out", 0)
+    left = result.statistics.get(LEFT, 0)
     return {
         "configurations": result.statistics["configurations"],
         "placed": result.statistics.get("placed", 0),
