@@ -58,7 +58,9 @@ def collectives_job(
         if found.plans:
             priced = found.plans[0]
         else:
-            shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+            shortfall = shortfall_and_remedy(
+                network, workload, scenario.search, found, progress=progress
+            )
     tables: tuple[Table, ...] = ()
     if priced is not None:
         traffics = plan_traffic(workload, priced)

@@ -29,7 +29,9 @@ def find_plans(
     if scenario.planner != "nest":
         return _found_by_another(scenario, network, workload, progress)
     found = search(network, workload, scenario.search, progress=progress)
-    shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+    shortfall = shortfall_and_remedy(
+        network, workload, scenario.search, found, progress=progress
+    )
     return replace(found, shortfall=shortfall)
 
 

@@ -138,7 +138,9 @@ def explain(
         excluded=tuple(exclusions(spec, wanted)),
         memory=workload.tensor_memory(spec.memory_reserve),
         lower_bound=found.lower_bound,
-        shortfall=shortfall_and_remedy(network, workload, spec, found),
+        shortfall=shortfall_and_remedy(
+            network, workload, spec, found, progress=progress
+        ),
         spent=found.spent,
     )
 

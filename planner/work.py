@@ -18,7 +18,7 @@ DEFAULT_WORK = 60_000_000
 """Units that a scenario's search may spend if the scenario does not say: about a
 minute."""
 
-MOST_WORK = 4 * DEFAULT_WORK
+MOST_WORK = 2 * DEFAULT_WORK
 """Units after which a search that has found nothing yet gives up, unless its limit is
 larger."""
 
@@ -28,7 +28,7 @@ TIME_LIMIT = "time limit"
 LAYER_TABLE = 1200
 """Units of a layer table and its bounds."""
 
-CLOSED_FORMS = 8
+CLOSED_FORMS = 2
 """Configurations whose closed-form bound takes a unit."""
 
 MEMORY_BOUND = 25

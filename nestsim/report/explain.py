@@ -174,14 +174,26 @@ def _faster(result: "ExplainResult") -> str:
     return f"{_slower(result)}{why}"
 
 
+def _fitting(result: "ExplainResult") -> str:
+    if result.explanation.spent.is_stopped:
+        return "It fits; the scenario's search was stopped before it had a plan."
+    return "It fits, and nothing that the scenario searches does."
+
+
+def _winning(result: "ExplainResult") -> str:
+    if result.explanation.spent.is_stopped:
+        return "It is the best plan that the scenario's search has found."
+    return "It is the best plan of the scenario's space."
+
+
 _SENTENCES: "Mapping[str, Callable[[ExplainResult], str]]" = {
     "outside": _outside,
     "does not fit": _lacking,
-    "winner": lambda _: "It is the best plan of the scenario's space.",
+    "winner": _winning,
     "equal": lambda _: "Another plan takes as long, and comes first.",
     "slower": _slower,
     "faster": _faster,
-    "fits": lambda _: "It fits, and nothing that the scenario searches does.",
+    "fits": _fitting,
 }
 
 

@@ -15,7 +15,7 @@ from nestsim.report.stress_words import (
     robust_in_words,
     shown_conditions,
 )
-from nestsim.report.wording import number, plural, signed_percent
+from nestsim.report.wording import UNREPEATABLE, number, plural, signed_percent
 from nestsim.stress.conditions import AS_BUILT
 
 if TYPE_CHECKING:
@@ -143,4 +143,6 @@ def _problems(result: "StressResult") -> list[str]:
             f"{count} stopped by search.work_limit or search.time_limit: plans are the "
             "best found so far"
         )
+    if not result.is_reproducible:
+        lines.append(UNREPEATABLE)
     return lines

@@ -7,14 +7,20 @@ from typing import NamedTuple
 from planner.baselines.chain_prices import ChainPrices, PlacedChain
 from planner.baselines.proposals import best_time, priced_best_first
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
-from planner.candidates import CandidateSet
+from planner.candidates import TOLD_EVERY, CandidateSet
 from planner.kernels import every_split as kernel
 from planner.plan import Plan
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.shortfall import memory_shortfall
 from planner.space import Configuration
-from planner.work import EVERY_SPLIT, LimitReachedError, Spent, stopped_sentence
+from planner.work import (
+    EVERY_SPLIT,
+    PLACEMENTS,
+    LimitReachedError,
+    Spent,
+    stopped_sentence,
+)
 from planner.workload import Workload
 from topologies import InputError, Network
 
@@ -57,7 +63,7 @@ class Exhaustive:
         candidates = CandidateSet.enumerate(
             network, workload, spec, work=work, progress=progress
         )
-        _check_size(candidates)
+        _check_size(candidates, progress)
         prices = ChainPrices(candidates=candidates)
         found: list[_Found] = []
         evaluations, looked = 0, 0
@@ -101,9 +107,12 @@ def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
     return memory_shortfall(candidates)
 
 
-def _check_size(candidates: CandidateSet) -> None:
+def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
     total = 0
     for index in range(len(candidates)):
+        if progress is not None and index % TOLD_EVERY == 0:
+            progress("exhaustive: count the splits", total / MOST_SPLITS)
+        candidates.work.count(PLACEMENTS)
         configuration = candidates[index]
         placed = len(candidates.placements(configuration))
         total += placed * _num_splits(candidates, configuration)

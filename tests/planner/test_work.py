@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.baselines.registry import PLANNERS
+from planner.candidates import CandidateSet
 from planner.search import FIRST_OPENING, LEFT, SearchResult, search
 from planner.search_spec import SearchSpec
 from planner.work import (
@@ -24,6 +25,7 @@ from planner.work import (
 from tests.planner.baselines.examples import small_job
 from tests.planner.instances import instances
 from tests.planner.test_shortfall import AMPLE, eight_devices, tiny_job
+from topologies import InputError
 
 few = settings(
     deadline=None,
@@ -211,3 +213,37 @@ def test_the_way_on_is_said():
     said = stopped_sentence(spent, "12 of 3,400 configurations")
     assert f"raise search.work_limit above {3 * MOST_WORK:,}" in said
     assert "12 of 3,400 configurations" in said
+
+
+def test_listing_a_space_tells_how_far_it_is():
+    told: list[tuple[str, float | None]] = []
+    search(*small_job(), SearchSpec(), progress=lambda *said: told.append(said))
+    shares = [share for _, share in told if share is not None]
+    assert all(0.0 <= share <= 1.0 for share in shares)
+    doing = list(dict.fromkeys(said.split(" configurations")[0] for said, _ in told))
+    assert doing[0] == "search: list the space"
+    assert any(said.startswith("search: bound the layers") for said in doing)
+    assert any(said.startswith("search: bound ") for said in doing)
+
+
+def test_a_space_that_is_too_large_is_refused_with_what_would_narrow_it(monkeypatch):
+    network, workload = small_job()
+    size = len(CandidateSet.enumerate(network, workload, SearchSpec()))
+    monkeypatch.setattr("planner.space.MOST_CONFIGURATIONS", size)
+    assert search(network, workload, SearchSpec()).plans
+    monkeypatch.setattr("planner.space.MOST_CONFIGURATIONS", size - 1)
+    with pytest.raises(InputError) as caught:
+        search(network, workload, SearchSpec(pipeline_model_parallel_sizes=None))
+    assert caught.value.where == "search"
+    assert f"at most {size - 1:,}" in caught.value.expected
+    assert "data_parallel_sizes" in caught.value.hint
+    narrow = SearchSpec(data_parallel_sizes=(1, 2, 4))
+    assert search(network, workload, narrow).plans
+
+
+def test_listing_a_large_space_takes_little_memory():
+    """Two floats and two small integers for each configuration."""
+    network, workload = small_job()
+    candidates = CandidateSet.enumerate(network, workload, SearchSpec())
+    held = sum(array.nbytes for array in candidates.outer)
+    assert held <= 24 * len(candidates)
