@@ -71,10 +71,10 @@ def found_values(
     prove it there is not even that.
     """
     if not result.candidates:
-        if isinstance(result, SearchFacts) and not result.covers_space:
-            return {"verdict": NO_PLAN}
-        replays = not isinstance(result, PlanResult)
-        return {"verdict": "infeasible" if replays else NO_REPLAY}
+        if isinstance(result, PlanResult):
+            return {"verdict": NO_REPLAY}
+        proven = not isinstance(result, SearchFacts) or result.covers_space
+        return {"verdict": "infeasible" if proven else NO_PLAN}
     if isinstance(result, PlanResult):
         found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         first = result.candidates[0]

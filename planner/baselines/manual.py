@@ -107,12 +107,13 @@ class Manual:
 
 
 def propose(
-    network: Network, workload: Workload, spec: SearchSpec, work: Work
+    network: Network, workload: Workload, spec: SearchSpec, work: Work | None = None
 ) -> Proposal:
     """Return the first plan of the heuristics that fits in memory.
 
     Counted, and stopped if the work is spent.
     """
+    work = Work() if work is None else work
     inner, _ = inner_configurations(
         workload.graph.spec,
         spec,

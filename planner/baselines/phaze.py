@@ -169,7 +169,7 @@ class Program:
         network: Network,
         workload: Workload,
         spec: SearchSpec,
-        work: Work,
+        work: Work | None = None,
         progress: Progress | None = None,
     ) -> "Program":
         """Read what the program may see of a problem."""
@@ -178,7 +178,7 @@ class Program:
         bandwidth = network.levels[0].bandwidth
         return cls(
             candidates=candidates,
-            work=work,
+            work=Work() if work is None else work,
             index=SpaceIndex(candidates.inner),
             inverse=1.0 / bandwidth if bandwidth > 0.0 else 0.0,
             prices=ChainPrices(candidates=candidates),
