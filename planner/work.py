@@ -5,7 +5,7 @@ fitted to the processor time of searches over 64 to 100,352 devices. Counts depe
 the job alone, so a search that a count stops answers the same on a slow, a fast and a
 busy machine. A limit of wall time is something that a user asks for; its clock starts
 once a plan has been found, when every kernel that the search needs has been loaded, so
-that no compilation counts.
+that no compilation counts. `make bench-planner` prints work beside processor time.
 
 Whatever the limits, a search goes on until it has one plan, or has looked at
 everything, or has spent `MOST_WORK`.

@@ -46,6 +46,7 @@ COLUMNS = {
     "placed": "placed",
     "seconds": "seconds",
     "cpu_seconds": "CPU s",
+    "work": "million units",
     "runs": "runs",
     "peak_mb": "peak MB",
     "idle_mb": "MB before",
@@ -57,6 +58,7 @@ COLUMNS = {
 FORMATS = {
     "seconds": ".3f",
     "cpu_seconds": ".3f",
+    "work": ".2f",
     "peak_mb": ",.0f",
     "idle_mb": ",.0f",
     "gap": ".2f",
@@ -128,6 +130,7 @@ def measure(case: Case, time_limit: float) -> Row:
         "placed": result.statistics.get("placed", 0),
         "seconds": wall,
         "cpu_seconds": cpu,
+        "work": result.spent.work / 1e6,
         "peak_mb": peak / 1e6,
         "idle_mb": idle / 1e6,
         "gap": 100 * gap,
