@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from nestsim.results import Candidate, JobResult, PlannedCandidate, PlanResult
+from nestsim.results import (
+    Candidate,
+    JobResult,
+    PlannedCandidate,
+    PlanResult,
+    SearchFacts,
+)
 from nestsim.results import SimulateResult as Simulated
 from nestsim.scenario.settings import Assertion
 
@@ -61,11 +67,14 @@ def found_values(
     """Return every quantity that may be asserted, of the plan that is reported.
 
     Numbers are those of the replay where there is one, else those of the plan. Of
-    no plan there is but the verdict: nothing fits.
+    no plan there is but the verdict: nothing fits. Of a search that does not
+    prove it there is not even that.
     """
     if not result.candidates:
-        replays = not isinstance(result, PlanResult)
-        return {"verdict": "infeasible" if replays else NO_REPLAY}
+        if isinstance(result, PlanResult):
+            return {"verdict": NO_REPLAY}
+        proven = not isinstance(result, SearchFacts) or result.covers_space
+        return {"verdict": "infeasible" if proven else NO_PLAN}
     if isinstance(result, PlanResult):
         found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         first = result.candidates[0]

@@ -13,6 +13,7 @@ from planner.pricing import price_plan
 from planner.progress import Progress
 from planner.remedies import shortfall_and_remedy
 from planner.search import search
+from planner.work import Spent
 from planner.workload import Workload
 from topologies.errors import InputError
 from topologies.network import Network
@@ -28,7 +29,10 @@ class CollectivesResult:
     """The plan whose groups communicate; None if none fits."""
 
     shortfall: str
-    """Why nothing fits, in one sentence; empty if something does."""
+    """Why there is no plan, in one sentence; empty if there is one."""
+
+    spent: Spent | None
+    """The work of the search; None where the plan was given."""
 
     tables: tuple[Table, ...]
     """By kind of group and operation; empty if no device sends anything."""
@@ -45,15 +49,18 @@ def collectives_job(
         If parts of the scenario do not go together.
     """
     network, workload = built(scenario, progress)
-    shortfall, priced = "", None
+    shortfall, priced, spent = "", None, None
     if scenario.plan is not None:
         priced = _given(scenario, network, workload)
     else:
         found = search(network, workload, scenario.search, progress=progress)
+        spent = found.spent
         if found.plans:
             priced = found.plans[0]
         else:
-            shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+            shortfall = shortfall_and_remedy(
+                network, workload, scenario.search, found, progress=progress
+            )
     tables: tuple[Table, ...] = ()
     if priced is not None:
         traffics = plan_traffic(workload, priced)
@@ -63,6 +70,7 @@ def collectives_job(
         network=network,
         priced=priced,
         shortfall=shortfall,
+        spent=spent,
         tables=tables,
     )
 

@@ -53,6 +53,8 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
         lower_bound=found.lower_bound,
         search_statistics=found.statistics,
         shortfall=found.shortfall,
+        spent=found.spent,
+        covers_space=found.covers_space,
     )
 
 
@@ -113,6 +115,8 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
         lower_bound=found.lower_bound,
         search_statistics=found.statistics,
         shortfall=found.shortfall,
+        spent=found.spent,
+        covers_space=found.covers_space,
         max_trace_events=scenario.simulation.trace_events,
     )
 

@@ -29,7 +29,9 @@ def find_plans(
     if scenario.planner != "nest":
         return _found_by_another(scenario, network, workload, progress)
     found = search(network, workload, scenario.search, progress=progress)
-    shortfall = shortfall_and_remedy(network, workload, scenario.search, found)
+    shortfall = shortfall_and_remedy(
+        network, workload, scenario.search, found, progress=progress
+    )
     return replace(found, shortfall=shortfall)
 
 
@@ -51,11 +53,11 @@ def _found_by_another(
     except InputError as error:
         raise (error.at("search") if error.where == "planner" else error) from None
     statistics = {f"plans priced by {outcome.planner}": outcome.evaluations}
-    if outcome.stopped:
-        statistics["stopped by the time limit"] = 1
     return SearchResult(
         plans=outcome.plans,
         lower_bound=math.nan,
         statistics=statistics,
         shortfall=outcome.why_not,
+        spent=outcome.spent,
+        covers_space=outcome.covers_space,
     )

@@ -1,7 +1,7 @@
 """What jobs hand to their reports: plans with their prices, replays and verdicts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from estimators.profile import Profile
 from estimators.software import Software
@@ -12,6 +12,7 @@ from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
 from planner.explain import Explanation
 from planner.objective import PricedPlan
+from planner.work import Spent
 from topologies.network import Network
 
 
@@ -107,7 +108,13 @@ class SearchFacts(JobFacts):
     """Configurations considered, priced, and why the others were dropped."""
 
     shortfall: str
-    """Why nothing fits, in one sentence; empty if something does."""
+    """Why there is no plan, in one sentence; empty if there is one."""
+
+    spent: Spent = field(default_factory=Spent)
+    """The work of the search, and which limit stopped it, if one did."""
+
+    covers_space: bool = True
+    """Whether finding nothing means that nothing of the space fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

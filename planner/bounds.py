@@ -1,5 +1,6 @@
 """Admissible bounds of every configuration, in closed form."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -138,9 +139,9 @@ def job_constants(workload: Workload) -> FloatArray:
 class Outer(NamedTuple):
     """Configurations in the order of LB1, as arrays."""
 
-    inner: IntArray
+    inner: NDArray[np.int32]
     """Which inner configuration."""
-    place: IntArray
+    place: NDArray[np.int32]
     """Which of its pairs ``(pp, dp)``."""
     bounds: FloatArray
     """LB1, rising [s]."""
@@ -148,17 +149,23 @@ class Outer(NamedTuple):
     """Least memory [byte]."""
 
 
-def ordered(bounds: list[tuple[FloatArray, FloatArray]]) -> Outer:
-    """Sort what `closed_form_bounds` found of each inner configuration.
+def ordered(
+    sizes: Sequence[int], bounds: Iterable[tuple[FloatArray, FloatArray]]
+) -> Outer:
+    """Sort what `closed_form_bounds` finds of each inner configuration.
 
-    Ties stay in order of enumeration.
+    Ties stay in order of enumeration. ``sizes`` are the lengths of ``bounds``, which
+    are read one by one: of tens of millions no second copy is kept.
     """
-    sizes = [len(values) for values, _ in bounds]
-    empty = np.zeros(0)
-    values = np.concatenate([empty, *(values for values, _ in bounds)])
+    total = sum(sizes)
+    values, held = np.empty(total), np.empty(total)
+    number = np.empty(total, dtype=np.int32)
+    place = np.empty(total, dtype=np.int32)
+    start = 0
+    for index, (size, one) in enumerate(zip(sizes, bounds, strict=True)):
+        here = slice(start, start + size)
+        values[here], held[here] = one
+        number[here], place[here] = index, np.arange(size)
+        start += size
     order = np.argsort(values, kind="stable")
-    starts = np.cumsum([0, *sizes])[:-1]
-    number = np.repeat(np.arange(len(sizes)), sizes)
-    place = np.arange(len(values)) - np.repeat(starts, sizes)
-    held = np.concatenate([empty, *(memory for _, memory in bounds)])
     return Outer(number[order], place[order], values[order], held[order])

@@ -4,16 +4,18 @@ Letters as in `planner.space`; positions ``s`` count stages from the end, as the
 kernel does.
 """
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from estimators.parallelism import Sizes
 from planner.bounds import (
+    LayerBounds,
     Outer,
     closed_form_bounds,
     job_constants,
@@ -27,13 +29,31 @@ from planner.memory_bounds import MemoryBounds
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, placements
 from planner.pricing import placement_choices
+from planner.progress import Progress
 from planner.rates import PricedGrid
 from planner.relaxation import Relaxation, best_group_rates
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, Inner, inner_configurations
 from planner.stage_rates import PlacementRates, StageRates
+from planner.work import (
+    BOUNDED_DEVICES,
+    BOUNDED_STAGES,
+    CLOSED_FORMS,
+    LAYER_TABLE,
+    LISTED,
+    MEMORY_BOUND,
+    NESTED_DEVICES,
+    PLACEMENT_BOUND,
+    PLACEMENTS,
+    PRICED,
+    PRICED_DEVICES,
+    Work,
+)
 from planner.workload import Workload
 from topologies import Network
+
+if TYPE_CHECKING:
+    from estimators.layer_work import Degrees
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -42,6 +62,9 @@ IntArray = NDArray[np.int64]
 MOST_PRICED_DEVICES = 2**22
 """Devices of the placements whose rates are kept at a time: about 100 MB."""
 
+
+TOLD_EVERY = 64
+"""Configurations, or groups of them, between two reports of progress."""
 
 MOST_RELAXED = 2**13
 """Bounds of configurations' rates that are kept at a time: about 50 MB."""
@@ -75,6 +98,8 @@ class CandidateSet:
     splitter: Splitter
     memory_bounds: MemoryBounds
     placement_bounds: PlacementBounds
+    work: Work
+    """What all of it is counted on."""
     _priced: dict[object, PricedGrid] = field(default_factory=dict)
     _bounded: dict[Configuration, list[tuple[float, Placement]]] = field(
         default_factory=dict
@@ -83,9 +108,38 @@ class CandidateSet:
 
     @classmethod
     def enumerate(
-        cls, network: Network, workload: Workload, spec: SearchSpec
+        cls,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        *,
+        work: Work | None = None,
+        progress: Progress | None = None,
     ) -> "CandidateSet":
-        """List the space and bound every configuration of it."""
+        """List the space and bound every configuration of it.
+
+        Parameters
+        ----------
+        network
+            The cluster.
+        workload
+            Model, job and device.
+        spec
+            What to try.
+        work
+            What all that is done with the candidates is counted on; listing them is
+            never cut short.
+        progress
+            Called now and then.
+
+        Raises
+        ------
+        InputError
+            If there are too many of them.
+        """
+        work = Work() if work is None else work
+        tell = progress or _silent
+        tell("search: list the space", None)
         inner, dropped = inner_configurations(
             workload.graph.spec,
             spec,
@@ -94,21 +148,32 @@ class CandidateSet:
             global_batch_size=workload.training.global_batch_size,
         )
         relaxation = Relaxation.of(network)
-        tensor = {
-            tp: best_group_rates(network, tp)
-            for tp in sorted({item.degrees.tp for item in inner})
-        }
-        layers = {
-            degrees: layer_bounds(
-                workload.table(degrees), tensor[degrees.tp], relaxation, degrees
-            )
-            for degrees in dict.fromkeys(item.degrees for item in inner)
-        }
-        bounds = [
-            closed_form_bounds(relaxation, workload, spec, item, layers[item.degrees])
-            for item in inner
-        ]
-        outer = ordered(bounds)
+        tensor: dict[int, FloatArray] = {}
+        layers: dict[Degrees, LayerBounds] = {}
+        for number, item in enumerate(inner):
+            degrees = item.degrees
+            tp = degrees.tp
+            if degrees in layers:
+                continue
+            tell("search: bound the layers", number / len(inner))
+            if tp not in tensor:
+                work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
+                tensor[tp] = best_group_rates(network, tp)
+            work.count(LAYER_TABLE)
+            table = workload.table(degrees)
+            layers[degrees] = layer_bounds(table, tensor[tp], relaxation, degrees)
+        sizes = [len(item.pp) for item in inner]
+        work.count(sum(sizes) // CLOSED_FORMS)
+
+        def closed_forms() -> Iterator[tuple[FloatArray, FloatArray]]:
+            for number, item in enumerate(inner):
+                if number % TOLD_EVERY == 0:
+                    done = number / len(inner)
+                    tell(f"search: bound {sum(sizes):,} configurations", done)
+                known = layers[item.degrees]
+                yield closed_form_bounds(relaxation, workload, spec, item, known)
+
+        outer = ordered(sizes, closed_forms())
         dropped["configurations"] = len(outer.bounds)
         splitter = Splitter(
             workload=workload,
@@ -116,6 +181,7 @@ class CandidateSet:
             layers=layers,
             memory=workload.tensor_memory(spec.memory_reserve),
             job=job_constants(workload),
+            work=work,
         )
         return cls(
             network=network,
@@ -129,6 +195,7 @@ class CandidateSet:
             splitter=splitter,
             memory_bounds=MemoryBounds(splitter=splitter),
             placement_bounds=PlacementBounds.of(network),
+            work=work,
         )
 
     def __len__(self) -> int:
@@ -151,13 +218,19 @@ class CandidateSet:
         return self.splitter.memory
 
     def within(self, memory: float) -> "CandidateSet":
-        """Return the same configurations where plans may use other memory [byte]."""
-        splitter = replace(self.splitter, memory=memory)
+        """Return the same configurations where plans may use other memory [byte].
+
+        Counted apart, without a limit.
+        """
+        work = Work()
+        splitter = replace(self.splitter, memory=memory, work=work)
         return replace(
             self,
             splitter=splitter,
             memory_bounds=MemoryBounds(splitter=splitter),
             statistics=Counter(),
+            work=work,
+            _bounded={},
         )
 
     def relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
@@ -185,6 +258,8 @@ class CandidateSet:
             return np.inf
         configuration = self[index]
         relaxed = self.relaxed(configuration)
+        stages = configuration.pp // BOUNDED_STAGES
+        self.work.spend(len(relaxed) * (MEMORY_BOUND + stages))
         bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
         value = min(bound(rates) for rates in relaxed)
         if value >= cutoff:
@@ -224,7 +299,9 @@ class CandidateSet:
         relaxed = self.relaxed(configuration)
         bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
         bounds: list[tuple[float, Placement]] = []
-        for placement in self.placements(configuration):
+        each = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
+        for placement in self.listed(configuration):
+            self.work.spend(each)
             self.statistics["placements"] += 1
             rates = self.placement_bounds.rates(placement, relaxed)
             value = bound(rates)
@@ -246,13 +323,28 @@ class CandidateSet:
 
         Of the placements that `placed_bound` has left, if it was asked before.
         """
-        best: Solution | None = None
+        last = deque(self.solutions(configuration, cutoff), maxlen=1)
+        return last[0] if last else None
+
+    def solutions(
+        self, configuration: Configuration, cutoff: float
+    ) -> Iterator[Solution]:
+        """Yield placements and splits with values below the cutoff, ever better ones.
+
+        Of the placements that `placed_bound` has left, if it was asked before.
+
+        Raises
+        ------
+        LimitReachedError
+            If the work is spent.
+        """
+        limit = cutoff
         seen: set[bytes] = set()
         bounded = self._bounded.pop(configuration, None)
         if bounded is None:
-            bounded = [(-np.inf, each) for each in self.placements(configuration)]
+            bounded = [(-np.inf, each) for each in self.listed(configuration)]
         for bound, placement in bounded:
-            if bound >= (cutoff if best is None else best.value):
+            if bound >= limit:
                 self.statistics["placements pruned by their bound"] += 1
                 continue
             rates = self.rates(configuration, placement)
@@ -261,13 +353,19 @@ class CandidateSet:
                 self.statistics["placements priced alike"] += 1
                 continue
             seen.add(key)
-            limit = cutoff if best is None else best.value
             found = self.splitter.split(configuration, rates.stage_rates, limit)
             if found.value < limit:
                 choices = self.splitter.choices(configuration, len(rates.shardings))
                 chosen = tuple(choices[c] for c in found.picked)
-                best = Solution(found.value, found.bounds, chosen, placement, rates)
-        return best
+                limit = found.value
+                yield Solution(limit, found.bounds, chosen, placement, rates)
+
+    def listed(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return every placement of a configuration, counted."""
+        found = self.placements(configuration)
+        devices = self.network.num_devices // NESTED_DEVICES
+        self.work.spend(PLACEMENTS + LISTED * len(found) + devices)
+        return found
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return every placement of a configuration."""
@@ -289,9 +387,15 @@ class CandidateSet:
         if priced is None:
             if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
                 self._priced.clear()
+            members = configuration.devices * (1 + configuration.ep)
+            self.work.spend(PRICED + members // PRICED_DEVICES)
             priced = PricedGrid(self.network, placement.grid)
             self._priced[key] = priced
         return priced.rates(tensor, gradient)
+
+
+def _silent(doing: str, share: float | None) -> None:
+    """Report to nobody."""
 
 
 def _signature_bytes(rates: StageRates) -> bytes:

@@ -28,6 +28,7 @@ from planner.search_spec import SearchSpec
 from planner.space import Configuration, sequence_parallel
 from planner.stage_rates import StageRates
 from planner.virtual import fold_sums, fold_table
+from planner.work import FOLD, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -71,6 +72,8 @@ class Splitter:
     """What plans may use of each device [byte]."""
     job: FloatArray
     """`planner.bounds.job_constants`."""
+    work: Work
+    """What splits are counted on."""
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
     _choices: dict[tuple[int, int, int], tuple[tuple[Choice, ...], IntArray]] = field(
         default_factory=dict
@@ -79,7 +82,13 @@ class Splitter:
     def split(
         self, configuration: Configuration, rates: StageRates, cutoff: float
     ) -> Split:
-        """Return the best split with a value below the cutoff."""
+        """Return the best split with a value below the cutoff.
+
+        Raises
+        ------
+        LimitReachedError
+            If the work is spent.
+        """
         folded = self.folded(configuration)
         table = folded.table
         m, v = self.num_microbatches(configuration), configuration.v
@@ -110,7 +119,7 @@ class Splitter:
         if p > 1 and folded.tied_bytes > 0.0:
             tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
         value: float
-        status, value, bounds, picked = kernel.split_chain(
+        status, value, bounds, picked, tried = kernel.split_chain(
             table.classes.class_of,
             folded.minima,
             time,
@@ -126,6 +135,8 @@ class Splitter:
             cutoff - constant,
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
+        numbers = time.size + tail.size + slots.size
+        self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
 
     def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
@@ -198,6 +209,7 @@ class Splitter:
         """Return a configuration's folded chain, made once."""
         key = self.degrees(configuration), configuration.v
         if key not in self._folded:
+            self.work.count(FOLD)
             self._folded[key] = self._fold(*key)
         return self._folded[key]
 

@@ -11,6 +11,7 @@ from planner.search import search
 from planner.search_spec import SearchSpec
 from planner.shortfall import thriftiest_plan
 from planner.wanted import Wanted, broken_rule, exclusions, nothing_left
+from planner.work import Spent
 from planner.workload import Workload
 from topologies import Network
 
@@ -45,7 +46,11 @@ class Explanation:
     """No plan of the scenario's space is faster [s]; infinite if nothing fits."""
 
     shortfall: str
-    """Why nothing of the scenario's space fits, and what would; empty if it does."""
+    """Why no plan of the scenario's space was found, and what would help; empty if
+    one was."""
+
+    spent: Spent
+    """The work of the scenario's search, and which limit stopped it, if one did."""
 
     @property
     def fits(self) -> bool:
@@ -71,8 +76,8 @@ class Explanation:
 
         ``"outside"`` the space, ``"does not fit"``, ``"winner"``, ``"equal"`` to it,
         ``"slower"``, ``"faster"`` (possible only where the scenario leaves the named
-        values out or its time limit stopped the search), ``"fits"`` where nothing in
-        the scenario's space does.
+        values out or a limit stopped its search), ``"fits"`` where no plan of the
+        scenario's space was found.
         """
         if self.priced is None:
             return "outside"
@@ -133,7 +138,10 @@ def explain(
         excluded=tuple(exclusions(spec, wanted)),
         memory=workload.tensor_memory(spec.memory_reserve),
         lower_bound=found.lower_bound,
-        shortfall=shortfall_and_remedy(network, workload, spec, found),
+        shortfall=shortfall_and_remedy(
+            network, workload, spec, found, progress=progress
+        ),
+        spent=found.spent,
     )
 
 

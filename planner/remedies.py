@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.candidates import CandidateSet
+from planner.progress import Progress
 from planner.search import SearchResult
 from planner.search_spec import SearchSpec
 from planner.shortfall import (
@@ -19,8 +20,9 @@ from planner.shortfall import (
     thrifty_configurations,
 )
 from planner.space import Configuration
+from planner.work import DEFAULT_WORK
 from planner.workload import Workload
-from topologies import Network
+from topologies import InputError, Network
 from topologies.units import format_size
 
 FloatArray = NDArray[np.float64]
@@ -54,29 +56,51 @@ _WHOLE = SearchSpec()
 
 
 def shortfall_and_remedy(
-    network: Network, workload: Workload, spec: SearchSpec, found: SearchResult
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    found: SearchResult,
+    *,
+    progress: Progress | None = None,
 ) -> str:
     """Say why a search found nothing and what would change that; empty if it did."""
-    if found.plans or found.statistics.get("left when time ran out"):
+    if found.plans or found.spent.is_stopped:
         return found.shortfall
-    change = smallest_change(network, workload, spec)
+    try:
+        change = smallest_change(network, workload, spec, progress=progress)
+    except InputError:
+        # Without some of its lists the space is too large to look through.
+        change = ""
     return f"{found.shortfall} {change}".rstrip()
 
 
-def smallest_change(network: Network, workload: Workload, spec: SearchSpec) -> str:
+def smallest_change(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    *,
+    progress: Progress | None = None,
+) -> str:
     """Say which restriction of a scenario, loosened, would let a plan fit.
 
     One setting at a time, least intrusive first: recompute modes, ZeRO stages,
     sequence parallelism, micro-batch size, then the parallel sizes, the values nearest
     to those allowed first; then all of them together. What is said to fit has been
     solved on a true placement; of many sizes only some are tried (`MOST_TRIED`). Empty
-    where the scenario restricts nothing.
+    where the scenario restricts nothing, or where looking takes more than
+    `DEFAULT_WORK`.
     """
     restricted = binding_settings(spec)
     if not restricted or workload.tensor_memory(spec.memory_reserve) <= 0.0:
         return ""
+    spent = 0
     for change in _changes(spec):
-        candidates = CandidateSet.enumerate(network, workload, _thrifty(change.spec))
+        candidates = CandidateSet.enumerate(
+            network, workload, _thrifty(change.spec), progress=progress
+        )
+        spent += candidates.work.spent
+        if spent > DEFAULT_WORK:
+            return ""
         fitting = _fitting(candidates, _distances(candidates, spec, change))
         if fitting is not None:
             value = change.value or str(getattr(fitting, change.size))
@@ -85,7 +109,9 @@ def smallest_change(network: Network, workload: Workload, spec: SearchSpec) -> s
                 f"example as {sizes_label(fitting)}."
             )
     named = ", ".join(f"search.{setting}" for setting in restricted)
-    everything = CandidateSet.enumerate(network, workload, _thriftiest_space(spec))
+    everything = CandidateSet.enumerate(
+        network, workload, _thriftiest_space(spec), progress=progress
+    )
     if not len(everything):
         return ""
     least = thriftiest_plan(everything)

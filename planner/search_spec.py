@@ -46,7 +46,12 @@ class SearchSpec:
     """Distinct plans to return, best first."""
 
     time_limit: float | None = None
-    """The search returns what it has after this long; None for no limit [s]."""
+    """The search returns what it has after this long, once it has a plan; None for no
+    limit [s]. What it finds may then differ from run to run."""
+
+    work_limit: int | None = None
+    """The search returns what it has after this much work, once it has a plan; None
+    for no limit. In units of `planner.work`."""
 
     memory_reserve: float = 0.0
     """Device memory that plans must leave free [byte]."""

@@ -16,11 +16,15 @@ from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.sharding import divisibility_problem
 from planner.search_spec import SearchSpec
+from topologies.errors import InputError
 
 IntArray = NDArray[np.int64]
 
 LARGEST_MICRO_BATCH = 64
 """Searched when the scenario does not say: powers of two up to this."""
+
+MOST_CONFIGURATIONS = 2**25
+"""A larger space is refused: its bounds alone would take more than 2 GiB."""
 
 
 class Configuration(NamedTuple):
@@ -34,6 +38,11 @@ class Configuration(NamedTuple):
     pp: int
     dp: int
 
+    @property
+    def devices(self) -> int:
+        """How many it uses."""
+        return self.tp * self.cp * self.pp * self.dp
+
 
 class Inner(NamedTuple):
     """What tables depend on, and the outer sizes that go with it."""
@@ -41,8 +50,9 @@ class Inner(NamedTuple):
     degrees: Degrees
     v: int
     pp: IntArray
+    """Numbers of stages, rising."""
     dp: IntArray
-    """In step with `pp`."""
+    """In step with `pp`, rising for each."""
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
@@ -72,10 +82,16 @@ def inner_configurations(
     -------
     tuple
         The configurations, and how many were left out for which reason.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MOST_CONFIGURATIONS`.
     """
     dropped: Counter[str] = Counter()
     inner: list[Inner] = []
     outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
+    count = 0
     for degrees in _degrees(model, spec, num_devices):
         if divisibility_problem(model, degrees) is not None:
             dropped["not divisible"] += 1
@@ -88,20 +104,67 @@ def inner_configurations(
                 num_groups=num_devices // group,
                 num_layers=chain[0],
                 ep=degrees.ep,
+                most_replicas=global_batch_size,
             )
         b = degrees.micro_batch_size
-        pp, dp = (sizes[outer[key][1] * b <= global_batch_size] for sizes in outer[key])
-        if pp.size == 0:
+        fits = outer[key][1] * b <= global_batch_size
+        pairs = outer[key][0][fits], outer[key][1][fits]
+        if not pairs[0].size:
             dropped["too large for the cluster or the batch"] += 1
-        for v in _virtual_sizes(spec, chain[1]):
-            sizes = pp, dp
-            if v > 1:
-                m = -(-global_batch_size // (b * dp))
-                allowed = (pp >= 2) & (pp * v <= chain[1]) & (m % pp == 0)
-                sizes = pp[allowed], dp[allowed]
-            if sizes[0].size:
-                inner.append(Inner(degrees, v, *sizes))
+        for item in _with_virtual_stages(
+            spec, degrees, pairs, num_blocks=chain[1], batch=global_batch_size
+        ):
+            inner.append(item)
+            count += len(item.pp)
+            if count > MOST_CONFIGURATIONS:
+                raise _too_large(spec, num_devices, global_batch_size)
     return tuple(inner), dropped
+
+
+def _with_virtual_stages(
+    spec: SearchSpec,
+    degrees: Degrees,
+    pairs: tuple[IntArray, IntArray],
+    *,
+    num_blocks: int,
+    batch: int,
+) -> Iterator[Inner]:
+    """Yield what each number of virtual stages allows, if it allows anything."""
+    pp, dp = pairs
+    for v in _virtual_sizes(spec, num_blocks):
+        allowed = np.ones(pp.shape, dtype=np.bool_)
+        if v > 1:
+            m = -(-batch // (degrees.micro_batch_size * dp))
+            allowed = (pp >= 2) & (pp * v <= num_blocks) & (m % pp == 0)
+        if allowed.any():
+            yield Inner(degrees, v, pp[allowed], dp[allowed])
+
+
+def _too_large(
+    spec: SearchSpec, num_devices: int, global_batch_size: int
+) -> InputError:
+    """Return the refusal of a space, with the settings that would narrow it most."""
+    free = [
+        name
+        for name in (
+            "data_parallel_sizes",
+            "pipeline_model_parallel_sizes",
+            "virtual_pipeline_model_parallel_sizes",
+            "context_parallel_sizes",
+            "micro_batch_sizes",
+            "tensor_model_parallel_sizes",
+        )
+        if getattr(spec, name) is None
+    ]
+    named = ", ".join(free[:3]) or "any of its lists"
+    return InputError(
+        "the space is too large to search",
+        where="search",
+        got=f"more than {MOST_CONFIGURATIONS:,} configurations of {num_devices:,} "
+        f"devices and a global batch of {global_batch_size:,}",
+        expected=f"at most {MOST_CONFIGURATIONS:,}",
+        hint=f"list the sizes to try in [search]: {named}",
+    )
 
 
 def _degrees(
@@ -141,14 +204,19 @@ def sequence_parallel(spec: SearchSpec, tp: int) -> bool:
 
 
 def _outer_sizes(
-    spec: SearchSpec, *, num_groups: int, num_layers: int, ep: int
+    spec: SearchSpec,
+    *,
+    num_groups: int,
+    num_layers: int,
+    ep: int,
+    most_replicas: int,
 ) -> tuple[IntArray, IntArray]:
     """Return all pairs of stages and replicas that fit, as two arrays."""
     stages = spec.pipeline_model_parallel_sizes or range(1, num_layers + 1)
     pps: list[IntArray] = []
     dps: list[IntArray] = []
     for pp in sorted(stages):
-        most = num_groups // pp
+        most = min(num_groups // pp, most_replicas)
         if pp > num_layers or most == 0:
             continue
         chosen = spec.data_parallel_sizes

@@ -44,8 +44,9 @@ TimeLimit = Annotated[
         "--time-limit",
         metavar="SECONDS",
         min=0.001,
-        help="Each search ends after this long with its best so far. Default: the "
-        "scenario's search.time_limit.",
+        help="Each search ends this long after its first plan, with its best so far: "
+        "results may then differ from run to run. Default: the scenario's "
+        "search.time_limit.",
         show_default=False,
     ),
 ]

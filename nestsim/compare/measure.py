@@ -89,7 +89,7 @@ def measure(
         belief=outcome.belief,
         evaluations=outcome.evaluations,
         lower_bound=float("nan") if bound is None else bound,
-        stopped=outcome.stopped,
+        spent=outcome.spent,
         spread=tuple(outcome.spread),
         search_time=outcome.search_time,
         found=found,

@@ -6,12 +6,13 @@ throughput are inverse ratios of iteration times, as the work is the same.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nestsim.results import Throughput
 from nestsim.sweep.points import Row
 from planner.plan import Plan
+from planner.work import Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,8 @@ class Entry:
     lower_bound: float = math.nan
     """No plan of the space is faster; NaN from planners that prove nothing [s]."""
 
-    stopped: bool = False
-    """Whether the time limit ended it early, with its best so far."""
+    spent: Spent = field(default_factory=Spent)
+    """The work of its search, and which limit stopped it, if one did."""
 
     spread: tuple[float, ...] = ()
     """Best iteration time of each seed, infinite where a walk found nothing; empty
@@ -116,7 +117,7 @@ class Entry:
             "belief_s": _finite(self.belief),
             "evaluations": int(self.evaluations),
             "lower_bound_s": _finite(self.lower_bound),
-            "stopped": bool(self.stopped),
+            "spent": asdict(self.spent),
             "spread_s": [_finite(time) for time in self.spread],
             "search_time_s": _finite(self.search_time),
             "found": None if found is None else _found_row(found),
@@ -133,7 +134,7 @@ class Entry:
             belief=_number(row["belief_s"]),
             evaluations=row["evaluations"],
             lower_bound=_number(row["lower_bound_s"]),
-            stopped=row["stopped"],
+            spent=Spent(**row["spent"]),
             spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
             search_time=_number(row["search_time_s"]),
             found=None if found is None else _found_of(found),

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from nestsim.collective_measures import Row, Table, Timing
 from nestsim.plan_traffic import GroupTraffic
+from nestsim.report.json import spent_json
 from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import device_ranges, plan_label, plural
+from nestsim.report.wording import device_ranges, no_plan_words, plan_label, plural
+from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def sent_by_plan(traffic: GroupTraffic) -> str:
 def print_collectives(result: "CollectivesResult", console: Console) -> None:
     """Print a table for each kind of group and operation."""
     if result.priced is None:
-        console.print(Text("NO PLAN FITS", style="bold red"), highlight=False)
+        headline = no_plan_words(result.spent or Spent(), covers_space=True)
+        console.print(Text(headline, style="bold red"), highlight=False)
         console.print(Text(result.shortfall), highlight=False)
         return
     plan = result.priced.plan
@@ -134,6 +137,7 @@ def collectives_json(result: "CollectivesResult") -> dict[str, Any]:
         "scenario": result.scenario_name,
         "plan": plan,
         "reason": result.shortfall,
+        "search": spent_json(result.spent) if result.spent is not None else None,
         "conditions": MEANING,
         "tables": [_table_json(table) for table in result.tables],
     }

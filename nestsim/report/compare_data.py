@@ -70,7 +70,9 @@ def _entry_json(group: Group, entry: Entry, *, with_times: bool) -> dict[str, An
         "plan": found.plan.to_json() if found else None,
         **({"search_time_s": entry.search_time} if with_times else {}),
         "evaluations": entry.evaluations,
-        "stopped": entry.stopped,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
         "lower_bound_s": entry.lower_bound,
         "belief_s": entry.belief,
         "seeds_s": entry.spread,
@@ -158,7 +160,9 @@ def _search_cells(entry: Entry) -> dict[str, Any]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
         "evaluations": entry.evaluations,
-        "stopped": entry.stopped,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
         "lower_bound_s": entry.lower_bound,
         "num_seeds": len(entry.spread),
         "best_seed_s": min(finite, default=None),

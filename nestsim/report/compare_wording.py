@@ -28,7 +28,8 @@ def sentences(group: Group) -> list[str]:
     """Return what is to be said of one scenario."""
     best = group.best
     if best is None or best.found is None:
-        return ["No planner has a plan that the replay finds room for."]
+        nothing = "No planner has a plan that the replay finds room for."
+        return [nothing, *_repeatable(group)]
     said = [_winner(group, best)]
     for entry in group.entries:
         if entry is best or entry.found is None or not entry.is_valid:
@@ -39,7 +40,14 @@ def sentences(group: Group) -> list[str]:
     said += _misses(group.entries)
     for entry in group.entries:
         said += _search(entry)
-    return said
+    return said + _repeatable(group)
+
+
+def _repeatable(group: Group) -> list[str]:
+    """Say so if searches of another run may find something else."""
+    if all(entry.spent.is_reproducible for entry in group.entries):
+        return []
+    return ["Searches had a limit of wall time: results may differ from run to run."]
 
 
 def fastest(group: Group) -> list[str]:
@@ -148,10 +156,10 @@ def _search(entry: Entry) -> list[str]:
             f"{entry.planner}'s best by {len(entry.spread)} seeds, as planned: "
             f"{between}{nothing}."
         )
-    if entry.stopped:
+    if entry.spent.is_stopped and entry.found is not None:
         said.append(
-            f"The time limit ended the search of {entry.planner}; this is its best "
-            "so far."
+            f"The {entry.spent.stopped_by} ended the search of {entry.planner}; this "
+            "is its best so far."
         )
     return said
 

@@ -7,6 +7,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.report.json import spent_json
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import (
     layer_span,
@@ -70,7 +71,14 @@ def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:
         clauses = "; ".join(found.excluded)
         sentences.append(f"The scenario does not search {found.wanted}: {clauses}.")
     if found.winner is None:
-        sentences.append(f"Nothing in the scenario's space fits. {found.shortfall}")
+        stopped = found.spent.is_stopped
+        nothing = "" if stopped else "Nothing in the scenario's space fits. "
+        sentences.append(f"{nothing}{found.shortfall}")
+    elif found.spent.is_stopped:
+        sentences.append(
+            f"The scenario's search was stopped by the {found.spent.stopped_by}: the "
+            "winner is the best so far."
+        )
     return tuple(sentences)
 
 
@@ -94,6 +102,7 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
             max(found.missing_memory, 0.0) if found.priced is not None else None
         ),
         "lower_bound_s": found.lower_bound,
+        "search": spent_json(found.spent),
         "named_plan": _plan_json(found.priced),
         "winner": _plan_json(found.winner),
     }
@@ -159,20 +168,32 @@ def _slower(result: "ExplainResult") -> str:
 def _faster(result: "ExplainResult") -> str:
     why = (
         ""
-        if result.explanation.excluded
+        if result.explanation.excluded or not result.explanation.spent.is_stopped
         else " The scenario's search was stopped before it got there."
     )
     return f"{_slower(result)}{why}"
 
 
+def _fitting(result: "ExplainResult") -> str:
+    if result.explanation.spent.is_stopped:
+        return "It fits; the scenario's search was stopped before it had a plan."
+    return "It fits, and nothing that the scenario searches does."
+
+
+def _winning(result: "ExplainResult") -> str:
+    if result.explanation.spent.is_stopped:
+        return "It is the best plan that the scenario's search has found."
+    return "It is the best plan of the scenario's space."
+
+
 _SENTENCES: "Mapping[str, Callable[[ExplainResult], str]]" = {
     "outside": _outside,
     "does not fit": _lacking,
-    "winner": lambda _: "It is the best plan of the scenario's space.",
+    "winner": _winning,
     "equal": lambda _: "Another plan takes as long, and comes first.",
     "slower": _slower,
     "faster": _faster,
-    "fits": lambda _: "It fits, and nothing that the scenario searches does.",
+    "fits": _fitting,
 }
 
 

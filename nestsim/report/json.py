@@ -22,6 +22,7 @@ from nestsim.report.statistics import (
 )
 from nestsim.uncertainty import SHARE
 from planner.objective import PricedPlan
+from planner.work import Spent
 from topologies.network import Network
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
+        SearchFacts,
         Throughput,
     )
 
@@ -74,7 +76,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
     best = reported_candidate(result)
     report: dict[str, Any] = {
         "scenario": result.scenario_name,
-        "verdict": best.verdict.kind if best else "infeasible",
+        "verdict": best.verdict.kind if best else _no_plan(result),
         "reason": best.verdict.reason if best else result.shortfall,
         "confirmed": result.chosen is not None,
         "planner_rank": best.rank if best else None,
@@ -90,10 +92,31 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
         "candidates": [_replayed_row(candidate) for candidate in result.candidates],
-        "search": dict(result.search_statistics),
+        "search": _search_json(result),
     }
     plain: dict[str, Any] = plain_values(report)
     return plain
+
+
+def _no_plan(result: "SearchFacts") -> str:
+    """Return the verdict where there is no plan."""
+    if result.spent.is_stopped:
+        return "stopped"
+    return "infeasible" if result.covers_space else "not found"
+
+
+def _search_json(result: "SearchFacts") -> dict[str, Any]:
+    return {**result.search_statistics, **spent_json(result.spent)}
+
+
+def spent_json(spent: Spent) -> dict[str, Any]:
+    """Return what a search has spent, and whether a limit ended it."""
+    return {
+        "work": spent.work,
+        "stopped_by": spent.stopped_by or None,
+        "time_limit_s": spent.time_limit,
+        "reproducible": spent.is_reproducible,
+    }
 
 
 def plan_json(result: "PlanResult") -> dict[str, Any]:
@@ -115,7 +138,7 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
         "lower_bound_s": result.lower_bound,
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
-        "search": dict(result.search_statistics),
+        "search": _search_json(result),
     }
     plain: dict[str, Any] = plain_values(report)
     return plain

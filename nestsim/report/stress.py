@@ -15,7 +15,7 @@ from nestsim.report.stress_words import (
     robust_in_words,
     shown_conditions,
 )
-from nestsim.report.wording import number, plural, signed_percent
+from nestsim.report.wording import UNREPEATABLE, number, plural, signed_percent
 from nestsim.stress.conditions import AS_BUILT
 
 if TYPE_CHECKING:
@@ -139,5 +139,10 @@ def _problems(result: "StressResult") -> list[str]:
     lines += [f"{name}: {why}" for name, why in result.failed.items()]
     if result.stopped:
         count = plural(len(result.stopped), "search")
-        lines.append(f"{count} ran out of time: plans are the best found so far")
+        lines.append(
+            f"{count} stopped by search.work_limit or search.time_limit: plans are the "
+            "best found so far"
+        )
+    if not result.is_reproducible:
+        lines.append(UNREPEATABLE)
     return lines

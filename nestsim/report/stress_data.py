@@ -51,6 +51,7 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         ],
         "failed": dict(result.failed),
         "stopped": [list(one) for one in sorted(result.stopped)],
+        "reproducible": result.is_reproducible,
     }
 
 

@@ -38,12 +38,14 @@ from nestsim.report.tables import (
 from nestsim.report.wording import (
     VERDICT_WORDS,
     gap_sentence,
+    no_plan_words,
     number,
     parallel_sentence,
     percent,
     plural,
     recompute_label,
     schedule_label,
+    spent_words,
     zero_label,
 )
 from nestsim.uncertainty import SHARE
@@ -159,7 +161,8 @@ def _print_assumptions(result: "JobFacts", console: Console) -> None:
 
 
 def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
-    print_line(console, Text("NO PLAN FITS", style="bold red"), result.scenario_name)
+    headline = no_plan_words(result.spent, covers_space=result.covers_space)
+    print_line(console, Text(headline, style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
     _print_assumptions(result, console)
     print_section(console, "Search", _search_facts(result, None))
@@ -225,8 +228,10 @@ def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> 
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
     }
+    rows |= spent_words(result.spent, has_plan=best_time is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
-        gap = optimality_gap(best_time, result.lower_bound) if best_time else math.nan
         rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
-        rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
+        if best_time is not None:
+            gap = optimality_gap(best_time, result.lower_bound)
+            rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
     return facts(rows)

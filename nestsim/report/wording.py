@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan import Plan, Stage
+from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -221,6 +222,37 @@ def gap_sentence(gap: "Gap", planned: float) -> str:
         meaning = _MEANINGS[cause]
     return f"The largest part is {cause}: {meaning}."
 
+
+def no_plan_words(spent: Spent, *, covers_space: bool) -> str:
+    """Return the headline of a search without a plan.
+
+    That none fits is said only where the whole space was proven not to.
+    """
+    if spent.is_stopped:
+        return "STOPPED before a plan was found"
+    return "NO PLAN FITS" if covers_space else "NO PLAN FOUND"
+
+
+def spent_words(spent: Spent, *, has_plan: bool) -> dict[str, str]:
+    """Return what a search has spent, and what a limit means for its answer."""
+    rows = {"work": plural(spent.work, "unit")}
+    if spent.is_stopped:
+        rows["stopped"] = f"by the {spent.stopped_by}" + (
+            f"; to go on, raise search.{spent.stopped_by.replace(' ', '_')} or narrow "
+            "the lists of [search]"
+            if has_plan
+            else ""
+        )
+    if not spent.is_reproducible:
+        rows["reproducible"] = f"no: {UNREPEATABLE}"
+    return rows
+
+
+UNREPEATABLE = (
+    "with search.time_limit what is found may differ from run to run; "
+    "search.work_limit stops alike everywhere"
+)
+"""What a limit of wall time means."""
 
 VERDICT_WORDS = {
     "confirmed": "CONFIRMED",

@@ -11,12 +11,14 @@ from planner.baselines.protocol import PlannerSettings
 from planner.plan_spec import PlanSpec
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
+from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 
 MAX_BATCH = 1_000_000_000
 MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
+MAX_WORK = 10**15
 SEARCHED = ("1f1b", "interleaved-1f1b")
 
 
@@ -205,10 +207,16 @@ class SearchTable(Table):
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
     """Distinct plans to keep and replay, best first."""
 
-    time_limit: Duration = Field(
-        60.0, examples=["60 s"], json_schema_extra={"default": "60 s"}
+    work_limit: int = Field(
+        DEFAULT_WORK, ge=1, le=MAX_WORK, examples=[DEFAULT_WORK, 10 * DEFAULT_WORK]
     )
-    """The search returns the best that it has found after this long."""
+    """The search returns the best that it has found after so many units of work, of
+    about a microsecond each; it goes on until it has found a plan. Counts do not depend
+    on the machine: the same scenario gives the same result everywhere."""
+
+    time_limit: Duration | None = Field(None, examples=["60 s"])
+    """It also returns after this long, counted from its first plan on. What it finds
+    may then differ from run to run. Left out, there is no such limit."""
 
     def build(
         self, memory_reserve: float, zero_stages: tuple[int, ...] = ALL_ZERO_STAGES
@@ -235,6 +243,7 @@ class SearchTable(Table):
             zero_stages=_frozen(self.zero_stages) or zero_stages,
             keep_best=self.keep_best,
             time_limit=self.time_limit,
+            work_limit=self.work_limit,
             memory_reserve=memory_reserve,
         )
 

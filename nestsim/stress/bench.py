@@ -37,7 +37,7 @@ class Made(NamedTuple):
     """Why it found none; empty if it did."""
 
     stopped: bool
-    """Whether its time was up."""
+    """Whether a limit ended its search, with its best so far."""
 
 
 class Cell(NamedTuple):
@@ -118,7 +118,8 @@ class Bench:
         plans = [one.plan for one in found.plans]
         if len(plans) > 1 and by_replay:
             plans.sort(key=lambda plan: self.run(condition, plan).simulated)
-        return Made(plans[0] if plans else None, found.why_not, found.stopped)
+        stopped = found.spent.is_stopped
+        return Made(plans[0] if plans else None, found.why_not, stopped)
 
     def run(self, condition: ConditionSpec, plan: Plan) -> Cell:
         """Price and replay a plan under a condition."""

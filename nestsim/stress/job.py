@@ -134,6 +134,7 @@ def stress_job(
         planners=spec.planners,
         rank=spec.rank,
         **crossed._asdict(),
+        is_reproducible=scenario.search.time_limit is None,
         changes=_changes(sweeps, scenario, axes, crossed),
         asked=asked,
         answers=_answers(sweeps, scenario, asked),

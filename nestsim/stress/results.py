@@ -85,7 +85,10 @@ class StressResult:
     """Planner and condition -> why there is none."""
 
     stopped: frozenset[tuple[str, str]]
-    """Planners and conditions whose search ran out of time."""
+    """Planners and conditions whose search a limit ended, with its best so far."""
+
+    is_reproducible: bool
+    """Whether searches had no limit of wall time: the same is found in every run."""
 
     cells: Mapping[str, Mapping[str, Cell]]
     """Condition -> plan -> what becomes of it."""

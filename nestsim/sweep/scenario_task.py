@@ -154,6 +154,7 @@ def _run(scenario: "Scenario") -> Row:
         **_replayed(best),
         "planner_rank": best.rank,
         "lower_bound_s": _finite(result.lower_bound),
+        "stopped_by": result.spent.stopped_by or None,
     }
 
 
@@ -166,6 +167,7 @@ def _plan(scenario: "Scenario") -> Row:
         **_throughput("planned", best.planned),
         **_settings(best),
         "lower_bound_s": _finite(result.lower_bound),
+        "stopped_by": result.spent.stopped_by or None,
     }
 
 

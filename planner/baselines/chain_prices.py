@@ -21,6 +21,7 @@ from planner.placements import Placement
 from planner.plan import Plan
 from planner.space import Configuration, Inner
 from planner.stage_rates import PlacementRates
+from planner.work import SPLIT, SPLIT_NUMBERS
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -172,6 +173,8 @@ class ChainPrices:
         ranks = sends * read.senders[numbers[:, tables.CHOICE_SHARDING]]
         tail += workload.shard_time * ranks[:, None]
         slots = tables.memory_slots(table.sums, numbers, read.group_sizes, constants)
+        priced = time.size + tail.size + slots.size
+        candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
         if v > 1:
             # Every stage has a block in each of its chunks.
             slots[:, folded.no_block] = 0
@@ -205,26 +208,35 @@ class SpaceIndex:
     """
 
     def __init__(self, inner: tuple[Inner, ...]) -> None:
-        self._replicas: dict[tuple[int, ...], dict[int, tuple[int, ...]]] = {}
+        self._inner: dict[tuple[int, ...], Inner] = {}
         for item in inner:
-            of_stages: dict[int, list[int]] = {}
-            for pp, dp in zip(item.pp.tolist(), item.dp.tolist(), strict=True):
-                of_stages.setdefault(pp, []).append(dp)
             tp, cp, ep, b, _ = item.degrees
-            self._replicas[tp, cp, ep, b, item.v] = {
-                pp: tuple(dps) for pp, dps in of_stages.items()
-            }
+            self._inner[tp, cp, ep, b, item.v] = item
+        self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._held = 0
         self.sizes: dict[str, tuple[int, ...]] = {
-            name: tuple(sorted({key[place] for key in self._replicas}))
+            name: tuple(sorted({key[place] for key in self._inner}))
             for place, name in enumerate(("tp", "cp", "ep", "b", "v"))
         }
         """Values of each size that some configuration has, rising."""
 
     def stages(self, tp: int, cp: int, ep: int, b: int, v: int = 1) -> tuple[int, ...]:
         """Return the numbers of stages that go with these sizes, rising."""
-        return tuple(self._replicas.get((tp, cp, ep, b, v), ()))
+        item = self._inner.get((tp, cp, ep, b, v))
+        return () if item is None else tuple(np.unique(item.pp).tolist())
 
     def replicas(self, configuration: Configuration) -> tuple[int, ...]:
         """Return the numbers of replicas that go with the other sizes, rising."""
         tp, cp, ep, b, v, pp, _ = configuration
-        return self._replicas.get((tp, cp, ep, b, v), {}).get(pp, ())
+        item = self._inner.get((tp, cp, ep, b, v))
+        if item is None:
+            return ()
+        key = tp, cp, ep, b, v, pp
+        if key not in self._replicas:
+            first, last = np.searchsorted(item.pp, (pp, pp + 1))
+            if self._held > MOST_ENTRIES:
+                self._replicas.clear()
+                self._held = 0
+            self._replicas[key] = tuple(item.dp[first:last].tolist())
+            self._held += int(last - first)
+        return self._replicas[key]

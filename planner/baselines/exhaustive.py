@@ -5,15 +5,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain
-from planner.baselines.proposals import Clock, best_time, priced_best_first
+from planner.baselines.proposals import best_time, priced_best_first
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
-from planner.candidates import CandidateSet
+from planner.candidates import TOLD_EVERY, CandidateSet
 from planner.kernels import every_split as kernel
 from planner.plan import Plan
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.shortfall import memory_shortfall
 from planner.space import Configuration
+from planner.work import (
+    EVERY_SPLIT,
+    PLACEMENTS,
+    LimitReachedError,
+    Spent,
+    stopped_sentence,
+)
 from planner.workload import Workload
 from topologies import InputError, Network
 from topologies.arrays import IntArray
@@ -53,15 +60,15 @@ class Exhaustive:
         InputError
             If there are more than `MOST_SPLITS` splits to try.
         """
-        clock = Clock(settings.limit(spec))
-        candidates = CandidateSet.enumerate(network, workload, spec)
-        _check_size(candidates)
+        work = settings.allowance(spec)
+        candidates = CandidateSet.enumerate(
+            network, workload, spec, work=work, progress=progress
+        )
+        _check_size(candidates, progress)
         prices = ChainPrices(candidates=candidates)
         found: list[_Found] = []
-        evaluations, stopped = 0, False
+        evaluations, looked = 0, 0
         for index in range(len(candidates)):
-            if stopped := clock.is_over:
-                break
             if progress is not None:
                 progress(
                     f"exhaustive: {index} of {len(candidates)} configurations",
@@ -69,9 +76,16 @@ class Exhaustive:
                 )
             configuration = candidates[index]
             placed = range(len(candidates.placements(configuration)))
-            evaluations += len(placed) * _num_splits(candidates, configuration)
-            one = _best_of(prices, configuration, placed)
+            num_splits = len(placed) * _num_splits(candidates, configuration)
+            evaluations += num_splits
+            try:
+                work.spend(num_splits * EVERY_SPLIT)
+                one = _best_of(prices, configuration, placed)
+            except LimitReachedError:
+                break
+            looked += 1
             if one is not None:
+                work.a_plan()
                 found = sorted([*found, one], key=lambda f: f[:2])[: spec.keep_best]
         plans = priced_best_first(network, workload, (one.plan for one in found))
         return PlannerOutcome(
@@ -79,22 +93,27 @@ class Exhaustive:
             plans=plans,
             belief=best_time(plans),
             sees=self.sees,
-            search_time=clock.elapsed,
+            spent=work.total(),
+            search_time=work.elapsed,
             evaluations=evaluations,
-            stopped=stopped,
-            why_not="" if plans else _why_not(candidates, stopped=stopped),
+            covers_space=not work.stopped_by,
+            why_not="" if plans else _why_not(candidates, looked, work.total()),
         )
 
 
-def _why_not(candidates: CandidateSet, *, stopped: bool) -> str:
-    if stopped:
-        return "Time: the limit came before anything that fits."
+def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
+    if spent.is_stopped:
+        what = f"{looked:,} of {len(candidates):,} configurations"
+        return stopped_sentence(spent, what)
     return memory_shortfall(candidates)
 
 
-def _check_size(candidates: CandidateSet) -> None:
+def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
     total = 0
     for index in range(len(candidates)):
+        if progress is not None and index % TOLD_EVERY == 0:
+            progress("exhaustive: count the splits", total / MOST_SPLITS)
+        candidates.work.count(PLACEMENTS)
         configuration = candidates[index]
         placed = len(candidates.placements(configuration))
         total += placed * _num_splits(candidates, configuration)

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from planner.baselines.proposals import (
-    Clock,
     fits,
     priced_best_first,
     too_little_memory,
@@ -15,6 +14,7 @@ from planner.plan import Plan
 from planner.plan_checks import check_plan
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
+from planner.work import PLAN
 from planner.workload import Workload
 from topologies import InputError, Network
 
@@ -44,7 +44,8 @@ class Fixed:
             If none is given, or it does not fit the model, the batch or the cluster,
             with the setting in ``where``.
         """
-        clock = Clock(None)
+        work = settings.allowance(spec)
+        work.count(PLAN)
         plan = _plan(network, workload, settings)
         is_small = fits(workload, spec, plan)
         why_not = ""
@@ -56,8 +57,10 @@ class Fixed:
             plans=priced_best_first(network, workload, [plan] if is_small else []),
             belief=math.nan,
             sees=self.sees,
-            search_time=clock.elapsed,
+            spent=work.total(),
+            search_time=work.elapsed,
             evaluations=1,
+            covers_space=True,
             why_not=why_not,
         )
 

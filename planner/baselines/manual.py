@@ -31,7 +31,6 @@ from estimators.layer_work import Degrees
 from planner.baselines.chain_prices import SpaceIndex
 from planner.baselines.proposals import (
     NO_SIZES,
-    Clock,
     fits,
     priced_best_first,
     too_little_memory,
@@ -44,6 +43,13 @@ from planner.plan_spec import PlanSpec
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, inner_configurations, sequence_parallel
+from planner.work import (
+    PLAN,
+    PRICED_DEVICES,
+    LimitReachedError,
+    Work,
+    stopped_sentence,
+)
 from planner.workload import Workload
 from topologies import Network
 
@@ -77,13 +83,15 @@ class Manual:
         network: Network,
         workload: Workload,
         spec: SearchSpec,
-        settings: PlannerSettings,  # noqa: ARG002  the protocol's
+        settings: PlannerSettings,
         *,
-        progress: Progress | None = None,  # noqa: ARG002  the protocol's
+        progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the plan of the heuristics, if one fits."""
-        clock = Clock(None)
-        found = propose(network, workload, spec)
+        work = settings.allowance(spec)
+        if progress is not None:
+            progress("manual: search", None)
+        found = propose(network, workload, spec, work)
         return PlannerOutcome(
             planner=self.name,
             plans=priced_best_first(
@@ -91,14 +99,21 @@ class Manual:
             ),
             belief=math.nan,
             sees=self.sees,
-            search_time=clock.elapsed,
+            spent=work.total(),
+            search_time=work.elapsed,
             evaluations=found.num_tried,
             why_not=found.why_not,
         )
 
 
-def propose(network: Network, workload: Workload, spec: SearchSpec) -> Proposal:
-    """Return the first plan of the heuristics that fits in memory."""
+def propose(
+    network: Network, workload: Workload, spec: SearchSpec, work: Work | None = None
+) -> Proposal:
+    """Return the first plan of the heuristics that fits in memory.
+
+    Counted, and stopped if the work is spent.
+    """
+    work = Work() if work is None else work
     inner, _ = inner_configurations(
         workload.graph.spec,
         spec,
@@ -109,6 +124,12 @@ def propose(network: Network, workload: Workload, spec: SearchSpec) -> Proposal:
     index = SpaceIndex(inner)
     tried, last = 0, None
     for plan_spec in _plan_specs(network, workload, spec, index):
+        try:
+            work.spend(PLAN + network.num_devices // PRICED_DEVICES)
+        except LimitReachedError:
+            return Proposal(
+                None, stopped_sentence(work.total(), f"{tried} plans"), tried
+            )
         tried += 1
         # Which algorithm is cheapest is a question for the one plan that is kept.
         last = build_plan(network, workload, plan_spec)

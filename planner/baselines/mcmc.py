@@ -18,27 +18,27 @@ References
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from planner.baselines.manual import propose as propose_manual
 from planner.baselines.mcmc_moves import propose
 from planner.baselines.mcmc_state import State, Walkable
-from planner.baselines.proposals import Clock, best_time, priced_best_first
+from planner.baselines.proposals import best_time, priced_best_first
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.candidates import CandidateSet
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.shortfall import memory_shortfall
 from planner.space import Configuration
+from planner.work import STEP, LimitReachedError, Work, stopped_sentence
 from planner.workload import Workload
 from topologies import Network
 
 MOST_STARTS = 1000
 """Draws of a start that fits before a walk gives up."""
-
-STEPS_BETWEEN_LOOKS = 64
-"""Steps between two looks at the clock."""
 
 
 def reset_span(budget: int) -> int:
@@ -52,28 +52,45 @@ class _Walks:
 
     space: Walkable
     settings: PlannerSettings
-    clock: Clock
+    work: Work
     start: State | None
     """Where all of them start; None for a random state each."""
 
     evaluations: int = 0
-    stopped: bool = False
     best: dict[Configuration, tuple[float, State]] = field(default_factory=dict)
     """The best state of each configuration that was accepted."""
 
     def walk(self, seed: int) -> float:
-        """Walk, and return the best iteration time; infinite without a start [s]."""
+        """Walk, and return the best iteration time; infinite without a start [s].
+
+        A walk that a limit ends returns the best that it came through.
+        """
         rng = Random(seed)
+        best_time = math.inf
+        try:
+            for time in self._times(rng):
+                best_time = time
+        except LimitReachedError:
+            pass
+        return best_time
+
+    def _times(self, rng: Random) -> Iterator[float]:
+        """Walk, and yield the best iteration time after each step [s].
+
+        Raises
+        ------
+        LimitReachedError
+            If the work is spent.
+        """
         now = self._start(rng)
         if now is None:
-            return math.inf
+            return
         time = self._accept(now, self.space.value(now))
         best, best_time = now, time
+        yield best_time
         span = reset_span(self.settings.budget)
         for step in range(1, self.settings.budget + 1):
-            if step % STEPS_BETWEEN_LOOKS == 0 and self.clock.is_over:
-                self.stopped = True
-                break
+            self.work.spend(STEP)
             limit = self._limit(time, rng)
             found = self._step(now, limit, rng)
             if found is not None:
@@ -82,7 +99,7 @@ class _Walks:
                 best, best_time = now, time
             if step % span == 0:
                 now, time = best, best_time
-        return best_time
+            yield best_time
 
     def _limit(self, time: float, rng: Random) -> float:
         """Draw how slow a state may be to be accepted [s]."""
@@ -120,6 +137,7 @@ class _Walks:
 
     def _accept(self, state: State, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
+        self.work.a_plan()
         known = self.best.get(state.configuration)
         if known is None or value < known[0]:
             self.best[state.configuration] = value, state
@@ -129,9 +147,7 @@ class _Walks:
         if self.start is not None:
             return self.start
         for _ in range(MOST_STARTS):
-            if self.clock.is_over:
-                self.stopped = True
-                return None
+            self.work.spend(STEP)
             drawn = self.space.random(rng)
             if drawn is not None:
                 return drawn
@@ -156,40 +172,46 @@ class Mcmc:
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the k best plans that the walks came through."""
-        clock = Clock(settings.limit(spec))
-        candidates = CandidateSet.enumerate(network, workload, spec)
+        work = settings.allowance(spec)
+        candidates = CandidateSet.enumerate(
+            network, workload, spec, work=work, progress=progress
+        )
         space = Walkable.of(candidates)
-        walks = _Walks(space=space, settings=settings, clock=clock, start=None)
+        walks = _Walks(space=space, settings=settings, work=work, start=None)
         spread: list[float] = []
         if len(candidates):
-            walks.start = _first(space, settings)
+            with suppress(LimitReachedError):
+                walks.start = _first(space, settings, work)
             for number, seed in enumerate(settings.seeds):
                 if progress is not None:
                     done = number / len(settings.seeds)
                     progress(f"mcmc: walk {number + 1} of {len(settings.seeds)}", done)
                 spread.append(walks.walk(seed))
+        spent = work.total()
+        # What was found is written out, whatever is left.
+        writing = Walkable.of(replace(candidates, work=Work()))
         plans = priced_best_first(
-            network, workload, (space.plan(one) for one in _best(walks, spec))
+            network, workload, (writing.plan(one) for one in _best(walks, spec))
         )
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
             belief=best_time(plans),
             sees=self.sees,
-            search_time=clock.elapsed,
+            spent=spent,
+            search_time=work.elapsed,
             evaluations=walks.evaluations,
-            stopped=walks.stopped,
             why_not="" if plans else _why_not(candidates, walks),
             spread=tuple(spread),
         )
 
 
-def _first(space: Walkable, settings: PlannerSettings) -> State | None:
+def _first(space: Walkable, settings: PlannerSettings, work: Work) -> State | None:
     """Return the state that all walks start from; None for random ones."""
     candidates = space.prices.candidates
     if settings.init == "manual":
         network, workload = candidates.network, candidates.workload
-        plan = propose_manual(network, workload, candidates.spec).plan
+        plan = propose_manual(network, workload, candidates.spec, work).plan
         return None if plan is None else space.state_of(plan)
     if settings.init == "dp":
         return _data_parallel(space)
@@ -220,8 +242,9 @@ def _best(walks: _Walks, spec: SearchSpec) -> list[State]:
 
 def _why_not(candidates: CandidateSet, walks: _Walks) -> str:
     """Say why no walk found a state that fits."""
-    if walks.stopped:
-        return "Time: the limit came before anything that fits."
+    spent = walks.work.total()
+    if spent.is_stopped:
+        return stopped_sentence(spent, f"{walks.evaluations:,} plans")
     if not len(candidates):
         return memory_shortfall(candidates)
     return (

@@ -1,8 +1,8 @@
 """``nest``: this project's own search, behind the protocol."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from planner.baselines.proposals import Clock, best_time
+from planner.baselines.proposals import best_time
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.progress import Progress
 from planner.search import search
@@ -29,18 +29,17 @@ class Nest:
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the k best plans of the space with a lower bound."""
-        limit = settings.limit(spec)
-        clock = Clock(limit)
-        limited = replace(spec, time_limit=limit)
-        found = search(network, workload, limited, progress=progress)
+        work = settings.allowance(spec)
+        found = search(network, workload, spec, work=work, progress=progress)
         return PlannerOutcome(
             planner=self.name,
             plans=found.plans,
             belief=best_time(found.plans),
             sees=self.sees,
-            search_time=clock.elapsed,
+            spent=found.spent,
+            search_time=work.elapsed,
             evaluations=found.statistics.get("configurations", 0),
             lower_bound=found.lower_bound,
-            stopped="left when time ran out" in found.statistics,
+            covers_space=found.covers_space,
             why_not=found.shortfall,
         )

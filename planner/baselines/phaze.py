@@ -23,9 +23,10 @@ References
 .. [2] Tarnawski et al., "Piper", NeurIPS 2021: the program that it follows.
 """
 
+import heapq
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,6 @@ from numpy.typing import NDArray
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
 from planner.baselines.proposals import (
     NO_SIZES,
-    Clock,
     fits,
     priced_best_first,
     too_little_memory,
@@ -48,6 +48,17 @@ from planner.plan import Plan
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.space import Configuration
+from planner.work import (
+    BELIEVED,
+    PLAN,
+    PRICED_DEVICES,
+    SPLIT,
+    SPLIT_STEPS,
+    LimitReachedError,
+    Spent,
+    Work,
+    stopped_sentence,
+)
 from planner.workload import Workload
 from topologies import Network
 
@@ -56,6 +67,13 @@ IntArray = NDArray[np.int64]
 
 MOST_TRIED = 64
 """Plans whose true memory is looked at."""
+
+FIRST_OPENING = 256
+"""Plans priced before the best of them are looked at in truth, so that there is
+something to show; four times as many before the next attempt."""
+
+MOST_KEPT = 2**12
+"""Plans that are kept until the best of them are taken."""
 
 
 class Believed(NamedTuple):
@@ -73,6 +91,19 @@ class Believed(NamedTuple):
     """First layer of each stage, and their number."""
 
 
+class _Table(NamedTuple):
+    """What the dynamic program came to."""
+
+    best: list[Believed]
+    """By its own price, best first."""
+
+    number: int
+    """Plans that it has priced."""
+
+    opening: tuple[float, Plan] | None
+    """Price and plan of one that fits in truth, if one was looked for early on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phaze:
     """Splits the chain unevenly, and knows nothing of levels."""
@@ -88,36 +119,32 @@ class Phaze:
         network: Network,
         workload: Workload,
         spec: SearchSpec,
-        settings: PlannerSettings,  # noqa: ARG002  the protocol's
+        settings: PlannerSettings,
         *,
         progress: Progress | None = None,
     ) -> PlannerOutcome:
         """Return the best plan of the program that fits."""
-        clock = Clock(None)
+        work = settings.allowance(spec)
+        program = Program.of(network, workload, spec, work, progress)
         if progress is not None:
             progress("phaze: search", None)
-        program = Program.of(network, workload, spec)
-        believed = sorted(program.plans())
-        chosen, why_not = None, program.why_not() if not believed else ""
-        for one in believed[:MOST_TRIED]:
-            plan = program.plan(one)
-            if fits(workload, spec, plan):
-                chosen = one.price, plan
-                break
-            if not why_not:
-                short = too_little_memory(network, workload, spec, plan)
-                why_not = (
-                    "Memory: plans that fit by its own account do not fit in truth. "
-                    f"Its best one: {short}"
-                )
+        table = program.table()
+        chosen, why_not = program.first_fitting(table.best)
+        if chosen is None and work.stopped_by:
+            chosen = table.opening
+        if not table.number:
+            why_not = program.why_not()
+        if chosen is None and work.stopped_by:
+            why_not = stopped_sentence(work.total(), f"{table.number:,} plans")
         plans = () if chosen is None else (chosen[1],)
         return PlannerOutcome(
             planner=self.name,
             plans=priced_best_first(network, workload, plans),
             belief=math.nan if chosen is None else chosen[0],
             sees=self.sees,
-            search_time=clock.elapsed,
-            evaluations=len(believed),
+            spent=program.spent(),
+            search_time=work.elapsed,
+            evaluations=table.number,
             why_not="" if chosen is not None else why_not,
         )
 
@@ -127,6 +154,8 @@ class Program:
     """The dynamic program on one problem."""
 
     candidates: CandidateSet
+    work: Work
+    """What the table is counted on."""
     index: SpaceIndex
     inverse: float
     """Of the bandwidth of every link [s/byte]."""
@@ -135,16 +164,75 @@ class Program:
     """On the true network: for writing plans out, not for choosing them."""
 
     @classmethod
-    def of(cls, network: Network, workload: Workload, spec: SearchSpec) -> "Program":
+    def of(
+        cls,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        work: Work | None = None,
+        progress: Progress | None = None,
+    ) -> "Program":
         """Read what the program may see of a problem."""
-        candidates = CandidateSet.enumerate(network, workload, spec)
+        # What is written out is bounded by itself, whatever is left.
+        candidates = CandidateSet.enumerate(network, workload, spec, progress=progress)
         bandwidth = network.levels[0].bandwidth
         return cls(
             candidates=candidates,
+            work=Work() if work is None else work,
             index=SpaceIndex(candidates.inner),
             inverse=1.0 / bandwidth if bandwidth > 0.0 else 0.0,
             prices=ChainPrices(candidates=candidates),
         )
+
+    def table(self) -> "_Table":
+        """Return the best plans by its own price.
+
+        At most `MOST_TRIED`, of all of them, or of those that the work sufficed for;
+        it may end the program once one of its plans is known to fit in truth.
+        """
+        best: list[Believed] = []
+        number, next_opening = 0, FIRST_OPENING
+        opening: tuple[float, Plan] | None = None
+        try:
+            for one in self.plans():
+                number += 1
+                best.append(one)
+                if len(best) >= MOST_KEPT:
+                    best = heapq.nsmallest(MOST_TRIED, best)
+                if number == next_opening and opening is None:
+                    next_opening *= 4
+                    best = heapq.nsmallest(MOST_TRIED, best)
+                    opening, _ = self.first_fitting(best)
+                    if opening is not None:
+                        self.work.a_plan()
+                self.work.spend(BELIEVED)
+        except LimitReachedError:
+            pass
+        return _Table(heapq.nsmallest(MOST_TRIED, best), number, opening)
+
+    def first_fitting(
+        self, believed: list[Believed]
+    ) -> tuple[tuple[float, Plan] | None, str]:
+        """Return the first plan that truly fits and its price, or why none does."""
+        candidates, why_not = self.candidates, ""
+        network, workload = candidates.network, candidates.workload
+        for one in believed:
+            self.work.count(PLAN + network.num_devices // PRICED_DEVICES)
+            plan = self.plan(one)
+            if fits(workload, candidates.spec, plan):
+                return (one.price, plan), ""
+            if not why_not:
+                short = too_little_memory(network, workload, candidates.spec, plan)
+                why_not = (
+                    "Memory: plans that fit by its own account do not fit in truth. "
+                    f"Its best one: {short}"
+                )
+        return None, why_not
+
+    def spent(self) -> Spent:
+        """Return what was spent, writing plans out included."""
+        total = self.work.total()
+        return replace(total, work=total.work + self.candidates.work.spent)
 
     def plans(self) -> Iterator[Believed]:
         """Yield the best split of every width, recompute mode, ``p`` and ``d``."""
@@ -173,6 +261,8 @@ class Program:
         whole = Configuration(tp, cp, ep, b, 1, stages[-1], ep)
         table = self.candidates.splitter.folded(whole).table
         class_of = table.classes.class_of
+        length = len(class_of)
+        self.work.count(SPLIT + stages[-1] * length * length // SPLIT_STEPS)
         bottleneck, following, leading = kernel.phaze_tables(
             class_of, *self.inputs(whole, recompute), stages[-1]
         )

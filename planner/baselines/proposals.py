@@ -1,9 +1,7 @@
 """What all planners do with the plans that they propose: price, check, say why not."""
 
 import math
-import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from planner.objective import PricedPlan
 from planner.plan import Plan
@@ -21,26 +19,6 @@ NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
 
 ROUNDING = 1.0 + 1e-9
 """Memory and times that differ by less are equal."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """Measures a search, and ends it in time."""
-
-    limit: float | None
-    """[s]; None for no limit."""
-
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed(self) -> float:
-        """Since it was started [s]."""
-        return time.monotonic() - self.started
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the time is up."""
-        return self.limit is not None and self.elapsed > self.limit
 
 
 def configuration_of(plan: Plan) -> Configuration:

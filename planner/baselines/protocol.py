@@ -9,6 +9,8 @@ by one evaluator (`planner.pricing.price_plan`) and kept only if they fit in mem
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from planner.work import Spent, Work
+
 if TYPE_CHECKING:
     from planner.objective import PricedPlan
     from planner.plan import Plan
@@ -28,8 +30,8 @@ class PlannerSettings:
     """What planners may be told beside the space; each reads what concerns it."""
 
     time_limit: float | None = None
-    """A search returns what it has after this long; None for `SearchSpec.time_limit`
-    [s]."""
+    """A search returns what it has after this long, once it has a plan; None for
+    `SearchSpec.time_limit` [s]."""
 
     seeds: tuple[int, ...] = tuple(range(10))
     """One Metropolis walk is made for each."""
@@ -47,9 +49,10 @@ class PlannerSettings:
     fixed: "PlanSpec | Plan | None" = None
     """What the planner ``fixed`` proposes."""
 
-    def limit(self, spec: "SearchSpec") -> float | None:
-        """Return how long a search of a space may take; None for no limit [s]."""
-        return spec.time_limit if self.time_limit is None else self.time_limit
+    def allowance(self, spec: "SearchSpec") -> Work:
+        """Return what a search of a space may spend: the same for every planner."""
+        limit = spec.time_limit if self.time_limit is None else self.time_limit
+        return Work(limit=spec.work_limit, time_limit=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,9 @@ class PlannerOutcome:
     sees: str
     """What it sees of the network, in one sentence."""
 
+    spent: Spent
+    """The work, and which limit stopped it, if one did."""
+
     search_time: float
     """How long it took [s]."""
 
@@ -78,11 +84,11 @@ class PlannerOutcome:
     lower_bound: float | None = None
     """No plan of the space is faster; None from planners that prove nothing [s]."""
 
-    stopped: bool = False
-    """Whether the time limit ended it early, with its best so far."""
+    covers_space: bool = False
+    """Whether finding nothing means that nothing of the space fits."""
 
     why_not: str = ""
-    """Which constraint stopped it, in a sentence; empty if it found a plan."""
+    """Which constraint or limit stopped it, in a sentence; empty if it found a plan."""
 
     spread: tuple[float, ...] = ()
     """Best iteration time of each seed, in their order; infinite where a walk found
@@ -124,6 +130,6 @@ class Planner(Protocol):
         Returns
         -------
         PlannerOutcome
-            The same for the same arguments, unless the time limit stopped it.
+            The same for the same arguments, unless there is a limit of time.
         """
         ...

@@ -116,9 +116,13 @@ def bottleneck(
     choice: IntMatrix,
     cut: float,
     g: FloatMatrix,
-) -> float:
-    """Return the smallest possible maximum, infinity if it exceeds ``cut``."""
+) -> tuple[float, int]:
+    """Return the smallest possible maximum, infinity if it exceeds ``cut``.
+
+    And how many cuts were tried.
+    """
     p = best.shape[0] - 1
+    tried = 0
     num_layers = len(prefix) - 1
     g[:] = np.inf
     g[0, num_layers] = 0.0
@@ -132,6 +136,7 @@ def bottleneck(
             value = np.inf
             start = i + 1 if s > 1 else num_layers
             for j in range(start, num_layers - s + 2):
+                tried += 1
                 floor = prefix[j] - prefix[i] + adder[s]
                 if floor > cut or floor >= value:
                     break
@@ -147,7 +152,7 @@ def bottleneck(
                     value = t
             g[s, i] = value
     lowest: float = g[p, 0]
-    return lowest
+    return lowest, tried
 
 
 @subkernel
@@ -170,9 +175,13 @@ def smallest_sum(
     strict: bool,
     f: FloatMatrix,
     following: IntMatrix,
-) -> float:
-    """Return the smallest sum with every stage at most (below) the threshold."""
+) -> tuple[float, int]:
+    """Return the smallest sum with every stage at most (below) the threshold.
+
+    And how many cuts were tried.
+    """
     p = best.shape[0] - 1
+    tried = 0
     num_layers = len(prefix) - 1
     f[:] = np.inf
     f[0, num_layers] = 0.0
@@ -186,6 +195,7 @@ def smallest_sum(
             value = np.inf
             start = i + 1 if s > 1 else num_layers
             for j in range(start, num_layers - s + 2):
+                tried += 1
                 if prefix[j] - prefix[i] + adder[s] > threshold:
                     break
                 rest = f[s - 1, j]
@@ -203,7 +213,7 @@ def smallest_sum(
                     following[s, i] = j
             f[s, i] = value
     total: float = f[p, 0]
-    return total
+    return total, tried
 
 
 @subkernel
@@ -270,8 +280,8 @@ def split_chain(
     max_weight: float,
     least_tail: float,
     cutoff: float,
-) -> tuple[int, float, IntArray, IntArray]:
-    """Return ``(status, T, bounds, choices)`` of the best split with ``T < cutoff``.
+) -> tuple[int, float, IntArray, IntArray, int]:
+    """Return ``(status, T, bounds, choices, tried)`` of the best with ``T < cutoff``.
 
     Shapes: ``class_of (L+1, L+1)``; ``layer_minima (L,)``, a lower bound of a layer's
     time under any choice and position; ``time`` and ``tail (sig, C, K)``; ``slots (C,
@@ -279,7 +289,7 @@ def split_chain(
     ``signature``, ``adder`` (``xi``), ``tail_adder`` and ``in_flight (p+1,)``.
     ``sum_weight`` is ``ws > 0``, ``max_weight`` is ``wm >= 0``; ``least_tail`` bounds
     the largest tail of any solution from below. Requires ``1 <= p <= L``; the caller
-    checks. A few passes of O(p L w) in practice.
+    checks. A few passes of O(p L w) in practice: ``tried`` counts their cuts.
     """
     p = len(in_flight) - 1
     num_layers = len(layer_minima)
@@ -303,26 +313,29 @@ def split_chain(
     value = np.inf
     tail_limit = np.inf
     version = 0
+    tried = 0
     while True:
         room = upper - least_tail
         cut = (room - sum_weight * least_sum) / weight
         if not cut > 0.0:
             break
         version += 1
-        lowest = bottleneck(
+        lowest, more = bottleneck(
             class_of, prefix, adder, time, tail, slots, signature, tail_adder,
             in_flight, tail_limit, version, stamp, best, choice, cut, table,
         )  # fmt: skip
+        tried += more
         if lowest == np.inf:
             break
-        total = smallest_sum(
+        total, more = smallest_sum(
             class_of, prefix, adder, time, tail, slots, signature, tail_adder,
             in_flight, tail_limit, version, stamp, best, choice, lowest, False, table,
             following,
         )  # fmt: skip
+        tried += more
         if total == np.inf:
             # Only if a layer takes less than its lower bound.
-            return BROKEN, value, bounds, choices
+            return BROKEN, value, bounds, choices, tried
         largest, last_tail = walk(
             class_of, adder, tail, signature, tail_adder, best, choice, following,
             trial_bounds, trial_choices,
@@ -339,11 +352,12 @@ def split_chain(
             threshold = min(threshold, (front - sum_weight * covered_sum) / weight)
             if threshold <= lowest * (1.0 + 1e-12):
                 break
-            total = smallest_sum(
+            total, more = smallest_sum(
                 class_of, prefix, adder, time, tail, slots, signature, tail_adder,
                 in_flight, tail_limit, version, stamp, best, choice, threshold, True,
                 table, following,
             )  # fmt: skip
+            tried += more
             if total == np.inf:
                 break
             largest, last_tail = walk(
@@ -364,8 +378,8 @@ def split_chain(
             break
         tail_limit = min(front_tail, upper - front)
     if value < cutoff:
-        return OK, value, bounds, choices
-    return NOT_BETTER, value, bounds, choices
+        return OK, value, bounds, choices, tried
+    return NOT_BETTER, value, bounds, choices, tried
 
 
 @kernel

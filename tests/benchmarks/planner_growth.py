@@ -46,6 +46,7 @@ COLUMNS = {
     "placed": "placed",
     "seconds": "seconds",
     "cpu_seconds": "CPU s",
+    "work": "million units",
     "runs": "runs",
     "peak_mb": "peak MB",
     "idle_mb": "MB before",
@@ -57,6 +58,7 @@ COLUMNS = {
 FORMATS = {
     "seconds": ".3f",
     "cpu_seconds": ".3f",
+    "work": ".2f",
     "peak_mb": ",.0f",
     "idle_mb": ",.0f",
     "gap": ".2f",
@@ -111,7 +113,7 @@ def search_warm_up(case: Case) -> None:
 def measure(case: Case, time_limit: float) -> Row:
     """Search once in this process, everything warm."""
     from nestsim.report.wording import plan_label
-    from planner.search import search
+    from planner.search import LEFT, search
 
     network, workload, spec = case.problem(time_limit)
     idle = peak_bytes()
@@ -122,12 +124,13 @@ def measure(case: Case, time_limit: float) -> Row:
     best = result.plans[0] if result.plans else None
     iteration_time = best.iteration_time if best else math.nan
     gap = 1 - result.lower_bound / iteration_time
-    left = result.statistics.get("left when time ran out", 0)
+    left = result.statistics.get(LEFT, 0)
     return {
         "configurations": result.statistics["configurations"],
         "placed": result.statistics.get("placed", 0),
         "seconds": wall,
         "cpu_seconds": cpu,
+        "work": result.spent.work / 1e6,
         "peak_mb": peak / 1e6,
         "idle_mb": idle / 1e6,
         "gap": 100 * gap,

@@ -27,6 +27,7 @@ def load(name, **search):
 def test_every_shipped_scenario_is_planned_and_confirmed(path):
     result = run_job(load(path.stem, keep_best=2))
     assert result.chosen is not None
+    assert not result.spent.is_stopped
     chosen = result.candidates[result.chosen]
     assert chosen.verdict.kind == "confirmed"
     assert 0.2 < chosen.simulated.mfu < 0.8

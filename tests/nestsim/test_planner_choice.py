@@ -1,12 +1,16 @@
 """Which planner a scenario asks for, and what its jobs then do."""
 
+import itertools
 import math
+import time
 from pathlib import Path
 
 import pytest
 
+from nestsim.asserted import FAILED
+from nestsim.cli import main
 from nestsim.job import plan_job, run_job
-from nestsim.report.json import plan_json
+from nestsim.report.json import dump_json, plan_json
 from nestsim.scenario import load_scenario
 from nestsim.scenario.schema import scenario_schema
 from planner.baselines.protocol import STARTS, PlannerSettings
@@ -96,3 +100,30 @@ def test_a_planner_that_finds_nothing_says_why(tmp_path):
     result = plan_job(loaded)
     assert not result.candidates
     assert result.shortfall.startswith("Divisibility")
+
+
+@pytest.mark.parametrize("limit", ["work_limit = 1", ""])
+@pytest.mark.parametrize("planner", ["nest", "manual", "mcmc", "phaze"])
+def test_no_clock_decides_what_is_reported(planner, limit, tmp_path, monkeypatch):
+    loaded = scenario(tmp_path, f'planner = "{planner}"', limit)
+    quick = dump_json(plan_json(plan_job(loaded)))
+    now = itertools.count(step=1000)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    assert dump_json(plan_json(plan_job(loaded))) == quick
+
+
+@pytest.mark.parametrize("planner", ["nest", "mcmc"])
+def test_a_search_stopped_without_a_plan_says_so_and_fails(
+    planner, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("planner.work.MOST_WORK", 10)
+    asserted = '[assert]\nverdict = "infeasible"'
+    scenario(tmp_path, f'planner = "{planner}"', "work_limit = 1", more=asserted)
+    file = str(tmp_path / "scenario.toml")
+    assert main(["plan", file, "-q"]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("STOPPED before a plan was found")
+    assert "NO PLAN" not in said
+    # That nothing fits is not what was found.
+    assert main(["run", file, "-q", "-o", str(tmp_path / "out")]) == FAILED
+    assert capsys.readouterr().out.startswith("STOPPED before a plan was found")

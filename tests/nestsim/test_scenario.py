@@ -24,6 +24,7 @@ from nestsim.scenario.network import (
     RailTable,
     SpineLeafTable,
 )
+from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 from topologies.link_file import read_link_file
 from topologies.specs import (
@@ -152,7 +153,8 @@ def test_what_is_left_out_has_the_documented_defaults(load: Any) -> None:
     assert search.virtual_pipeline_model_parallel_sizes is None
     assert search.zero_stages == (0, 1, 2, 3)
     assert search.keep_best == 5
-    assert (search.time_limit, search.memory_reserve) == (60.0, 0.0)
+    assert (search.time_limit, search.memory_reserve) == (None, 0.0)
+    assert search.work_limit == DEFAULT_WORK
     assert scenario.simulation.tolerance == 0.05
     assert scenario.training.precision == "bf16"
 
@@ -171,6 +173,7 @@ def test_every_setting_of_the_search_reaches_the_planner(load: Any) -> None:
     schedules = ["1f1b"]
     keep_best = 2
     time_limit = "1.5 min"
+    work_limit = 1_000_000
     [simulation]
     tolerance = 0.1
     trace_events = 0
@@ -187,6 +190,7 @@ def test_every_setting_of_the_search_reaches_the_planner(load: Any) -> None:
     assert search.recompute == ("full",)
     assert search.zero_stages == (3,)
     assert (search.keep_best, search.time_limit) == (2, 90.0)
+    assert search.work_limit == 1_000_000
     assert search.memory_reserve == 1e9
     assert (scenario.simulation.tolerance, scenario.simulation.trace_events) == (0.1, 0)
 

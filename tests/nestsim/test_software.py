@@ -230,7 +230,7 @@ def test_reports_say_which_software_was_assumed(
 
 def test_words_follow_what_was_assumed(load: Any) -> None:
     tables = [preset("fsdp"), "[simulation]\noverlap_p2p_comm = false"]
-    result = plan_job(load(*tables, '[search]\nkeep_best = 1\ntime_limit = "1 s"'))
+    result = plan_job(load(*tables, "[search]\nkeep_best = 1\nwork_limit = 1_000_000"))
     rows = assumptions_rows(result.assumptions)
     assert rows["overlaps"] == "gradient reduction, parameter gathering"
     assert "weights kept in fp32" in rows["number formats"]

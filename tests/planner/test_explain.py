@@ -320,11 +320,13 @@ def test_a_reserve_is_not_for_plans():
     assert math.isinf(found.lower_bound)
 
 
-def test_a_stopped_search_can_be_beaten_by_what_is_named():
+def test_a_search_stopped_without_a_plan_leaves_what_is_named(monkeypatch):
+    monkeypatch.setattr("planner.work.MOST_WORK", 10)
     network, workload = eight_devices(), tiny_job(AMPLE)
-    spec = SearchSpec(time_limit=0.0)
+    spec = SearchSpec(work_limit=1)
     found = explain(network, workload, spec, Wanted.parse("tp=1,pp=1,dp=8"))
     assert found.winner is None
+    assert found.spent.is_stopped
     assert found.verdict == "fits"
     degrees = plan_degrees(found.priced.plan)
     assert divisibility_problem(workload.graph.spec, degrees) is None

@@ -115,10 +115,11 @@ def test_a_plan_priced_again_from_its_json_costs_the_same(network, workload):
 
 @given(networks(), workloads())
 @relaxed
-def test_a_search_out_of_time_still_bounds_the_optimum(network, workload):
+def test_a_search_out_of_work_or_time_still_bounds_the_optimum(network, workload):
     optimum = search(network, workload, SMALL).lower_bound
-    stopped = search(network, workload, replace(SMALL, time_limit=0.0))
-    assert stopped.lower_bound <= optimum * (1 + 1e-9)
+    for limit in ({"time_limit": 0.0}, {"work_limit": 1}):
+        stopped = search(network, workload, replace(SMALL, **limit))
+        assert stopped.lower_bound <= optimum * (1 + 1e-9)
 
 
 def test_two_searches_agree_to_the_byte():

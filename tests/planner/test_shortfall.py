@@ -205,10 +205,11 @@ def sorted_parts(held):
     return [part for part in parts if part[1] > 0]
 
 
-def test_a_search_out_of_time_is_not_called_a_lack_of_memory():
-    found = search(eight_devices(), tiny_job(AMPLE), SearchSpec(time_limit=0.0))
+def test_a_stopped_search_is_not_called_a_lack_of_memory(monkeypatch):
+    monkeypatch.setattr("planner.work.MOST_WORK", 10)
+    found = search(eight_devices(), tiny_job(AMPLE), SearchSpec(work_limit=1))
     assert not found.plans
-    assert found.shortfall.startswith("The search was stopped before it found a plan")
+    assert found.shortfall.startswith("Stopped by the work limit after ")
 
 
 @pytest.mark.parametrize("setting", ["micro_batch_sizes", "virtual"])

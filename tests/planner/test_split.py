@@ -95,7 +95,7 @@ def brute_force(case):
 
 def check(case):
     expected = brute_force(case)
-    status, value, bounds, choices = kernel.split_chain(**case, cutoff=np.inf)
+    status, value, bounds, choices, _ = kernel.split_chain(**case, cutoff=np.inf)
     if np.isinf(expected):
         assert status == kernel.NOT_BETTER
         return
@@ -109,7 +109,7 @@ def check(case):
 def test_lower_bounds_that_are_too_high_are_said_and_never_read_past(case, factor):
     optimum = brute_force(case)
     wrong = {**case, "layer_minima": case["layer_minima"] * factor}
-    status, value, bounds, choices = kernel.split_chain(**wrong, cutoff=np.inf)
+    status, value, bounds, choices, _ = kernel.split_chain(**wrong, cutoff=np.inf)
     assert status in {kernel.OK, kernel.NOT_BETTER, kernel.BROKEN}
     if status == kernel.OK:
         assert price(case, bounds, choices) == value >= optimum
@@ -155,11 +155,11 @@ def test_many_dense_instances_equal_exhaustive_search():
 @settings(deadline=None, max_examples=200)
 @given(instances(max_layers=5), st.integers(-2, 2))
 def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
-    _, optimum, _, _ = kernel.split_chain(**case, cutoff=np.inf)
+    _, optimum, *_ = kernel.split_chain(**case, cutoff=np.inf)
     if np.isinf(optimum):
         return
     cutoff = optimum + offset
-    status, value, _, _ = kernel.split_chain(**case, cutoff=cutoff)
+    status, value, *_ = kernel.split_chain(**case, cutoff=cutoff)
     assert (status == kernel.OK) == (optimum < cutoff)
     if status == kernel.OK:
         assert value == optimum
@@ -211,7 +211,7 @@ def test_ties_go_to_the_earliest_cut_and_the_first_choice():
         "max_weight": 3.0,
         "least_tail": 0.0,
     }
-    _, _, bounds, choices = kernel.split_chain(**case, cutoff=np.inf)
+    _, _, bounds, choices, _ = kernel.split_chain(**case, cutoff=np.inf)
     assert bounds.tolist() == [0, 1, 3]
     assert choices.tolist() == [0, 0]
 
@@ -235,5 +235,5 @@ def test_one_microbatch_has_no_slowest_stage():
         "max_weight": 0.0,
         "least_tail": 0.0,
     }
-    _, value, _, _ = kernel.split_chain(**case, cutoff=np.inf)
+    _, value, *_ = kernel.split_chain(**case, cutoff=np.inf)
     assert value == pytest.approx(brute_force(case))

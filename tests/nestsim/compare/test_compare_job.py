@@ -1,5 +1,6 @@
 """Every planner through small scenarios: one evaluator, the replay as the judge."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -20,10 +21,12 @@ from nestsim.compare.job import (
 from nestsim.compare.measure import measure
 from nestsim.compare.record import Comparison, Entry, Group
 from nestsim.job import built
+from nestsim.report.compare_wording import sentences
 from nestsim.simulate_job import simulate_job
 from nestsim.sweep.store import Store
 from planner.baselines.registry import PLANNERS
 from planner.pricing import price_plan
+from planner.work import TIME_LIMIT, WORK_LIMIT
 from tests.nestsim.compare.small import load
 from topologies.errors import InputError
 
@@ -162,9 +165,27 @@ def test_a_plan_that_the_replay_has_no_room_for_is_not_valid(
 
 
 def test_the_time_limit_ends_searches_with_their_best_so_far(tmp_path: Path) -> None:
-    settings = CompareSettings(planners=("nest", "mcmc"), time_limit=1e-3)
-    found = compare_job([load(tmp_path)], settings)
-    assert [entry.stopped for entry in found.groups[0].entries] == [True, True]
+    settings = CompareSettings(planners=("nest", "mcmc"), time_limit=1e-9)
+    (group,) = compare_job([load(tmp_path)], settings).groups
+    assert group.entries[1].spent.stopped_by == TIME_LIMIT
+    assert all(entry.found is not None for entry in group.entries)
+    assert "may differ from run to run" in sentences(group)[-1]
+
+
+def test_a_limit_of_work_ends_searches_alike_whatever_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = CompareSettings(planners=("nest", "mcmc"))
+    scenario = load(tmp_path)
+    scenario = replace(scenario, search=replace(scenario.search, work_limit=1))
+    first = compare_job([scenario], settings)
+    now = itertools.count(step=1000)
+    monkeypatch.setattr("planner.work.time.monotonic", lambda: float(next(now)))
+    second = compare_job([scenario], settings)
+    assert plain(first) == plain(second)
+    (group,) = first.groups
+    assert group.entries[1].spent.stopped_by == WORK_LIMIT
+    assert not any("run to run" in said for said in sentences(group))
 
 
 def plain(comparison: Comparison) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from nestsim.report.compare_figure import (
 )
 from nestsim.report.compare_text import print_comparison
 from nestsim.report.compare_wording import fastest, sentences
+from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.compare.small import load
 
 PNG = b"\x89PNG"
@@ -141,11 +142,13 @@ def test_differences_below_what_verdicts_tell_apart_say_so(found: Found) -> None
 def test_the_spread_over_seeds_and_a_limit_are_told(found: Found) -> None:
     plan = timed(found, 10.0, 10.0, "schedule")
     spread = (10.0, 11.0, math.inf)
-    entry = Entry(planner="mcmc", found=plan, spread=spread, stopped=True)
+    entry = Entry(
+        planner="mcmc", found=plan, spread=spread, spent=Spent(stopped_by=WORK_LIMIT)
+    )
     said = sentences(group_of(entry))[1:]
     assert said == [
         "mcmc's best by 3 seeds, as planned: 10 s to 11 s (+10.0 %); 1 found nothing.",
-        "The time limit ended the search of mcmc; this is its best so far.",
+        "The work limit ended the search of mcmc; this is its best so far.",
     ]
 
 
@@ -208,7 +211,8 @@ def test_the_keys_of_json_and_csv_are_stable(real: Comparison) -> None:
     ]
     keys = [
         *("planner", "sees", "valid", "verdict", "reason", "plan", "search_time_s"),
-        *("evaluations", "stopped", "lower_bound_s", "belief_s", "seeds_s"),
+        *("evaluations", "work", "stopped_by", "reproducible"),
+        *("lower_bound_s", "belief_s", "seeds_s"),
         *("planned", "simulated", "gap", "relative_throughput"),
         *("simulated_minus_belief_s", "longer_than_fastest_s"),
     ]

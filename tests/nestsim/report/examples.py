@@ -5,7 +5,7 @@ per replica, ring collectives over the replicas. Small enough to be checked by e
 the simulator has nothing to do with it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -34,6 +34,7 @@ from nestsim.simulator.settings import ReplaySettings
 from nestsim.verdict import Gap, Verdict
 from planner.objective import PricedPlan, StageCost
 from planner.plan import Plan, Stage
+from planner.work import WORK_LIMIT, Spent, stopped_sentence
 from topologies import Network, SpineLeafSpec, build_network
 
 GIB = 2.0**30
@@ -557,6 +558,19 @@ def nothing_fits() -> JobResult:
         lower_bound=float("inf"),
         search_statistics={"configurations_considered": 12, "dropped_memory": 12},
         shortfall="the smallest stage needs 92.1 GiB, the device has 80 GiB",
+    )
+
+
+def nothing_found_yet() -> JobResult:
+    """Return the result of a search that a limit stopped before it had a plan."""
+    spent = Spent(work=250_000_000, stopped_by=WORK_LIMIT)
+    return replace(
+        nothing_fits(),
+        scenario_name="too much",
+        lower_bound=0.5,
+        shortfall=stopped_sentence(spent, "7 of 12 configurations"),
+        spent=spent,
+        covers_space=False,
     )
 
 

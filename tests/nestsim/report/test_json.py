@@ -27,6 +27,7 @@ from tests.nestsim.report.examples import (
     cluster,
     make_job,
     nothing_fits,
+    nothing_found_yet,
     plans_of,
 )
 
@@ -155,6 +156,17 @@ def test_nothing_fits_is_a_result_with_a_reason() -> None:
     assert report["plan"] is None
     assert report["lower_bound_s"] is None
     assert report["optimality_gap"] is None
+
+
+def test_a_stopped_search_is_not_called_infeasible() -> None:
+    report = json.loads(dump_json(job_json(nothing_found_yet())))
+    assert report["verdict"] == "stopped"
+    assert report["lower_bound_s"] == 0.5
+    search = report["search"]
+    assert (search["stopped_by"], search["reproducible"]) == ("work limit", True)
+    assert (search["work"], search["time_limit_s"]) == (250_000_000, None)
+    unproven = replace(nothing_fits(), covers_space=False)
+    assert job_json(unproven)["verdict"] == "not found"
 
 
 def test_the_optimality_gap_is_relative_to_the_bound() -> None:

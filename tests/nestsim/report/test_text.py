@@ -11,6 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from nestsim.report.network_text import print_topology
 from nestsim.report.text import print_job, print_plans
 from nestsim.uncertainty import Band
+from planner.work import TIME_LIMIT, WORK_LIMIT, Spent
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,
@@ -20,6 +21,7 @@ from tests.nestsim.report.examples import (
     cluster,
     make_job,
     nothing_fits,
+    nothing_found_yet,
     plans_of,
 )
 from topologies import load_accelerator
@@ -67,6 +69,41 @@ def test_nothing_fits_reads_as_approved(snapshot: SnapshotAssertion) -> None:
     assert shown(lambda console: print_job(nothing_fits(), console)) == snapshot
     empty = replace(plans_of(make_job(*FOUR_STAGES)), candidates=(), shortfall="why")
     assert "why" in shown(lambda console: print_plans(empty, console))
+
+
+def test_a_search_stopped_without_a_plan_reads_as_approved(
+    snapshot: SnapshotAssertion,
+) -> None:
+    text = shown(lambda console: print_job(nothing_found_yet(), console))
+    assert text == snapshot
+    assert "NO PLAN" not in text
+
+
+def test_a_stopped_search_says_how_to_go_on_and_whether_it_repeats() -> None:
+    job = make_job(*FOUR_STAGES)
+    for spent, repeats in (
+        (Spent(work=5, stopped_by=WORK_LIMIT), True),
+        (Spent(work=5, stopped_by=TIME_LIMIT, time_limit=60.0), False),
+        (Spent(work=5, time_limit=60.0), False),
+        (Spent(work=5), True),
+    ):
+        result = replace(job, spent=spent, covers_space=not spent.is_stopped)
+        plans = replace(plans_of(job), spent=spent)
+        texts = (
+            shown(lambda console, one=result: print_job(one, console)),
+            shown(lambda console, one=plans: print_plans(one, console)),
+        )
+        for text in texts:
+            said = " ".join(text.split())
+            assert "work 5 units" in said
+            assert ("may differ from run to run" in said) == (not repeats)
+            assert (f"stopped by the {spent.stopped_by}" in said) == spent.is_stopped
+
+
+def test_nothing_is_said_to_fit_only_where_that_is_proven() -> None:
+    result = replace(nothing_fits(), covers_space=False)
+    text = shown(lambda console: print_job(result, console))
+    assert text.startswith("NO PLAN FOUND")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -1,14 +1,17 @@
 """The stress test as a whole: plans, the cross, changes, workers, reports."""
 
 import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from nestsim.cli import main
 from nestsim.report.json import dump_json
+from nestsim.report.stress import print_stress
 from nestsim.report.stress_data import stress_json
 from nestsim.report.stress_figure import hottest_bars, stress_figures
 from nestsim.report.stress_maps import regret_matrix
@@ -207,6 +210,19 @@ def test_a_model_that_fits_nowhere_says_why(tmp_path: Path) -> None:
     assert len(result.why_not) == 2
     assert not stress_figures(result)
     assert result.robust() is None
+
+
+def test_a_limit_of_work_repeats_and_one_of_time_is_said_not_to(tmp_path: Path) -> None:
+    scenario = small(tmp_path, planners=("nest",), oversubscription={"leaf": (4.0,)})
+    for limit, repeats in (({"work_limit": 1}, True), ({"time_limit": 1e-9}, False)):
+        search = replace(scenario.search, keep_best=1, **limit)
+        result = stress_job(replace(scenario, search=search))
+        assert result.plans
+        assert not result.why_not
+        assert stress_json(result)["reproducible"] == repeats
+        out = io.StringIO()
+        print_stress(result, Console(file=out, width=200))
+        assert ("may differ from run to run" in out.getvalue()) == (not repeats)
 
 
 def test_the_busiest_links_are_named_with_their_condition(result: StressResult) -> None:

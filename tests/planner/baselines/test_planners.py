@@ -127,16 +127,6 @@ def test_exhaustive_refuses_what_would_take_too_long():
     assert f"{MOST_SPLITS:,}" in caught.value.expected
 
 
-def test_a_search_without_time_says_so():
-    network, workload = small_job()
-    told = replace(QUICK, time_limit=1e-9)
-    spec = SearchSpec(pipeline_model_parallel_sizes=(1, 2), micro_batch_sizes=(1,))
-    for name in ("nest", "exhaustive", "mcmc"):
-        outcome = PLANNERS[name].find(network, workload, spec, told)
-        assert outcome.stopped
-        assert bool(outcome.why_not) == (not outcome.plans)
-
-
 def test_fixed_takes_the_plan_that_it_is_given():
     network, workload = small_job()
     plan = _any_plan()
