@@ -35,18 +35,15 @@ relaxed = settings(
 )
 
 
+SMALL = st.one_of(
+    instances(most_devices=8, blocks=(1, 2, 3, 4)), interleaved(most_devices=8)
+)
+
+
 @st.composite
-def priced_plans(draw):
+def priced_plans(draw, problems=SMALL):
     """A network, a job and a plan that a search found, under any schedule."""
-    source = draw(
-        st.sampled_from(
-            [
-                instances(most_devices=8, blocks=(1, 2, 3, 4)),
-                interleaved(most_devices=8),
-            ]
-        )
-    )
-    network, job, spec = draw(source)
+    network, job, spec = draw(problems)
     found = search(network, job, replace(spec, keep_best=3)).plans
     assume(found)
     priced = draw(st.sampled_from(found))
