@@ -4,8 +4,8 @@ A hierarchical algorithm has one phase per level of the network [1]_: all-reduce
 reduce-scatter inside the parts, level by level outwards, an all-reduce over the
 outermost level, and an all-gather back inwards, each on what the levels inside have
 left. An all-to-all exchanges at each level everything whose receiver lies in the same
-part of the next one [2]_; a broadcast goes from the outside in. Where groups do not
-split evenly over the blocks of the network there is one level of all members.
+part of the next one [2]_; a broadcast goes from the outside in. Levels whose blocks do
+not divide the groups evenly are left out.
 
 References
 ----------

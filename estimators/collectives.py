@@ -91,8 +91,8 @@ def hierarchical_phases(
     """One phase per level of the network [2]_.
 
     All-reduce: reduce-scatter inside the blocks, level by level outwards, all-reduce
-    over the outermost level, all-gather back inwards. Falls back to a flat ring where
-    the groups do not split evenly over the blocks.
+    over the outermost level, all-gather back inwards. Levels whose blocks do not
+    divide the groups evenly are left out; a flat ring is what is left of none.
     """
     return _phases(operation, groups, block_sizes, level_shapes)
 

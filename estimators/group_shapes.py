@@ -1,6 +1,6 @@
 """How the members of groups lie in the blocks of a network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,22 @@ def flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
     """Return the shape of all groups: one level."""
     del blocks
     return np.array([[ordered.shape[2]]], dtype=np.int64)
+
+
+def uneven_blocks(groups: IntArray, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of blocks that do not divide groups ``(G, n)`` evenly.
+
+    Of blocks that hold a member of a group, not all hold as many. `level_shapes` leaves
+    these levels out. O(G n log(G n)) each.
+    """
+    group = np.arange(len(groups))[:, None]
+    found = []
+    for block in blocks:
+        holders = groups // block + group * (int(groups.max()) // block + 1)
+        counts = np.unique(holders, return_counts=True)[1]
+        if counts.min() < counts.max():
+            found.append(block)
+    return tuple(found)
 
 
 def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:

@@ -10,7 +10,11 @@ from nestsim.placing.account import stage_account
 from nestsim.placing.experts import expert_compute
 from nestsim.placing.moves import Pass
 from nestsim.placing.passes import Experts, StagePasses
-from nestsim.placing.said import folded_sentences, slow_device_sentences
+from nestsim.placing.said import (
+    folded_sentences,
+    left_out_sentences,
+    slow_device_sentences,
+)
 from nestsim.placing.tail import (
     Progress,
     StageTail,
@@ -142,6 +146,7 @@ def place_work(
         ),
         folded=(
             *folded_sentences(priced, settings),
+            *left_out_sentences(network, plan),
             *slow_device_sentences(priced, slowdown),
         ),
     )

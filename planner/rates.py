@@ -17,6 +17,7 @@ from estimators.collectives import (
     collective_rates,
     rates_by_algorithm,
 )
+from estimators.group_shapes import level_shapes
 from estimators.messages import slowest_edges
 from planner.stage_rates import AlgorithmChoice, PlacementRates, Rates, Sharding
 from topologies import Network
@@ -201,18 +202,10 @@ def sharding_sizes(groups: IntArray, block_sizes: Sequence[int]) -> tuple[int, .
     ``groups`` has shape ``(stages, groups, n)``; sizes 1 and ``n`` are left out.
     """
     size = groups.shape[2]
-    ordered = np.sort(groups.reshape(-1, size), axis=1)
-    found: list[int] = []
-    for block in block_sizes:
-        blocks = ordered // block
-        part = int(np.count_nonzero(blocks[0] == blocks[0, 0]))
-        if part in {1, size, *found} or size % part:
-            continue
-        runs = blocks.reshape(len(blocks), -1, part)
-        same = (runs == runs[:, :, :1]).all()
-        if same and (runs[:, 1:, 0] != runs[:, :-1, 0]).all():
-            found.append(part)
-    return tuple(found)
+    ordered = np.sort(groups.reshape(1, -1, size), axis=2)
+    shape = level_shapes(ordered, np.array(block_sizes, dtype=np.int64))[0]
+    inside = np.cumprod(shape[shape > 0]).tolist()
+    return tuple(part for part in inside if part < size)
 
 
 def _hop_rates(network: Network, groups: IntArray) -> FloatArray:

@@ -20,9 +20,10 @@ def split_evenly(ordered: IntCube, blocks: IntVector, shapes: IntMatrix) -> bool
     shapes
         Shape ``(S, K)``: filled with how many parts, each within one block of a
         level, a group has within one block of the next, innermost first, then zeros.
-        The first block of a stage's first group says how many members a block has;
-        levels at which it has no more than one level below are left out. Where
-        another block or group has other numbers, there is one level of all members.
+        A level is left out where the blocks that a stage's groups touch do not all hold
+        as many members of a group as each other, a multiple of those per block of the
+        level below; and where that multiple is one. Where no block holds a whole group,
+        there is one level of all members.
 
     Returns
     -------
@@ -35,18 +36,17 @@ def split_evenly(ordered: IntCube, blocks: IntVector, shapes: IntMatrix) -> bool
     for s in range(num_stages):
         depth = 0
         inner = 1
-        even = True
         for block in blocks:
-            if inner == size or not even:
+            if inner == size:
                 break
             end = ordered[s, 0, 0] // block * block + block
             inside = 0
             while inside < size and ordered[s, 0, inside] < end:
                 inside += 1
-            if inside == inner:
-                continue
             even = size % inside == 0 and inside % inner == 0
-            for g in range(num_groups if even else 0):
+            if not even or inside == inner:
+                continue
+            for g in range(num_groups):
                 for run in range(0, size, inside):
                     end = ordered[s, g, run] // block * block + block
                     after = run + inside
@@ -54,10 +54,13 @@ def split_evenly(ordered: IntCube, blocks: IntVector, shapes: IntMatrix) -> bool
                         even = False
                     if after < size and ordered[s, g, after] < end:
                         even = False
-            shapes[s, depth] = inside // inner
-            inner = inside
-            depth += 1
-        if not even or inner != size:
+                if not even:
+                    break
+            if even:
+                shapes[s, depth] = inside // inner
+                inner = inside
+                depth += 1
+        if inner != size:
             depth = 0
         if depth == 0:
             shapes[s, 0] = size

@@ -1,17 +1,30 @@
 """What a placed step folds into durations or leaves out, in words."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.algorithms import HIERARCHICAL
+from estimators.group_shapes import uneven_blocks
 from nestsim.simulator.settings import ReplaySettings
 from planner.objective import PricedPlan
+from planner.plan import Plan
+from planner.pricing import device_grid
+from planner.rates import dense_groups, expert_data_groups
 from planner.schedules import SCHEDULES
+from topologies.network import Network
+
+IntArray = NDArray[np.int64]
 
 _NAMES = {
     "tensor collectives": "Tensor-parallel collectives",
     "context ring": "The context-parallel ring",
     "expert all-to-all": "The expert-parallel all-to-all",
 }
+
+_MOST_STAGES = 8
+"""Stages that a sentence names."""
 
 _MOST_DEVICES = 8
 """Slow devices that a sentence names."""
@@ -78,6 +91,55 @@ def _by_layer(priced: PricedPlan) -> list[str]:
             "one flow, at the rate of the slowest."
         )
     return said
+
+
+def left_out_sentences(network: Network, plan: Plan) -> tuple[str, ...]:
+    """Return which levels of the network hierarchical collectives of a plan leave out.
+
+    One sentence for each kind of group and size of blocks.
+    """
+    found: dict[tuple[str, int], list[int]] = {}
+    for kind, stage, groups in _hierarchical_groups(plan):
+        for block in uneven_blocks(groups, network.block_sizes):
+            found.setdefault((kind, block), []).append(stage)
+    names = {level.block_size: f"{level.name} level" for level in network.levels}
+    return tuple(
+        f"{kind} of {_stages(stages)} leave out the "
+        f"{names.get(block, f'level of {block} devices')}: its blocks do not hold as "
+        "many members of a group each."
+        for (kind, block), stages in found.items()
+    )
+
+
+def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
+    """Yield the groups of each stage that go level by level, shape ``(G, n)``."""
+    grid = device_grid(plan)
+    if plan.tensor_algorithm in HIERARCHICAL and grid.shape[-1] > 1:
+        tensor = grid.reshape(len(grid), -1, grid.shape[-1])
+        for stage, groups in enumerate(tensor):
+            yield "Tensor-parallel collectives", stage, groups
+    if plan.gradient_algorithm not in HIERARCHICAL:
+        return
+    dense, experts = dense_groups(grid), expert_data_groups(grid)
+    for stage, one in enumerate(plan.stages):
+        groups = np.sort(dense[stage], axis=1)
+        if one.zero_stage > 0 and one.sharding_group_size < groups.shape[1]:
+            parts = groups.reshape(len(groups), -1, one.sharding_group_size)
+            yield "Collectives in blocks", stage, parts.reshape(-1, parts.shape[2])
+            across = np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+            yield "Collectives across blocks", stage, across
+        else:
+            yield "Data-parallel collectives", stage, groups
+        if grid.shape[2] > 1:
+            yield "Collectives of expert parameters", stage, experts[stage]
+
+
+def _stages(stages: list[int]) -> str:
+    if len(stages) == 1:
+        return f"stage {stages[0]}"
+    shown = ", ".join(map(str, stages[:_MOST_STAGES]))
+    more = len(stages) - _MOST_STAGES
+    return f"stages {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def slow_device_sentences(

@@ -31,6 +31,7 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "attention_kernel": software.attention_kernel,
         "compiled": software.compiled,
         **{name: getattr(assumed.replay, name) for name in _OVERLAPS},
+        "communication_slowdown": assumed.replay.communication_slowdown,
         "precision": training.precision,
         "matmul_precision": training.matmul_precision or training.precision,
         "gradient_precision": _gradients(training),
@@ -51,6 +52,7 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
     return {
         "software": _software(assumed),
         "overlaps": _overlaps(assumed.replay),
+        "interference": _interference(assumed.replay),
         "number formats": _formats(assumed.training),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
@@ -85,6 +87,13 @@ def _software(assumed: "Assumptions") -> str:
 def _overlaps(replay: "ReplaySettings") -> str:
     hidden = [what for name, what in _OVERLAPS.items() if getattr(replay, name)]
     return ", ".join(hidden) if hidden else "none"
+
+
+def _interference(replay: "ReplaySettings") -> str:
+    factor = replay.communication_slowdown
+    if factor == 1.0:
+        return "compute is not slowed down by communication beside it"
+    return f"compute takes {factor:g} times as long while its device communicates"
 
 
 def _gradients(training: "TrainingSpec") -> str:

@@ -171,6 +171,7 @@ def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
         {
             "forward_s": cost.forward_time,
             "backward_s": cost.backward_time,
+            "weight_gradient_s": cost.weight_gradient_time,
             "parts_s": dict(cost.parts),
             "transfer_s": cost.transfer_time,
             "boundary_bytes": cost.boundary_bytes,

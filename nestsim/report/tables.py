@@ -28,7 +28,7 @@ from nestsim.report.wording import (
     without_rounding,
     zero_label,
 )
-from planner.objective import PricedPlan
+from planner.objective import PricedPlan, StageCost
 from planner.plan import Plan
 from topologies.units import format_duration, format_size
 
@@ -138,8 +138,8 @@ def causes_table(causes: Mapping[str, float], total: float) -> Table:
 
 def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
     """Return what each stage holds, how long it works and how full it gets."""
-    numbers = ("Stage", "Forward", "Backward", "Memory", "Busy")
     plan = candidate.priced.plan
+    numbers = ("Stage", *_pass_columns(candidate.priced), "Memory", "Busy")
     table = new_table(*_stage_columns(plan), *numbers[1:], numbers=numbers)
     rows = stage_breakdowns(candidate.replay)
     total = candidate.replay.iteration_time
@@ -148,8 +148,7 @@ def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
         add_row(
             table,
             *_stage_cells(plan, index, layer_names),
-            format_duration(cost.forward_time),
-            format_duration(cost.backward_time),
+            *_pass_cells(candidate.priced, cost),
             format_size(memory.peak),
             percent(row.passes / total if total else math.nan),
         )
@@ -158,18 +157,29 @@ def stage_table(candidate: "Candidate", layer_names: Sequence[str]) -> Table:
 
 def planned_stage_table(priced: PricedPlan, layer_names: Sequence[str]) -> Table:
     """Return what each stage holds, and its planned times and memory."""
-    numbers = ("Stage", "Forward", "Backward", "Tail", "Memory")
+    numbers = ("Stage", *_pass_columns(priced), "Tail", "Memory")
     table = new_table(*_stage_columns(priced.plan), *numbers[1:], numbers=numbers)
     for index, cost in enumerate(priced.stages):
         add_row(
             table,
             *_stage_cells(priced.plan, index, layer_names),
-            format_duration(cost.forward_time),
-            format_duration(cost.backward_time),
+            *_pass_cells(priced, cost),
             format_duration(cost.tail_time),
             format_size(cost.peak_memory),
         )
     return table
+
+
+def _pass_columns(priced: PricedPlan) -> tuple[str, ...]:
+    """Return the kinds of passes; those of weights alone only where there are any."""
+    splits = any(cost.weight_gradient_time > 0.0 for cost in priced.stages)
+    return ("Forward", "Backward", "Weight") if splits else ("Forward", "Backward")
+
+
+def _pass_cells(priced: PricedPlan, cost: StageCost) -> tuple[str, ...]:
+    """Return what `_pass_columns` announces for one stage."""
+    times = cost.forward_time, cost.backward_time, cost.weight_gradient_time
+    return tuple(map(format_duration, times[: len(_pass_columns(priced))]))
 
 
 def _savings_differ(plan: Plan) -> bool:

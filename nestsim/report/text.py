@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.placing.said import left_out_sentences
 from nestsim.report.assumptions import assumptions_rows
 from nestsim.report.causes import iteration_causes
 from nestsim.report.json import optimality_gap, reported_candidate
@@ -99,6 +100,8 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(
         console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
     )
+    for sentence in left_out_sentences(result.network, best.priced.plan):
+        console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
     print_section(
         console, "Its stages", planned_stage_table(best.priced, result.layer_names)

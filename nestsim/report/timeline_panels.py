@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMES = {
+    "weight": "weight gradient",
     "send": "activation or gradient",
     "reduce": "gradient reduction",
     "gather": "parameter gather",
     "tied": "tied embedding",
 }
-_PASSES = ("forward", "backward")
+_PASSES = ("forward", "backward", "weight")
 _PALEST = 0.4
 """Share of colour in the first of several chunks; the rest is white."""
 _COMPUTE_LANE, _NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
@@ -30,6 +31,7 @@ def _bar_colours(colours: Colours) -> dict[str, Any]:
     return {
         "forward": palette[9],
         "backward": palette[1],
+        "weight": palette[8],
         "optimizer": "#4d4d4d",
         "send": "#9a9a9a",
         "reduce": palette[2],
@@ -143,6 +145,7 @@ def draw_legend(figure: "Figure", bars: Bars, colours: Colours) -> None:
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
         loc="lower center",
         ncols=len(present),
+        columnspacing=2.0 if len(present) < len(BAR_KINDS) else 1.2,
         frameon=False,
         fontsize=12,
         borderaxespad=0.3,

@@ -61,8 +61,10 @@ class SimulationTable(Table):
     communication_slowdown: Factor = Field(
         _DEFAULT.communication_slowdown, examples=[1.1]
     )
-    """Factor on the duration of compute while the same device communicates beside
-    it."""
+    """Factor on the duration of compute while one of the overlaps above has the same
+    device communicate beside it; not beside transfers between stages. 1, also what all
+    presets have: communication never slows compute down, which is too good where both
+    want the same memory or the same processors of a device."""
 
     expert_skew: Factor = Field(_DEFAULT.expert_skew, examples=[1.5])
     """Tokens that the busiest expert-parallel rank receives, over the mean."""

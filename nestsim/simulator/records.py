@@ -57,6 +57,7 @@ def collect_transfers(
     flows, channels = model.flows, folding.channels
     counts = np.array([arrivals.size for arrivals in run.arrivals], np.int64)
     start = _joined(run.departures)
+    assert start.size == counts.sum(), "a message is under way at the end"
     order = np.argsort(start, kind="stable")
     shown = flows.kind[np.repeat(channels.first, counts)] != SIGNAL
     order = order[shown[order]]

@@ -8,6 +8,7 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``S`` slots. Virtua
 ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,21 @@ class StageSlots:
 
     signal: int
     """To the communication stream, or `NONE`."""
+
+    def bucket_ends(self) -> list[tuple[int, int]]:
+        """Return the slot of each bucket's last message, and which one there it is.
+
+        In the order in which the communication stream sends them: parameters, then
+        gradients. Messages are counted as it posts them, since a slot serves several
+        buckets, and several phases of one: the reduce-scatter and the all-gather inside
+        of nodes that belong to one all-reduce.
+        """
+        posted: Counter[int] = Counter()
+        ends = []
+        for phases in (*self.gather_buckets, *self.reduce_buckets):
+            posted.update(phases)
+            ends.append((phases[-1], posted[phases[-1]]))
+        return ends
 
 
 def stage_slots(flows: Flows, stage: int) -> StageSlots:

@@ -203,13 +203,13 @@ class Writer:
         )
 
     def _gather_marks(self, chunk: int) -> list[Mark]:
-        marks, arrived = [], dict[int, int]()
         own = self.work.gather_buckets[self.stage]
-        for bucket, phases in zip(own, self.slots.gather_buckets, strict=True):
-            arrived[phases[-1]] = arrived.get(phases[-1], 0) + 1
-            if bucket.chunk == chunk:
-                marks.append(Mark(bucket.at, phases[-1], arrived[phases[-1]]))
-        return marks
+        ends = self.slots.bucket_ends()[: len(own)]
+        return [
+            Mark(bucket.at, slot, need)
+            for bucket, (slot, need) in zip(own, ends, strict=True)
+            if bucket.chunk == chunk
+        ]
 
     def _reduce_marks(self, chunk: int) -> list[Mark]:
         own = self.work.reduce_buckets[self.stage]
@@ -246,9 +246,9 @@ class Writer:
 
     def _end(self, optimizer: float) -> None:
         """Add the collectives of the step's end and the optimizer step."""
-        buckets = self.slots.reduce_buckets
-        pending = buckets[-1][-1] if buckets else NONE
-        need = sum(pending in bucket for bucket in buckets) if buckets else 1
+        pending, need = NONE, 0
+        if self.slots.reduce_buckets:
+            pending, need = self.slots.bucket_ends()[-1]
         for slot in self.slots.before:
             self.steps.append(Step(0.0, pending, need, slot, 0))
             pending, need = slot, 1

@@ -1,5 +1,7 @@
 """Prices of communication over explicit routes, one array per step: slow and simple."""
 
+from collections import Counter
+
 import numpy as np
 
 from estimators.collectives import CollectiveRate, EdgeCost, Phase
@@ -24,27 +26,23 @@ def price_by_routes(network, sources, targets, round_of=None):
 
 
 def even_split(ordered, block_sizes):
-    """Return members per block at each level, innermost first; empty if uneven."""
-    size = ordered.shape[1]
+    """Return members per block at each level, innermost first.
+
+    Levels whose blocks do not all hold as many are left out.
+    """
     shape = []
     inner = 1
     for block in block_sizes:
-        if inner == size:
-            break
-        blocks = ordered // block
-        inside = int(np.count_nonzero(blocks[0] == blocks[0, 0]))
-        if inside == inner:
-            continue
-        if size % inside or inside % inner:
-            return ()
-        runs = blocks.reshape(len(ordered), size // inside, inside)
-        if not (runs == runs[:, :, :1]).all():
-            return ()
-        if size > inside and (runs[:, 1:, 0] == runs[:, :-1, 0]).any():
-            return ()
-        shape.append(inside // inner)
-        inner = inside
-    return tuple(shape) if inner == size else ()
+        counts = {
+            count
+            for group in ordered
+            for count in Counter((group // block).tolist()).values()
+        }
+        inside = max(counts)
+        if len(counts) == 1 and inside > inner and inside % inner == 0:
+            shape.append(inside // inner)
+            inner = inside
+    return tuple(shape)
 
 
 def plain_phases(operation, groups, block_sizes, algorithm):

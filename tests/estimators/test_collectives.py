@@ -16,12 +16,13 @@ from estimators.collectives import (
     ring_phases,
     slowest_edges,
 )
+from estimators.group_shapes import level_shapes, ordered_groups, uneven_blocks
 from topologies.builders import build_network
-from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
+from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, TorusSpec
 
 
 def tree(fan_outs=(4, 3, 2), bandwidths=(80.0, 20.0, 30.0), latency=1.0, nic="node"):
-    names = ("node", "leaf", "spine")
+    names = ("node", "leaf", "spine")[: len(fan_outs)]
     return build_network(
         FatTreeSpec(
             levels=tuple(
@@ -135,6 +136,89 @@ def test_uneven_groups_fall_back_to_a_ring():
     (ring,) = ring_phases("all_reduce", groups, (4, 12, 24))
     np.testing.assert_array_equal(phase.rings, ring.rings)
     assert phase[1:] == ring[1:]
+
+
+def test_a_level_that_does_not_divide_evenly_is_left_out():
+    """Blocks of 4 hold 2 and 4 of these devices, whichever come first."""
+    network = build_network(
+        RailSpec(
+            devices_per_node=2,
+            node_bandwidth=400.0,
+            node_latency=0.5,
+            nodes_per_unit=2,
+            num_units=6,
+            nic_bandwidth=50.0,
+            nic_latency=1.0,
+            spine_latency=1.0,
+        )
+    )
+    first, mirrored = np.arange(6, 12)[None], np.arange(12, 18)[None]
+    assert network.block_sizes == (2, 4, 24)
+    for groups in (first, mirrored):
+        phases = hierarchical_phases("all_reduce", groups, network.block_sizes)
+        assert [phase.rings.shape[1] for phase in phases] == [2, 3, 2]
+        assert uneven_blocks(groups, network.block_sizes) == (4,)
+    rates = [
+        collective_rates(network, "all_reduce", groups[None], "hierarchical")
+        for groups in (first, mirrored)
+    ]
+    assert rates[0] == rates[1]
+
+
+@st.composite
+def regular_networks(draw):
+    """Networks on which mirroring or turning all device numbers changes nothing."""
+    fan_outs = tuple(draw(st.lists(st.integers(2, 4), min_size=2, max_size=3)))
+    if draw(st.booleans()):
+        bandwidths = (80.0, 20.0, 30.0)[: len(fan_outs)]
+        return tree(fan_outs, bandwidths, nic=draw(st.sampled_from(["node", "device"])))
+    return build_network(
+        RailSpec(
+            devices_per_node=fan_outs[0],
+            node_bandwidth=400.0,
+            node_latency=0.5,
+            nodes_per_unit=fan_outs[1],
+            num_units=(*fan_outs, 3)[2],
+            nic_bandwidth=50.0,
+            nic_latency=1.0,
+            spine_latency=1.0,
+            # With PXN the way back is not the way there, and mirrored rings turn back.
+            pxn=False,
+        )
+    )
+
+
+@given(regular_networks(), st.data())
+@settings(deadline=None, max_examples=150)
+def test_mirrored_and_rotated_groups_have_the_same_shape_and_time(network, data):
+    """Rotated by blocks of the outermost level but one; whole stages at random."""
+    num_devices, blocks = network.num_devices, np.array(network.block_sizes)
+    size = data.draw(st.integers(2, num_devices))
+    count = data.draw(st.integers(1, min(3, num_devices // size)))
+    if data.draw(st.booleans()):
+        first = data.draw(st.integers(0, num_devices - size * count))
+        members = np.arange(first, first + size * count)
+    else:
+        order = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+        members = order.permutation(num_devices)[: size * count]
+    groups = members.reshape(1, count, size)
+    turn = data.draw(st.integers(0, num_devices // blocks[-2])) * blocks[-2]
+    images = (num_devices - 1 - groups, (groups + turn) % num_devices)
+    shape = level_shapes(ordered_groups(network, groups), blocks).tolist()
+    for image in images:
+        assert level_shapes(ordered_groups(network, image), blocks).tolist() == shape
+        assert uneven_blocks(image[0], blocks) == uneven_blocks(groups[0], blocks)
+        for operation in RING_OPERATIONS:
+            found, expected = (
+                collective_rates(network, operation, each, "hierarchical")[0]
+                for each in (image, groups)
+            )
+            assert found == pytest.approx(expected, rel=1e-12)
+    # What is left out, and what is not, agree.
+    kept = set(np.cumprod([n for n in shape[0] if n]).tolist())
+    for block in set(blocks.tolist()) - set(uneven_blocks(groups[0], blocks)):
+        held = np.unique(members // block, return_counts=True)[1].max()
+        assert count > 1 or held in {1, *kept}
 
 
 def test_hierarchy_of_two_levels_of_a_group_that_skips_one():

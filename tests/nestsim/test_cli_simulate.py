@@ -372,10 +372,24 @@ def test_every_schedule_can_be_replayed(
         recompute = "full"
     """
     plan = PLAN.replace('recompute = ["selective", "none"]', given)
-    status, data = answer(capsys, write(folder, EIGHT + plan))
+    job = write(folder, EIGHT + plan)
+    status, data = answer(capsys, job)
     assert status == 0
     assert data["plan"]["schedule"] == name
     assert [len(stage["chunks"]) for stage in data["plan"]["stages"]] == [chunks] * 2
+    splits = SCHEDULES[name].splits_backward
+    for stage in data["planned"]["stages"]:
+        assert (stage["weight_gradient_s"] > 0.0) == splits
+    # The whole folder: figures, trace and report.
+    status, out = simulated(capsys, job, "--output", "found", "--quiet")
+    assert status == 0
+    assert ("Weight" in out) == splits
+    figures = {path.name for path in (folder / "found" / "figures").iterdir()}
+    assert "timeline.png" in figures
+    trace = json.loads((folder / "found" / "trace.json").read_text(encoding="utf-8"))
+    passes = {event.get("cat") for event in trace["traceEvents"]}
+    assert {"forward", "backward"} <= passes
+    assert ("weight" in passes) == splits
 
 
 # The settings of the replay.

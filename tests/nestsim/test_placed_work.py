@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nestsim.placed_work import _stages, place_work
 from nestsim.placing.moves import Pass
+from nestsim.placing.said import left_out_sentences
 from nestsim.placing.tail import bucket_parameters
 from nestsim.placing.teams import Teams, all_to_all_phase
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
@@ -25,6 +26,7 @@ from planner.search import search
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.instances import instances, interleaved
 from tests.planner.test_pricing import TREE, plan, workload
+from topologies import FatTreeSpec, LevelSpec, build_network
 
 BY_LAYER = ReplaySettings(granularity="layer")
 
@@ -35,18 +37,15 @@ relaxed = settings(
 )
 
 
+SMALL = st.one_of(
+    instances(most_devices=8, blocks=(1, 2, 3, 4)), interleaved(most_devices=8)
+)
+
+
 @st.composite
-def priced_plans(draw):
+def priced_plans(draw, problems=SMALL):
     """A network, a job and a plan that a search found, under any schedule."""
-    source = draw(
-        st.sampled_from(
-            [
-                instances(most_devices=8, blocks=(1, 2, 3, 4)),
-                interleaved(most_devices=8),
-            ]
-        )
-    )
-    network, job, spec = draw(source)
+    network, job, spec = draw(problems)
     found = search(network, job, replace(spec, keep_best=3)).plans
     assume(found)
     priced = draw(st.sampled_from(found))
@@ -507,6 +506,34 @@ def test_weight_gradients_keep_what_they_need():
 
 
 # What is folded is said.
+
+
+def test_levels_that_hierarchical_collectives_leave_out_are_said():
+    # Nodes of 4: six replicas are 4 and 2 of one stage, then 2 and 4 of the other.
+    twelve = build_network(
+        FatTreeSpec(
+            levels=(
+                LevelSpec(name="node", fan_out=4, bandwidth=8.0, latency=0.5),
+                LevelSpec(name="leaf", fan_out=3, bandwidth=2.0, latency=1.0),
+            )
+        )
+    )
+    devices = np.arange(12).reshape(2, 6, 1)
+    flat = plan(devices, (2,), m=1, zero=1)
+    levels = replace(flat, gradient_algorithm="hierarchical")
+    assert left_out_sentences(twelve, flat) == ()
+    assert left_out_sentences(twelve, levels) == (
+        "Data-parallel collectives of stages 0, 1 leave out the node level: its "
+        "blocks do not hold as many members of a group each.",
+    )
+    even = replace(
+        plan(devices.reshape(3, 4, 1), (1, 2), m=1, zero=1),
+        gradient_algorithm="hierarchical",
+    )
+    assert left_out_sentences(twelve, even) == ()
+    job = workload(global_batch=6)
+    folded = place_work(twelve, job, price_plan(twelve, job, levels)).folded
+    assert any("leave out the node level" in one for one in folded)
 
 
 def test_what_is_folded_and_modelled_is_said():

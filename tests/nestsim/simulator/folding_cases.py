@@ -114,6 +114,11 @@ def work_on(draw, rng, devices):
     )
     schedule = draw(st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
     buckets = (0.5, 1.0) if d > 1 and draw(st.booleans()) else ()
+    # Level by level the first phase of an all-reduce comes back as the last one.
+    levels = phases
+    if buckets and draw(st.booleans()):
+        levels = tuple((*own, own[0]) for own in phases)
+    gathered = buckets if draw(st.booleans()) else ()
     slowdown = np.ones((p, d))
     if draw(st.sampled_from([False, False, True])):
         slowdown[rng.integers(p), rng.integers(d)] = 1.5
@@ -129,11 +134,16 @@ def work_on(draw, rng, devices):
         boundary_bytes=times(1e6, 1e8, v * p - 1),
         blocking_transfers=draw(st.booleans()),
         reduce_buckets=tuple(
-            tuple(Bucket(0, at, phases[stage]) for at in buckets) for stage in range(p)
+            tuple(Bucket(c, at, own) for c in reversed(range(v)) for at in buckets)
+            for own in levels
         ),
         reduce_phases=phases,
         optimizer_time=times(1e-4, 1e-3, p),
         gather_phases=phases,
+        gather_buckets=tuple(
+            tuple(Bucket(c, at - 0.5, own) for c in range(v) for at in gathered)
+            for own in levels
+        ),
         tied_phases=tied,
         slowdown=slowdown,
         interference=draw(st.sampled_from([1.0, 1.25])),
