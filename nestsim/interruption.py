@@ -25,6 +25,14 @@ _PATIENCE = 2.0
 """An impatient user presses Ctrl-C twice; what puts things in order may end [s]."""
 
 
+class StoppedError(KeyboardInterrupt):
+    """A signal came.
+
+    Python ends by SIGINT, whatever is returned, once a `KeyboardInterrupt` itself has
+    left code that was made from text, such as a named tuple's.
+    """
+
+
 class Stop:
     """Raises `KeyboardInterrupt` when a signal arrives, and remembers which."""
 
@@ -44,7 +52,7 @@ class Stop:
         if self.received is not None and now < self._last + _PATIENCE:
             return
         self.received, self._last = self.received or number, now
-        raise KeyboardInterrupt
+        raise StoppedError
 
 
 @contextmanager
