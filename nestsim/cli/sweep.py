@@ -89,6 +89,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
     from nestsim.cli.errors import naming
+    from nestsim.cli.output import working
     from nestsim.cli.results import inputs_of, results_folder
     from nestsim.report.sweep_folder import FILES
     from nestsim.scenario import load_scenario
@@ -96,7 +97,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
 
     _check_form(what, as_json=as_json, as_csv=as_csv)
     loaded = load_scenario(scenario)
-    with naming(scenario):
+    with naming(scenario), working("points: check", quiet=quiet):
         asked = scenario_sweep(loaded, settings or (), what=what, workers=workers)
     named = output or Path("results") / f"{scenario.stem}_sweep"
     inputs = inputs_of(loaded)

@@ -22,7 +22,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
@@ -50,6 +50,9 @@ def writer_of(content: str | bytes) -> Writer:
 _PREFIX, _SUFFIX = ".nestsim-", ".partial"
 _OWNER = ".nestsim"
 """A file in each temporary folder: without it, a folder of such a name is not ours."""
+
+_FIRST, _LAST = f"{_OWNER}-first", f"{_OWNER}-last"
+"""Manifests in a temporary folder: while files are replaced, and then."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONGEST_MANIFEST = 1 << 24
@@ -116,8 +119,12 @@ class ResultsFolder:
                 digest = hashlib.sha256((new / name).read_bytes()).hexdigest()
                 hashes[name] = None if name in unhashed else digest
             self.check(hashes)
+            listed = self._listed() - {MANIFEST}
+            both = dict.fromkeys(sorted({*listed, *hashes}))
+            _write_manifest(new / _FIRST, {}, both)
+            _write_manifest(new / _LAST, facts, hashes)
             with deferred_signals():
-                self._put(new, hashes, facts)
+                self._put(new, hashes, outdated=sorted(listed - hashes.keys()))
                 self.is_written = True
 
     def stores(self) -> list[str]:
@@ -159,29 +166,20 @@ class ResultsFolder:
                 "writes are replaced, all others stay",
             )
 
-    def _put(
-        self, new: Path, hashes: Mapping[str, str | None], facts: Mapping[str, Any]
-    ) -> None:
+    def _put(self, new: Path, names: Iterable[str], *, outdated: Sequence[str]) -> None:
         """Move files to their places, and remove what is out of date.
 
         First comes a manifest that lists old and new files: whoever is killed in
-        between leaves nothing that looks like a file of the user's.
+        between leaves nothing that looks like a file of the user's. All is written
+        by now: a file system that is full cannot stop it half-way.
         """
-        listed = self._listed() - {MANIFEST}
-        made_by = {"nestsim": version("nestsim")}
-        if not listed.issuperset(hashes):
-            both = dict.fromkeys(sorted({*listed, *hashes}))
-            self._put_manifest(new, {**made_by, "files": both})
-        for name in hashes:
+        os.replace(new / _FIRST, MANIFEST, dst_dir_fd=self._descriptor)
+        for name in names:
             with self._inside(name, make=True) as folder:
                 os.replace(new / name, PurePosixPath(name).name, dst_dir_fd=folder)
-        for name in sorted(listed - hashes.keys()):
+        for name in outdated:
             self._remove(name)
-        self._put_manifest(new, {**made_by, **facts, "files": dict(hashes)})
-
-    def _put_manifest(self, new: Path, manifest: Mapping[str, Any]) -> None:
-        (new / MANIFEST).write_text(dump_json(dict(manifest)), encoding="utf-8")
-        os.replace(new / MANIFEST, MANIFEST, dst_dir_fd=self._descriptor)
+        os.replace(new / _LAST, MANIFEST, dst_dir_fd=self._descriptor)
 
     def _remove(self, name: str) -> None:
         """Remove an outdated file; what stands in its place by now is not ours."""
@@ -528,6 +526,13 @@ def _lock(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+def _write_manifest(
+    file: Path, facts: Mapping[str, Any], hashes: Mapping[str, str | None]
+) -> None:
+    manifest = {"nestsim": version("nestsim"), **facts, "files": dict(hashes)}
+    file.write_text(dump_json(manifest), encoding="utf-8")
 
 
 @contextmanager

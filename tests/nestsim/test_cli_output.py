@@ -353,9 +353,9 @@ def test_short_work_and_quiet_work_show_nothing(
 PHASES = {
     "run": ("model: trace", "search", "replay: explain", "report: trace.json"),
     "simulate": ("replay: the plan", "replay: explain", "report: figures/links.png"),
-    "compare": ("point 0 of 1", "manual", "report: comparison.png"),
+    "compare": ("check: four", "point 0 of 1", "manual", "report: comparison.png"),
     "stress": ("conditions", "plans: point", "replays: point", "report: stress.csv"),
-    "sweep": ("point 1 of 2", "report: points.parquet"),
+    "sweep": ("points: check", "point 1 of 2", "report: points.parquet"),
     "validate": ("row 1 of 1", "report: validation.png"),
     "collectives": ("collectives:", "report: collectives.png"),
     "topology": ("network: build", "report: draw the network"),
