@@ -595,7 +595,7 @@ def test_showing_a_network_imports_no_torch(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from nestsim.cli import main\n"
-        f"status = main(['topology', {scenario!r}, '--json'])\n"
+        f"status = main(['topology', {scenario!r}, '--json', '-q'])\n"
         "sys.exit('torch' if 'torch' in sys.modules else status)\n"
     )
     command = [sys.executable, "-c", program]
