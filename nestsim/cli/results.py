@@ -47,7 +47,8 @@ def results_folders(
         try:
             yield claimed
         except KeyboardInterrupt as interrupt:
-            interrupt.add_note(_left_behind(folders, claimed))
+            if claimed:
+                interrupt.add_note(_left_behind(folders, claimed))
             raise
 
 

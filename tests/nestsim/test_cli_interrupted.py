@@ -130,6 +130,7 @@ def assert_in_order(folder: Path, ended: Ended, number: signal.Signals) -> None:
         return
     assert ended.status == STATUS[number]
     *_, last = ended.err.splitlines()
+    assert last == last.strip()
     assert last.startswith(WORD[number])
     assert len(ended.err.splitlines()) <= 12  # progress of a slow machine included
     assert names == stores or "manifest.json" in names or "network.png" in names
