@@ -73,7 +73,7 @@ class Store:
         restart: bool = False,
     ) -> None:
         self.path = path
-        if path is not None and os.path.lexists(path) and not is_store(path):
+        if path is not None and not _may_be_opened(path):
             raise self._not_ours("the file sweep.sqlite of a sweep, or none")
         if restart and path is not None:
             remove_store(path)
@@ -262,10 +262,17 @@ def _has_tables(path: Path) -> bool:
     return {"facts", "points", "durations"} <= {name for (name,) in rows}
 
 
+def _may_be_opened(path: Path) -> bool:
+    """Return whether there is a store or nothing; SQLite follows links beside it."""
+    beside = [path.with_name(path.name + suffix) for suffix in _BESIDE]
+    is_free = not os.path.lexists(path) or is_store(path)
+    return is_free and not any(one.is_symlink() for one in beside)
+
+
 def is_part_of_store(path: Path) -> bool:
     """Return whether a file is a store, or what SQLite may have left beside one."""
     for suffix in _BESIDE:
-        if path.name.endswith(suffix):
+        if path.name.endswith(suffix) and not path.is_symlink():
             path = path.with_name(path.name.removesuffix(suffix))
     return path.suffix == ".sqlite" and is_store(path)
 

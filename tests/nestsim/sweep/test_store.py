@@ -127,6 +127,17 @@ def test_a_link_to_a_store_is_not_followed(path: Path, restart: bool) -> None:
     assert not is_store(path)
 
 
+def test_a_link_beside_a_store_is_not_followed(path: Path) -> None:
+    mine = path.with_name("thesis.tex")
+    mine.write_text("years of work")
+    journal = path.with_name(f"{path.name}-journal")
+    journal.symlink_to(mine)
+    with pytest.raises(InputError, match="is not a store"):
+        Store(path, FACTS)
+    assert not is_part_of_store(journal)
+    assert mine.read_text() == "years of work"
+
+
 def test_what_is_no_file_is_no_store(path: Path) -> None:
     os.mkfifo(path)
     assert not is_store(path)
