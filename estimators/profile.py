@@ -200,19 +200,18 @@ def read_profile(file: Path) -> Profile:
 
 
 def write_profile(profile: Profile, file: Path) -> None:
-    """Write a profile in one step, so that no reader finds half of it.
+    """Write a profile to a file.
 
     Raises
     ------
-    InputError
-        If the file cannot be written.
+    OSError
+        If it cannot be written.
     """
     text = json.dumps(profile.to_json(), indent=1, allow_nan=False)
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(f"{text}\n", encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(file)) from None
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+def is_profile(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of `write_profile`."""
+    head = ends.decode("utf-8", errors="replace").split()
+    return " ".join(head[:5]).startswith(f'{{ "format": "{FORMAT}"')

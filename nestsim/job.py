@@ -106,7 +106,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     if candidates:
         reported = chosen or 0
         candidates[reported] = explained(
-            scenario, network, workload, candidates[reported]
+            scenario, network, workload, candidates[reported], progress
         )
     return JobResult(
         **job_facts(scenario, network, workload),
@@ -234,7 +234,11 @@ def replayed(
 
 
 def explained(
-    scenario: Scenario, network: Network, workload: Workload, candidate: Candidate
+    scenario: Scenario,
+    network: Network,
+    workload: Workload,
+    candidate: Candidate,
+    progress: Progress | None = None,
 ) -> Candidate:
     """Look closer at the plan that is reported: by more runs of its step.
 
@@ -245,6 +249,7 @@ def explained(
     slowdown = device_slowdowns(scenario, network.num_devices)
     work = place_work(network, workload, candidate.priced, settings, slowdown=slowdown)
     done = candidate.replay
+    announced(progress, "replay: explain the reported plan")
     if scenario.simulation.trace == "all":
         done = replay(network, work, settings, every_actor=True)
     gap = explain_gap(network, candidate.priced, done, work, settings)

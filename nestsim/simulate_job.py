@@ -53,6 +53,7 @@ def simulate_job(
             network,
             workload,
             replayed(scenario, network, workload, priced, 0, told),
+            progress,
         ),
         max_trace_events=scenario.simulation.trace_events,
     )

@@ -13,3 +13,9 @@ def cache_of_its_own(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NESTSIM_CACHE_DIR", str(cache.mkdir("nestsim")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep standard error free of what comes after seconds, on a slow machine."""
+    monkeypatch.setattr("nestsim.cli.output.FIRST_LINES", (3600.0,))

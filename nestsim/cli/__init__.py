@@ -1,14 +1,20 @@
 """The command line: parse, call, print, exit status. One command a file."""
 
-import io
-import os
-import sys
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
+
+from nestsim.cli.streams import standard_streams, tell
+from nestsim.interruption import Stop, stoppable
 
 __all__ = ["main"]
 
 WRONG_INPUT = 2
 """Exit status when the user has something to correct."""
+
+STOPPED = 128
+"""Exit status of what a signal stopped, less the signal's number."""
+
+_WORDS = {int(signal.SIGINT): "Interrupted.", int(signal.SIGTERM): "Terminated."}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,46 +23,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv
-        The arguments after the program's name; those of the process if None.
+        The arguments after the program's name; those of the process if None, which is
+        then taken to end.
 
     Returns
     -------
     int
         0 done (and confirmed), 1 nothing fits, not confirmed, or an assertion of
-        the scenario does not hold, 2 the input is wrong, 130 interrupted.
+        the scenario does not hold, 2 the input is wrong or results cannot be written,
+        130 interrupted, 143 terminated.
     """
+    with stoppable(at_exit=argv is None) as stop, standard_streams() as hand_over:
+        try:
+            status = _status(argv)
+            problem = hand_over()
+        except KeyboardInterrupt as interrupt:
+            return _stopped(stop, interrupt, hand_over)
+        except Exception as error:
+            if stop.received is not None:  # as when the import of a library is cut
+                return _stopped(stop, error, hand_over)
+            problem = hand_over()
+            if not problem:
+                raise
+        if problem:
+            tell(f"standard output: cannot be written: {problem}\n")
+            return WRONG_INPUT
+        return status
+
+
+def _status(argv: Sequence[str] | None) -> int:
+    """Run the command line and return its exit status, standard output not flushed."""
     from nestsim.cli.app import app
 
-    _never_fail_on_a_letter()
     try:
         app(args=None if argv is None else list(argv), prog_name="nestsim")
     except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 0
-    except KeyboardInterrupt:
-        status = 130
+        cause = leaving.__context__
+        if cause is not None and isinstance(cause.__cause__, KeyboardInterrupt):
+            raise cause.__cause__ from None  # typer has made an exit of it
+        return leaving.code if isinstance(leaving.code, int) else 0
     except ValueError as error:
         from topologies.errors import InputError  # with numpy: not before it is needed
 
         if not isinstance(error, InputError):
             raise
-        sys.stderr.write(f"{error}\n")
-        status = WRONG_INPUT
-    else:
-        status = 0
-    return _flushed(status)
+        tell(f"{error}\n")
+        return WRONG_INPUT
+    return 0
 
 
-def _never_fail_on_a_letter() -> None:
-    """Write what an old terminal cannot show as an escape instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _flushed(status: int) -> int:
-    """Hand over the output now, and be quiet if nobody reads it any more."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+def _stopped(stop: Stop, error: BaseException, hand_over: Callable[[], str]) -> int:
+    """Say what there is to say after a signal, and return the exit status."""
+    number = stop.received or int(signal.SIGINT)
+    notes = getattr(error, "__notes__", ())
+    hand_over()
+    tell(" ".join([_WORDS.get(number, "Stopped."), *notes]) + "\n")
+    return STOPPED + number

@@ -63,7 +63,8 @@ def nestsim(
     everything else to standard error.
 
     Exit status: 0 done (and confirmed), 1 nothing fits, nothing is confirmed or an
-    assertion of the scenario does not hold, 2 the input is wrong.
+    assertion of the scenario does not hold, 2 the input is wrong or results cannot be
+    written, 130 interrupted, 143 terminated.
 
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml`
     """

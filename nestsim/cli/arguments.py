@@ -27,6 +27,8 @@ Quiet = Annotated[
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Write into the folder even if it holds files of other origin."
+        "--force",
+        help="Write there even if nestsim did not make what is there; files of the "
+        "names that it writes are replaced, all others stay.",
     ),
 ]

@@ -5,10 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.collectives_job import CollectivesResult
+    from nestsim.report.destination import ResultsFolder
+
+FILES = ("collectives.csv", "collectives.png")
+"""What is written."""
 
 LARGEST = 2**50
 """Of a message: no device holds that much [byte]."""
@@ -49,6 +53,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     max_bytes: MaxBytes = "1 GiB",
     step_factor: StepFactor = 4,
     output: Output = None,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -63,22 +68,22 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     Example: `nestsim collectives scenarios/gpt3_175b_512_tpuv4.toml -b 1KiB -e 1GiB`
     """
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.output import progress_bar
+    from nestsim.cli.results import inputs_of, results_folder
     from nestsim.scenario import load_scenario
 
     sizes = _sizes(min_bytes, max_bytes, step_factor)
     loaded = load_scenario(scenario)
     if output is None and not as_json:
         output = Path("results") / f"{scenario.stem}_collectives"
-    if output is not None:
-        _check_folder(output)
     from nestsim.collectives_job import collectives_job
 
-    with naming(scenario), progress_bar(quiet=quiet) as progress:
-        result = collectives_job(loaded, sizes, progress=progress)
-    if output is not None and result.tables:
-        _write(result, output)
-        note(f"Results are in {output}", quiet=quiet)
+    inputs = inputs_of(loaded)
+    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+        with naming(scenario), progress_bar(quiet=quiet) as progress:
+            result = collectives_job(loaded, sizes, progress=progress)
+        if folder is not None and output is not None and result.tables:
+            _write(result, folder, output, quiet=quiet)
     _print(result, as_json=as_json)
     raise typer.Exit(0 if result.priced is not None else 1)
 
@@ -129,34 +134,20 @@ def _size(text: str, option: str) -> int:
     return int(size)
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse what is no folder, before anything is done."""
-    from topologies.errors import InputError
-
-    if folder.exists() and not folder.is_dir():
-        raise InputError(
-            "is not a folder",
-            where="--output",
-            got=str(folder),
-            expected="a folder, which is made if there is none",
-        )
-
-
-def _write(result: "CollectivesResult", folder: Path) -> None:
+def _write(
+    result: "CollectivesResult", folder: "ResultsFolder", named: Path, *, quiet: bool
+) -> None:
+    from nestsim.cli.results import write_files
     from nestsim.report.collectives import collectives_csv
     from nestsim.report.collectives_figure import draw_collectives
-    from topologies.errors import InputError
+    from nestsim.report.destination import Writer, writer_of
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / ".collectives.partial"
-        partial.write_text(collectives_csv(result.tables), encoding="utf-8")
-        partial.replace(folder / "collectives.csv")
-        draw_collectives(result, partial)
-        partial.replace(folder / "collectives.png")
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
+    writers: dict[str, Writer] = {
+        "collectives.csv": writer_of(collectives_csv(result.tables)),
+        "collectives.png": lambda path: draw_collectives(result, path),
+    }
+    facts = {"scenario": result.scenario_name}
+    write_files(folder, writers, facts, named=named, quiet=quiet)
 
 
 def _print(result: "CollectivesResult", *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from nestsim.compare.job import CompareSettings
     from nestsim.compare.record import Comparison
+    from nestsim.report.destination import ResultsFolder
     from nestsim.scenario import Scenario
     from nestsim.sweep.store import Store
 
@@ -105,24 +106,31 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
 
     Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
     """
-    from nestsim.compare.job import CompareSettings, checked_settings
+    from nestsim.cli.results import inputs_of, results_folder
+    from nestsim.compare.job import CompareSettings, checked_settings, store_facts
+    from nestsim.report.compare_folder import STORE, comparison_files
     from nestsim.scenario import load_scenario
+    from nestsim.sweep.store import Store
 
     loaded = [load_scenario(path) for path in scenarios]
-    names = tuple(name.strip() for name in planners.split(",") if name.strip())
+    chosen = tuple(name.strip() for name in planners.split(",") if name.strip())
     settings = checked_settings(
-        CompareSettings(planners=names, base=base, time_limit=time_limit), loaded
+        CompareSettings(planners=chosen, base=base, time_limit=time_limit), loaded
     )
     if output is None and not as_json:
         output = _default_folder(scenarios)
-    with ExitStack() as stack:
-        store = None
-        if output is not None:
-            opened = _store(output, loaded, settings, force=force, restart=restart)
-            store = stack.enter_context(opened)
-        comparison = _compare(loaded, settings, store, workers, quiet=quiet)
-    if output is not None:
-        _write(comparison, loaded, output, quiet=quiet)
+    names = comparison_files(loaded)
+    inputs = [file for one in loaded for file in inputs_of(one)]
+    with results_folder(output, names, inputs=inputs, force=force) as folder:
+        with ExitStack() as stack:
+            store = None
+            if folder is not None:
+                facts = store_facts(loaded, settings)
+                opened = Store(folder.path / STORE, facts, restart=restart)
+                store = stack.enter_context(opened)
+            comparison = _compare(loaded, settings, store, workers, quiet=quiet)
+        if folder is not None and output is not None:
+            _write(comparison, loaded, folder, output, quiet=quiet)
     _print(comparison, as_json=as_json)
     confirmed = all(group.is_confirmed for group in comparison.groups)
     raise typer.Exit(0 if confirmed else 1)
@@ -134,35 +142,6 @@ def _default_folder(scenarios: "Sequence[Path]") -> Path:
     return Path("results") / "comparison"
 
 
-def _store(
-    folder: Path,
-    scenarios: "Sequence[Scenario]",
-    settings: "CompareSettings",
-    *,
-    force: bool,
-    restart: bool,
-) -> "Store":
-    """Open the store of the folder."""
-    from nestsim.compare.job import store_facts
-    from nestsim.report.compare_folder import open_store
-    from topologies.errors import InputError
-
-    facts = store_facts(scenarios, settings)
-    try:
-        return open_store(folder, facts, force=force, restart=restart)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    except InputError as error:
-        raise error.at("--output", ": ") from None
-
-
-def _unwritable(folder: Path, error: OSError) -> ValueError:
-    from topologies.errors import InputError
-
-    problem = f"cannot be written: {error.strerror or error}"
-    return InputError(problem, where="--output", got=str(folder))
-
-
 def _compare(
     scenarios: "Sequence[Scenario]",
     settings: "CompareSettings",
@@ -171,35 +150,37 @@ def _compare(
     *,
     quiet: bool,
 ) -> "Comparison":
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.output import progress_bar
     from nestsim.compare.job import compare_job
 
-    try:
-        with progress_bar(quiet=quiet) as progress:
-            return compare_job(
-                scenarios, settings, store=store, workers=workers, progress=progress
-            )
-    except KeyboardInterrupt:
-        if store is not None:
-            note("Interrupted. The same command, without --restart, goes on from here.")
-        raise
+    with progress_bar(quiet=quiet) as progress:
+        return compare_job(
+            scenarios, settings, store=store, workers=workers, progress=progress
+        )
 
 
 def _write(
     comparison: "Comparison",
     scenarios: "Sequence[Scenario]",
-    folder: Path,
+    folder: "ResultsFolder",
+    named: Path,
     *,
     quiet: bool,
 ) -> None:
-    from nestsim.cli.output import note
-    from nestsim.report.compare_folder import write_comparison
+    """Write the files; then the store is not needed any more."""
+    from nestsim.cli.results import write_files
+    from nestsim.report.compare_folder import (
+        STORE,
+        TIMES,
+        comparison_facts,
+        comparison_writers,
+    )
+    from nestsim.sweep.store import remove_store
 
-    try:
-        write_comparison(comparison, scenarios, folder)
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-    note(f"Results are in {folder}", quiet=quiet)
+    writers = comparison_writers(comparison, scenarios)
+    facts = comparison_facts(scenarios)
+    write_files(folder, writers, facts, named=named, quiet=quiet, unhashed=(TIMES,))
+    remove_store(folder.path / STORE)
 
 
 def _print(comparison: "Comparison", *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import typer
 
 
-def plan_instance(path: Path, *, score: bool, as_json: bool) -> int:
+def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int:
     """Solve an instance file, print the answer and return the exit status.
 
     Parameters
@@ -16,14 +16,18 @@ def plan_instance(path: Path, *, score: bool, as_json: bool) -> int:
         Print the baselines stored in the file beside the optimum.
     as_json
         Print JSON instead of tables.
+    quiet
+        Show no progress.
     """
     from nestsim.cli.errors import naming
+    from nestsim.cli.output import working
     from planner.nest_artifact import read_instance, score_baselines, solve
 
     instance = read_instance(path)
-    with naming(path):
-        solution = solve(instance)
-    scored = score_baselines(instance) if score else ()
+    with working(f"solve {path.name}", quiet=quiet):
+        with naming(path):
+            solution = solve(instance)
+        scored = score_baselines(instance) if score else ()
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.nest import scores_json, solution_json

@@ -71,7 +71,8 @@ def plan(
     if nest_instance is not None:
         from nestsim.cli.nest_instance import plan_instance
 
-        raise typer.Exit(plan_instance(nest_instance, score=score, as_json=as_json))
+        solved = plan_instance(nest_instance, score=score, as_json=as_json, quiet=quiet)
+        raise typer.Exit(solved)
     if scenario is not None:
         raise typer.Exit(_plan_scenario(scenario, as_json=as_json, quiet=quiet))
 

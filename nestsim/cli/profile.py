@@ -1,13 +1,12 @@
 """``nestsim profile``."""
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet
+from nestsim.cli.arguments import Force, Json, Quiet
 
 
 class DeviceKind(StrEnum):
@@ -53,6 +52,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     quick: Quick = False,
     check: Check = False,
     budget: Budget = "5 min",
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -68,11 +68,12 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from datetime import UTC, datetime
 
-    from estimators.profile import write_profile
-    from nestsim.cli.output import note, progress_bar
+    from estimators.profile import is_profile, write_profile
+    from nestsim.cli.output import note, progress_bar, working
+    from nestsim.cli.results import check_output_file, write_output_file
 
     seconds = _seconds(budget)
-    _check_file(output)
+    check_output_file(output, is_profile, inputs=(), force=force)
     from estimators.measuring.devices import available_device
     from estimators.measuring.layers import check_layers
     from estimators.measuring.operators import measure_profile
@@ -86,9 +87,10 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
             quick=quick,
             progress=progress,
         )
-        write_profile(measured, output)
-        checks = check_layers(measured, chosen, quick=quick) if check else []
+    write_output_file(output, lambda path: write_profile(measured, path))
     note(f"The profile is in {output}", quiet=quiet)
+    with working("check: measure whole layers", quiet=quiet):
+        checks = check_layers(measured, chosen, quick=quick) if check else []
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.profile import profile_json
@@ -110,19 +112,3 @@ def _seconds(text: str) -> float:
         return parse_quantity(text, "duration")
     except InputError as error:
         raise error.at("--budget") from None
-
-
-def _check_file(file: Path) -> None:
-    """Refuse what cannot be written, before anything is measured."""
-    from topologies.errors import InputError
-
-    expected = "a file in a folder that can be made, e.g. profiles/cpu.json"
-    if file.is_dir():
-        raise InputError(
-            "is a folder", where="--output", got=str(file), expected=expected
-        )
-    nearest = next(folder for folder in file.absolute().parents if folder.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise InputError(
-            "cannot be written", where="--output", got=str(file), expected=expected
-        )

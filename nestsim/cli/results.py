@@ -1,48 +1,166 @@
-"""The folder of results, for the commands that write one."""
+"""What ``--output`` and ``--force`` mean, for every command that writes results."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nestsim.results import ReplayedResult
+    from nestsim.report.destination import ResultsFolder, Writer
     from nestsim.scenario import Scenario
 
 
-def check_folder(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that results may not be written into, before hours of work."""
-    from nestsim.report.folder import check_target
+@contextmanager
+def results_folders(
+    folders: Sequence[Path],
+    names: Sequence[str],
+    *,
+    inputs: Sequence[Path],
+    force: bool,
+) -> Iterator[list["ResultsFolder"]]:
+    """Take hold of folders of results, before hours of work.
+
+    Parameters
+    ----------
+    folders
+        As the user named them.
+    names
+        Files that may be written into each.
+    inputs
+        Files that the command reads.
+    force
+        Write into folders of other origin, too.
+
+    Raises
+    ------
+    InputError
+        If one cannot be written into.
+    """
+    from nestsim.report.destination import claimed_folder
+
+    with ExitStack() as stack:
+        claimed = []
+        for folder in folders:
+            claim = claimed_folder(folder, names, inputs=inputs, force=force)
+            with _about_output():
+                claimed.append(stack.enter_context(claim))
+        try:
+            yield claimed
+        except KeyboardInterrupt as interrupt:
+            if claimed:
+                interrupt.add_note(_left_behind(folders, claimed))
+            raise
+
+
+@contextmanager
+def results_folder(
+    folder: Path | None, names: Sequence[str], *, inputs: Sequence[Path], force: bool
+) -> Iterator["ResultsFolder | None"]:
+    """Take hold of one folder of results; of none if there is to be none."""
+    given = [] if folder is None else [folder]
+    with results_folders(given, names, inputs=inputs, force=force) as claimed:
+        yield claimed[0] if claimed else None
+
+
+def _left_behind(folders: Sequence[Path], claimed: Sequence["ResultsFolder"]) -> str:
+    """Say what was written before an interruption, and how to go on."""
+    pairs = list(zip(folders, claimed, strict=True))
+    written = [str(name) for name, one in pairs if one.is_written]
+    begun = [str(name) for name, one in pairs if not one.is_written and one.stores()]
+    others = [str(name) for name, _ in pairs if str(name) not in {*written, *begun}]
+    said = []
+    if written:
+        said.append(f"Results are in {_some(written)}.")
+    if begun:
+        said.append(
+            f"Finished points are kept in {_some(begun)}; the same command, without "
+            "--restart, goes on from there."
+        )
+    if others:
+        said.append(f"Nothing was written to {_some(others)}.")
+    return " ".join(said)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def write_files(
+    folder: "ResultsFolder",
+    writers: Mapping[str, "Writer"],
+    facts: Mapping[str, Any],
+    *,
+    named: Path,
+    quiet: bool,
+    unhashed: Sequence[str] = (),
+) -> None:
+    """Write the files of a folder of results, and say where they are.
+
+    Parameters
+    ----------
+    folder
+        As `results_folder` gives it.
+    writers, facts, unhashed
+        As `nestsim.report.destination.ResultsFolder.write` takes them.
+    named
+        The folder as the user named it.
+    quiet
+        Say nothing.
+    """
+    from nestsim.cli.output import note, progress_bar
+
+    with _about_output(), progress_bar(quiet=quiet) as progress:
+        folder.write(writers, facts, unhashed=unhashed, progress=progress)
+    note(f"Results are in {named}", quiet=quiet)
+
+
+def check_output_file(
+    file: Path,
+    is_ours: Callable[[bytes], bool],
+    *,
+    inputs: Sequence[Path],
+    force: bool,
+) -> None:
+    """Refuse a file that results may not be written to, before anything is done."""
+    from nestsim.report.destination import check_file
+
+    with _about_output():
+        check_file(file, is_ours, inputs=inputs, force=force)
+
+
+def write_output_file(file: Path, write: "Writer") -> None:
+    """Write a file whole or not at all."""
+    from nestsim.report.destination import replace_file
+
+    with _about_output():
+        replace_file(file, write)
+
+
+def inputs_of(scenario: "Scenario", *others: Path | None) -> list[Path]:
+    """Return the files that a scenario is read from, and others that are given."""
+    from nestsim.scenario.load import parse_document
+
+    document = parse_document(scenario.text)
+    named = [
+        document["model"].get("config"),
+        document["cluster"].get("profile"),
+        document["cluster"].get("network", {}).get("path"),
+    ]
+    folder = scenario.path.parent
+    return [
+        scenario.path,
+        *(folder / one for one in named if isinstance(one, str)),
+        *(one for one in others if one is not None),
+    ]
+
+
+@contextmanager
+def _about_output() -> Iterator[None]:
+    """Say that a mistake is in what ``--output`` names."""
     from topologies.errors import InputError
 
     try:
-        check_target(folder, force=force)
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
+        yield
     except InputError as error:
         raise error.at("--output", ": ") from None
-
-
-def write_folder(
-    result: "ReplayedResult",
-    scenario: "Scenario",
-    folder: Path,
-    *,
-    force: bool,
-    quiet: bool,
-) -> None:
-    """Write the folder of results and say where it is."""
-    from nestsim.cli.output import note, progress_bar
-    from nestsim.report.folder import write_results
-    from topologies.errors import InputError
-
-    try:
-        with progress_bar(quiet=quiet) as progress:
-            written = write_results(
-                result, scenario.text, folder, force=force, progress=progress
-            )
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"cannot be written: {reason}", where="--output", got=str(folder)
-        ) from None
-    note(f"Results are in {written}", quiet=quiet)

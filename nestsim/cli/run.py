@@ -10,6 +10,7 @@ from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from nestsim.asserted import Checked
+    from nestsim.report.destination import ResultsFolder
     from nestsim.results import JobResult
     from nestsim.scenario import Scenario
 
@@ -45,20 +46,21 @@ def run(
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`
     """
     from nestsim.asserted import check_assertions, exit_status
-    from nestsim.cli.results import check_folder
+    from nestsim.cli.results import inputs_of, results_folders
+    from nestsim.report.folder import FILES
     from nestsim.scenario import load_scenario
 
     loaded = [load_scenario(path) for path in scenarios]
     folders = _folders(scenarios, output)
-    for folder in folders:
-        check_folder(folder, force=force)
+    inputs = [file for scenario in loaded for file in inputs_of(scenario)]
     status = 0
-    for scenario, folder in zip(loaded, folders, strict=True):
-        result = _run_one(scenario, folder, force=force, quiet=quiet)
-        checked = check_assertions(scenario.assertions, result)
-        _print(result, checked, as_json=as_json)
-        own = 0 if result.chosen is not None else 1
-        status = max(status, exit_status(own, checked))
+    with results_folders(folders, FILES, inputs=inputs, force=force) as claimed:
+        for scenario, folder, named in zip(loaded, claimed, folders, strict=True):
+            result = _run_one(scenario, folder, named, quiet=quiet)
+            checked = check_assertions(scenario.assertions, result)
+            _print(result, checked, as_json=as_json)
+            own = 0 if result.chosen is not None else 1
+            status = max(status, exit_status(own, checked))
     raise typer.Exit(status)
 
 
@@ -82,18 +84,21 @@ def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
 
 
 def _run_one(
-    scenario: "Scenario", folder: Path, *, force: bool, quiet: bool
+    scenario: "Scenario", folder: "ResultsFolder", named: Path, *, quiet: bool
 ) -> "JobResult":
     """Run one scenario and write its folder of results."""
     from nestsim.cli.errors import naming
     from nestsim.cli.output import note_unread_plan, progress_bar
-    from nestsim.cli.results import write_folder
+    from nestsim.cli.results import write_files
     from nestsim.job import run_job
+    from nestsim.report.folder import result_facts, result_writers
 
     note_unread_plan(scenario, quiet=quiet)
     with naming(scenario.path), progress_bar(quiet=quiet) as progress:
         result = run_job(scenario, progress=progress)
-    write_folder(result, scenario, folder, force=force, quiet=quiet)
+    writers = result_writers(result, scenario.text)
+    facts = result_facts(result, scenario.text)
+    write_files(folder, writers, facts, named=named, quiet=quiet)
     return result
 
 

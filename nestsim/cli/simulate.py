@@ -54,19 +54,19 @@ def simulate(
     Example: `nestsim simulate scenarios/gpt_76b_1024_a100.toml`
     """
     from nestsim.asserted import check_assertions, exit_status
+    from nestsim.cli.results import inputs_of, results_folder, write_files
     from nestsim.report.assertions import assertions_json, print_assertions
+    from nestsim.report.folder import FILES, result_facts, result_writers
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
-    if output is not None:
-        from nestsim.cli.results import check_folder
-
-        check_folder(output, force=force)
-    result = _simulate(loaded, plan, quiet=quiet)
-    if output is not None:
-        from nestsim.cli.results import write_folder
-
-        write_folder(result, loaded, output, force=force, quiet=quiet)
+    inputs = inputs_of(loaded, plan)
+    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+        result = _simulate(loaded, plan, quiet=quiet)
+        if folder is not None and output is not None:
+            writers = result_writers(result, loaded.text)
+            facts = result_facts(result, loaded.text)
+            write_files(folder, writers, facts, named=output, quiet=quiet)
     checked = check_assertions(loaded.assertions, result)
     if as_json:
         from nestsim.report.json import dump_json

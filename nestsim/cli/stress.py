@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
+    from nestsim.report.destination import ResultsFolder
     from nestsim.scenario import Scenario
     from nestsim.stress.results import StressResult
+
+FILES = (
+    *("stress.json", "stress.csv", "matrix.csv"),
+    *(f"{name}.png" for name in ("throughput", "map", "matrix", "links")),
+)
+"""What is written, beside the stores of finished points."""
 
 Output = Annotated[
     Path | None,
@@ -91,6 +98,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     workers: Workers = None,
     restart: Restart = False,
     output: Output = None,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -106,6 +114,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
 
     Example: `nestsim stress scenarios/llama2_7b_64_h100.toml --keep 0.95 -o stress`
     """
+    from nestsim.cli.results import inputs_of, results_folder
     from nestsim.scenario import load_scenario
 
     loaded = _with_options(
@@ -116,11 +125,12 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         level=level,
         workers=workers,
     )
-    if output is not None:
-        _make_folder(output)
-    result = _stress(loaded, output, restart=restart, quiet=quiet)
-    if output is not None:
-        _write(result, output, quiet=quiet)
+    inputs = inputs_of(loaded)
+    with results_folder(output, FILES, inputs=inputs, force=force) as folder:
+        stores = None if folder is None else folder.path
+        result = _stress(loaded, stores, restart=restart, quiet=quiet)
+        if folder is not None and output is not None:
+            _write(result, folder, output, quiet=quiet)
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.stress_data import stress_json
@@ -193,17 +203,6 @@ def _share(keep: float | None) -> float | None:
     return keep
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the folder, before anything is done."""
-    from topologies.errors import InputError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be made: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
-
-
 def _stress(
     scenario: "Scenario", folder: Path | None, *, restart: bool, quiet: bool
 ) -> "StressResult":
@@ -215,9 +214,12 @@ def _stress(
         return stress_job(scenario, stores=folder, restart=restart, progress=progress)
 
 
-def _write(result: "StressResult", folder: Path, *, quiet: bool) -> None:
-    """Write the files, each whole or not at all, and say where they are."""
-    from nestsim.cli.output import note
+def _write(
+    result: "StressResult", folder: "ResultsFolder", named: Path, *, quiet: bool
+) -> None:
+    """Write the files, and say where they are."""
+    from nestsim.cli.results import write_files
+    from nestsim.report.destination import writer_of
     from nestsim.report.json import dump_json
     from nestsim.report.stress_data import (
         csv_text,
@@ -226,22 +228,12 @@ def _write(result: "StressResult", folder: Path, *, quiet: bool) -> None:
         stress_rows,
     )
     from nestsim.report.stress_figure import stress_figures
-    from topologies.errors import InputError
 
-    texts = {
-        "stress.json": dump_json(stress_json(result)),
-        "stress.csv": csv_text(stress_rows(result)),
-        "matrix.csv": csv_text(matrix_rows(result)),
+    writers = {
+        "stress.json": writer_of(dump_json(stress_json(result))),
+        "stress.csv": writer_of(csv_text(stress_rows(result))),
+        "matrix.csv": writer_of(csv_text(matrix_rows(result))),
+        **stress_figures(result),
     }
-    try:
-        partial = folder / ".stress.partial"
-        for name, text in texts.items():
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(folder / name)
-        for name, draw in stress_figures(result).items():
-            draw(partial)
-            partial.replace(folder / name)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
-    note(f"Results are in {folder}", quiet=quiet)
+    facts = {"scenario": result.scenario_name}
+    write_files(folder, writers, facts, named=named, quiet=quiet)

@@ -8,6 +8,7 @@ import typer
 from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
+    from nestsim.report.destination import ResultsFolder
     from nestsim.scenario import Scenario
     from nestsim.sweep.job import ScenarioSweep, ScenarioSweepResult
 
@@ -88,19 +89,22 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import note
+    from nestsim.cli.output import working
+    from nestsim.cli.results import inputs_of, results_folder
+    from nestsim.report.sweep_folder import FILES
     from nestsim.scenario import load_scenario
     from nestsim.sweep.job import scenario_sweep
 
     _check_form(what, as_json=as_json, as_csv=as_csv)
     loaded = load_scenario(scenario)
-    with naming(scenario):
+    with naming(scenario), working("points: check", quiet=quiet):
         asked = scenario_sweep(loaded, settings or (), what=what, workers=workers)
-    folder = output or Path("results") / f"{scenario.stem}_sweep"
-    _prepare(folder, force=force)
-    result = _run(asked, folder, restart=restart, quiet=quiet)
-    _write(result, loaded, folder)
-    note(f"Results are in {folder}", quiet=quiet)
+    named = output or Path("results") / f"{scenario.stem}_sweep"
+    inputs = inputs_of(loaded)
+    with results_folder(named, FILES, inputs=inputs, force=force) as folder:
+        assert folder is not None
+        result = _run(asked, folder.path, restart=restart, quiet=quiet)
+        _write(result, loaded, folder, named, quiet=quiet)
     _print(result, as_json=as_json, as_csv=as_csv)
     raise typer.Exit(0 if any(one.row for one in result.outcomes) else 1)
 
@@ -122,47 +126,30 @@ def _check_form(what: str | None, *, as_json: bool, as_csv: bool) -> None:
         )
 
 
-def _prepare(folder: Path, *, force: bool) -> None:
-    """Make the folder, or refuse one with files of other origin."""
-    from nestsim.report.sweep_folder import check_sweep_folder
-    from topologies.errors import InputError
-
-    try:
-        check_sweep_folder(folder, force=force)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
-    except InputError as error:
-        raise error.at("--output", ": ") from None
-
-
 def _run(
     asked: "ScenarioSweep", folder: Path, *, restart: bool, quiet: bool
 ) -> "ScenarioSweepResult":
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.output import progress_bar
     from nestsim.sweep.job import run_scenario_sweep
 
-    try:
-        with progress_bar(quiet=quiet) as progress:
-            return run_scenario_sweep(asked, folder, restart=restart, progress=progress)
-    except KeyboardInterrupt:
-        note(
-            f"Interrupted. Finished points are in {folder}; the same command, without "
-            "--restart, goes on from there."
-        )
-        raise
+    with progress_bar(quiet=quiet) as progress:
+        return run_scenario_sweep(asked, folder, restart=restart, progress=progress)
 
 
-def _write(result: "ScenarioSweepResult", scenario: "Scenario", folder: Path) -> None:
-    from nestsim.report.sweep_folder import write_sweep
-    from topologies.errors import InputError
+def _write(
+    result: "ScenarioSweepResult",
+    scenario: "Scenario",
+    folder: "ResultsFolder",
+    named: Path,
+    *,
+    quiet: bool,
+) -> None:
+    from nestsim.cli.results import write_files
+    from nestsim.report.sweep_folder import sweep_facts, sweep_writers
 
-    try:
-        write_sweep(result, scenario.text, folder)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
+    writers = sweep_writers(result, scenario.text)
+    facts = sweep_facts(result, scenario.text)
+    write_files(folder, writers, facts, named=named, quiet=quiet)
 
 
 def _print(result: "ScenarioSweepResult", *, as_json: bool, as_csv: bool) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from topologies.network import Network
@@ -27,6 +27,7 @@ Picture = Annotated[
 def topology(
     scenario: ScenarioFile,
     output: Picture = None,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,20 +39,24 @@ def topology(
     Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
     """
     from nestsim.cli.errors import naming
-    from nestsim.cli.output import note, result_console
+    from nestsim.cli.output import result_console, working
+    from nestsim.cli.results import check_output_file, inputs_of
     from nestsim.cluster_network import cluster_network
+    from nestsim.report.topology import is_topology
     from nestsim.scenario import load_scenario
 
     if output is not None:
         _check_picture(output)
     loaded = load_scenario(scenario)
-    with naming(scenario):
-        network = cluster_network(loaded)
     if output is None and not as_json:
         output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
-        _draw(network, output)
-        note(f"The picture is in {output}", quiet=quiet)
+        inputs = inputs_of(loaded)
+        check_output_file(output, is_topology, inputs=inputs, force=force)
+    with naming(scenario), working("network: build", quiet=quiet):
+        network = cluster_network(loaded)
+    if output is not None:
+        _draw(network, output, quiet=quiet)
     if as_json:
         from nestsim.report.degraded import degraded_json
         from nestsim.report.json import dump_json
@@ -74,24 +79,20 @@ def _check_picture(path: Path) -> None:
     """Refuse a file that no picture can be written to, before anything is done."""
     from topologies.errors import InputError
 
-    where, got = "--output", str(path)
     if path.suffix.lower() not in PICTURES:
-        expected = "a file that ends in " + ", ".join(PICTURES)
-        raise InputError("not a picture", where=where, got=got, expected=expected)
-    if not path.parent.is_dir():
-        expected = "a file in a folder that exists"
-        raise InputError("no such folder", where=where, got=got, expected=expected)
+        raise InputError(
+            "not a picture",
+            where="--output",
+            got=str(path),
+            expected="a file that ends in " + ", ".join(PICTURES),
+        )
 
 
-def _draw(network: "Network", path: Path) -> None:
+def _draw(network: "Network", output: Path, *, quiet: bool) -> None:
+    from nestsim.cli.output import note, working
+    from nestsim.cli.results import write_output_file
     from nestsim.report.topology import draw_topology
-    from topologies.errors import InputError
 
-    partial = path.with_stem(f".{path.stem}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_topology(network, partial)
-        partial.replace(path)
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(path)) from None
+    with working("report: draw the network", quiet=quiet):
+        write_output_file(output, lambda path: draw_topology(network, path))
+    note(f"The picture is in {output}", quiet=quiet)

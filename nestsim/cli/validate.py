@@ -1,21 +1,26 @@
 """``nestsim validate``."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet
+from nestsim.cli.arguments import Force, Json, Quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from nestsim.report.destination import ResultsFolder
     from nestsim.validation.collective_runner import CollectivesResult
     from nestsim.validation.columns import Measurements
     from nestsim.validation.runner import ValidationResult
     from planner.progress import Progress
 
     Result = ValidationResult | CollectivesResult
+
+FILES = ("predictions.csv", "validation.json", "validation.png")
+"""What is written of a file of measurements."""
 
 MeasurementsFile = Annotated[
     Path | None,
@@ -49,6 +54,7 @@ Markdown = Annotated[
 def validate(
     measurements: MeasurementsFile = None,
     output: Output = None,
+    force: Force = False,
     as_json: Json = False,
     markdown: Markdown = False,
     quiet: Quiet = False,
@@ -66,7 +72,8 @@ def validate(
 
     Example: `nestsim validate measurements.csv`
     """
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.output import progress_bar
+    from nestsim.cli.results import results_folder
     from nestsim.validation.columns import read_measurements
     from nestsim.validation.published import published_measurements
 
@@ -80,14 +87,14 @@ def validate(
     _check_markdown(tables, markdown=markdown)
     if output is None and not (as_json or markdown):
         output = Path("results") / f"{stem}_validation"
-    if output is not None:
-        _check_folder(output)
-    with progress_bar(quiet=quiet) as progress:
-        results = [_validated(rows, progress) for rows in tables]
-    if output is not None:
-        for folder, result in zip(_folders(output, results), results, strict=True):
-            _write(result, folder)
-        note(f"Results are in {output}", quiet=quiet)
+    folders = _folders(tables)
+    names = [f"{inner}{name}" for inner in folders for name in FILES]
+    inputs = [] if measurements is None else [measurements]
+    with results_folder(output, names, inputs=inputs, force=force) as folder:
+        with progress_bar(quiet=quiet) as progress:
+            results = [_validated(rows, progress) for rows in tables]
+        if folder is not None and output is not None:
+            _write(dict(zip(folders, results, strict=True)), folder, output, quiet)
     _print(results, as_json=as_json, markdown=markdown)
     raise typer.Exit(0 if any(result.scored for result in results) else 1)
 
@@ -127,47 +134,31 @@ def _validated(rows: "Measurements", progress: "Progress | None") -> "Result":
     return validate_rows(rows, progress=progress)
 
 
-def _folders(output: Path, results: "Sequence[Result]") -> list[Path]:
-    """Return where each result is written: of several, one folder for each."""
-    if len(results) == 1:
-        return [output]
+def _folders(tables: "Sequence[Measurements]") -> list[str]:
+    """Return where in the folder each result goes: of several, one folder for each."""
+    if len(tables) == 1:
+        return [""]
     names = {"throughput": "time"}
-    return [output / names.get(result.kind, result.kind) for result in results]
+    return [f"{names.get(one.kind, one.kind)}/" for one in tables]
 
 
-def _check_folder(folder: Path) -> None:
-    """Refuse what is no folder, before anything is done."""
-    from topologies.errors import InputError
-
-    if folder.exists() and not folder.is_dir():
-        raise InputError(
-            "is not a folder",
-            where="--output",
-            got=str(folder),
-            expected="a folder, or a name that is free",
-        )
-
-
-def _write(result: "Result", folder: Path) -> None:
+def _write(
+    results: "Mapping[str, Result]", folder: "ResultsFolder", named: Path, quiet: bool
+) -> None:
+    from nestsim.cli.results import write_files
+    from nestsim.report.destination import Writer, writer_of
     from nestsim.report.json import dump_json
-    from topologies.errors import InputError
 
-    texts = {
-        "predictions.csv": _table(result),
-        "validation.json": dump_json(_json(result)),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / ".validation.partial"
-        for name, text in texts.items():
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(folder / name)
+    writers: dict[str, Writer] = {}
+    for inner, result in results.items():
+        writers |= {
+            f"{inner}predictions.csv": writer_of(_table(result)),
+            f"{inner}validation.json": writer_of(dump_json(_json(result))),
+        }
         if result.scored:
-            _draw(result, partial)
-            partial.replace(folder / "validation.png")
-    except OSError as error:
-        problem = f"cannot be written: {error.strerror or error}"
-        raise InputError(problem, where="--output", got=str(folder)) from None
+            writers[f"{inner}validation.png"] = partial(_draw, result)
+    facts = {"measurements": [result.name for result in results.values()]}
+    write_files(folder, writers, facts, named=named, quiet=quiet)
 
 
 def _table(result: "Result") -> str:

@@ -146,7 +146,9 @@ def compare_job(
     """
     settings = checked_settings(settings, scenarios)
     labels = scenario_labels(scenarios)
-    for scenario in scenarios:
+    for number, scenario in enumerate(scenarios):
+        if progress is not None:
+            progress(f"check: {labels[number]}", number / len(scenarios))
         _check(scenario)
     points = comparison_points(labels, settings.planners)
     details = Details(progress, len(points))

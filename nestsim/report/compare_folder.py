@@ -7,11 +7,9 @@ after it was killed, it holds the store of finished points that the same compari
 on from.
 """
 
-import hashlib
 import io
-from collections.abc import Mapping, Sequence
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -23,90 +21,48 @@ from nestsim.report.compare_data import (
 )
 from nestsim.report.compare_figure import draw_comparison
 from nestsim.report.compare_text import print_comparison
-from nestsim.report.folder import MANIFEST, _listed_files, check_target
+from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import dump_json
 from nestsim.scenario.settings import Scenario
-from nestsim.sweep.store import Store
 
 STORE = "sweep.sqlite"
 """Finished points of a comparison that is not finished."""
 
-_PARTS = (STORE, f"{STORE}-journal")
-"""What SQLite may leave behind when it is killed."""
+TIMES = "search_times.csv"
+"""The file that differs from run to run."""
 
-_TIMES = "search_times.csv"
+_FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
 _TEXT_WIDTH = 100
 
 
-def open_store(
-    folder: Path, facts: Mapping[str, str], *, force: bool, restart: bool
-) -> Store:
-    """Make the folder ours and open its store of finished points.
-
-    Parameters
-    ----------
-    folder
-        Where to; parents are made.
-    facts
-        What tells this comparison from others, see `Store`.
-    force
-        Use a folder that holds files of other origin.
-    restart
-        Forget what is there of a comparison that was interrupted.
-
-    Returns
-    -------
-    Store
-        To be closed before the results are written.
-
-    Raises
-    ------
-    InputError
-        If the folder or the store is of other origin.
-    OSError
-        If the folder cannot be written.
-    """
-    check_target(folder, force=force)
-    folder.mkdir(parents=True, exist_ok=True)
-    earlier = _listed_files(folder) - {MANIFEST}
-    if not earlier.issuperset(_PARTS):
-        _write_manifest(folder, dict.fromkeys(sorted({*earlier, *_PARTS})), {})
-    return Store(folder / STORE, facts, restart=restart)
+def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return the names of all files of the folder, but the store and the manifest."""
+    return [*scenario_copies(scenarios), *_FILES]
 
 
-def write_comparison(
-    comparison: Comparison, scenarios: Sequence[Scenario], folder: Path
-) -> None:
-    """Write the files, the manifest last, and remove the store and what is outdated.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written.
-    """
-    contents = {
+def comparison_writers(
+    comparison: Comparison, scenarios: Sequence[Scenario]
+) -> dict[str, Writer]:
+    """Return what writes each file, by name."""
+    data = comparison_json(comparison, with_times=False)
+    texts: dict[str, str | bytes] = {
         **scenario_copies(scenarios),
-        "comparison.csv": comparison_csv(comparison).encode(),
-        "comparison.json": dump_json(
-            comparison_json(comparison, with_times=False)
-        ).encode(),
-        "report.txt": _report(comparison).encode(),
-        _TIMES: search_times_csv(comparison).encode(),
-        "comparison.png": _picture(comparison, folder),
+        "comparison.csv": comparison_csv(comparison),
+        "comparison.json": dump_json(data),
+        "report.txt": _report(comparison),
+        TIMES: search_times_csv(comparison),
     }
-    earlier = _listed_files(folder) - {MANIFEST}
-    hashes: dict[str, str | None] = {}
-    for name, content in contents.items():
-        _replace(folder / name, content)
-        hashes[name] = hashlib.sha256(content).hexdigest()
-    hashes[_TIMES] = None
-    names = {
-        name: one.name
-        for name, one in zip(scenario_copies(scenarios), scenarios, strict=True)
+    return {
+        **{name: writer_of(text) for name, text in texts.items()},
+        "comparison.png": lambda path: draw_comparison(comparison, path),
     }
-    _write_manifest(folder, hashes, names)
-    for name in sorted(earlier - contents.keys()):
-        (folder / name).unlink(missing_ok=True)
+
+
+def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    copies = scenario_copies(scenarios)
+    names = {n: one.name for n, one in zip(copies, scenarios, strict=True)}
+    return {"scenarios": names}
 
 
 def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:
@@ -134,30 +90,3 @@ def _report(comparison: Comparison) -> str:
     print_comparison(comparison, console, with_times=False)
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     return "\n".join(lines) + "\n"
-
-
-def _picture(comparison: Comparison, folder: Path) -> bytes:
-    path = folder / ".comparison.partial"
-    try:
-        draw_comparison(comparison, path)
-        return path.read_bytes()
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _write_manifest(
-    folder: Path, files: Mapping[str, str | None], scenarios: Mapping[str, str]
-) -> None:
-    manifest = {
-        "nestsim": version("nestsim"),
-        "scenarios": dict(scenarios),
-        "files": dict(files),
-    }
-    _replace(folder / MANIFEST, dump_json(manifest).encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)

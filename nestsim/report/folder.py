@@ -8,28 +8,30 @@ gives the same folder.
 
 import hashlib
 import io
-import json
-import os
-import shutil
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from nestsim.report.assumptions import assumptions_json
+from nestsim.report.destination import claimed_folder
 from nestsim.report.figure_data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
 from nestsim.report.simulation import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
 from planner.progress import Progress
-from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate, ReplayedResult
 
-MANIFEST = "manifest.json"
+FILES = (
+    *("scenario.toml", "plan.json", "result.json", "summary.csv", "report.txt"),
+    "trace.json",
+    *(f"figures/{n}.png" for n in ("timeline", "memory", "links", "gap", "topology")),
+)
+"""Files of the folder, but the manifest; without a plan there are fewer."""
+
 _TEXT_WIDTH = 100
 
 
@@ -41,11 +43,10 @@ def write_results(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write the folder of results.
+    """Write the folder of results, whole or not at all.
 
-    Everything is written into a hidden folder beside the target first. A new, empty
-    or earlier folder of results is then replaced in one step; files of other origin
-    are never removed.
+    A new, empty or earlier folder of results is written into; files of other origin
+    stay.
 
     Parameters
     ----------
@@ -68,128 +69,28 @@ def write_results(
     Raises
     ------
     InputError
-        If the target is not a folder, or holds files of other origin and neither a
-        manifest of ours nor ``force`` says that it may be used.
-    OSError
-        If the folder cannot be written.
+        If the folder cannot be written, or is of other origin.
     """
-    target = directory.resolve()
-    check_target(target, force=force)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.parent / f".{target.name}.{os.getpid()}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    try:
-        _fill(partial, result, scenario_bytes, progress)
-        _move(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
-
-
-def check_target(target: Path, *, force: bool) -> None:
-    """Refuse a folder that results may not be written into, before hours of work.
-
-    Raises
-    ------
-    InputError
-        If the target is not a folder, or holds files of other origin and neither a
-        manifest of ours nor ``force`` says that it may be used.
-    """
-    if not target.exists():
-        return
-    if not target.is_dir():
-        raise InputError("is not a folder", got=str(target), expected="a folder")
-    foreign = _foreign_files(target)
-    if foreign and not force and not _listed_files(target):
-        raise InputError(
-            "holds files that nestsim did not write",
-            got=f"{target}: {', '.join(foreign[:3])}",
-            expected="a new or empty folder, or one with earlier results",
-            hint="choose another folder, or add --force to write into this one",
+    with claimed_folder(directory, FILES, force=force) as folder:
+        folder.write(
+            result_writers(result, scenario_bytes),
+            result_facts(result, scenario_bytes),
+            progress=progress,
         )
+    return folder.path
 
 
-def _listed_files(folder: Path) -> frozenset[str]:
-    """Return the files that a manifest of ours lists, itself included; none else."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        names = [PurePosixPath(name) for name in manifest["files"]]
-        is_ours = isinstance(manifest["nestsim"], str)
-    except (OSError, ValueError, KeyError, TypeError):
-        return frozenset()  # no manifest, or one of another tool
-    if not is_ours or any(p.is_absolute() or ".." in p.parts for p in names):
-        return frozenset()
-    return frozenset([MANIFEST, *(str(name) for name in names)])
-
-
-def _foreign_files(folder: Path) -> list[str]:
-    """Return what the folder holds beyond what its manifest lists, sorted."""
-    ours = _listed_files(folder)
-    found = (path for path in folder.rglob("*") if path.is_symlink() or path.is_file())
-    names = (path.relative_to(folder).as_posix() for path in found)
-    return sorted(name for name in names if name not in ours)
-
-
-def _move(partial: Path, target: Path) -> None:
-    """Put the new folder in the place of the old one; keep files of other origin."""
-    if not target.exists():
-        partial.rename(target)
-        return
-    if _foreign_files(target) or target == Path.cwd():
-        _move_into(partial, target)
-        return
-    old = partial.with_suffix(".old")
-    target.rename(old)
-    try:
-        partial.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old)
-
-
-def _move_into(partial: Path, target: Path) -> None:
-    """Replace file by file, the manifest last, and remove what is out of date."""
-    outdated = _listed_files(target)
-    files = [path for path in partial.rglob("*") if path.is_file()]
-    names = {path.relative_to(partial).as_posix() for path in files}
-    for name in [*sorted(names - {MANIFEST}), MANIFEST]:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (partial / name).replace(target / name)
-    for name in sorted(outdated - names):
-        (target / name).unlink(missing_ok=True)
-
-
-def _fill(
-    folder: Path,
-    result: "ReplayedResult",
-    scenario_bytes: bytes,
-    progress: Progress | None,
-) -> None:
-    """Write all files, the manifest last."""
-    writers = _writers(result, scenario_bytes)
-    (folder / "figures").mkdir()
-    for done, (name, write) in enumerate(writers.items()):
-        if progress is not None:
-            progress(f"report: {name}", done / len(writers))
-        write(folder / name)
-    hashes = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in writers
-    }
-    manifest = {
-        "nestsim": version("nestsim"),
+def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    return {
         "scenario": result.scenario_name,
         "scenario_sha256": hashlib.sha256(scenario_bytes).hexdigest(),
         "software": result.assumptions.preset,
         "operator_times": assumptions_json(result.assumptions)["operator_times"],
-        "files": hashes,
     }
-    (folder / MANIFEST).write_text(dump_json(manifest), encoding="utf-8")
 
 
-def _writers(
+def result_writers(
     result: "ReplayedResult", scenario_bytes: bytes
 ) -> dict[str, Callable[[Path], object]]:
     """Return the function that writes each file, by name relative to the folder."""

@@ -15,10 +15,16 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100
 
 _METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-    ".svg": {"Date": None, "Creator": None},
+    ".png": {"Software": "nestsim"},
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": "nestsim"},
+    ".svg": {"Date": None, "Creator": "nestsim"},
 }
+_MARKS = (b"Software\0nestsim", b"/Creator (nestsim)", b"<dc:title>nestsim</dc:title>")
+
+
+def is_topology(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of `draw_topology`."""
+    return any(mark in ends for mark in _MARKS)
 
 
 def draw_topology(network: "Network", path: Path) -> None:

@@ -118,7 +118,9 @@ def stress_job(
     asked = _asked(spec, network, built)
     # What one process would say later of each point is said once, and at once.
     bench = bench_of(scenario, scenario_digest(scenario))
-    for condition in conditions:
+    for number, condition in enumerate(conditions):
+        if progress is not None:
+            progress(f"conditions: {condition.name}", number / len(conditions))
         try:
             bench.under(condition)
         except InputError as error:

@@ -7,11 +7,14 @@ neither their order of finishing nor the number of workers changes what is store
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nestsim.interruption import unheard_by_children
 from nestsim.sweep.alarm import TimeIsUpError, alarm
 from nestsim.sweep.orphans import end_with
 from nestsim.sweep.points import Outcome, Point, PointFailedError, Row, Task
@@ -100,16 +103,18 @@ def run_sweep(
     pending = _pending(keys, store)
     meter = _Meter(len(points), len(points) - len(pending), progress)
     jobs = [(number, points[number]) for number in pending]
-    for answer in _answers(jobs, _Evaluate(task, time_limit), workers):
-        outcome = Outcome(
-            number=answer.number,
-            key=keys[answer.number],
-            point=points[answer.number],
-            row=answer.row,
-            reason=answer.reason,
-        )
-        store.record(outcome, answer.seconds)
-        meter.count()
+    # Closed at once when interrupted: that ends the workers.
+    with closing(_answers(jobs, _Evaluate(task, time_limit), workers)) as answers:
+        for answer in answers:
+            outcome = Outcome(
+                number=answer.number,
+                key=keys[answer.number],
+                point=points[answer.number],
+                row=answer.row,
+                reason=answer.reason,
+            )
+            store.record(outcome, answer.seconds)
+            meter.count()
     return SweepResult(outcomes=tuple(store.outcomes()))
 
 
@@ -178,7 +183,7 @@ def one_line(error: InputError) -> str:
 
 def _answers(
     jobs: Sequence[_Job], evaluate: _Evaluate, workers: int | None
-) -> Iterator[_Answer]:
+) -> Generator[_Answer, None, None]:
     """Yield answers as they come."""
     if not jobs:
         return
@@ -193,9 +198,10 @@ def _answers(
     while waiting:
         begun: set[int] = set()
         try:
-            for answer in _parallel(waiting, evaluate, workers, begun.add):
-                del waiting[answer.number]
-                yield answer
+            with closing(_parallel(waiting, evaluate, workers, begun.add)) as answers:
+                for answer in answers:
+                    del waiting[answer.number]
+                    yield answer
         except BrokenProcessPool:
             # One of those that were under way took its worker with it: each of them
             # alone, until it is known which.
@@ -214,8 +220,11 @@ def _parallel(
     evaluate: _Evaluate,
     workers: int,
     announce: Callable[[int], object],
-) -> Iterator[_Answer]:
-    """Yield the answers of processes, and say of each point when it is handed out."""
+) -> Generator[_Answer, None, None]:
+    """Yield the answers of processes, and say of each point when it is handed out.
+
+    Workers do not hear what tells this process to stop, and end with it.
+    """
     import joblib
 
     def calls() -> Iterator[tuple[_Evaluate, _Job, dict[str, object]]]:
@@ -230,7 +239,18 @@ def _parallel(
         initializer=end_with,
         initargs=(os.getpid(),),
     )
-    yield from pool(calls())
+    answers = None
+    try:
+        with unheard_by_children():
+            answers = pool(calls())
+        # Not "yield from", which would close it where joblib's warning is heard.
+        for answer in answers:  # noqa: UP028
+            yield answer
+    finally:
+        if answers is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answers.close()
 
 
 def _alone(job: _Job, evaluate: _Evaluate) -> _Answer:

@@ -9,7 +9,9 @@ their own, as they are the only content that differs from one run to the next.
 """
 
 import json
+import os
 import sqlite3
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,15 @@ from topologies.errors import InputError
 SCHEMA_VERSION = 1
 """Of the tables below; stored as SQLite's ``user_version``."""
 
+APPLICATION_ID = 0x4E455354
+"""Says that nestsim made a database; stored as SQLite's ``application_id``."""
+
+_LEAVE = "another --output leaves it alone"
+_FORGET = f"--restart forgets it; {_LEAVE}"
+
+_BESIDE = ("-journal", "-wal", "-shm")
+"""What SQLite may leave beside a database when it is killed."""
+
 _SCHEMA = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE points (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, "
@@ -30,6 +41,7 @@ _SCHEMA = (
     "CREATE TABLE durations (number INTEGER PRIMARY KEY REFERENCES points, "
     "seconds REAL NOT NULL)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
+    f"PRAGMA application_id = {APPLICATION_ID}",
 )
 
 
@@ -61,8 +73,10 @@ class Store:
         restart: bool = False,
     ) -> None:
         self.path = path
+        if path is not None and not _may_be_opened(path):
+            raise self._not_ours("the file sweep.sqlite of a sweep, or none")
         if restart and path is not None:
-            _remove(path)
+            remove_store(path)
         with self._worded():
             self._connection = sqlite3.connect(
                 ":memory:" if path is None else path, isolation_level=None, timeout=0.0
@@ -157,7 +171,7 @@ class Store:
                 self._connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
                 return
             if version != SCHEMA_VERSION:
-                raise self._not_ours("a store of this version of nestsim")
+                raise self._not_ours("a store of this version of nestsim", _FORGET)
             stored = dict(run("SELECT name, value FROM facts").fetchall())
         if stored != facts:
             names = sorted(stored.keys() | facts.keys())
@@ -166,15 +180,15 @@ class Store:
                 f"belongs to another sweep: other {other}",
                 where=str(self.path),
                 expected="the sweep that it was begun with, to be taken up again",
-                hint="--restart forgets it; another --output leaves it alone",
+                hint=_FORGET,
             )
 
-    def _not_ours(self, expected: str) -> InputError:
+    def _not_ours(self, expected: str, hint: str = _LEAVE) -> InputError:
         return InputError(
             "is not a store that nestsim can take up",
             where=str(self.path),
             expected=expected,
-            hint="--restart forgets it; another --output leaves it alone",
+            hint=hint,
         )
 
     @contextmanager
@@ -210,10 +224,70 @@ class Store:
             raise self._not_ours("the file sweep.sqlite of a sweep") from None
 
 
-def _remove(path: Path) -> None:
-    """Delete a store and what SQLite may have left beside it."""
+def is_store(path: Path) -> bool:
+    """Return whether nestsim made a file: a store, or one that is not begun yet.
+
+    Links are not followed, and nothing is written.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        for suffix in ("", "-journal", "-wal", "-shm"):
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return False
+            head = file.read(100)
+    except OSError:
+        return False
+    if not head:
+        return True
+    # The header of the file format of SQLite 3, section 1.3.
+    if not head.startswith(b"SQLite format 3\0") or len(head) < 100:
+        return False
+    if int.from_bytes(head[68:72], "big") == APPLICATION_ID:
+        return True
+    return int.from_bytes(head[60:64], "big") == SCHEMA_VERSION and _has_tables(path)
+
+
+def _has_tables(path: Path) -> bool:
+    """Return whether a database has our tables: stores had no other mark at first."""
+    try:
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?immutable=1", uri=True
+        )
+        try:
+            rows = connection.execute("SELECT name FROM sqlite_master").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error:
+        return False
+    return {"facts", "points", "durations"} <= {name for (name,) in rows}
+
+
+def _may_be_opened(path: Path) -> bool:
+    """Return whether there is a store or nothing; SQLite follows links beside it."""
+    beside = [path.with_name(path.name + suffix) for suffix in _BESIDE]
+    is_free = not os.path.lexists(path) or is_store(path)
+    return is_free and not any(one.is_symlink() for one in beside)
+
+
+def is_part_of_store(path: Path) -> bool:
+    """Return whether a file is a store, or what SQLite may have left beside one."""
+    for suffix in _BESIDE:
+        if path.name.endswith(suffix) and not path.is_symlink():
+            path = path.with_name(path.name.removesuffix(suffix))
+    return path.suffix == ".sqlite" and is_store(path)
+
+
+def remove_store(path: Path) -> None:
+    """Delete a store of ours, and what SQLite may have left beside it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be deleted.
+    """
+    assert is_store(path) or not os.path.lexists(path)
+    try:
+        for suffix in ("", *_BESIDE):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(

@@ -26,7 +26,7 @@ SURFACE = {
         *("--restart", "--time-limit", "--workers", "-o", "-q", "SCENARIO..."),
     ],
     "stress": [
-        *("--json", "--keep", "--level", "--output", "--oversubscription"),
+        *("--force", "--json", "--keep", "--level", "--output", "--oversubscription"),
         *("--planners", "--quiet", "--restart", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "sweep": [
@@ -34,17 +34,20 @@ SURFACE = {
         *("--what", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "diff": ["--json", "A", "B"],
-    "validate": ["--json", "--markdown", "--output", "--quiet", "-o", "-q", "FILE"],
+    "validate": [
+        *("--force", "--json", "--markdown", "--output", "--quiet", "-o", "-q"),
+        "FILE",
+    ],
     "collectives": [
-        *("--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
+        *("--force", "--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
         *("--step-factor", "-b", "-e", "-f", "-o", "-q", "SCENARIO"),
     ],
-    "topology": ["--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
+    "topology": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
     "models": ["--json"],
     "accelerators": ["--json"],
     "profile": [
-        *("--budget", "--check", "--device", "--json", "--output", "--quick"),
-        *("--quiet", "-o", "-q"),
+        *("--budget", "--check", "--device", "--force", "--json", "--output"),
+        *("--quick", "--quiet", "-o", "-q"),
     ],
     "schema": [],
 }

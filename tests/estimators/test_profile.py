@@ -16,6 +16,7 @@ from estimators.profile import (
     Measurement,
     Profile,
     Timing,
+    is_profile,
     read_profile,
     write_profile,
 )
@@ -137,10 +138,10 @@ def covering_profile(rate=1e12, memory_rate=1e11):
 
 def test_a_file_comes_back_as_it_was_written(tmp_path):
     written = covering_profile()
-    file = tmp_path / "new folder" / "p.json"
+    file = tmp_path / "p.json"
     write_profile(written, file)
     assert read_profile(file) == written
-    assert [one.name for one in file.parent.iterdir()] == ["p.json"]
+    assert is_profile(file.read_bytes()[:100])
 
 
 @pytest.mark.parametrize(
@@ -166,20 +167,18 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage, where):
     assert caught.value.where == f"{file}: {where}"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", "\x00"])
+@pytest.mark.parametrize("content", ["", "[]", "{", "\x00", '{"format": "mine"}'])
 def test_what_is_no_profile_is_refused(tmp_path, content):
+    assert not is_profile(content.encode())
     file = tmp_path / "p.json"
     file.write_text(content)
     with pytest.raises(InputError):
         read_profile(file)
 
 
-def test_a_missing_file_and_an_unwritable_one_are_the_users_mistakes(tmp_path):
+def test_a_missing_file_is_the_users_mistake(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_profile(tmp_path / "none.json")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
-        write_profile(profile(), tmp_path / "file" / "p.json")
 
 
 def test_a_measured_shape_takes_the_time_that_was_measured():

@@ -189,4 +189,4 @@ def test_a_file_that_cannot_be_written_is_refused_before_measuring(tmp_path, cap
     arguments = ["profile", "--quick", "--budget", "0 s", "--quiet"]
     target = tmp_path / "file" / "p.json"
     assert main([*arguments, "-o", str(target)]) == WRONG_INPUT
-    assert capsys.readouterr().err.startswith("--output: cannot be written")
+    assert capsys.readouterr().err.startswith("--output: is not a folder")

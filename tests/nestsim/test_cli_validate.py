@@ -39,7 +39,10 @@ def test_the_folder_has_a_line_for_every_row_and_a_picture(own, tmp_path, capsys
     folder = tmp_path / "out"
     assert main(["validate", str(own), "-o", str(folder)]) == 0
     written = sorted(path.name for path in folder.iterdir())
-    assert written == ["predictions.csv", "validation.json", "validation.png"]
+    assert written == [
+        *("manifest.json", "predictions.csv"),
+        *("validation.json", "validation.png"),
+    ]
     rows = lines(folder)
     assert [row["row_id"] for row in rows] == ["one", "two", "three", "four"]
     assert [row["status"] for row in rows] == ["scored"] * 3 + ["refused"]

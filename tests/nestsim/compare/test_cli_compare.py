@@ -159,7 +159,7 @@ def test_what_is_left_of_another_comparison_is_not_mixed_in(
         patched.setattr(nestsim.compare.job, "run_sweep", interrupted)
         status = main(["compare", job, *QUICK, "-o", "out"])
     assert status == 130
-    assert "goes on from here" in capsys.readouterr().err
+    assert "goes on from there" in capsys.readouterr().err
     other = ("--planners", "nest,manual", "-o", "out")
     assert main(["compare", job, *other]) == WRONG_INPUT
     assert "belongs to another sweep" in capsys.readouterr().err

@@ -203,7 +203,10 @@ def test_remarks_in_the_scenario_are_no_change(folder: Path) -> None:
         (("--set", f"{MICRO}=1", "--what", "guess"), "--what: unknown choice"),
         (("--set", f"{MICRO}=1", "--json", "--csv"), "--csv: results are printed in"),
         (("--set", f"{MICRO}=1", "-o", "job.toml"), "--output: is not a folder"),
-        (("--set", f"{MICRO}=1", "-o", "."), "holds files that are not of a sweep"),
+        (
+            ("--set", f"{MICRO}=1", "-o", "."),
+            "--output: holds an input of this command, job.toml",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(

@@ -1,12 +1,19 @@
 """The store: whole points, once each, of one sweep."""
 
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from nestsim.sweep.points import Outcome
-from nestsim.sweep.store import Store
+from nestsim.sweep.store import (
+    SCHEMA_VERSION,
+    Store,
+    is_part_of_store,
+    is_store,
+    remove_store,
+)
 from topologies.errors import InputError
 
 FACTS = {"scenario": "abc", "version of nestsim": "1"}
@@ -92,6 +99,73 @@ def test_a_file_of_other_origin_is_refused_and_kept(path: Path) -> None:
     with pytest.raises(InputError, match="is not a store that nestsim can take up"):
         Store(path, FACTS)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_foreign_database_is_refused_and_never_removed(
+    path: Path, restart: bool
+) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE points (mine TEXT)")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.close()
+    content = path.read_bytes()
+    assert not is_store(path)
+    with pytest.raises(InputError, match="is not a store that nestsim can take up"):
+        Store(path, FACTS, restart=restart)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_link_to_a_store_is_not_followed(path: Path, restart: bool) -> None:
+    other = path.with_name("other.sqlite")
+    Store(other, FACTS).close()
+    path.symlink_to(other)
+    with pytest.raises(InputError, match="is not a store"):
+        Store(path, FACTS, restart=restart)
+    assert is_store(other)
+    assert not is_store(path)
+
+
+def test_a_link_beside_a_store_is_not_followed(path: Path) -> None:
+    mine = path.with_name("thesis.tex")
+    mine.write_text("years of work")
+    journal = path.with_name(f"{path.name}-journal")
+    journal.symlink_to(mine)
+    with pytest.raises(InputError, match="is not a store"):
+        Store(path, FACTS)
+    assert not is_part_of_store(journal)
+    assert mine.read_text() == "years of work"
+
+
+def test_what_is_no_file_is_no_store(path: Path) -> None:
+    os.mkfifo(path)
+    assert not is_store(path)
+    assert not is_store(path.parent)
+    assert not is_store(path.with_name("none.sqlite"))
+
+
+def test_stores_from_before_they_had_a_mark_are_known(path: Path) -> None:
+    with Store(path, FACTS) as store:
+        store.record(outcome(0), 0.0)
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA application_id = 0")
+    connection.close()
+    assert is_store(path)
+    with Store(path, FACTS) as store:
+        assert len(store.keys()) == 1
+    Store(path, {"scenario": "other"}, restart=True).close()
+
+
+def test_what_lies_beside_a_store_is_a_part_of_it(path: Path) -> None:
+    beside = path.with_name(f"{path.name}-journal")
+    beside.touch()
+    assert not is_part_of_store(beside)
+    Store(path, FACTS).close()
+    assert is_part_of_store(beside)
+    assert is_part_of_store(path)
+    remove_store(path)
+    assert list(path.parent.iterdir()) == []
 
 
 def test_another_schema_is_refused(path: Path) -> None:

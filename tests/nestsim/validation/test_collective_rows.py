@@ -191,7 +191,10 @@ def test_the_command_writes_table_json_and_picture(tmp_path, capsys):
     folder = tmp_path / "out"
     assert main(["validate", str(file), "-o", str(folder)]) == 0
     names = sorted(path.name for path in folder.iterdir())
-    assert names == ["predictions.csv", "validation.json", "validation.png"]
+    assert names == [
+        *("manifest.json", "predictions.csv"),
+        *("validation.json", "validation.png"),
+    ]
     assert "in the median of 1 curve" in capsys.readouterr().out
     written = json.loads((folder / "validation.json").read_text(encoding="utf-8"))
     assert written["collectives"]["scored"] == 3

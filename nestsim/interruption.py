@@ -1,0 +1,128 @@
+"""Being told to stop: Ctrl-C, SIGTERM, SIGHUP, and moments that must not be cut.
+
+The command line turns all three into `KeyboardInterrupt`, which unwinds the stack, so
+that every ``finally`` puts things in order. Whoever is interrupted with something to
+say adds it to the exception by `BaseException.add_note`; the command line prints that.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], object]
+
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)
+)
+"""What tells a process to stop, and can be caught."""
+
+_PATIENCE = 2.0
+"""An impatient user presses Ctrl-C twice; what puts things in order may end [s]."""
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal came.
+
+    Python ends by SIGINT, whatever is returned, once a `KeyboardInterrupt` itself has
+    left code that was made from text, such as a named tuple's.
+    """
+
+
+class Stop:
+    """Raises `KeyboardInterrupt` when a signal arrives, and remembers which."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        """The first signal; None as long as there was none."""
+
+        self._last = -_PATIENCE
+
+    def __call__(self, number: int, _: FrameType | None = None) -> None:
+        """Take a signal.
+
+        One that comes later is heard again: Python drops what is raised in a
+        destructor, so that the first one can be lost.
+        """
+        now = time.monotonic()
+        if self.received is not None and now < self._last + _PATIENCE:
+            return
+        self.received, self._last = self.received or number, now
+        raise StoppedError
+
+
+@contextmanager
+def stoppable(*, at_exit: bool = False) -> Iterator[Stop]:
+    """Have `SIGNALS` end a block by `KeyboardInterrupt`; only in the main thread.
+
+    A signal that the process was started to ignore, as by ``nohup``, stays ignored.
+
+    Parameters
+    ----------
+    at_exit
+        The process ends after the block: leave the signals ignored, so that none
+        cuts the interpreter's own end.
+    """
+    stop = Stop()
+    if not _is_main_thread():
+        yield stop
+        return
+    before = {one: signal.getsignal(one) for one in SIGNALS}
+    heard = [one for one, handler in before.items() if handler is not signal.SIG_IGN]
+    for one in heard:
+        signal.signal(one, stop)
+    try:
+        yield stop
+    finally:
+        for one in heard:
+            signal.signal(one, signal.SIG_IGN if at_exit else before[one])
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Let a short block end before a signal is acted upon; only in the main thread.
+
+    Masks of threads do not help: any other thread takes the signal, and Python then
+    calls the handler in the main one.
+    """
+    if not _is_main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    before = {
+        one: signal.signal(one, lambda number, _: arrived.append(number))
+        for one in SIGNALS
+        if signal.getsignal(one) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        for number in arrived[:1]:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def unheard_by_children() -> Iterator[None]:
+    """Start processes that `SIGNALS` do not reach: a terminal sends them to all.
+
+    Masks outlive the start of another program. What is sent to this process
+    meanwhile arrives at the end of the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
