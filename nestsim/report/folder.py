@@ -6,6 +6,7 @@ Holds ``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
 gives the same folder.
 """
 
+import csv
 import hashlib
 import io
 import json
@@ -290,8 +291,9 @@ _SUMMARY_KEYS = ("planner_rank", "verdict")
 
 
 def _write_summary(path: Path, candidates: Sequence["Candidate"]) -> None:
-    import pandas as pd
-
     rows = summary_rows(candidates)
-    frame = pd.DataFrame(rows, columns=list(rows[0]) if rows else list(_SUMMARY_KEYS))
-    frame.to_csv(path, index=False, lineterminator="\n")
+    heading = list(rows[0]) if rows else list(_SUMMARY_KEYS)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, heading, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
