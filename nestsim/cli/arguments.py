@@ -30,3 +30,10 @@ Force = Annotated[
         "--force", help="Write into the folder even if it holds files of other origin."
     ),
 ]
+
+NoFigures = Annotated[
+    bool,
+    typer.Option(
+        "--no-figures", help="Draw no figures: they take most of a small job's time."
+    ),
+]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.collectives_job import CollectivesResult
@@ -49,6 +49,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     max_bytes: MaxBytes = "1 GiB",
     step_factor: StepFactor = 4,
     output: Output = None,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -77,7 +78,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     with naming(scenario), progress_bar(quiet=quiet) as progress:
         result = collectives_job(loaded, sizes, progress=progress)
     if output is not None and result.tables:
-        _write(result, output)
+        _write(result, output, figures=not no_figures)
         note(f"Results are in {output}", quiet=quiet)
     _print(result, as_json=as_json)
     raise typer.Exit(0 if result.priced is not None else 1)
@@ -142,7 +143,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _write(result: "CollectivesResult", folder: Path) -> None:
+def _write(result: "CollectivesResult", folder: Path, *, figures: bool) -> None:
     from nestsim.report.collectives import collectives_csv
     from nestsim.report.collectives_figure import draw_collectives
     from topologies.errors import InputError
@@ -152,8 +153,9 @@ def _write(result: "CollectivesResult", folder: Path) -> None:
         partial = folder / ".collectives.partial"
         partial.write_text(collectives_csv(result.tables), encoding="utf-8")
         partial.replace(folder / "collectives.csv")
-        draw_collectives(result, partial)
-        partial.replace(folder / "collectives.png")
+        if figures:
+            draw_collectives(result, partial)
+            partial.replace(folder / "collectives.png")
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise InputError(problem, where="--output", got=str(folder)) from None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +90,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output = None,
     restart: Restart = False,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -121,7 +122,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
             store = stack.enter_context(opened)
         comparison = _compare(loaded, settings, store, workers, quiet=quiet)
     if output is not None:
-        _write(comparison, loaded, output, quiet=quiet)
+        _write(comparison, loaded, output, figures=not no_figures, quiet=quiet)
     _print(comparison, as_json=as_json)
     confirmed = all(group.is_confirmed for group in comparison.groups)
     raise typer.Exit(0 if confirmed else 1)
@@ -189,13 +190,14 @@ def _write(
     scenarios: "Sequence[Scenario]",
     folder: Path,
     *,
+    figures: bool,
     quiet: bool,
 ) -> None:
     from nestsim.cli.output import note
     from nestsim.report.compare_folder import write_comparison
 
     try:
-        write_comparison(comparison, scenarios, folder)
+        write_comparison(comparison, scenarios, folder, figures=figures)
     except OSError as error:
         raise _unwritable(folder, error) from None
     note(f"Results are in {folder}", quiet=quiet)

@@ -28,6 +28,7 @@ def write_folder(
     folder: Path,
     *,
     force: bool,
+    figures: bool,
     quiet: bool,
 ) -> None:
     """Write the folder of results and say where it is."""
@@ -38,7 +39,12 @@ def write_folder(
     try:
         with progress_bar(quiet=quiet) as progress:
             written = write_results(
-                result, scenario.text, folder, force=force, progress=progress
+                result,
+                scenario.text,
+                folder,
+                force=force,
+                figures=figures,
+                progress=progress,
             )
     except OSError as error:
         reason = error.strerror or str(error)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from nestsim.asserted import Checked
@@ -29,6 +29,7 @@ def run(
     scenarios: ScenarioFiles,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -54,7 +55,9 @@ def run(
         check_folder(folder, force=force)
     status = 0
     for scenario, folder in zip(loaded, folders, strict=True):
-        result = _run_one(scenario, folder, force=force, quiet=quiet)
+        result = _run_one(
+            scenario, folder, force=force, figures=not no_figures, quiet=quiet
+        )
         checked = check_assertions(scenario.assertions, result)
         _print(result, checked, as_json=as_json)
         own = 0 if result.chosen is not None else 1
@@ -82,7 +85,7 @@ def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
 
 
 def _run_one(
-    scenario: "Scenario", folder: Path, *, force: bool, quiet: bool
+    scenario: "Scenario", folder: Path, *, force: bool, figures: bool, quiet: bool
 ) -> "JobResult":
     """Run one scenario and write its folder of results."""
     from nestsim.cli.errors import naming
@@ -93,7 +96,7 @@ def _run_one(
     note_unread_plan(scenario, quiet=quiet)
     with naming(scenario.path), progress_bar(quiet=quiet) as progress:
         result = run_job(scenario, progress=progress)
-    write_folder(result, scenario, folder, force=force, quiet=quiet)
+    write_folder(result, scenario, folder, force=force, figures=figures, quiet=quiet)
     return result
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.scenario import Scenario
@@ -91,6 +91,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     workers: Workers = None,
     restart: Restart = False,
     output: Output = None,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -120,7 +121,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         _make_folder(output)
     result = _stress(loaded, output, restart=restart, quiet=quiet)
     if output is not None:
-        _write(result, output, quiet=quiet)
+        _write(result, output, figures=not no_figures, quiet=quiet)
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.stress_data import stress_json
@@ -215,7 +216,7 @@ def _stress(
         return stress_job(scenario, stores=folder, restart=restart, progress=progress)
 
 
-def _write(result: "StressResult", folder: Path, *, quiet: bool) -> None:
+def _write(result: "StressResult", folder: Path, *, figures: bool, quiet: bool) -> None:
     """Write the files, each whole or not at all, and say where they are."""
     from nestsim.cli.output import note
     from nestsim.report.json import dump_json
@@ -238,7 +239,8 @@ def _write(result: "StressResult", folder: Path, *, quiet: bool) -> None:
         for name, text in texts.items():
             partial.write_text(text, encoding="utf-8")
             partial.replace(folder / name)
-        for name, draw in stress_figures(result).items():
+        drawn = stress_figures(result) if figures else {}
+        for name, draw in drawn.items():
             draw(partial)
             partial.replace(folder / name)
     except OSError as error:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.scenario import Scenario
@@ -71,6 +71,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output = None,
     restart: Restart = False,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     as_csv: Csv = False,
     quiet: Quiet = False,
@@ -99,7 +100,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     folder = output or Path("results") / f"{scenario.stem}_sweep"
     _prepare(folder, force=force)
     result = _run(asked, folder, restart=restart, quiet=quiet)
-    _write(result, loaded, folder)
+    _write(result, loaded, folder, figures=not no_figures)
     note(f"Results are in {folder}", quiet=quiet)
     _print(result, as_json=as_json, as_csv=as_csv)
     raise typer.Exit(0 if any(one.row for one in result.outcomes) else 1)
@@ -154,12 +155,14 @@ def _run(
         raise
 
 
-def _write(result: "ScenarioSweepResult", scenario: "Scenario", folder: Path) -> None:
+def _write(
+    result: "ScenarioSweepResult", scenario: "Scenario", folder: Path, *, figures: bool
+) -> None:
     from nestsim.report.sweep_folder import write_sweep
     from topologies.errors import InputError
 
     try:
-        write_sweep(result, scenario.text, folder)
+        write_sweep(result, scenario.text, folder, figures=figures)
     except OSError as error:
         problem = f"cannot be written: {error.strerror or error}"
         raise InputError(problem, where="--output", got=str(folder)) from None

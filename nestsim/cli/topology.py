@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from topologies.network import Network
@@ -19,7 +19,8 @@ Picture = Annotated[
         "-o",
         metavar="FILE",
         help="Where the picture goes (PNG, SVG or PDF). Default: results/ and the "
-        "scenario file's name, ending in _topology.png; none with --json.",
+        "scenario file's name, ending in _topology.png; none with --json or "
+        "--no-figures.",
     ),
 ]
 
@@ -27,6 +28,7 @@ Picture = Annotated[
 def topology(
     scenario: ScenarioFile,
     output: Picture = None,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,11 +45,11 @@ def topology(
     from nestsim.scenario import load_scenario
 
     if output is not None:
-        _check_picture(output)
+        _check_picture(output, no_figures=no_figures)
     loaded = load_scenario(scenario)
     with naming(scenario):
         network = cluster_network(loaded)
-    if output is None and not as_json:
+    if output is None and not (as_json or no_figures):
         output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
         _draw(network, output)
@@ -70,11 +72,15 @@ def topology(
             print_degraded(network, loaded.degradation, console)
 
 
-def _check_picture(path: Path) -> None:
+def _check_picture(path: Path, *, no_figures: bool) -> None:
     """Refuse a file that no picture can be written to, before anything is done."""
     from topologies.errors import InputError
 
     where, got = "--output", str(path)
+    if no_figures:
+        problem, expected = "is a picture, and none is to be drawn", "one of the two"
+        got = f"--no-figures --output {path}"
+        raise InputError(problem, where=where, got=got, expected=expected)
     if path.suffix.lower() not in PICTURES:
         expected = "a file that ends in " + ", ".join(PICTURES)
         raise InputError("not a picture", where=where, got=got, expected=expected)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet
+from nestsim.cli.arguments import Json, NoFigures, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ Markdown = Annotated[
 def validate(
     measurements: MeasurementsFile = None,
     output: Output = None,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     markdown: Markdown = False,
     quiet: Quiet = False,
@@ -86,7 +87,7 @@ def validate(
         results = [_validated(rows, progress) for rows in tables]
     if output is not None:
         for folder, result in zip(_folders(output, results), results, strict=True):
-            _write(result, folder)
+            _write(result, folder, figures=not no_figures)
         note(f"Results are in {output}", quiet=quiet)
     _print(results, as_json=as_json, markdown=markdown)
     raise typer.Exit(0 if any(result.scored for result in results) else 1)
@@ -148,7 +149,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _write(result: "Result", folder: Path) -> None:
+def _write(result: "Result", folder: Path, *, figures: bool) -> None:
     from nestsim.report.json import dump_json
     from topologies.errors import InputError
 
@@ -162,7 +163,7 @@ def _write(result: "Result", folder: Path) -> None:
         for name, text in texts.items():
             partial.write_text(text, encoding="utf-8")
             partial.replace(folder / name)
-        if result.scored:
+        if result.scored and figures:
             _draw(result, partial)
             partial.replace(folder / "validation.png")
     except OSError as error:

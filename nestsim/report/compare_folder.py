@@ -21,7 +21,6 @@ from nestsim.report.compare_data import (
     comparison_json,
     search_times_csv,
 )
-from nestsim.report.compare_figure import draw_comparison
 from nestsim.report.compare_text import print_comparison
 from nestsim.report.folder import MANIFEST, _listed_files, check_target
 from nestsim.report.json import dump_json
@@ -75,9 +74,15 @@ def open_store(
 
 
 def write_comparison(
-    comparison: Comparison, scenarios: Sequence[Scenario], folder: Path
+    comparison: Comparison,
+    scenarios: Sequence[Scenario],
+    folder: Path,
+    *,
+    figures: bool = True,
 ) -> None:
     """Write the files, the manifest last, and remove the store and what is outdated.
+
+    Without ``figures``, no picture is drawn, and an earlier one is outdated.
 
     Raises
     ------
@@ -92,8 +97,9 @@ def write_comparison(
         ).encode(),
         "report.txt": _report(comparison).encode(),
         _TIMES: search_times_csv(comparison).encode(),
-        "comparison.png": _picture(comparison, folder),
     }
+    if figures:
+        contents["comparison.png"] = _picture(comparison, folder)
     earlier = _listed_files(folder) - {MANIFEST}
     hashes: dict[str, str | None] = {}
     for name, content in contents.items():
@@ -137,6 +143,8 @@ def _report(comparison: Comparison) -> str:
 
 
 def _picture(comparison: Comparison, folder: Path) -> bytes:
+    from nestsim.report.compare_figure import draw_comparison
+
     path = folder / ".comparison.partial"
     try:
         draw_comparison(comparison, path)

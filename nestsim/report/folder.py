@@ -12,7 +12,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ def write_results(
     directory: Path,
     *,
     force: bool = False,
+    figures: bool = True,
     progress: Progress | None = None,
 ) -> Path:
     """Write the folder of results.
@@ -58,6 +59,8 @@ def write_results(
         Where to; parents are made.
     force
         Write into a folder that holds files of other origin, beside them.
+    figures
+        Draw the figures, too.
     progress
         Told about every file.
 
@@ -81,7 +84,8 @@ def write_results(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        _fill(partial, result, scenario_bytes, progress)
+        writers = _writers(result, scenario_bytes, figures=figures)
+        _fill(partial, writers, result, scenario_bytes, progress)
         _move(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -164,16 +168,16 @@ def _move_into(partial: Path, target: Path) -> None:
 
 def _fill(
     folder: Path,
+    writers: Mapping[str, Callable[[Path], object]],
     result: "ReplayedResult",
     scenario_bytes: bytes,
     progress: Progress | None,
 ) -> None:
     """Write all files, the manifest last."""
-    writers = _writers(result, scenario_bytes)
-    (folder / "figures").mkdir()
     for done, (name, write) in enumerate(writers.items()):
         if progress is not None:
             progress(f"report: {name}", done / len(writers))
+        (folder / name).parent.mkdir(exist_ok=True)
         write(folder / name)
     hashes = {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
@@ -191,42 +195,55 @@ def _fill(
 
 
 def _writers(
-    result: "ReplayedResult", scenario_bytes: bytes
+    result: "ReplayedResult", scenario_bytes: bytes, *, figures: bool
 ) -> dict[str, Callable[[Path], object]]:
     """Return the function that writes each file, by name relative to the folder."""
-    from nestsim.report.topology import draw_topology
-
+    best = reported_candidate(result)
     writers: dict[str, Callable[[Path], object]] = {
         "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
         "result.json": lambda path: _write_json(path, result_json(result)),
         "summary.csv": lambda path: _write_summary(path, result.candidates),
         "report.txt": lambda path: _write_report(path, result),
-        "figures/topology.png": lambda path: draw_topology(result.network, path),
     }
-    best = reported_candidate(result)
-    return writers | (_writers_of(best, result) if best is not None else {})
+    if best is not None:
+        writers |= _plan_writers(best, result)
+    return writers | (_figure_writers(best, result) if figures else {})
 
 
-def _writers_of(
+def _plan_writers(
     best: "Candidate", result: "ReplayedResult"
 ) -> dict[str, Callable[[Path], object]]:
     """Return the writers of what only a plan has."""
-    from nestsim.report.figures import (
-        draw_gap,
-        draw_links,
-        draw_memory,
-        draw_timeline,
-    )
-
-    limit, network = result.device_memory, result.network
     return {
         "plan.json": lambda path: _write_json(path, best.priced.plan.to_json()),
         "trace.json": lambda path: write_chrome_trace(
             best.replay,
             path,
             max_events=result.max_trace_events,
-            link_use=hottest_link_use(best.replay, network),
+            link_use=hottest_link_use(best.replay, result.network),
         ),
+    }
+
+
+def _figure_writers(
+    best: "Candidate | None", result: "ReplayedResult"
+) -> dict[str, Callable[[Path], object]]:
+    """Return the writers of the figures: of the network, and of the plan if any."""
+    from nestsim.report.figures import (
+        draw_gap,
+        draw_links,
+        draw_memory,
+        draw_timeline,
+    )
+    from nestsim.report.topology import draw_topology
+
+    limit, network = result.device_memory, result.network
+    writers: dict[str, Callable[[Path], object]] = {
+        "figures/topology.png": lambda path: draw_topology(network, path)
+    }
+    if best is None:
+        return writers
+    return writers | {
         "figures/timeline.png": lambda path: draw_timeline(best, path),
         "figures/memory.png": lambda path: draw_memory(best, limit, path),
         "figures/links.png": lambda path: draw_links(best, network, path),
@@ -258,7 +275,7 @@ def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
     rows = []
     for candidate in candidates:
         plan = candidate.priced.plan
-        data = plan.to_json()
+        data = plan.settings_json()
         rows.append(
             {
                 "planner_rank": candidate.rank,

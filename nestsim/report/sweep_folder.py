@@ -43,9 +43,15 @@ def check_sweep_folder(folder: Path, *, force: bool) -> None:
 
 
 def write_sweep(
-    result: ScenarioSweepResult, scenario_bytes: bytes, folder: Path
+    result: ScenarioSweepResult,
+    scenario_bytes: bytes,
+    folder: Path,
+    *,
+    figures: bool = True,
 ) -> None:
     """Write everything that is made of the points, the manifest last.
+
+    Without ``figures``, no picture is drawn, and an earlier one is removed.
 
     Raises
     ------
@@ -60,7 +66,7 @@ def write_sweep(
             dump_json(sweep_json(result)), encoding="utf-8"
         ),
     }
-    if is_drawn(result):
+    if figures and is_drawn(result):
         writers["sweep.png"] = lambda path: draw_sweep(result, path)
     else:
         (folder / "sweep.png").unlink(missing_ok=True)

@@ -85,7 +85,7 @@ NAMES = {
 def test_units_are_those_of_pints_own_list(dimension):
     full = pint.UnitRegistry(cache_folder=None)
     for prefix, name in itertools.product((*PREFIXES, *BINARY), NAMES[dimension]):
-        if prefix and name.startswith("G") or prefix + name == "Eh":
+        if (prefix and name.startswith("G")) or prefix + name == "Eh":
             continue  # two prefixes; exahours are hartrees there
         text = f"3 {prefix}{name}"
         there = float(full.Quantity(text).to(BASE_UNITS[dimension]).magnitude)
