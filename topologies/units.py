@@ -81,7 +81,7 @@ decibel = 1 ; logbase: 10; logfactor: 10 = dB
 """
 """The units that a setting may be written in, as pint defines them, but that a bit is
 not a mere number (for pint, 1 Hz is a bandwidth); and two that look like some of them
-and are not. Reading pint's own list of 900 units takes twelve times as long."""
+and are not. Reading pint's own list of hundreds of units takes twelve times as long."""
 
 
 @cache

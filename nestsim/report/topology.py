@@ -58,8 +58,10 @@ def draw_topology(network: "Network", path: Path) -> None:
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
         form = path.suffix.lower()
-        encoder = dict(PNG_ENCODER) if form == ".png" else None
-        figure.savefig(path, metadata=_METADATA.get(form), pil_kwargs=encoder)
+        options: dict[str, Any] = {"metadata": _METADATA.get(form)}
+        if form == ".png":  # the other writers take no options of an encoder
+            options["pil_kwargs"] = dict(PNG_ENCODER)
+        figure.savefig(path, **options)
 
 
 def _write_title(figure: Any, network: "Network") -> None:
