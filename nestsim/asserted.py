@@ -106,7 +106,7 @@ def _numbers(
         ),
         "micro_batch_size": plan.micro_batch_size,
         "schedule": plan.schedule,
-        **plan.to_json()["parallel"],
+        **plan.settings_json()["parallel"],
     }
 
 

@@ -3,13 +3,18 @@
 Stages run from the first (with the embedding) to the last (with the head). A stage
 holds one closed interval of the model's chain, or with virtual stages (interleaved
 1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
+
+In JSON a stage's devices are a list of ranges (`planner.device_ranges`), replica by
+replica, lane by lane; lists of numbers, one for each replica, are read as well.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from estimators.parallelism import ParallelismConfig
+from planner.device_ranges import from_ranges, to_ranges
 from topologies import InputError
 
 _PARALLEL_NAMES = (
@@ -92,6 +97,23 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON values with stable keys."""
         return {
+            **self.settings_json(),
+            "stages": [
+                {
+                    "layers": list(stage.layers),
+                    "chunks": [list(chunk) for chunk in stage.chunks],
+                    "devices": to_ranges(chain.from_iterable(stage.devices)),
+                    "recompute": stage.recompute,
+                    "zero_stage": stage.zero_stage,
+                    "sharding_group_size": stage.sharding_group_size,
+                }
+                for stage in self.stages
+            ],
+        }
+
+    def settings_json(self) -> dict[str, Any]:
+        """Return what `to_json` says of the plan as a whole, without its stages."""
+        return {
             "parallel": {
                 name: getattr(self.parallel, name) for name in _PARALLEL_NAMES
             },
@@ -106,17 +128,6 @@ class Plan:
             "placement": self.placement,
             "gradient_algorithm": self.gradient_algorithm,
             "tensor_algorithm": self.tensor_algorithm,
-            "stages": [
-                {
-                    "layers": list(stage.layers),
-                    "chunks": [list(chunk) for chunk in stage.chunks],
-                    "devices": [list(row) for row in stage.devices],
-                    "recompute": stage.recompute,
-                    "zero_stage": stage.zero_stage,
-                    "sharding_group_size": stage.sharding_group_size,
-                }
-                for stage in self.stages
-            ],
         }
 
     @classmethod
@@ -129,8 +140,11 @@ class Plan:
             If a key is missing or a value has the wrong form.
         """
         try:
+            parallel = ParallelismConfig(**data["parallel"])
+            sizes = parallel.sizes()
+            lanes = sizes.cp * sizes.tp
             return cls(
-                parallel=ParallelismConfig(**data["parallel"]),
+                parallel=parallel,
                 virtual_pipeline_model_parallel_size=int(
                     data["virtual_pipeline_model_parallel_size"]
                 ),
@@ -140,7 +154,9 @@ class Plan:
                 placement=str(data["placement"]),
                 gradient_algorithm=str(data["gradient_algorithm"]),
                 tensor_algorithm=str(data["tensor_algorithm"]),
-                stages=tuple(_stage_from_json(stage) for stage in data["stages"]),
+                stages=tuple(
+                    _stage_from_json(stage, lanes) for stage in data["stages"]
+                ),
             )
         except KeyError as error:
             raise InputError("setting is missing", where=str(error.args[0])) from None
@@ -150,14 +166,23 @@ class Plan:
             raise InputError(f"not a plan: {error}") from None
 
 
-def _stage_from_json(data: Mapping[str, Any]) -> Stage:
+def _stage_from_json(data: Mapping[str, Any], lanes: int) -> Stage:
     return Stage(
         chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
-        devices=tuple(tuple(int(d) for d in row) for row in data["devices"]),
+        devices=_rows(data["devices"], lanes),
         recompute=str(data["recompute"]),
         zero_stage=int(data["zero_stage"]),
         sharding_group_size=int(data["sharding_group_size"]),
     )
+
+
+def _rows(devices: Sequence[Any], lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Return one row a replica, of ranges or of lists of numbers."""
+    if not any(isinstance(entry, str) for entry in devices):
+        return tuple(tuple(int(d) for d in row) for row in devices)
+    numbers = from_ranges(devices)
+    starts = range(0, len(numbers), lanes)
+    return tuple(tuple(numbers[start : start + lanes]) for start in starts)
 
 
 def _common(values: list[Any]) -> Any:

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from planner.device_ranges import MOST_DEVICES, parsed_ranges
 from planner.json_file import read_json
 from planner.json_values import Value
 from planner.plan import Plan
 from topologies.errors import InputError
 
 MAX_FILE = 256 * 2**20
-"""A plan on a million devices takes 8 MB; a longer file is not one [byte]."""
+"""A plan on a million devices, in lists, takes 8 MB; a longer file is none [byte]."""
 
 MOST = 1_000_000_000
 """Sizes above it are slips of the keyboard."""
@@ -49,17 +50,35 @@ def _check_forms(file: Value) -> None:
             value.whole(least=1, most=MOST)
     for name in _COUNTS:
         file[name].whole(least=1, most=MOST)
-    for stage in file["stages"].array(least=1):
-        _check_stage(stage)
+    stages = file["stages"]
+    if sum(_check_stage(stage) for stage in stages.array(least=1)) > MOST_DEVICES:
+        raise InputError(
+            "names too many devices",
+            where=stages.where,
+            expected=f"at most {MOST_DEVICES:,} devices",
+        )
 
 
-def _check_stage(stage: Value) -> None:
+def _check_stage(stage: Value) -> int:
+    """Check a stage and count its devices."""
     stage["zero_stage"].whole(least=0, most=3)
     stage["sharding_group_size"].whole(least=1, most=MOST)
-    for row in stage["devices"].array(least=1):
-        for device in row.array(least=1):
-            device.whole(least=0, most=MOST)
     for chunk in stage["chunks"].array(least=1):
         ends = [end.whole(least=0, most=MOST) for end in chunk.array(least=2)]
         if len(ends) > 2:
             raise chunk.error("is not an interval", "the first and the last layer")
+    return _check_devices(stage["devices"])
+
+
+def _check_devices(devices: Value) -> int:
+    """Count devices, given as ranges or as a list of numbers for each replica."""
+    rows = devices.array(least=1)
+    if isinstance(rows[0].raw, str):
+        try:
+            return sum(len(one) for one in parsed_ranges(devices.raw))
+        except InputError as error:
+            raise error.at(devices.where, "") from None
+    for row in rows:
+        for device in row.array(least=1):
+            device.whole(least=0, most=MOST)
+    return sum(len(row.raw) for row in rows)

@@ -32,3 +32,10 @@ Force = Annotated[
         "names that it writes are replaced, all others stay.",
     ),
 ]
+
+NoFigures = Annotated[
+    bool,
+    typer.Option(
+        "--no-figures", help="Draw no figures: they take most of a small job's time."
+    ),
+]

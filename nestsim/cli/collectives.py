@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.collectives_job import CollectivesResult
@@ -54,6 +54,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     step_factor: StepFactor = 4,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -83,7 +84,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
         with naming(scenario), progress_bar(quiet=quiet) as progress:
             result = collectives_job(loaded, sizes, progress=progress)
         if folder is not None and output is not None and result.tables:
-            _write(result, folder, output, quiet=quiet)
+            _write(result, folder, output, figures=not no_figures, quiet=quiet)
     _print(result, as_json=as_json)
     raise typer.Exit(0 if result.priced is not None else 1)
 
@@ -135,7 +136,12 @@ def _size(text: str, option: str) -> int:
 
 
 def _write(
-    result: "CollectivesResult", folder: "ResultsFolder", named: Path, *, quiet: bool
+    result: "CollectivesResult",
+    folder: "ResultsFolder",
+    named: Path,
+    *,
+    figures: bool,
+    quiet: bool,
 ) -> None:
     from nestsim.cli.results import write_files
     from nestsim.report.collectives import collectives_csv
@@ -147,7 +153,7 @@ def _write(
         "collectives.png": lambda path: draw_collectives(result, path),
     }
     facts = {"scenario": result.scenario_name}
-    write_files(folder, writers, facts, named=named, quiet=quiet)
+    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
 
 
 def _print(result: "CollectivesResult", *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +92,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output = None,
     restart: Restart = False,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -130,7 +131,9 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
                 store = stack.enter_context(opened)
             comparison = _compare(loaded, settings, store, workers, quiet=quiet)
         if folder is not None and output is not None:
-            _write(comparison, loaded, folder, output, quiet=quiet)
+            _write(
+                comparison, loaded, folder, output, figures=not no_figures, quiet=quiet
+            )
     _print(comparison, as_json=as_json)
     confirmed = all(group.is_confirmed for group in comparison.groups)
     raise typer.Exit(0 if confirmed else 1)
@@ -165,6 +168,7 @@ def _write(
     folder: "ResultsFolder",
     named: Path,
     *,
+    figures: bool,
     quiet: bool,
 ) -> None:
     """Write the files; then the store is not needed any more."""
@@ -179,7 +183,15 @@ def _write(
 
     writers = comparison_writers(comparison, scenarios)
     facts = comparison_facts(scenarios)
-    write_files(folder, writers, facts, named=named, quiet=quiet, unhashed=(TIMES,))
+    write_files(
+        folder,
+        writers,
+        facts,
+        named=named,
+        figures=figures,
+        quiet=quiet,
+        unhashed=(TIMES,),
+    )
     remove_store(folder.path / STORE)
 
 

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder, Writer
     from nestsim.scenario import Scenario
 
+PICTURE = ".png"
+"""How the names of figures in a folder of results end."""
+
 
 @contextmanager
 def results_folders(
@@ -86,12 +89,13 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def write_files(
+def write_files(  # noqa: PLR0913 - what every command says of its folder
     folder: "ResultsFolder",
     writers: Mapping[str, "Writer"],
     facts: Mapping[str, Any],
     *,
     named: Path,
+    figures: bool,
     quiet: bool,
     unhashed: Sequence[str] = (),
 ) -> None:
@@ -105,11 +109,19 @@ def write_files(
         As `nestsim.report.destination.ResultsFolder.write` takes them.
     named
         The folder as the user named it.
+    figures
+        Draw the figures, too; without, those of earlier results go.
     quiet
         Say nothing.
     """
     from nestsim.cli.output import note, progress_bar
 
+    if not figures:
+        writers = {
+            name: writer
+            for name, writer in writers.items()
+            if Path(name).suffix != PICTURE
+        }
     with _about_output(), progress_bar(quiet=quiet) as progress:
         folder.write(writers, facts, unhashed=unhashed, progress=progress)
     note(f"Results are in {named}", quiet=quiet)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFiles
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from nestsim.asserted import Checked
@@ -30,6 +30,7 @@ def run(
     scenarios: ScenarioFiles,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -56,7 +57,9 @@ def run(
     status = 0
     with results_folders(folders, FILES, inputs=inputs, force=force) as claimed:
         for scenario, folder, named in zip(loaded, claimed, folders, strict=True):
-            result = _run_one(scenario, folder, named, quiet=quiet)
+            result = _run_one(
+                scenario, folder, named, figures=not no_figures, quiet=quiet
+            )
             checked = check_assertions(scenario.assertions, result)
             _print(result, checked, as_json=as_json)
             own = 0 if result.chosen is not None else 1
@@ -84,7 +87,12 @@ def _folders(scenarios: list[Path], output: Path | None) -> list[Path]:
 
 
 def _run_one(
-    scenario: "Scenario", folder: "ResultsFolder", named: Path, *, quiet: bool
+    scenario: "Scenario",
+    folder: "ResultsFolder",
+    named: Path,
+    *,
+    figures: bool,
+    quiet: bool,
 ) -> "JobResult":
     """Run one scenario and write its folder of results."""
     from nestsim.cli.errors import naming
@@ -98,7 +106,7 @@ def _run_one(
         result = run_job(scenario, progress=progress)
     writers = result_writers(result, scenario.text)
     facts = result_facts(result, scenario.text)
-    write_files(folder, writers, facts, named=named, quiet=quiet)
+    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
     return result
 
 

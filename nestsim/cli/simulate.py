@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.results import SimulateResult
@@ -34,11 +34,12 @@ Output = Annotated[
 ]
 
 
-def simulate(
+def simulate(  # noqa: PLR0913, PLR0917 - one for each option
     scenario: ScenarioFile,
     plan: PlanFile = None,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -66,7 +67,14 @@ def simulate(
         if folder is not None and output is not None:
             writers = result_writers(result, loaded.text)
             facts = result_facts(result, loaded.text)
-            write_files(folder, writers, facts, named=output, quiet=quiet)
+            write_files(
+                folder,
+                writers,
+                facts,
+                named=output,
+                figures=not no_figures,
+                quiet=quiet,
+            )
     checked = check_assertions(loaded.assertions, result)
     if as_json:
         from nestsim.report.json import dump_json

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder
@@ -99,6 +99,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     restart: Restart = False,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -130,7 +131,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         stores = None if folder is None else folder.path
         result = _stress(loaded, stores, restart=restart, quiet=quiet)
         if folder is not None and output is not None:
-            _write(result, folder, output, quiet=quiet)
+            _write(result, folder, output, figures=not no_figures, quiet=quiet)
     if as_json:
         from nestsim.report.json import dump_json
         from nestsim.report.stress_data import stress_json
@@ -215,7 +216,12 @@ def _stress(
 
 
 def _write(
-    result: "StressResult", folder: "ResultsFolder", named: Path, *, quiet: bool
+    result: "StressResult",
+    folder: "ResultsFolder",
+    named: Path,
+    *,
+    figures: bool,
+    quiet: bool,
 ) -> None:
     """Write the files, and say where they are."""
     from nestsim.cli.results import write_files
@@ -236,4 +242,4 @@ def _write(
         **stress_figures(result),
     }
     facts = {"scenario": result.scenario_name}
-    write_files(folder, writers, facts, named=named, quiet=quiet)
+    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder
@@ -72,6 +72,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output = None,
     restart: Restart = False,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     as_csv: Csv = False,
     quiet: Quiet = False,
@@ -104,7 +105,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     with results_folder(named, FILES, inputs=inputs, force=force) as folder:
         assert folder is not None
         result = _run(asked, folder.path, restart=restart, quiet=quiet)
-        _write(result, loaded, folder, named, quiet=quiet)
+        _write(result, loaded, folder, named, figures=not no_figures, quiet=quiet)
     _print(result, as_json=as_json, as_csv=as_csv)
     raise typer.Exit(0 if any(one.row for one in result.outcomes) else 1)
 
@@ -142,6 +143,7 @@ def _write(
     folder: "ResultsFolder",
     named: Path,
     *,
+    figures: bool,
     quiet: bool,
 ) -> None:
     from nestsim.cli.results import write_files
@@ -149,7 +151,7 @@ def _write(
 
     writers = sweep_writers(result, scenario.text)
     facts = sweep_facts(result, scenario.text)
-    write_files(folder, writers, facts, named=named, quiet=quiet)
+    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
 
 
 def _print(result: "ScenarioSweepResult", *, as_json: bool, as_csv: bool) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet, ScenarioFile
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from topologies.network import Network
@@ -19,7 +19,8 @@ Picture = Annotated[
         "-o",
         metavar="FILE",
         help="Where the picture goes (PNG, SVG or PDF). Default: results/ and the "
-        "scenario file's name, ending in _topology.png; none with --json.",
+        "scenario file's name, ending in _topology.png; none with --json or "
+        "--no-figures.",
     ),
 ]
 
@@ -28,6 +29,7 @@ def topology(
     scenario: ScenarioFile,
     output: Picture = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,9 +48,9 @@ def topology(
     from nestsim.scenario import load_scenario
 
     if output is not None:
-        _check_picture(output)
+        _check_picture(output, no_figures=no_figures)
     loaded = load_scenario(scenario)
-    if output is None and not as_json:
+    if output is None and not (as_json or no_figures):
         output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
         inputs = inputs_of(loaded)
@@ -75,10 +77,17 @@ def topology(
             print_degraded(network, loaded.degradation, console)
 
 
-def _check_picture(path: Path) -> None:
+def _check_picture(path: Path, *, no_figures: bool) -> None:
     """Refuse a file that no picture can be written to, before anything is done."""
     from topologies.errors import InputError
 
+    if no_figures:
+        raise InputError(
+            "is a picture, and none is to be drawn",
+            where="--output",
+            got=f"--no-figures --output {path}",
+            expected="one of the two",
+        )
     if path.suffix.lower() not in PICTURES:
         raise InputError(
             "not a picture",

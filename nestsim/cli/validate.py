@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet
+from nestsim.cli.arguments import Force, Json, NoFigures, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,10 +51,11 @@ Markdown = Annotated[
 ]
 
 
-def validate(
+def validate(  # noqa: PLR0913, PLR0917 - one for each option
     measurements: MeasurementsFile = None,
     output: Output = None,
     force: Force = False,
+    no_figures: NoFigures = False,
     as_json: Json = False,
     markdown: Markdown = False,
     quiet: Quiet = False,
@@ -94,7 +95,13 @@ def validate(
         with progress_bar(quiet=quiet) as progress:
             results = [_validated(rows, progress) for rows in tables]
         if folder is not None and output is not None:
-            _write(dict(zip(folders, results, strict=True)), folder, output, quiet)
+            _write(
+                dict(zip(folders, results, strict=True)),
+                folder,
+                output,
+                figures=not no_figures,
+                quiet=quiet,
+            )
     _print(results, as_json=as_json, markdown=markdown)
     raise typer.Exit(0 if any(result.scored for result in results) else 1)
 
@@ -143,7 +150,12 @@ def _folders(tables: "Sequence[Measurements]") -> list[str]:
 
 
 def _write(
-    results: "Mapping[str, Result]", folder: "ResultsFolder", named: Path, quiet: bool
+    results: "Mapping[str, Result]",
+    folder: "ResultsFolder",
+    named: Path,
+    *,
+    figures: bool,
+    quiet: bool,
 ) -> None:
     from nestsim.cli.results import write_files
     from nestsim.report.destination import Writer, writer_of
@@ -158,7 +170,7 @@ def _write(
         if result.scored:
             writers[f"{inner}validation.png"] = partial(_draw, result)
     facts = {"measurements": [result.name for result in results.values()]}
-    write_files(folder, writers, facts, named=named, quiet=quiet)
+    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
 
 
 def _table(result: "Result") -> str:

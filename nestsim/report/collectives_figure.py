@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.collectives import (
     CONDITIONS,
     MEANING,
@@ -11,7 +12,6 @@ from nestsim.report.collectives import (
     operation_name,
     title,
 )
-from nestsim.report.figures import _figure, _save
 from nestsim.report.panels import INK, Colours
 from nestsim.report.wording import percent, plan_label
 from topologies.units import format_size
@@ -52,7 +52,10 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
     subtitle = f"{plan_label(result.priced.plan)}: bus bandwidth as nccl-tests has it"
     if len(tables) < len(result.tables):
         subtitle += f"; the first {len(tables)} of {len(result.tables)} operations"
-    with _figure(headline(result.tables), subtitle, height) as (figure, colours):
+    with figure_with_headline(headline(result.tables), subtitle, height) as (
+        figure,
+        colours,
+    ):
         grid = figure.add_gridspec(
             rows,
             columns,
@@ -75,7 +78,7 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
             frameon=False,
             fontsize=11,
         )
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _legend(label: str) -> str:

@@ -133,7 +133,7 @@ _PARALLEL_COLUMNS = (
 
 def _found_cells(group: Group, entry: Entry) -> dict[str, Any]:
     found = entry.found
-    data = found.plan.to_json() if found else {"parallel": {}}
+    data = found.plan.settings_json() if found else {"parallel": {}}
     cells: dict[str, Any] = {
         "verdict": found.verdict if found else "none",
         "valid": entry.is_valid,

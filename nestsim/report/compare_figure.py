@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.compare_text import format_ratio
 from nestsim.report.compare_wording import fastest, listed
-from nestsim.report.figures import _figure, _save
 from nestsim.report.panels import INK, Colours
 from nestsim.report.wording import percent, plural
 from nestsim.validation.metrics import grouped
@@ -118,7 +118,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
         "diamond: the planner's own belief, X: nothing valid"
     )
     title = comparison_title(comparison)
-    with _figure(title, subtitle, height) as (figure, colours):
+    with figure_with_headline(title, subtitle, height) as (figure, colours):
         grid = figure.add_gridspec(
             rows,
             columns,
@@ -145,7 +145,7 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
             ncols=len(comparison.planners) + 3,
             frameon=False,
         )
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _wrapped(label: str, letters: int) -> str:

@@ -19,7 +19,6 @@ from nestsim.report.compare_data import (
     comparison_json,
     search_times_csv,
 )
-from nestsim.report.compare_figure import draw_comparison
 from nestsim.report.compare_text import print_comparison
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import dump_json
@@ -44,6 +43,8 @@ def comparison_writers(
     comparison: Comparison, scenarios: Sequence[Scenario]
 ) -> dict[str, Writer]:
     """Return what writes each file, by name."""
+    from nestsim.report.compare_figure import draw_comparison
+
     data = comparison_json(comparison, with_times=False)
     texts: dict[str, str | bytes] = {
         **scenario_copies(scenarios),

@@ -10,9 +10,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from planner.device_ranges import to_ranges
 from topologies.errors import InputError
 
 RESULT = "result.json"
@@ -110,7 +112,7 @@ def read_report(path: Path) -> Mapping[str, Value]:
             where=str(file),
             expected=expected,
         )
-    return _with_one_plan(report)
+    return _with_ranges(_with_one_plan(report))
 
 
 def _with_one_plan(report: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -120,6 +122,29 @@ def _with_one_plan(report: Mapping[str, Value]) -> Mapping[str, Value]:
         return report
     first = plans[0] if plans and isinstance(plans[0], dict) else {}
     return {**report, "plan": first.get("plan"), "planned": first.get("planned")}
+
+
+def _with_ranges(report: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Write lists of device numbers, as earlier versions did, in today's form."""
+    plan = report["plan"]
+    stages = plan.get("stages") if isinstance(plan, dict) else None
+    if not isinstance(stages, list):
+        return report
+    renewed = [
+        {**stage, "devices": to_ranges(chain.from_iterable(stage["devices"]))}
+        if isinstance(stage, dict) and _are_numbers(stage.get("devices"))
+        else stage
+        for stage in stages
+    ]
+    return {**report, "plan": {**plan, "stages": renewed}}
+
+
+def _are_numbers(rows: Value) -> bool:
+    """Tell whether these are lists of whole numbers, one for each replica."""
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and all(type(number) is int for number in row)
+        for row in rows
+    )
 
 
 def compare_reports(before: Mapping[str, Value], after: Mapping[str, Value]) -> Diff:

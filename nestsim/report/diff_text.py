@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 from rich.console import Console
@@ -11,13 +10,15 @@ from rich.text import Text
 from nestsim.report.diff import Change, Diff, NumberChange
 from nestsim.report.sections import print_line, print_section
 from nestsim.report.tables import add_row, new_table
-from nestsim.report.wording import device_ranges, plural
+from nestsim.report.wording import plural
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 40
 """Lines of each kind in the text; JSON has all."""
 
 _WIDEST = 60
+_MOST_RANGES = 3
+"""Ranges of devices written out; of more, the first ones and the last are."""
 _HEADLINES = (
     "iteration_time_s",
     "tokens_per_s",
@@ -93,8 +94,10 @@ def _value(path: str, value: object) -> str:
     if value is None:
         return "none"
     if path.endswith(".devices") and isinstance(value, list):
-        rows = (row if isinstance(row, list) else [row] for row in value)
-        return device_ranges(chain.from_iterable(rows))
+        ranges = [str(one)[:_WIDEST] for one in value]
+        if len(ranges) > _MOST_RANGES:
+            ranges[_MOST_RANGES - 1 :] = [f".. {ranges[-1]} ({len(ranges)})"]
+        return ", ".join(ranges)
     text = str(value)
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}.."
 

@@ -1,16 +1,10 @@
-"""Figures of a replay: timeline, memory, links, and planned beside simulated.
+"""Figures of a replay: timeline, memory, links, and planned beside simulated."""
 
-The only module that imports seaborn; it and matplotlib are imported when a figure is
-drawn. Figures are drawn with the Agg canvas, without pyplot and whatever the user's
-matplotlibrc says, and their files hold no date and no version: the same result gives
-the same bytes. Colours are those of seaborn's colour-blind palette.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.report.canvas import HEIGHT, figure_with_headline, save_figure
 from nestsim.report.figure_data import (
     gap_steps,
     gap_title,
@@ -23,7 +17,6 @@ from nestsim.report.figure_data import (
 from nestsim.report.panels import (
     GIB,
     INK,
-    Colours,
     draw_candidates,
     draw_causes,
     draw_heat,
@@ -43,42 +36,7 @@ from topologies.network import Network
 from topologies.units import format_duration
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from nestsim.results import Candidate
-
-_WIDTH, _HEIGHT, _DPI = 16.0, 9.0, 100
-
-
-@contextmanager
-def _figure(
-    title: str, subtitle: str, height: float = _HEIGHT
-) -> Iterator[tuple["Figure", Colours]]:
-    """Give an empty figure with a headline, in our style and nobody else's."""
-    import matplotlib as mpl
-    import seaborn as sns
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(sns.axes_style("ticks"))
-        mpl.rcParams.update(sns.plotting_context("notebook", font_scale=1.1))
-        figure = Figure(figsize=(_WIDTH, height), dpi=_DPI)
-        FigureCanvasAgg(figure)
-        head: dict[str, Any] = {"va": "top", "parse_math": False}
-        figure.text(0.012, 1 - 0.2 / height, title, size=18, weight="bold", **head)
-        figure.text(0.012, 1 - 0.58 / height, subtitle, size=13, color=INK, **head)
-        colours = Colours(
-            distinct=tuple(sns.color_palette("colorblind")),
-            ordered=sns.color_palette("viridis", as_cmap=True),
-            heat=sns.color_palette("rocket_r", as_cmap=True),
-        )
-        yield figure, colours
-
-
-def _save(figure: "Figure", path: Path) -> None:
-    figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def draw_timeline(candidate: "Candidate", path: Path) -> None:
@@ -92,13 +50,16 @@ def draw_timeline(candidate: "Candidate", path: Path) -> None:
     zooms = windows[1:]
     # Inches: headline and legend 2.55, between the rows of panels 1.1, a stage 0.9.
     rest = 3.65 if zooms else 2.55
-    panels = min(max(0.9 * num_stages * (2 if zooms else 1), 1.4), _HEIGHT - rest)
+    panels = min(max(0.9 * num_stages * (2 if zooms else 1), 1.4), HEIGHT - rest)
     height = rest + panels
     plan = candidate.priced.plan
     subtitle = f"{plan_label(plan)}: replica 0; numbers: microbatches"
     if plan.virtual_pipeline_model_parallel_size > 1:
         subtitle += "; the later the chunk of a stage, the darker"
-    with _figure(timeline_title(replay), subtitle, height) as (figure, colours):
+    with figure_with_headline(timeline_title(replay), subtitle, height) as (
+        figure,
+        colours,
+    ):
         grid = figure.add_gridspec(
             2 if zooms else 1,
             max(len(zooms), 1),
@@ -116,14 +77,17 @@ def draw_timeline(candidate: "Candidate", path: Path) -> None:
             draw_bars(axes, bars, window, colours)
             axes.tick_params(axis="y", labelleft=column == 0)
         draw_legend(figure, bars, colours)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def draw_memory(candidate: "Candidate", device_memory: float, path: Path) -> None:
     """Draw each stage's memory over the step, and what its peak is made of."""
     replay = candidate.replay
     subtitle = f"{plan_label(candidate.priced.plan)}: one device of each stage"
-    with _figure(memory_title(candidate, device_memory), subtitle) as (figure, colours):
+    with figure_with_headline(memory_title(candidate, device_memory), subtitle) as (
+        figure,
+        colours,
+    ):
         grid = figure.add_gridspec(
             1,
             2,
@@ -145,7 +109,7 @@ def draw_memory(candidate: "Candidate", device_memory: float, path: Path) -> Non
         draw_memory_parts(peaks, replay, colours)
         over_time.set_ylim(0, 1.08 * highest)
         peaks.set_xlim(0, 1.12 * highest)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
@@ -156,11 +120,14 @@ def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
         f"{plan_label(candidate.priced.plan)}: hottest links of each level, "
         "share of capacity in use"
     )
-    with _figure(links_title(replay, network), subtitle) as (figure, colours):
+    with figure_with_headline(links_title(replay, network), subtitle) as (
+        figure,
+        colours,
+    ):
         if not rows.names:
             words = "Nothing was sent over the network in this step."
             figure.text(0.5, 0.45, words, size=16, ha="center", color=INK)
-            _save(figure, path)
+            save_figure(figure, path)
             return
         # At this size a letter is about half a percent of the width.
         left = 0.03 + 0.0049 * max(len(name) for name in rows.names)
@@ -186,7 +153,7 @@ def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
         )
         means = figure.add_subplot(grid[1, 0], sharex=heat)
         draw_level_means(means, levels, colours)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def draw_gap(
@@ -198,7 +165,7 @@ def draw_gap(
         f"{format_duration(candidate.planned.iteration_time)}, simulated "
         f"{format_duration(candidate.simulated.iteration_time)}"
     )
-    with _figure(gap_title(candidate), subtitle) as (figure, colours):
+    with figure_with_headline(gap_title(candidate), subtitle) as (figure, colours):
         steps, causes = waterfall(candidate), gap_steps(candidate)
         longest = max(len(step.name) for step in (*steps, *causes))
         grid = figure.add_gridspec(
@@ -215,4 +182,4 @@ def draw_gap(
         draw_planned(figure.add_subplot(grid[0, 0]), candidate, steps, colours)
         draw_causes(figure.add_subplot(grid[1, 0]), causes, colours)
         draw_candidates(figure.add_subplot(grid[:, 1]), candidate, candidates, colours)
-        _save(figure, path)
+        save_figure(figure, path)

@@ -6,6 +6,7 @@ Holds ``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
 gives the same folder.
 """
 
+import csv
 import hashlib
 import io
 from collections.abc import Callable, Sequence
@@ -94,39 +95,52 @@ def result_writers(
     result: "ReplayedResult", scenario_bytes: bytes
 ) -> dict[str, Callable[[Path], object]]:
     """Return the function that writes each file, by name relative to the folder."""
-    from nestsim.report.topology import draw_topology
-
+    best = reported_candidate(result)
     writers: dict[str, Callable[[Path], object]] = {
         "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
         "result.json": lambda path: _write_json(path, result_json(result)),
         "summary.csv": lambda path: _write_summary(path, result.candidates),
         "report.txt": lambda path: _write_report(path, result),
-        "figures/topology.png": lambda path: draw_topology(result.network, path),
     }
-    best = reported_candidate(result)
-    return writers | (_writers_of(best, result) if best is not None else {})
+    if best is not None:
+        writers |= _plan_writers(best, result)
+    return writers | _figure_writers(best, result)
 
 
-def _writers_of(
+def _plan_writers(
     best: "Candidate", result: "ReplayedResult"
 ) -> dict[str, Callable[[Path], object]]:
     """Return the writers of what only a plan has."""
-    from nestsim.report.figures import (
-        draw_gap,
-        draw_links,
-        draw_memory,
-        draw_timeline,
-    )
-
-    limit, network = result.device_memory, result.network
     return {
         "plan.json": lambda path: _write_json(path, best.priced.plan.to_json()),
         "trace.json": lambda path: write_chrome_trace(
             best.replay,
             path,
             max_events=result.max_trace_events,
-            link_use=hottest_link_use(best.replay, network),
+            link_use=hottest_link_use(best.replay, result.network),
         ),
+    }
+
+
+def _figure_writers(
+    best: "Candidate | None", result: "ReplayedResult"
+) -> dict[str, Callable[[Path], object]]:
+    """Return the writers of the figures: of the network, and of the plan if any."""
+    from nestsim.report.figures import (
+        draw_gap,
+        draw_links,
+        draw_memory,
+        draw_timeline,
+    )
+    from nestsim.report.topology import draw_topology
+
+    limit, network = result.device_memory, result.network
+    writers: dict[str, Callable[[Path], object]] = {
+        "figures/topology.png": lambda path: draw_topology(network, path)
+    }
+    if best is None:
+        return writers
+    return writers | {
         "figures/timeline.png": lambda path: draw_timeline(best, path),
         "figures/memory.png": lambda path: draw_memory(best, limit, path),
         "figures/links.png": lambda path: draw_links(best, network, path),
@@ -158,7 +172,7 @@ def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
     rows = []
     for candidate in candidates:
         plan = candidate.priced.plan
-        data = plan.to_json()
+        data = plan.settings_json()
         rows.append(
             {
                 "planner_rank": candidate.rank,
@@ -191,8 +205,9 @@ _SUMMARY_KEYS = ("planner_rank", "verdict")
 
 
 def _write_summary(path: Path, candidates: Sequence["Candidate"]) -> None:
-    import pandas as pd
-
     rows = summary_rows(candidates)
-    frame = pd.DataFrame(rows, columns=list(rows[0]) if rows else list(_SUMMARY_KEYS))
-    frame.to_csv(path, index=False, lineterminator="\n")
+    heading = list(rows[0]) if rows else list(_SUMMARY_KEYS)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, heading, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

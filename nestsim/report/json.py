@@ -242,7 +242,7 @@ def _replayed_row(candidate: "Candidate") -> dict[str, Any]:
     plan = candidate.priced.plan
     return {
         "planner_rank": candidate.rank,
-        "parallel": plan.to_json()["parallel"],
+        "parallel": plan.settings_json()["parallel"],
         "virtual_pipeline_model_parallel_size": (
             plan.virtual_pipeline_model_parallel_size
         ),

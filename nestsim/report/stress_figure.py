@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.report.figures import _figure, _save
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK, Colours
 from nestsim.report.stress_maps import draw_map, draw_matrix, matrix_names
 from nestsim.report.stress_words import headline
@@ -57,7 +57,7 @@ def draw_throughput(result: "StressResult", path: Path) -> None:
         "Simulated throughput against the oversubscription of each level, the others "
         "as built. Solid: the plan re-made for the ratio; dashed: the healthy plan kept"
     )
-    with _figure(headline(result), subtitle) as (figure, colours):
+    with figure_with_headline(headline(result), subtitle) as (figure, colours):
         grid = figure.add_gridspec(
             1, len(levels), left=0.07, right=0.985, top=0.84, bottom=0.17, wspace=0.18
         )
@@ -73,7 +73,7 @@ def draw_throughput(result: "StressResult", path: Path) -> None:
             frameon=False,
             fontsize=12,
         )
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _draw_line(
@@ -137,7 +137,7 @@ def draw_hottest(result: "StressResult", path: Path) -> None:
         f"{result.planners[0]}'s plan for the healthy network: each link under the "
         "condition that keeps it busiest; links that are alike once"
     )
-    with _figure(title, subtitle) as (figure, colours):
+    with figure_with_headline(title, subtitle) as (figure, colours):
         axes = figure.add_subplot(
             figure.add_gridspec(left=0.2, top=0.86, bottom=0.1)[0]
         )
@@ -162,4 +162,4 @@ def draw_hottest(result: "StressResult", path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         if bars:
             axes.legend(frameon=False, loc="lower right", fontsize=12)
-        _save(figure, path)
+        save_figure(figure, path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.report.figures import _figure, _save
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK
 from nestsim.report.stress_words import shown_conditions
 from nestsim.report.wording import signed_percent
@@ -47,7 +47,7 @@ def draw_map(result: "StressResult", path: Path) -> None:
     labels = [
         tuple(f"{ratio:g}" for ratio in result.axes[level]) for level in (inner, outer)
     ]
-    with _figure(title, subtitle) as (figure, colours):
+    with figure_with_headline(title, subtitle) as (figure, colours):
         grid = figure.add_gridspec(
             1, len(maps), left=0.07, right=0.985, top=0.78, bottom=0.12, wspace=0.16
         )
@@ -58,7 +58,7 @@ def draw_map(result: "StressResult", path: Path) -> None:
             axes.set_xlabel(f"oversubscription of {outer}")
             if column == 0:
                 axes.set_ylabel(f"oversubscription of {inner}")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _throughputs(
@@ -109,7 +109,7 @@ def draw_matrix(result: "StressResult", path: Path) -> None:
         labels = tuple(f"{ratio:g}" for ratio in result.axes[level])
         what = f"oversubscription of {level}"
     title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
-    with _figure(f"{title}{where}", subtitle) as (figure, _):
+    with figure_with_headline(f"{title}{where}", subtitle) as (figure, _):
         grid = figure.add_gridspec(
             1, len(found), left=0.1, right=0.985, top=0.78, bottom=0.2, wspace=0.08
         )
@@ -124,7 +124,7 @@ def draw_matrix(result: "StressResult", path: Path) -> None:
                 axes.set_yticks([])
             else:
                 axes.set_ylabel(f"planned for {what}")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _worst(result: "StressResult", found: Sequence[Matrix]) -> tuple[float, str]:

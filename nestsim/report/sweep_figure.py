@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestsim.report.figures import _figure, _save
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK, Colours
 from nestsim.report.sweep import best_first, short_names, throughput_of, value_label
 from nestsim.sweep.axes import Axis
@@ -52,7 +52,7 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
     subtitle = f"{result.scenario_name}: {len(result.outcomes):,} points"
     if failed:
         subtitle += f", {failed:,} of them without a plan that fits"
-    with _figure(headline(result), subtitle) as (figure, colours):
+    with figure_with_headline(headline(result), subtitle) as (figure, colours):
         axes = figure.add_axes((0.09, 0.13, 0.87, 0.74))
         values = [throughput_of(one) for one in result.outcomes]
         numbers = np.array([math.nan if one is None else one for one in values])
@@ -61,7 +61,7 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
             _draw_line(axes, varied[0], grid, colours)
         else:
             _draw_map(axes, varied, grid, colours)
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def positions(values: Sequence[object]) -> "NDArray[np.float64] | None":

@@ -172,7 +172,7 @@ def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None
 
 
 def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
-    data = plan.to_json()
+    data = plan.settings_json()
     saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
     rows = {
         "parallelism": parallel_sentence(plan, network.num_devices),

@@ -7,6 +7,7 @@ used. Pictures hold no date and no version: the same network gives the same byte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nestsim.report.canvas import PNG_ENCODER
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ def draw_topology(network: "Network", path: Path) -> None:
             draw_custom(axes, network, wear)
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
-        figure.savefig(path, metadata=_METADATA.get(path.suffix.lower()))
+        form = path.suffix.lower()
+        options: dict[str, Any] = {"metadata": _METADATA.get(form)}
+        if form == ".png":  # the other writers take no options of an encoder
+            options["pil_kwargs"] = dict(PNG_ENCODER)
+        figure.savefig(path, **options)
 
 
 def _write_title(figure: Any, network: "Network") -> None:

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nestsim.report.figures import _figure, _save
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK, Colours
 from nestsim.report.validation_collectives import headline
 from nestsim.report.wording import percent, plural
@@ -61,7 +61,9 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
         "points measured, lines predicted"
     )
     num_rows = max(1, math.ceil(len(shown) / _COLUMNS))
-    with _figure(headline(result), subtitle, height=1.5 + 3.2 * num_rows) as (
+    with figure_with_headline(
+        headline(result), subtitle, height=1.5 + 3.2 * num_rows
+    ) as (
         figure,
         colours,
     ):
@@ -83,7 +85,7 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
                 axes.set_ylabel("time [us]")
             if number + _COLUMNS >= len(shown):
                 axes.set_xlabel("size [MiB]")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _draw_panel(axes: "Axes", panel: Panel, colours: Colours) -> None:

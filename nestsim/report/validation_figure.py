@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nestsim.report.figures import _figure, _save
+from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import GIB, INK, Colours
 from nestsim.report.wording import percent, plural
 from nestsim.validation.metrics import grouped
@@ -50,7 +50,7 @@ def draw_validation(result: "ValidationResult", path: Path) -> None:
             f"{percent(within(result, band))} within {100 * band:g} %" for band in BANDS
         )
     )
-    with _figure(headline(result), subtitle) as (figure, colours):
+    with figure_with_headline(headline(result), subtitle) as (figure, colours):
         grid = figure.add_gridspec(
             1,
             2,
@@ -79,7 +79,7 @@ def draw_validation(result: "ValidationResult", path: Path) -> None:
             frameon=False,
             markerscale=1.5,
         )
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _style(number: int, colours: Colours, label: str) -> dict[str, object]:

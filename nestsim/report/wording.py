@@ -149,7 +149,7 @@ def plan_label(plan: Plan) -> str:
     parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
     parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
     parts.append(f"b{plan.micro_batch_size}")
-    saved = plan.to_json()
+    saved = plan.settings_json()
     if saved["recompute"] != "none":
         parts.append(recompute_label(saved["recompute"]))
     if saved["zero_stage"] != 0:

@@ -201,7 +201,7 @@ def _throughput(whose: str, throughput: "Throughput") -> dict[str, float]:
 
 def _settings(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     plan = candidate.priced.plan
-    data = plan.to_json()
+    data = plan.settings_json()
     names = (
         "virtual_pipeline_model_parallel_size",
         "micro_batch_size",

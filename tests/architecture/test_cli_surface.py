@@ -12,37 +12,53 @@ from nestsim.cli.app import app
 
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
-    "run": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO..."],
+    "run": [
+        *("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q"),
+        "SCENARIO...",
+    ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
         "SCENARIO",
     ],
     "simulate": [
-        *("--force", "--json", "--output", "--plan", "--quiet", "-o", "-q"),
-        "SCENARIO",
+        *("--force", "--json", "--no-figures", "--output", "--plan", "--quiet"),
+        *("-o", "-q", "SCENARIO"),
     ],
     "compare": [
-        *("--base", "--force", "--json", "--output", "--planners", "--quiet"),
-        *("--restart", "--time-limit", "--workers", "-o", "-q", "SCENARIO..."),
+        *("--base", "--force", "--json", "--no-figures", "--output", "--planners"),
+        *(
+            "--quiet",
+            "--restart",
+            "--time-limit",
+            "--workers",
+            "-o",
+            "-q",
+            "SCENARIO...",
+        ),
     ],
     "stress": [
-        *("--force", "--json", "--keep", "--level", "--output", "--oversubscription"),
-        *("--planners", "--quiet", "--restart", "--workers", "-o", "-q", "SCENARIO"),
+        *("--force", "--json", "--keep", "--level", "--no-figures", "--output"),
+        *("--oversubscription", "--planners", "--quiet", "--restart", "--workers"),
+        *("-o", "-q", "SCENARIO"),
     ],
     "sweep": [
-        *("--csv", "--force", "--json", "--output", "--quiet", "--restart", "--set"),
-        *("--what", "--workers", "-o", "-q", "SCENARIO"),
+        *("--csv", "--force", "--json", "--no-figures", "--output", "--quiet"),
+        *("--restart", "--set", "--what", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "diff": ["--json", "A", "B"],
     "validate": [
-        *("--force", "--json", "--markdown", "--output", "--quiet", "-o", "-q"),
-        "FILE",
+        *("--force", "--json", "--markdown", "--no-figures", "--output", "--quiet"),
+        *("-o", "-q", "FILE"),
     ],
     "collectives": [
-        *("--force", "--json", "--max-bytes", "--min-bytes", "--output", "--quiet"),
-        *("--step-factor", "-b", "-e", "-f", "-o", "-q", "SCENARIO"),
+        *("--force", "--json", "--max-bytes", "--min-bytes", "--no-figures"),
+        *("--output", "--quiet", "--step-factor", "-b", "-e", "-f", "-o", "-q"),
+        "SCENARIO",
     ],
-    "topology": ["--force", "--json", "--output", "--quiet", "-o", "-q", "SCENARIO"],
+    "topology": [
+        *("--force", "--json", "--no-figures", "--output", "--quiet"),
+        *("-o", "-q", "SCENARIO"),
+    ],
     "models": ["--json"],
     "accelerators": ["--json"],
     "profile": [

@@ -16,6 +16,7 @@ from nestsim.scenario.simulation import SimulationTable
 from nestsim.simulate_job import simulate_job
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
+from planner.device_ranges import from_ranges
 from planner.schedules import SCHEDULES
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -483,7 +484,7 @@ def test_shipped_plans_are_confirmed(
     status, data = answer(capsys, str(SCENARIOS / f"{name}.toml"))
     assert status == 0
     assert data["plan"]["placement"].startswith("tp8 dp")
-    devices = [d for s in data["plan"]["stages"] for row in s["devices"] for d in row]
+    devices = [d for s in data["plan"]["stages"] for d in from_ranges(s["devices"])]
     assert sorted(devices) == list(range(1024))
 
 

@@ -1,7 +1,9 @@
 """Quantities in and out."""
 
+import itertools
 import math
 
+import pint
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,8 @@ def test_quantities_become_base_units(text, dimension, value):
         ("1 GB//s", "bandwidth", "not a quantity"),
         ("1 degC", "bandwidth", "not a quantity"),
         ("1 dB", "bandwidth", "not a quantity"),
+        ("1 Hz", "bandwidth", "unknown unit"),
+        ("8 radian", "size", "unknown unit"),
         ("1e400 GB/s", "bandwidth", "not negative"),
         ("GB/s +", "bandwidth", "not a quantity"),
         ("1 GB)/(s", "bandwidth", "not a quantity"),
@@ -66,6 +70,26 @@ def test_what_is_no_quantity_is_refused(text, dimension, problem):
     with pytest.raises(InputError, match=problem) as caught:
         parse_quantity(text, dimension)
     assert EXAMPLES[dimension].split('"')[1] in caught.value.expected
+
+
+PREFIXES = ("", "p", "n", "µ", "u", "m", "k", "M", "G", "T", "P", "E", "Z", "Y")
+BINARY = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "mega", "gibi")
+NAMES = {
+    "duration": ("s", "sec", "second", "seconds", "min", "h", "hour", "day", "weeks"),
+    "size": ("bit", "bits", "B", "byte", "bytes", "octet"),
+    "bandwidth": ("bps", "Bd", "B/s", "bit/s", "byte / second", "GB/min"),
+}
+
+
+@pytest.mark.parametrize("dimension", NAMES)
+def test_units_are_those_of_pints_own_list(dimension):
+    full = pint.UnitRegistry(cache_folder=None)
+    for prefix, name in itertools.product((*PREFIXES, *BINARY), NAMES[dimension]):
+        if (prefix and name.startswith("G")) or prefix + name == "Eh":
+            continue  # two prefixes; exahours are hartrees there
+        text = f"3 {prefix}{name}"
+        there = float(full.Quantity(text).to(BASE_UNITS[dimension]).magnitude)
+        assert parse_quantity(text, dimension) == pytest.approx(there, rel=1e-13)
 
 
 @pytest.mark.parametrize("dimension", BASE_UNITS)

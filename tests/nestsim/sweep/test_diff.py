@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nestsim.cli import main
 from nestsim.report.diff import compare_reports
+from planner.device_ranges import from_ranges
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 SHIPPED = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")
@@ -51,6 +52,21 @@ def test_a_result_equals_itself(results: Path, capsys) -> None:
     assert (status, data["equal"]) == (EQUAL, True)
     assert main(["diff", str(results / "a"), str(results / "a")]) == EQUAL
     assert capsys.readouterr().out.startswith("EQUAL")
+
+
+def test_devices_in_lists_are_those_in_ranges(results: Path, capsys) -> None:
+    """Earlier versions wrote a list of numbers for each replica."""
+    report = json.loads((results / "a" / "result.json").read_text(encoding="utf-8"))
+    lanes = report["plan"]["parallel"]["tensor_model_parallel_size"]
+    for stage in report["plan"]["stages"]:
+        numbers = from_ranges(stage["devices"])
+        stage["devices"] = [
+            numbers[first : first + lanes] for first in range(0, len(numbers), lanes)
+        ]
+    earlier = results / "earlier.json"
+    earlier.write_text(json.dumps(report), encoding="utf-8")
+    status, data = compared(capsys, earlier, results / "a")
+    assert (status, data["equal"]) == (EQUAL, True)
 
 
 def test_settings_of_the_plan_and_of_its_stages_are_named(results, capsys) -> None:
