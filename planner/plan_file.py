@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from planner.json_file import read_json
-from planner.json_values import Value
 from planner.plan import Plan
 from topologies.errors import InputError
+from topologies.input_file import read_json
+from topologies.json_values import Value
 
-MAX_FILE = 256 * 2**20
+MAX_FILE = 32 * 2**20
 """A plan on a million devices takes 8 MB; a longer file is not one [byte]."""
 
 MOST = 1_000_000_000

@@ -21,7 +21,8 @@ SEARCHED = ("1f1b", "interleaved-1f1b")
 
 
 def _searched(schedule: object) -> object:
-    if schedule in SCHEDULES and schedule not in SEARCHED:
+    known = isinstance(schedule, str) and schedule in SCHEDULES
+    if known and schedule not in SEARCHED:
         raise InputError(
             "this schedule is not searched",
             got=schedule,

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.job import plan_job, run_job
-from nestsim.scenario.load import parse_document, scenario_of
+from nestsim.scenario.load import scenario_of
 from nestsim.simulate_job import simulate_job
 from nestsim.sweep.axes import OWN_TABLES, Axis
 from nestsim.sweep.paths import spelt, with_values
 from nestsim.sweep.points import Point, PointFailedError, Row, content_key
 from topologies.errors import InputError
+from topologies.input_file import parse_toml
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate, PlannedCandidate, Throughput
@@ -55,7 +56,7 @@ class ScenarioTask:
         InputError
             If a plan is to be replayed and there is none.
         """
-        document = parse_document(scenario.text)
+        document = parse_toml(scenario.text)
         what = what or scenario.sweep.what or ("simulate" if scenario.plan else "run")
         if what == "simulate" and scenario.plan is None:
             raise InputError(

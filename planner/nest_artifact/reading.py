@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.json_file import read_json
-from planner.json_values import Value
 from planner.nest_artifact.instance import Baseline, LayerChain, NestInstance, Traffic
 from topologies.errors import InputError
+from topologies.input_file import read_json
+from topologies.json_values import Value
 
-MAX_FILE = 64 * 2**20
+MAX_FILE = 16 * 2**20
 """Longest file that is read [byte]."""
 
 MAX_DEVICES = 10_000
