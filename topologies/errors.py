@@ -5,8 +5,8 @@ or an escape sequence in a name never reaches a terminal or a report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import date, time
+from types import TracebackType
 
 MOST_TOLD = 20
 """Mistakes of one input that are told one by one; the others are counted."""
@@ -134,13 +134,9 @@ class Problems:
     def __init__(self) -> None:
         self.found: list[InputError] = []
 
-    @contextmanager
-    def noted(self, where: str = "", separator: str = ".") -> Iterator[None]:
+    def noted(self, where: str = "", separator: str = ".") -> "_Noted":
         """Keep a mistake that is made inside instead of passing it on."""
-        try:
-            yield
-        except InputError as error:
-            self.found.append(error.at(where, separator) if where else error)
+        return _Noted(self.found, where, separator)
 
     def refuse(self) -> None:
         """Raise the first mistake with all others, if there is one."""
@@ -157,6 +153,29 @@ class Problems:
             others=(*first.others, *others),
             untold=sum(error.untold for error in self.found),
         )
+
+
+class _Noted:
+    """Puts a mistake into a list, with its place in front."""
+
+    def __init__(self, found: list[InputError], where: str, separator: str) -> None:
+        self._found, self._where, self._separator = found, where, separator
+
+    def __enter__(self) -> None:
+        pass
+
+    # Returning bool, not None, tells type checkers that what follows is reached.
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, InputError):
+            return False
+        place = self._where
+        self._found.append(error.at(place, self._separator) if place else error)
+        return True
 
 
 class Verbatim(str):
@@ -186,12 +205,12 @@ def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
 
 
 def readable(text: str, longest: int = _LONGEST_SENTENCE) -> str:
-    """Return a text without control characters, shortened in its middle.
+    r"""Return a text without control characters, shortened in its middle.
 
     Examples
     --------
     >>> print(readable(chr(27) + "[31mred"))
-    \\x1b[31mred
+    \x1b[31mred
     """
     if len(text) > longest:
         half = longest // 2

@@ -22,7 +22,7 @@ from topologies.errors import InputError
 MAX_DEPTH = 64
 """Lists and tables inside each other; more is no file of ours."""
 
-MAX_DIGITS = 400
+MAX_DIGITS = 300
 """Of a whole number: more does not go into any number that is calculated with."""
 
 _OTHER_ENCODINGS = (
@@ -277,14 +277,18 @@ def _finite(number: str) -> float:
     value = float(number)
     if not math.isfinite(value):
         raise InputError(
-            "not JSON: a number is too large", got=number, expected="numbers below 1e308"
+            "not JSON: a number is too large",
+            got=number,
+            expected="numbers below 1e308",
         )
     return value
 
 
 def _refuse_constant(constant: str) -> NoReturn:
     raise InputError(
-        "not JSON: a number is not finite", got=constant, expected="finite numbers, as JSON has"
+        "not JSON: a number is not finite",
+        got=constant,
+        expected="finite numbers, as JSON has",
     )
 
 

@@ -38,6 +38,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+
 class Range(NamedTuple):
     """What a quantity may be, besides 0, in base units."""
 
@@ -127,6 +128,12 @@ def parse_quantity(text: object, dimension: str) -> float:
         raise InputError("not a quantity", got=text, expected=expected) from None
     if not (math.isfinite(value) and value >= 0):
         raise InputError("must be finite and not negative", got=text, expected=expected)
+    _check_range(text, value, dimension)
+    return value
+
+
+def _check_range(text: str, value: float, dimension: str) -> None:
+    """Refuse what no hardware has."""
     known = RANGES[dimension]
     if value and not known.smallest <= value <= known.largest:
         extreme = "small" if value < known.smallest else "large"
@@ -135,7 +142,6 @@ def parse_quantity(text: object, dimension: str) -> float:
             got=text,
             expected=f"{known.written}, e.g. {EXAMPLES[dimension]}",
         )
-    return value
 
 
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

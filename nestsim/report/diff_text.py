@@ -12,6 +12,7 @@ from nestsim.report.diff import Change, Diff, NumberChange
 from nestsim.report.sections import print_line, print_section
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import device_ranges, plural
+from topologies.errors import readable, shown
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 40
@@ -94,9 +95,14 @@ def _value(path: str, value: object) -> str:
         return "none"
     if path.endswith(".devices") and isinstance(value, list):
         rows = (row if isinstance(row, list) else [row] for row in value)
-        return device_ranges(chain.from_iterable(rows))
-    text = str(value)
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}.."
+        devices = list(chain.from_iterable(rows))
+        # The file may be anybody's: what are no device numbers is shown as it is.
+        if all(type(device) is int for device in devices):
+            return device_ranges(devices)
+    if isinstance(value, str):
+        text = value if len(value) <= _WIDEST else f"{value[:_WIDEST]}.."
+        return readable(text)
+    return shown(value, _WIDEST)
 
 
 def _numbers(changes: Sequence[NumberChange]) -> Any:

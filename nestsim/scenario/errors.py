@@ -52,9 +52,7 @@ def explain(error: "ValidationError", root: type[Table]) -> InputError:
     """
     # A misspelt name also leaves the right one missing: tell the cause first.
     details = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-    told = [
-        _word(one, _locate(root, one["loc"])) for one in details[: MOST_TOLD + 1]
-    ]
+    told = [_word(one, _locate(root, one["loc"])) for one in details[: MOST_TOLD + 1]]
     return InputError(
         told[0].problem,
         where=told[0].where,
@@ -166,9 +164,7 @@ def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
 
 
 def _missing(_: "ErrorDetails", place: Place) -> InputError:
-    return InputError(
-        "setting is missing", where=place.where, expected=place.expected
-    )
+    return InputError("setting is missing", where=place.where, expected=place.expected)
 
 
 def _unknown_choice(detail: "ErrorDetails", place: Place) -> InputError:

@@ -115,7 +115,7 @@ def test_wrong_input_names_file_row_and_column(tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"{file}: row one: column seq_len: no whole number" in error
     assert main(["validate", str(tmp_path / "none.csv")]) == WRONG_INPUT
-    assert "none.csv: cannot be read" in capsys.readouterr().err
+    assert "none.csv: no such file" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_a_file_is_refused_before_work(own, capsys):

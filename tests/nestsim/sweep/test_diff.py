@@ -101,8 +101,8 @@ def test_the_best_plan_of_a_search_is_compared(results, tmp_path, capsys) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "no such file or folder of results"),
-        ("{", "is not JSON"),
+        (None, "no such file"),
+        ("{", "not JSON"),
         ("[]", "is not a report of run, plan or simulate"),
         ('{"points": []}', "is not a report of run, plan or simulate"),
     ],
