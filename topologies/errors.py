@@ -178,12 +178,6 @@ class _Noted:
         return True
 
 
-class Verbatim(str):
-    """Text that stands for a value: shown without quotes."""
-
-    __slots__ = ()
-
-
 def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
     """Return a value as a message quotes it: as Python writes it, but bounded.
 
@@ -194,8 +188,6 @@ def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
     >>> shown([1, 2, 3])
     '[1, 2, 3]'
     """
-    if isinstance(value, Verbatim):
-        return readable(str(value), longest)
     text = ""
     for part in _parts(value, longest, _DEEPEST):
         text += part

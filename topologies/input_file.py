@@ -43,6 +43,7 @@ _KINDS = (
 _FAILURES = {
     errno.ENOENT: "no such file",
     errno.ENOTDIR: "no such file",
+    errno.EISDIR: "is a folder, not a file",
     errno.ELOOP: "is a link that leads to itself",
     errno.ENXIO: "is a socket, not a file",
     errno.ENAMETOOLONG: "has too long a name for a file",
@@ -68,17 +69,21 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
         long. The message does not name the file.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with open(handle, "rb") as stream:  # noqa: PTH123 - opened above, by its flags
-            found = os.fstat(handle)
-            _check_kind(found.st_mode, expected)
-            _check_length(found.st_size, most_bytes, expected)
-            content = stream.read(most_bytes + 1)
+        stream = open(path, "rb", opener=_without_waiting)  # noqa: PTH123, SIM115
     except OSError as error:
-        raise InputError(_failure(error), expected=expected) from None
+        raise InputError(read_failure(error), expected=expected) from None
     except ValueError:  # a null character in the name
         raise InputError("has a name that no file has", expected=expected) from None
+    with stream:
+        found = os.fstat(stream.fileno())
+        problem = kind_problem(found.st_mode)
+        if problem:
+            raise InputError(problem, expected=expected)
+        _check_length(found.st_size, most_bytes, expected)
+        try:
+            content = stream.read(most_bytes + 1)
+        except OSError as error:
+            raise InputError(read_failure(error), expected=expected) from None
     # A file may grow while it is read, and those of the kernel have no length.
     _check_length(len(content), most_bytes, expected)
     return content
@@ -116,6 +121,11 @@ def read_json(
         not finite, an object with a key twice, or values nested too deeply.
     """
     text = read_text(path, expected=expected, most_bytes=most_bytes)
+    return parse_json(text, expected=expected, whole_numbers=whole_numbers)
+
+
+def parse_json(text: str, *, expected: str, whole_numbers: bool = False) -> Any:
+    """Return what a JSON text holds, as plain values; see `read_json`."""
     try:
         value = json.loads(
             text,
@@ -133,17 +143,6 @@ def read_json(
         raise _too_deep("JSON") from None
     check_depth(value, "JSON")
     return value
-
-
-def read_toml(path: Path, *, expected: str, most_bytes: int) -> dict[str, Any]:
-    """Return what a TOML file holds, as plain values.
-
-    Raises
-    ------
-    InputError
-        As `read_file` and `parse_toml` do.
-    """
-    return parse_toml(read_file(path, expected=expected, most_bytes=most_bytes))
 
 
 def parse_toml(content: bytes) -> dict[str, Any]:
@@ -217,11 +216,24 @@ def _members(value: object) -> Iterable[object]:
     return value if isinstance(value, list) else ()
 
 
-def _check_kind(mode: int, expected: str) -> None:
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file as `open` does; it would wait for somebody to write into a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def kind_problem(mode: int) -> str:
+    """Say what a file of this mode is, empty if it is a regular one."""
     if stat.S_ISREG(mode):
-        return
+        return ""
     named = (problem for is_kind, problem in _KINDS if is_kind(mode))
-    raise InputError(next(named, "is not a regular file"), expected=expected)
+    return next(named, "is not a regular file")
+
+
+def read_failure(error: OSError) -> str:
+    """Say why a file cannot be read."""
+    if error.errno in _FAILURES:
+        return _FAILURES[error.errno]
+    return f"cannot be read: {error.strerror or error}"
 
 
 def _check_length(length: int, most_bytes: int, expected: str) -> None:
@@ -231,12 +243,6 @@ def _check_length(length: int, most_bytes: int, expected: str) -> None:
             got=f"{length:,} bytes" if length > most_bytes + 1 else None,
             expected=f"{expected}, of at most {most_bytes:,} bytes",
         )
-
-
-def _failure(error: OSError) -> str:
-    if error.errno in _FAILURES:
-        return _FAILURES[error.errno]
-    return f"cannot be read: {error.strerror or error}"
 
 
 def _too_deep(language: str) -> InputError:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from topologies.errors import InputError, Problems
-from topologies.input_file import read_toml
+from topologies.input_file import parse_toml, read_file
 from topologies.units import parse_quantity
 
 MAX_CUSTOM_DEVICES = 2048
@@ -34,8 +34,6 @@ MAX_FILE = 2_000_000
 
 MAX_NAME = 100
 """Characters of a vertex's name, which reports and figures write out."""
-
-_EXPECTED = "a list of links in TOML"
 
 T = TypeVar("T")
 
@@ -78,10 +76,28 @@ def read_link_file(path: Path) -> LinkList:
         setting.
     """
     try:
-        table = read_toml(path, expected=_EXPECTED, most_bytes=MAX_FILE)
+        table = parse_toml(_content(path))
         return _LinkFile(table).read()
     except InputError as error:
         raise error.at(str(path), ": ") from None
+
+
+def link_file_bytes(path: Path) -> bytes:
+    """Return the file as it is, for hashes of all that a job depends on.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, with the file.
+    """
+    try:
+        return _content(path)
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def _content(path: Path) -> bytes:
+    return read_file(path, expected="a list of links in TOML", most_bytes=MAX_FILE)
 
 
 class _LinkFile:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from topologies.errors import InputError
+from topologies.input_file import kind_problem, read_failure
 from topologies.units import (
     EXAMPLES,
     NUMBER_PATTERN,
@@ -182,14 +183,16 @@ def input_file(folder: Path, name: str, where: str, expected: str) -> Path:
     Raises
     ------
     InputError
-        If there is no such file, or its folder cannot be read.
+        If there is no such file, it is not a regular one, or its folder cannot be
+        read.
     """
     path = folder / name
     try:
-        found = path.is_file()
+        kind = path.stat().st_mode
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(problem, where=where, got=name, expected=expected) from None
-    if not found:
-        raise InputError("no such file", where=where, got=name, expected=expected)
+        problem = read_failure(error)
+    else:
+        problem = kind_problem(kind)
+    if problem:
+        raise InputError(problem, where=where, got=name, expected=expected)
     return path
