@@ -69,7 +69,7 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
         long. The message does not name the file.
     """
     try:
-        stream = open(path, "rb", opener=_without_waiting)  # noqa: PTH123, SIM115
+        stream = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
     except OSError as error:
         raise InputError(read_failure(error), expected=expected) from None
     except ValueError:  # a null character in the name

@@ -13,7 +13,7 @@ from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
 from topologies.errors import InputError
 
-MAX_BATCH = 10_000_000
+MAX_BATCH = 1_000_000
 MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
