@@ -20,9 +20,13 @@ def cluster_network(scenario: "Scenario") -> "Network":
     Raises
     ------
     InputError
-        If what is degraded is not there, or devices are cut off from others.
+        If there is no such network, what is degraded is not there, or devices are
+        cut off from others.
     """
-    network = build_network(scenario.network_spec)
+    try:
+        network = build_network(scenario.network_spec)
+    except InputError as error:
+        raise error.at("cluster.network") from None
     if scenario.degradation is None:
         return network
     try:

@@ -136,8 +136,8 @@ def _check_replayable(scenario: Scenario, network: Network) -> None:
         raise InputError(
             error.problem,
             where="training.global_batch_size",
-            got=f"{batch:,}, at least {fewest:,} microbatches of {max(sizes)} on each of "
-            f"{network.num_devices:,} devices",
+            got=f"{batch:,}, at least {fewest:,} microbatches of {max(sizes)} on each "
+            f"of {network.num_devices:,} devices",
             expected=error.expected,
         ) from None
 
