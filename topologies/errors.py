@@ -5,6 +5,7 @@ or an escape sequence in a name never reaches a terminal or a report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from datetime import date, time
 from types import TracebackType
 
@@ -58,6 +59,7 @@ class InputError(ValueError):
         self.expected, self.hint = expected, hint
         self.others = tuple(others[:MOST_TOLD])
         self.untold = untold + len(others) - len(self.others)
+        self.is_final = False
         super().__init__(problem)
 
     def __str__(self) -> str:
@@ -89,12 +91,10 @@ class InputError(ValueError):
     def at(self, where: str, separator: str = ".") -> "InputError":
         """Return a copy whose location is prefixed with ``where``.
 
-        So are those of the others by a setting; the file they have in common anyway.
+        So are those of the others, until the file is named: that they have in common.
         """
         path = f"{where}{separator}{self.where}" if self.where else where
-        others = self.others
-        if separator != ": ":
-            others = tuple(other.at(where, separator) for other in others)
+        others = tuple(other.inside(where, separator) for other in self.others)
         return InputError(
             self.problem,
             where=path,
@@ -104,6 +104,16 @@ class InputError(ValueError):
             others=others,
             untold=self.untold,
         )
+
+    def inside(self, where: str, separator: str) -> "InputError":
+        """Return a copy located inside its file; naming the file makes it final."""
+        if self.is_final:
+            return self
+        if separator == ".":
+            return self.at(where, separator)
+        final = copy(self)
+        final.is_final = True
+        return final
 
     def _headline(self) -> str:
         problem = readable(self.problem, _LONGEST_PLACE)

@@ -118,19 +118,8 @@ class Value:
 
     def error(self, problem: str, expected: str) -> InputError:
         """Return an error about this value."""
-        return InputError(
-            problem, where=self.where, got=_shortened(self.raw), expected=expected
-        )
+        return InputError(problem, where=self.where, got=self.raw, expected=expected)
 
     def _inner(self, key: str) -> str:
         name = key if key.isprintable() and key else repr(key)
         return f"{self.where}.{name}" if self.where else name
-
-
-def _shortened(raw: object) -> object:
-    """Return a value that fits on a line of a message."""
-    if isinstance(raw, dict):
-        return f"an object of {len(raw)}"
-    if isinstance(raw, list):
-        return f"an array of {len(raw)}"
-    return raw

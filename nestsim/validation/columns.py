@@ -20,6 +20,8 @@ from topologies.units import NUMBER_PATTERN
 MAX_FILE = 16_000_000
 """A longer file is no table of measurements [byte]."""
 
+MAX_COLUMNS = 500
+
 MAX_CELL = 10_000
 """Characters of one value."""
 
@@ -192,6 +194,13 @@ def _cells(text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 def _kind(header: Sequence[str]) -> str:
     """Tell files about time, about memory and about collectives apart."""
+    if len(header) > MAX_COLUMNS:
+        raise InputError(
+            "has too many columns",
+            where="header",
+            got=len(header),
+            expected=f"at most {MAX_COLUMNS}",
+        )
     for name in header:
         _check_text("header", name)
         if name and header.count(name) > 1:

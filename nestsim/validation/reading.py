@@ -4,10 +4,10 @@ from nestsim.presets import Preset, find_preset
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 
-COUNT = r"([1-9][0-9]{0,8})"
+COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
 """Of something that is described in words, as a pattern."""
 
-RATE = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 """A number with or without a fraction, likewise."""
 
 

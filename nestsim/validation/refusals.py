@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from topologies.errors import InputError
+from topologies.errors import InputError, readable
+
+_LONGEST = 1000
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -50,8 +52,8 @@ class RowRefusedError(Exception):
 
     def __init__(self, code: str, reason: str) -> None:
         assert code in REFUSALS
-        self.code, self.reason = code, reason
-        super().__init__(reason)
+        self.code, self.reason = code, readable(reason, _LONGEST)
+        super().__init__(self.reason)
 
 
 @contextmanager
