@@ -38,7 +38,7 @@ def accepted(root: type[Table], path: Sequence[int | str]) -> str:
         such setting.
     """
     whole = _schema(root)
-    walk = _Walk(whole["$defs"])
+    walk = _Walk(whole.get("$defs", {}))
     options: list[Schema] = [whole]
     for part in path:
         if part == "[key]":

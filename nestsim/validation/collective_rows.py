@@ -204,6 +204,12 @@ class _Links:
             return transports()["nic-staged"], min(local, 4) * _ADAPTERS["a100"]
         name = next((n for n in ("efa", "omni") if n in self.link), "default-fabric")
         found = transports()["omni-path" if name == "omni" else name]
+        if several is None and self.device not in _ADAPTERS:
+            raise RowRefusedError(
+                "unknown-network",
+                f"link says {self.row.words('link') or 'nothing'}, and there is no "
+                f"usual adapter of {self.device}",
+            )
         if several is None:
             bandwidth = local * _ADAPTERS[self.device]
             self.assumed.append(f"{bandwidth / 1e9:g} GB/s out of a node")

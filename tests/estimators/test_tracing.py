@@ -246,7 +246,7 @@ def test_a_sound_trace_is_taken_from_the_cache(tmp_path: Path, name: str) -> Non
         lambda data: 3,
         lambda data: {**data, "block": 3},
         lambda data: {name: data[name] for name in reversed(data)},
-        lambda data: {name: data["block"] for name in data},
+        lambda data: dict.fromkeys(data, data["block"]),
         lambda data: _with(data, "block", "tensors", [[1, "whole", "model"]]),
         lambda data: _with(data, "block", "tensors", [["1", "whole", "model"]]),
         lambda data: _with(data, "block", "tensors", {"a": 1}),
