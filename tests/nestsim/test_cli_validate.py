@@ -142,8 +142,9 @@ def test_a_folder_that_is_a_file_is_refused_before_work(own, capsys):
     ],
 )
 def test_a_row_that_cannot_be_is_refused_and_the_others_go_on(tmp_path, change, code):
-    wrong = {**GPT, "row_id": "wrong", **change}
-    file = write_csv(tmp_path / "own.csv", {**GPT, "notes": ""}, {"notes": "", **wrong})
+    right = {**GPT, "notes": ""}
+    wrong = {**right, "row_id": "wrong", **change}
+    file = write_csv(tmp_path / "own.csv", right, wrong)
     assert main(["validate", str(file), "-q", "-o", str(tmp_path / "out")]) == 0
     first, second = lines(tmp_path / "out")
     assert first["code"] == ""
@@ -185,7 +186,7 @@ def test_collectives_that_cannot_be_are_refused_row_by_row(tmp_path):
     rows = [
         ("a", "h100", "all_reduce", "8", "1", ""),
         ("b", "L4-24GB", "all_reduce", "8", "2", ""),
-        ("c", "gb200", "all_reduce", "999999999999989", "2", ""),
+        ("c", "gb200", "all_reduce", "999999999999990", "2", ""),
         ("d", "h100", "all_reduce", "16", "2", "0 GB/s ib"),
     ]
     file = tmp_path / "collectives.csv"
