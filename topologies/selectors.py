@@ -88,7 +88,7 @@ def _between(network: Network, arrow: re.Match[str]) -> BoolArray:
         raise InputError(
             "no such link",
             got=arrow.string,
-            expected="two that are neighbours in the network, and a cable that exists",
+            expected="two names of neighbours in the network, and a cable that exists",
         )
     return found
 

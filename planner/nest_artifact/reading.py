@@ -62,7 +62,7 @@ def instance_of(data: object) -> NestInstance:
             "are not there for the same tensor-parallel widths as the nodes",
             where="edges",
             got=sorted(edges),
-            expected=str(sorted(nodes)),
+            expected=f"edges for the widths {sorted(nodes)}",
         )
     narrowest = min(nodes)
     tables = {t: _nodes(value) for t, value in sorted(nodes.items())}
@@ -210,7 +210,7 @@ def _chain_order(
             "has a cycle",
             where=where,
             got=f"through some of {left[:8]}",
-            expected="none",
+            expected="edges that lead from the first node to the last only",
         )
     for source, target in itertools.pairwise(order):
         if (source, target) not in edges:

@@ -128,7 +128,7 @@ def test_a_folder_that_is_a_file_is_refused_before_work(own, capsys):
     ("change", "code"),
     [
         ({"num_devices": "1000000000", "dp": ""}, "no-such-cluster"),
-        ({"num_devices": "999999999999999", "dp": "", "pp": "1"}, "no-such-cluster"),
+        ({"num_devices": "999999999999998", "dp": "", "pp": "1"}, "no-such-cluster"),
         ({"num_devices": "1000000", "dp": "1", "tp": "1", "pp": "1000000"}, "no-such-"),
         ({"seq_len": "2147483648"}, "no-such-model"),
         ({"layers": "1000000000"}, "no-such-model"),
