@@ -7,7 +7,7 @@ from topologies.errors import InputError
 from topologies.input_file import read_json
 from topologies.json_values import Value
 
-MAX_FILE = 32 * 2**20
+MAX_FILE = 16 * 2**20
 """A plan on a million devices takes 8 MB; a longer file is not one [byte]."""
 
 MOST = 1_000_000_000

@@ -15,6 +15,7 @@ MOST_TOLD = 20
 _LONGEST_VALUE = 120
 _LONGEST_PLACE = 500
 _LONGEST_SENTENCE = 1000
+_LONGEST_ASIDE = 200
 _LARGEST_WRITTEN = 10**40
 _DEEPEST = 4
 
@@ -85,7 +86,7 @@ class InputError(ValueError):
         if self.got is not None:
             text += f"; got {shown(self.got)}"
         if self.expected:
-            text += f"; expected {readable(self.expected, _LONGEST_PLACE)}"
+            text += f"; expected {readable(self.expected, _LONGEST_ASIDE)}"
         return text
 
     def at(self, where: str, separator: str = ".") -> "InputError":

@@ -9,6 +9,7 @@ left out, as they are not about the plan that is reported; so are sentences.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from topologies.input_file import read_json
 
 RESULT = "result.json"
 
-LARGEST = 32 * 2**20
-"""The report on a plan for a million devices takes a third of it [byte]."""
+LARGEST = 16 * 2**20
+"""The report on a plan for a million devices takes half of it [byte]."""
+
+MOST_VALUES = 1_000_000
+"""Of a report, devices of a stage counting once."""
 
 _LEFT_OUT = ("candidates", "plans", "search", "assertions", "reason", "folding")
 """Of other plans, or sentences about what is compared by itself."""
@@ -85,7 +89,7 @@ def read_report(path: Path) -> Mapping[str, Value]:
     Raises
     ------
     InputError
-        If there is none of run, plan or simulate.
+        If there is none of run, plan or simulate, or it has too many values.
     """
     file = path / RESULT if path.is_dir() else path
     expected = "a folder of results of nestsim run or simulate, or what --json printed"
@@ -100,7 +104,14 @@ def read_report(path: Path) -> Mapping[str, Value]:
             where=str(file),
             expected=expected,
         )
-    return _with_one_plan(report)
+    report = _with_one_plan(report)
+    if sum(1 for _ in islice(_leaves(report), MOST_VALUES + 1)) > MOST_VALUES:
+        raise InputError(
+            "has too many values to be compared",
+            where=str(file),
+            expected=f"a report of at most {MOST_VALUES:,} values",
+        )
+    return report
 
 
 def _with_one_plan(report: Mapping[str, Value]) -> Mapping[str, Value]:

@@ -177,3 +177,12 @@ def test_names_and_numbers_of_any_report_can_be_printed(tmp_path, capsys) -> Non
     for pair in ("ab", ("a2", "b2")):
         assert main(["diff", *(str(tmp_path / one) for one in pair)]) == DIFFERENT
         assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_a_report_of_very_many_values_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({"lower_bound_s": 1, "plan": [{}] * 50}))
+    assert main(["diff", str(file), str(file)]) == EQUAL
+    monkeypatch.setattr("nestsim.report.diff.MOST_VALUES", 50)
+    assert main(["diff", str(file), str(file)]) == WRONG_INPUT
+    assert f"{file}: has too many values" in capsys.readouterr().err
