@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from estimators.models.spec import TransformerSpec
+from topologies.json_values import Value
 
 LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
@@ -23,6 +24,24 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
     }
 )
 """How a tensor is laid out -> what that means."""
+
+
+PRECISIONS = ("model", "fp32", "mask")
+"""That of the training job, 4 bytes, or 1 byte."""
+
+SHARDINGS = (
+    "",
+    "column",
+    "qkv",
+    "vocab",
+    "row",
+    "heads",
+    "expert column",
+    "expert row",
+)
+"""How an operator is split; see `TracedOperator.sharding`."""
+
+_MOST = 2**62
 
 
 class TracedTensor(NamedTuple):
@@ -115,22 +134,70 @@ class TracedLayer:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "TracedLayer":
-        """Read back what `to_json` wrote; damaged data raises KeyError or TypeError."""
+    def from_json(cls, data: Any) -> "TracedLayer":
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If a key is missing, or a value has not the form that it has in a trace.
+        """
+        row = Value(data)
+        tensors = row["tensors"].each(_tensor_from_json)
+        hidden = row["hidden_input"]
+        if hidden.raw is not None:
+            _number_of_tensor(hidden, len(tensors))
         return cls(
-            tensors=tuple(TracedTensor(*row) for row in data["tensors"]),
-            parameters=tuple(TracedParameter(*row) for row in data["parameters"]),
-            operators=tuple(_operator_from_json(row) for row in data["operators"]),
-            hidden_input=data["hidden_input"],
+            tensors=tensors,
+            parameters=row["parameters"].each(_parameter_from_json),
+            operators=row["operators"].each(
+                lambda value: _operator_from_json(value, len(tensors))
+            ),
+            hidden_input=hidden.raw,
         )
 
 
-def _operator_from_json(row: Mapping[str, Any]) -> TracedOperator:
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in row.items()
-    }
-    return TracedOperator(**values)
+def _cells(value: Value, count: int) -> list[Value]:
+    return value.array(least=count, most=count)
+
+
+def _tensor_from_json(value: Value) -> TracedTensor:
+    elements, layout, precision = _cells(value, len(TracedTensor._fields))
+    return TracedTensor(
+        elements.whole(least=1, most=_MOST),
+        layout.choice(tuple(LAYOUTS)),
+        precision.choice(PRECISIONS),
+    )
+
+
+def _parameter_from_json(value: Value) -> TracedParameter:
+    name, elements, layout = _cells(value, len(TracedParameter._fields))
+    return TracedParameter(
+        name.text(), elements.whole(least=1, most=_MOST), layout.choice(tuple(LAYOUTS))
+    )
+
+
+def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
+    def tensors(key: str) -> tuple[int, ...]:
+        return value[key].each(lambda one: _number_of_tensor(one, num_tensors))
+
+    m, n, k, batch = (
+        one.whole(least=0, most=_MOST) for one in _cells(value["dims"], 4)
+    )
+    return TracedOperator(
+        name=value["name"].text(),
+        operation=value["operation"].text(),
+        sharding=value["sharding"].choice(SHARDINGS),
+        inputs=tensors("inputs"),
+        outputs=tensors("outputs"),
+        saved=tensors("saved"),
+        dims=(m, n, k, batch),
+        core=value["core"].flag(),
+    )
+
+
+def _number_of_tensor(value: Value, num_tensors: int) -> int:
+    return value.whole(least=0, most=num_tensors - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +259,7 @@ class LayerGraph:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "LayerGraph":
-        """Read back what `to_json` wrote; damaged data raises KeyError or TypeError."""
+        """Read back what `to_json` wrote."""
         return cls(
             spec=TransformerSpec(**data["spec"]),
             names=tuple(data["names"]),

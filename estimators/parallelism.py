@@ -47,7 +47,7 @@ class ParallelismConfig:
                     "must be at least 1",
                     where=field.name,
                     got=size,
-                    expected="1, 2, ..",
+                    expected="a positive whole number, e.g. 8",
                 )
 
     def sizes(self) -> Sizes:

@@ -6,16 +6,31 @@ Nothing here measures or needs torch: `estimators.measuring` makes a profile, an
 """
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from topologies.errors import InputError
+from topologies.errors import InputError, Problems
+from topologies.input_file import read_json
+from topologies.json_values import Value
 
 FORMAT = "nestsim profile 1"
 """First value of every file; changes when old files can no longer be read."""
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+"""Number formats that operators are measured in."""
+
+MAX_FILE = 16 * 2**20
+"""A measured device takes some hundred kB; a longer file is no profile [byte]."""
+
+MAX_MEASUREMENTS = 10_000
+"""Sorting them by size takes time with its square."""
+
+_MOST = 2**53
+_MOST_SIZES = 8
+_SHORTEST = 1e-12
 
 PRODUCTS = frozenset({"linear", "matmul"})
 """Operations whose shape is that of a matrix product."""
@@ -133,17 +148,15 @@ class Profile:
                 got=found,
                 expected=f'"{FORMAT}", which nestsim profile writes',
             )
-        try:
-            values = {one.name: data[one.name] for one in fields(cls)}
-            rows = [_measurement(row) for row in values.pop("measurements")]
-            profile = cls(measurements=tuple(rows), **values)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"has a record that cannot be read: {error!r}",
-                where="measurements",
-                expected="what nestsim profile wrote, unchanged",
-            ) from None
-        return profile
+        file, problems = Value(data), Problems()
+        rows = []
+        with problems.noted():
+            values = {name: read(file[name]) for name, read in _FACTS.items()}
+        for row in file["measurements"].array(least=1, most=MAX_MEASUREMENTS):
+            with problems.noted():
+                rows.append(_measurement(row))
+        problems.refuse()
+        return cls(measurements=tuple(rows), **values)
 
 
 def _record(one: Measurement) -> dict[str, Any]:
@@ -153,21 +166,52 @@ def _record(one: Measurement) -> dict[str, Any]:
     return asdict(one) | {"shape": list(one.shape)} | missing | passes
 
 
-def _measurement(row: Mapping[str, Any]) -> Measurement:
-    """Read one record; what is wrong shows as ValueError and the like."""
-    values = dict(row)
-    values["forward"] = Timing(**row["forward"])
-    for name in ("backward", "weight_gradient"):
-        values[name] = None if row[name] is None else Timing(**row[name])
-    values["shape"] = tuple(int(count) for count in row["shape"])
-    found = Measurement(**values)
-    times = [timing.seconds for timing in found.timings.values()]
-    positive = (*times, found.num_bytes, *found.shape)
-    if not all(math.isfinite(one) and one > 0 for one in positive):
-        raise ValueError(f"{found.operation} {found.shape} has a size or time of 0")
+def _measurement(row: Value) -> Measurement:
+    """Read one record."""
+    found = Measurement(
+        operation=row["operation"].text(),
+        precision=row["precision"].choice(PRECISIONS),
+        shape=row["shape"].each(
+            lambda size: size.whole(least=1, most=_MOST), least=1, most=_MOST_SIZES
+        ),
+        flops=row["flops"].number(),
+        num_bytes=row["num_bytes"].number(least=1.0),
+        forward=_timing(row["forward"]),
+        backward=_timing_or_none(row["backward"]),
+        weight_gradient=_timing_or_none(row["weight_gradient"]),
+    )
     if found.operation in PRODUCTS and len(found.shape) != 4:
-        raise ValueError(f"{found.operation} {found.shape} is no product")
+        expected = "rows, columns, inner size and count of a product"
+        raise row["shape"].error("is not the shape of a product", expected)
+    if found.operation == "attention" and not found.flops:
+        raise row["flops"].error("attention has products", "a number above 0")
     return found
+
+
+def _timing(value: Value) -> Timing:
+    return Timing(
+        seconds=value["seconds"].number(least=_SHORTEST),
+        spread=value["spread"].number(),
+        samples=value["samples"].whole(least=1, most=_MOST),
+    )
+
+
+def _timing_or_none(value: Value) -> Timing | None:
+    return None if value.raw is None else _timing(value)
+
+
+_FACTS: Mapping[str, Callable[[Value], Any]] = MappingProxyType(
+    {
+        "device": Value.text,
+        "driver": Value.text,
+        "date": Value.text,
+        "torch_version": Value.text,
+        "num_threads": lambda value: value.whole(least=0, most=_MOST),
+        "launch_time": lambda value: value.number(),
+        "num_skipped": lambda value: value.whole(least=0, most=_MOST),
+    }
+)
+"""What a profile says beside its measurements, and how it is read."""
 
 
 def read_profile(file: Path) -> Profile:
@@ -178,22 +222,9 @@ def read_profile(file: Path) -> Profile:
     InputError
         If there is none, or it is damaged.
     """
+    expected = "a file that nestsim profile wrote"
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        raise InputError(
-            problem,
-            where=str(file),
-            expected="a file that nestsim profile wrote",
-        ) from None
-    except ValueError:
-        raise InputError(
-            "is not JSON",
-            where=str(file),
-            expected="a file that nestsim profile wrote",
-        ) from None
-    try:
+        data = read_json(file, expected=expected, most_bytes=MAX_FILE)
         return Profile.from_json(data)
     except InputError as error:
         raise error.at(str(file), ": ") from None

@@ -18,6 +18,12 @@ from pathlib import Path
 
 from estimators.layer_graph import LayerGraph, TracedLayer
 from estimators.models.spec import TransformerSpec
+from topologies.errors import InputError
+from topologies.input_file import decode, parse_json, read_file
+from topologies.json_values import Value
+
+_MOST_BYTES = 4 * 2**20
+"""A trace takes some kB."""
 
 _SOURCES = (
     "layer_graph.py",
@@ -43,7 +49,7 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
         Where traces are kept; by default `default_cache_dir`.
     """
     file = (cache_dir or default_cache_dir()) / f"{_content_key(spec)}.trace"
-    layers = _read(file)
+    layers = _read(file, spec)
     if layers is None:
         layers = _trace(replace(spec, num_layers=1))
         _write(file, layers)
@@ -95,23 +101,64 @@ def _source_digest() -> str:
     return digest.hexdigest()
 
 
-def _read(file: Path) -> dict[str, TracedLayer] | None:
-    """Return the layers of a cache file, or None if there is no sound one."""
+def _read(file: Path, spec: TransformerSpec) -> dict[str, TracedLayer] | None:
+    """Return the layers of a cache file, or None if there is no sound one.
+
+    The seal holds for the file's name, so that a trace of another model is none. What
+    is sealed is checked all the same: whoever can write the file can seal it.
+    """
+    expected = "a trace"
     try:
-        digest, _, text = file.read_bytes().partition(b"\n")
-    except OSError:
+        content = read_file(file, expected=expected, most_bytes=_MOST_BYTES)
+        digest, _, text = content.partition(b"\n")
+        if digest != _seal(file, text):
+            return None
+        layers = {
+            name: TracedLayer.from_json(layer.raw)
+            for name, layer in Value(
+                parse_json(decode(text), expected=expected)
+            ).items()
+        }
+        _check_layers(layers, spec)
+    except InputError:
         return None
-    if digest != hashlib.sha256(text).hexdigest().encode():
-        return None
-    layers = json.loads(text)
-    return {name: TracedLayer.from_json(layer) for name, layer in layers.items()}
+    return layers
+
+
+def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> None:
+    """Refuse layers that are not those of an architecture.
+
+    The names of its chain, the size of its embedding and of what enters a block are
+    known without tracing.
+    """
+    names = ["embedding", "block", "final norm", "head"]
+    if spec.family == "bert":
+        names.remove("final norm")
+    hidden = spec.sequence_length * spec.hidden_size
+    known = (
+        list(layers) == names
+        and spec.vocab_size * spec.hidden_size in _sizes(layers["embedding"])
+        and layers["block"].hidden_input is not None
+        and layers["block"].tensors[layers["block"].hidden_input].elements == hidden
+    )
+    if not known:
+        raise InputError("is the trace of another model", expected="a trace")
+
+
+def _sizes(layer: TracedLayer) -> list[int]:
+    return [parameter.elements for parameter in layer.parameters]
+
+
+def _seal(file: Path, text: bytes) -> bytes:
+    """Return what stands in front of a trace that was written whole, for this file."""
+    return hashlib.sha256(file.name.encode() + b"\n" + text).hexdigest().encode()
 
 
 def _write(file: Path, layers: Mapping[str, TracedLayer]) -> None:
     """Write a cache file in one step, so that no other process reads half of it."""
     values = {name: layer.to_json() for name, layer in layers.items()}
     text = json.dumps(values).encode()
-    digest = hashlib.sha256(text).hexdigest().encode()
+    digest = _seal(file, text)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")

@@ -6,6 +6,7 @@ from topologies.builders import build_network
 from topologies.degradation import Degradation
 from topologies.degrade import degrade, slowdowns
 from topologies.errors import InputError
+from topologies.specs import CustomSpec
 
 if TYPE_CHECKING:
     from nestsim.scenario.settings import Scenario
@@ -20,9 +21,15 @@ def cluster_network(scenario: "Scenario") -> "Network":
     Raises
     ------
     InputError
-        If what is degraded is not there, or devices are cut off from others.
+        If there is no such network, what is degraded is not there, or devices are
+        cut off from others.
     """
-    network = build_network(scenario.network_spec)
+    try:
+        network = build_network(scenario.network_spec)
+    except InputError as error:
+        if isinstance(scenario.network_spec, CustomSpec):
+            raise error.at("cluster.network.path", ": ") from None
+        raise error.at("cluster.network") from None
     if scenario.degradation is None:
         return network
     try:

@@ -26,6 +26,7 @@ from nestsim.verdict import explain_gap, judge
 from planner.explain import explain
 from planner.objective import PricedPlan
 from planner.progress import Progress
+from planner.schedules import find_schedule
 from planner.search import SearchResult
 from planner.wanted import Wanted
 from planner.workload import Workload
@@ -87,7 +88,9 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload, found = _search(scenario, progress)
+    network, workload = built(scenario, progress)
+    _check_replayable(scenario, network)
+    found = find_plans(scenario, network, workload, progress)
     candidates = []
     for index, priced in enumerate(found.plans):
         share = index / len(found.plans)
@@ -119,6 +122,28 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
         covers_space=found.covers_space,
         max_trace_events=scenario.simulation.trace_events,
     )
+
+
+def _check_replayable(scenario: Scenario, network: Network) -> None:
+    """Refuse, before a search, a batch of which no plan can be replayed.
+
+    Whatever the plan, each device has a share of the passes of a microbatch.
+    """
+    sizes = scenario.search.micro_batch_sizes
+    if sizes is None:
+        return
+    batch = scenario.training.global_batch_size
+    fewest = batch // (max(sizes) * network.num_devices)
+    try:
+        find_schedule("1f1b").check_length(1, fewest)
+    except InputError as error:
+        raise InputError(
+            error.problem,
+            where="training.global_batch_size",
+            got=f"{batch:,}, at least {fewest:,} microbatches of {max(sizes)} on each "
+            f"of {network.num_devices:,} devices",
+            expected=error.expected,
+        ) from None
 
 
 def job_facts(

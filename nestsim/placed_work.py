@@ -29,7 +29,7 @@ from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import Bucket, LayerTraffic, PipelineWork, slowest_lanes
 from planner.objective import PricedPlan
 from planner.pricing import device_grid, plan_degrees, rates_of
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from planner.stage_memory import stage_share
 from planner.stage_rates import PlacementRates
 from planner.workload import Workload
@@ -83,10 +83,22 @@ def place_work(
     compute, in-layer collectives and what ZeRO-2 and 3 send in every microbatch are
     part of the durations, at the planner's prices; with ``"layer"`` durations are
     compute alone, and the rest is traffic, too.
+
+    Raises
+    ------
+    InputError
+        If the step has too many passes to be written down.
     """
     plan = priced.plan
     if slowdown is None:
         slowdown = np.ones(network.num_devices)
+    find_schedule(plan.schedule).check_length(
+        len(plan.stages),
+        plan.num_microbatches,
+        plan.virtual_pipeline_model_parallel_size,
+        where="training.global_batch_size",
+        copies=np.unique(slowdown).size,
+    )
     grid = device_grid(plan)
     table = workload.table(plan_degrees(plan))
     p, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size

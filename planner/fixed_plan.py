@@ -226,7 +226,9 @@ def _even_blocks(spec: PlanSpec, num_layers: int) -> tuple[tuple[int, ...], str]
             "the layers do not split evenly over the stages",
             where=where,
             got=getattr(spec, where),
-            expected=f"{others} stages to share {left} layers{ends} evenly",
+            expected=f"{others} stages to share {left} layers{ends} evenly"
+            if left >= 0
+            else f"at most {num_layers} layers in the first and the last stage",
             hint="" if given else "list num_layers_per_pipeline_stage",
         )
     middle = left // others if others else 0

@@ -130,14 +130,17 @@ def _sizes_that_work(model: TransformerSpec, degrees: Degrees, field: str) -> st
 
 def check_schedule(plan: Plan) -> None:
     """Refuse a schedule that is not known or does not have such sizes."""
+    sizes = (
+        plan.parallel.pipeline_model_parallel_size,
+        plan.num_microbatches,
+        plan.virtual_pipeline_model_parallel_size,
+    )
     try:
-        find_schedule(plan.schedule).check(
-            plan.parallel.pipeline_model_parallel_size,
-            plan.num_microbatches,
-            plan.virtual_pipeline_model_parallel_size,
-        )
+        schedule = find_schedule(plan.schedule)
+        schedule.check(*sizes)
     except InputError as error:
         raise error.at("schedule") from None
+    schedule.check_length(*sizes)
 
 
 def check_savings(stage: Stage, num_chunks: int) -> None:

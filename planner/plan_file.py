@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from planner.device_ranges import MOST_DEVICES, parsed_ranges
-from planner.json_file import read_json
-from planner.json_values import Value
 from planner.plan import Plan
 from topologies.errors import InputError
+from topologies.input_file import read_json
+from topologies.json_values import Value
 
-MAX_FILE = 256 * 2**20
-"""A plan on a million devices, in lists, takes 8 MB; a longer file is none [byte]."""
+MAX_FILE = 128 * 2**20
+"""A plan on 16 million devices takes as much in lists; a longer file is none [byte]."""
 
 MOST = 1_000_000_000
 """Sizes above it are slips of the keyboard."""

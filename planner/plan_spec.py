@@ -121,7 +121,7 @@ class PlanSpec:
                     "must have one entry for each pipeline stage",
                     where=name,
                     got=list(value),
-                    expected=f"{pp}, as pipeline_model_parallel_size says",
+                    expected=f"a list of {pp}, as pipeline_model_parallel_size says",
                 )
 
     def _check_layers(self) -> None:
@@ -139,7 +139,7 @@ class PlanSpec:
                 "does not go with num_layers_per_pipeline_stage",
                 where=where,
                 got=got,
-                expected="one of the two",
+                expected="one of the two settings",
             )
         if self.pipeline_model_parallel_size < 2:
             raise InputError(
@@ -157,7 +157,7 @@ class PlanSpec:
                 "does not go with placement",
                 where="order",
                 got=self.order,
-                expected="one of the two",
+                expected="one of the two settings",
             )
         names = order_names(self.order)
         known = set(names) <= set(DIMENSIONS) and len(set(names)) == len(names)

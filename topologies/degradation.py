@@ -15,7 +15,7 @@ def _check_factor(value: float) -> None:
             "must be a finite factor of at least 1",
             where="factor",
             got=value,
-            expected="e.g. 2 for half as fast",
+            expected="a number of at least 1, e.g. 2 for half as fast",
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from topologies.checks import MAX_SLOWDOWN
 from topologies.custom import CustomRouting
 from topologies.degradation import Degradation
 from topologies.degraded_levels import degraded_levels
@@ -98,14 +99,30 @@ def slowdowns(degradation: Degradation, num_devices: int) -> FloatArray:
                 expected=f"device numbers 0 to {num_devices - 1}",
             )
         factors[slow.device] *= slow.factor
+        with _located(f"slow_devices[{index}]"):
+            _check_slowdown(factors[slow.device])
     return factors
+
+
+def _check_slowdown(product: float) -> None:
+    """Refuse what is slowed so often that next to nothing is left of it."""
+    if product > MAX_SLOWDOWN:
+        raise InputError(
+            "is slowed too much, by all factors together",
+            where="factor",
+            got=float(product),
+            expected=f"a product of at most {MAX_SLOWDOWN:g}",
+        )
 
 
 def _link_factors(network: Network, degradation: Degradation) -> FloatArray:
     factor = np.ones(len(network.links))
     for index, slow in enumerate(degradation.slow_links):
         with _located(f"slow_links[{index}].links"):
-            factor[select_links(network, slow.links)] *= slow.factor
+            chosen = select_links(network, slow.links)
+        factor[chosen] *= slow.factor
+        with _located(f"slow_links[{index}]"):
+            _check_slowdown(factor[chosen].max())
     return factor
 
 

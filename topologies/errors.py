@@ -1,4 +1,23 @@
-"""The one exception for mistakes in the input, worded so that they can be fixed."""
+"""The one exception for mistakes in the input, worded so that they can be fixed.
+
+What a message quotes is bounded and escaped here, in one place: a value of a megabyte
+or an escape sequence in a name never reaches a terminal or a report.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from datetime import date, time
+from types import TracebackType
+
+MOST_TOLD = 20
+"""Mistakes of one input that are told one by one; the others are counted."""
+
+_LONGEST_VALUE = 120
+_LONGEST_PLACE = 500
+_LONGEST_SENTENCE = 1000
+_LONGEST_ASIDE = 200
+_LARGEST_WRITTEN = 10**40
+_DEEPEST = 4
 
 
 class InputError(ValueError):
@@ -20,9 +39,13 @@ class InputError(ValueError):
         What would have been accepted, with an example.
     hint
         A likely fix. Leave out rather than guess.
+    others
+        What else is wrong with the same file; see `Problems`.
+    untold
+        How many mistakes of the file there are beside `others`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one for each line of a message
         self,
         problem: str,
         *,
@@ -30,28 +53,215 @@ class InputError(ValueError):
         got: object = None,
         expected: str = "",
         hint: str = "",
+        others: "Sequence[InputError]" = (),
+        untold: int = 0,
     ) -> None:
         self.problem, self.where, self.got = problem, where, got
         self.expected, self.hint = expected, hint
+        self.others = tuple(others[:MOST_TOLD])
+        self.untold = untold + len(others) - len(self.others)
+        self.is_final = False
         super().__init__(problem)
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.problem}" if self.where else self.problem]
+        lines = [f"{self._headline()}{self._count()}"]
         if self.got is not None:
-            lines.append(f"  got:      {self.got!r}")
+            lines.append(f"  got:      {shown(self.got)}")
         if self.expected:
-            lines.append(f"  expected: {self.expected}")
+            lines.append(f"  expected: {readable(self.expected)}")
         if self.hint:
-            lines.append(f"  hint:     {self.hint}")
+            lines.append(f"  hint:     {readable(self.hint)}")
+        heads = ["  others:   "] + ["            "] * (MOST_TOLD - 1)
+        lines += [
+            f"{head}{other.one_line()}"
+            for head, other in zip(heads, self.others, strict=False)
+        ]
+        if self.untold:
+            lines.append(f"            .. and {self.untold:,} more")
         return "\n".join(lines)
 
+    def one_line(self) -> str:
+        """Return the mistake in one line, for tables and lists; no hint."""
+        text = self._headline()
+        if self.got is not None:
+            text += f"; got {shown(self.got)}"
+        if self.expected:
+            text += f"; expected {readable(self.expected, _LONGEST_ASIDE)}"
+        return text
+
     def at(self, where: str, separator: str = ".") -> "InputError":
-        """Return a copy whose location is prefixed with ``where``."""
+        """Return a copy whose location is prefixed with ``where``.
+
+        So are those of the others, until the file is named: that they have in common.
+        """
         path = f"{where}{separator}{self.where}" if self.where else where
+        others = tuple(other.inside(where, separator) for other in self.others)
         return InputError(
             self.problem,
             where=path,
             got=self.got,
             expected=self.expected,
             hint=self.hint,
+            others=others,
+            untold=self.untold,
         )
+
+    def inside(self, where: str, separator: str) -> "InputError":
+        """Return a copy located inside its file; naming the file makes it final."""
+        if self.is_final:
+            return self
+        if separator == ".":
+            return self.at(where, separator)
+        final = copy(self)
+        final.is_final = True
+        return final
+
+    def _headline(self) -> str:
+        problem = readable(self.problem, _LONGEST_PLACE)
+        where = readable(self.where, _LONGEST_PLACE)
+        return f"{where}: {problem}" if where else problem
+
+    def _count(self) -> str:
+        count = len(self.others) + self.untold
+        if count == 0:
+            return ""
+        what = "1 other problem" if count == 1 else f"{count:,} others"
+        return f" (and {what} in this file)"
+
+
+class Problems:
+    """Collects what is wrong with one file, to tell all of it at once.
+
+    Examples
+    --------
+    >>> problems = Problems()
+    >>> for index in (0, 1):
+    ...     with problems.noted(f"links[{index}]"):
+    ...         raise InputError("is missing", where="latency")
+    >>> [error.where for error in problems.found]
+    ['links[0].latency', 'links[1].latency']
+    """
+
+    def __init__(self) -> None:
+        self.found: list[InputError] = []
+
+    def noted(self, where: str = "", separator: str = ".") -> "_Noted":
+        """Keep a mistake that is made inside instead of passing it on."""
+        return _Noted(self.found, where, separator)
+
+    def refuse(self) -> None:
+        """Raise the first mistake with all others, if there is one."""
+        if not self.found:
+            return
+        first, *rest = self.found
+        others = [one for error in rest for one in (error, *error.others)]
+        raise InputError(
+            first.problem,
+            where=first.where,
+            got=first.got,
+            expected=first.expected,
+            hint=first.hint,
+            others=(*first.others, *others),
+            untold=sum(error.untold for error in self.found),
+        )
+
+
+class _Noted:
+    """Puts a mistake into a list, with its place in front."""
+
+    def __init__(self, found: list[InputError], where: str, separator: str) -> None:
+        self._found, self._where, self._separator = found, where, separator
+
+    def __enter__(self) -> None:
+        pass
+
+    # Returning bool, not None, tells type checkers that what follows is reached.
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, InputError):
+            return False
+        place = self._where
+        self._found.append(error.at(place, self._separator) if place else error)
+        return True
+
+
+def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
+    """Return a value as a message quotes it: as Python writes it, but bounded.
+
+    Examples
+    --------
+    >>> shown("a" * 1000, 10)
+    "'aaaaaaaaa.."
+    >>> shown([1, 2, 3])
+    '[1, 2, 3]'
+    """
+    text = ""
+    for part in _parts(value, longest, _DEEPEST):
+        text += part
+        if len(text) > longest:
+            return f"{text[:longest]}.."
+    return text
+
+
+def readable(text: str, longest: int = _LONGEST_SENTENCE) -> str:
+    r"""Return a text without control characters, shortened in its middle.
+
+    Examples
+    --------
+    >>> print(readable(chr(27) + "[31mred"))
+    \x1b[31mred
+    """
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}..{text[-half:]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        letter
+        if letter.isprintable()
+        else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for letter in text
+    )
+
+
+def _parts(value: object, longest: int, depth: int) -> Iterator[str]:
+    """Yield the pieces of what `repr` would return, none of them long."""
+    if isinstance(value, str | bytes):
+        yield repr(value[: longest + 1])
+    elif isinstance(value, date | time):
+        yield value.isoformat()
+    elif isinstance(value, int) and not -_LARGEST_WRITTEN < value < _LARGEST_WRITTEN:
+        # Python refuses to write numbers of thousands of digits.
+        yield f"a number of about {value.bit_length() * 0.30103:.0f} digits"
+    elif type(value) in {list, tuple, dict} and depth == 0:
+        yield ".."
+    elif type(value) is dict:
+        yield "{"
+        yield from _joined(value, longest, depth)
+        yield "}"
+    elif type(value) in {list, tuple}:
+        assert isinstance(value, list | tuple)
+        yield "[" if type(value) is list else "("
+        yield from _joined(value, longest, depth)
+        if type(value) is tuple:
+            yield ",)" if len(value) == 1 else ")"
+        else:
+            yield "]"
+    else:
+        yield readable(repr(value), longest + 1)
+
+
+def _joined(
+    values: Sequence[object] | Mapping[object, object], longest: int, depth: int
+) -> Iterator[str]:
+    for index, one in enumerate(values):
+        if index:
+            yield ", "
+        yield from _parts(one, longest, depth - 1)
+        if isinstance(values, Mapping):
+            yield ": "
+            yield from _parts(values[one], longest, depth - 1)

@@ -16,11 +16,11 @@ import difflib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-import tomli
-
-from topologies.errors import InputError
+from topologies.errors import InputError, Problems
+from topologies.input_file import parse_toml, read_file
 from topologies.units import parse_quantity
 
 MAX_CUSTOM_DEVICES = 2048
@@ -29,7 +29,22 @@ MAX_CUSTOM_DEVICES = 2048
 MAX_CUSTOM_VERTICES = 8192
 """Largest custom network, in devices and switches."""
 
+MAX_FILE = 2_000_000
+"""Room for 20,000 links; parsing takes time in proportion [byte]."""
+
+MAX_NAME = 100
+"""Characters of a vertex's name, which reports and figures write out."""
+
 T = TypeVar("T")
+
+_NEEDED_EXAMPLES = MappingProxyType(
+    {
+        "source": "a device's number or name, or a switch's name, e.g. 0",
+        "target": "a device's number or name, or a switch's name, e.g. 0",
+        "bandwidth": 'a number with a unit, e.g. "50 GB/s"',
+        "latency": 'a number with a unit, e.g. "2 us"',
+    }
+)
 
 _LINK_KEYS = ("source", "target", "bandwidth", "latency", "bidirectional")
 
@@ -61,22 +76,28 @@ def read_link_file(path: Path) -> LinkList:
         setting.
     """
     try:
-        return _LinkFile(_load(path)).read()
+        table = parse_toml(_content(path))
+        return _LinkFile(table).read()
     except InputError as error:
         raise error.at(str(path), ": ") from None
 
 
-def _load(path: Path) -> dict[str, Any]:
+def link_file_bytes(path: Path) -> bytes:
+    """Return the file as it is, for hashes of all that a job depends on.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, with the file.
+    """
     try:
-        return tomli.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem = f"cannot read the file: {error.strerror or error}"
-        raise InputError(problem) from None
-    except UnicodeDecodeError:
-        raise InputError("the file is not text in UTF-8") from None
-    except (ValueError, RecursionError) as error:
-        # Besides syntax errors: integers too long to read, tables nested too deeply.
-        raise InputError(f"not valid TOML: {error}") from None
+        return _content(path)
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def _content(path: Path) -> bytes:
+    return read_file(path, expected="a list of links in TOML", most_bytes=MAX_FILE)
 
 
 class _LinkFile:
@@ -89,29 +110,16 @@ class _LinkFile:
         self.quantities: dict[tuple[str, str], float] = {}
 
     def read(self) -> LinkList:
-        _refuse_unknown(self.table, ("devices", "links"))
-        names = self._device_names()
-        self.num_devices = len(names)
-        self.numbers = {name: number for number, name in enumerate(names)}
-        rows = self.table.get("links", [])
-        if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-            raise InputError(
-                "is not a list of tables", where="links", expected="[[links]]"
-            )
-        links: dict[tuple[int, int], tuple[str, ListedLink]] = {}
-        for index, row in enumerate(rows):
-            where = f"links[{index}]"
-            for link in _located(where, partial(self._links_of, row)):
-                ends = (link.source, link.target)
-                if ends in links:
-                    raise InputError(
-                        f"joins the same two as {links[ends][0]}",
-                        where=where,
-                        got=f"{row['source']} to {row['target']}",
-                        expected="one link per pair and direction",
-                        hint="give one link the bandwidth of all of them together",
-                    )
-                links[ends] = (where, link)
+        problems = Problems()
+        with problems.noted():
+            _refuse_unknown(self.table, ("devices", "links"))
+        with problems.noted():
+            names = self._device_names()
+            self.num_devices = len(names)
+            self.numbers = {name: number for number, name in enumerate(names)}
+        problems.refuse()  # whatever links say is about these devices
+        links = self._links(problems)
+        problems.refuse()
         if len(self.numbers) > MAX_CUSTOM_VERTICES:
             expected = f"at most {MAX_CUSTOM_VERTICES} devices and switches"
             raise InputError(
@@ -120,8 +128,29 @@ class _LinkFile:
         return LinkList(
             num_devices=self.num_devices,
             vertex_names=tuple(self.numbers),
-            links=tuple(link for _, link in links.values()),
+            links=links,
         )
+
+    def _links(self, problems: Problems) -> tuple[ListedLink, ...]:
+        """Return the links of all rows; what is wrong with a row is noted."""
+        rows = self.table.get("links", [])
+        if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
+            with problems.noted():
+                raise InputError(
+                    "is not a list of tables",
+                    where="links",
+                    got=rows,
+                    expected="[[links]], once for each link",
+                )
+            return ()
+        links: dict[tuple[int, int], tuple[str, ListedLink]] = {}
+        for index, row in enumerate(rows):
+            where = f"links[{index}]"
+            with problems.noted(where):
+                for link in self._links_of(row):
+                    _refuse_twice(row, links.get((link.source, link.target)))
+                    links[link.source, link.target] = (where, link)
+        return tuple(link for _, link in links.values())
 
     def _device_names(self) -> list[str]:
         expected = 'a number such as 4, or names such as ["a", "b"]'
@@ -135,10 +164,14 @@ class _LinkFile:
         _refuse_too_many(len(devices))
         for index, name in enumerate(devices):
             where = f"devices[{index}]"
-            if not isinstance(name, str) or not name.strip():
-                raise InputError("not a name", where=where, got=name, expected=expected)
+            _check_name(where, name, expected)
             if name in devices[:index]:
-                raise InputError("is there twice", where=where, got=name)
+                raise InputError(
+                    "is there twice",
+                    where=where,
+                    got=name,
+                    expected="another name for every device",
+                )
         return devices
 
     def _links_of(self, row: Mapping[str, Any]) -> tuple[ListedLink, ...]:
@@ -146,7 +179,9 @@ class _LinkFile:
         _refuse_unknown(row, _LINK_KEYS)
         for key in _LINK_KEYS[:-1]:
             if key not in row:
-                raise InputError("is missing", where=key)
+                raise InputError(
+                    "is missing", where=key, expected=_NEEDED_EXAMPLES[key]
+                )
         both = row.get("bidirectional", True)
         if not isinstance(both, bool):
             expected = "true or false"
@@ -156,12 +191,18 @@ class _LinkFile:
         source, target = self._vertex(row, "source"), self._vertex(row, "target")
         if source == target:
             raise InputError(
-                "joins a vertex to itself", where="target", got=row["target"]
+                "joins a vertex to itself",
+                where="target",
+                got=row["target"],
+                expected="another vertex than the source",
             )
         bandwidth = self._quantity(row, "bandwidth", "bandwidth")
         if not bandwidth > 0:
             raise InputError(
-                "must be more than 0", where="bandwidth", got=row["bandwidth"]
+                "must be more than 0",
+                where="bandwidth",
+                got=row["bandwidth"],
+                expected=_NEEDED_EXAMPLES["bandwidth"],
             )
         latency = self._quantity(row, "latency", "duration")
         there = ListedLink(source, target, bandwidth, latency)
@@ -178,9 +219,7 @@ class _LinkFile:
                     "no such device", where=key, got=value, expected=expected
                 )
             return value
-        if not isinstance(value, str) or not value.strip():
-            expected = "a device's number or name, or a switch's name"
-            raise InputError("not a vertex", where=key, got=value, expected=expected)
+        _check_name(key, value, _NEEDED_EXAMPLES[key])
         return self.numbers.setdefault(value, len(self.numbers))
 
     def _quantity(self, row: Mapping[str, Any], key: str, dimension: str) -> float:
@@ -193,6 +232,33 @@ class _LinkFile:
         if known:
             self.quantities[known] = value
         return value
+
+
+def _refuse_twice(
+    row: Mapping[str, Any], before: tuple[str, ListedLink] | None
+) -> None:
+    """Refuse a link between two that are joined already."""
+    if before is not None:
+        raise InputError(
+            f"joins the same two as {before[0]}",
+            got=f"{row['source']} to {row['target']}",
+            expected="one link per pair and direction",
+            hint="give one link the bandwidth of all of them together",
+        )
+
+
+def _check_name(where: str, name: object, expected: str) -> None:
+    """Refuse what reports cannot write out: control characters, long texts."""
+    if not isinstance(name, str) or not name.strip():
+        raise InputError("not a name", where=where, got=name, expected=expected)
+    if not name.isprintable() or len(name) > MAX_NAME:
+        raise InputError(
+            "not a name that can be written out",
+            where=where,
+            got=name,
+            expected=f"one line of at most {MAX_NAME} readable characters, "
+            'e.g. "leaf 0"',
+        )
 
 
 def _located(where: str, read: Callable[[], T]) -> T:

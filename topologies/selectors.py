@@ -21,7 +21,9 @@ import numpy as np
 from topologies.errors import InputError
 from topologies.network import BoolArray, IntArray, Network
 
-_ARROW = re.compile(r"(?P<here>.+?)(?P<both><)?->(?P<there>.+?)(#(?P<cable>[0-9]+))?")
+_ARROW = re.compile(
+    r"(?P<here>.+?)(?P<both><)?->(?P<there>.+?)(#(?P<cable>[0-9]{1,9}))?"
+)
 
 _EXPECTED = '"leaf 0 -> spine 1", "leaf 0 <-> spine *" or "level spine"'
 
@@ -65,7 +67,9 @@ def _of_level(network: Network, name: str) -> BoolArray:
     names = [level.name for level in network.levels]
     found = np.isin(network.links.level, _named(names, name, "level"))
     if not found.any():
-        raise InputError("no links on this level", got=name)
+        raise InputError(
+            "no links on this level", got=name, expected="a level that joins devices"
+        )
     return found
 
 
@@ -84,7 +88,7 @@ def _between(network: Network, arrow: re.Match[str]) -> BoolArray:
         raise InputError(
             "no such link",
             got=arrow.string,
-            expected="two that are neighbours in the network, and a cable that exists",
+            expected="two names of neighbours in the network, and a cable that exists",
         )
     return found
 
@@ -127,5 +131,28 @@ def _named(names: Sequence[str], name: str, what: str) -> IntArray:
 def _matching(names: Sequence[str], wanted: str) -> list[int]:
     if "*" not in wanted:
         return [place for place, name in enumerate(names) if name == wanted]
-    pattern = re.compile(".*".join(re.escape(part) for part in wanted.split("*")))
-    return [place for place, name in enumerate(names) if pattern.fullmatch(name)]
+    first, *inner, last = wanted.split("*")
+    parts = [part for part in inner if part]
+    return [
+        place for place, name in enumerate(names) if _matches(name, first, parts, last)
+    ]
+
+
+def _matches(name: str, first: str, inner: Sequence[str], last: str) -> bool:
+    """Tell whether a name is made of parts in this order, with any text between them.
+
+    Each inner part is taken where it comes first: if the rest can be found behind a
+    later place, it can be found behind this one. So no choice is ever taken back, and
+    the time is that of reading the name once for each part.
+    """
+    if len(name) < len(first) + len(last):
+        return False
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    position, end = len(first), len(name) - len(last)
+    for part in inner:
+        found = name.find(part, position, end)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True

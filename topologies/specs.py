@@ -76,7 +76,10 @@ class TorusSpec:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.dimensions) <= 3:
-            problem, expected = "must have 1 to 3 entries", "e.g. [4, 8, 8]"
+            problem, expected = (
+                "must have 1 to 3 entries",
+                "1 to 3 sizes, e.g. [4, 8, 8]",
+            )
             raise InputError(
                 problem, where="dimensions", got=self.dimensions, expected=expected
             )

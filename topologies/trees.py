@@ -13,7 +13,7 @@ References
 
 import math
 
-from topologies.checks import MAX_SPINE_LINKS
+from topologies.checks import MAX_CABLES, MAX_SPINE_LINKS
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.specs import FatTreeSpec, RailSpec, SpineLeafSpec
@@ -57,6 +57,13 @@ def _tree_tier(
 ) -> TreeTier:
     """Return a tier whose children have links of this bandwidth and these cables."""
     level = spec.levels[index]
+    if cables > MAX_CABLES:
+        raise InputError(
+            "too many cables in one link",
+            where=f"levels[{index}]",
+            got=f"{float(cables):.3g} cables",
+            expected=f"at most {float(MAX_CABLES):.3g}: larger oversubscription below",
+        )
     separate = cables if spec.trunk == "ecmp" else 1
     joins_devices = index == 1 and spec.nic == "device"
     below = 0 if joins_devices else index

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from topologies.errors import InputError
 
@@ -38,6 +38,26 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+
+class Range(NamedTuple):
+    """What a quantity may be, besides 0, in base units."""
+
+    smallest: float
+    largest: float
+    written: str
+    """Both, as people write them."""
+
+
+RANGES: Mapping[str, Range] = MappingProxyType(
+    {
+        "duration": Range(1e-15, 1e7, "from 1 fs to 10000000 s"),
+        "size": Range(1.0, 1e18, "from 1 B to 1000 PB"),
+        "bandwidth": Range(1.0, 1e18, "from 1 B/s to 1000 PB/s"),
+        "work": Range(1.0, 1e30, "from 1 FLOP to 1e30 FLOP"),
+        "rate": Range(1e3, 1e24, "from 1 kFLOP/s to 1000000 EFLOP/s"),
+    }
+)
+"""Dimension -> a value outside is a slip of the keyboard, not hardware."""
 
 NUMBER_PATTERN = r"([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?"
 UNIT_PATTERN = r"[A-Za-zµμ]{1,20}( ?/ ?[A-Za-zµμ]{1,20})?"
@@ -105,13 +125,13 @@ def parse_quantity(text: object, dimension: str) -> float:
     Returns
     -------
     float
-        In the unit `BASE_UNITS` gives for the dimension; finite and not negative.
+        In the unit `BASE_UNITS` gives for the dimension; 0, or inside `RANGES`.
 
     Raises
     ------
     InputError
         If the number or the unit is missing, the unit is unknown or of another
-        dimension, or the value is negative, infinite or not a number.
+        dimension, or the value is negative, infinite, or none that hardware has.
 
     Examples
     --------
@@ -141,7 +161,20 @@ def parse_quantity(text: object, dimension: str) -> float:
         raise InputError("not a quantity", got=text, expected=expected) from None
     if not (math.isfinite(value) and value >= 0):
         raise InputError("must be finite and not negative", got=text, expected=expected)
+    _check_range(text, value, dimension)
     return value
+
+
+def _check_range(text: str, value: float, dimension: str) -> None:
+    """Refuse what no hardware has."""
+    known = RANGES[dimension]
+    if value and not known.smallest <= value <= known.largest:
+        extreme = "small" if value < known.smallest else "large"
+        raise InputError(
+            f"is absurdly {extreme}",
+            got=text,
+            expected=f"{known.written}, e.g. {EXAMPLES[dimension]}",
+        )
 
 
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

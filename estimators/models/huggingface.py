@@ -14,7 +14,15 @@ from typing import Any
 
 from estimators.models.library import with_sequence_length
 from estimators.models.spec import TransformerSpec
-from topologies.errors import InputError
+from topologies.errors import InputError, Problems
+from topologies.input_file import read_json
+
+MAX_FILE = 1_000_000
+"""A configuration has some kB; a longer file is not one [byte]."""
+
+_WHOLE = "a positive whole number, e.g. 32"
+
+_EXPECTED = "a config.json of the Hugging Face hub"
 
 
 def load_huggingface(
@@ -47,7 +55,7 @@ def load_huggingface(
                 got=model_type,
                 expected=" or ".join(f'"{name}"' for name in _READERS),
             )
-        spec = _READERS[model_type](config)
+        spec = config.read(_READERS[model_type])
         if sequence_length is not None:
             spec = _limit_window(config, with_sequence_length(spec, sequence_length))
     except InputError as error:
@@ -60,6 +68,7 @@ class _Config:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
+        self.problems = Problems()
 
     def _value(self, key: str, default: Any, expected: str) -> Any:
         value = self.values.get(key)
@@ -69,60 +78,75 @@ class _Config:
             raise InputError("key is missing", where=key, expected=expected)
         return default
 
+    def read(self, reader: "Callable[[_Config], TransformerSpec]") -> TransformerSpec:
+        """Return what a reader makes of the file, or raise all that is wrong with it.
+
+        A wrong value is noted and stands for 1, nothing or no; what else that makes
+        wrong is not told.
+        """
+        try:
+            spec = reader(self)
+        except InputError:
+            self.problems.refuse()
+            raise
+        self.problems.refuse()
+        return spec
+
     def integer(self, key: str, default: int | None = None) -> int:
-        value = self._value(key, default, "a positive whole number")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(
-                "not a positive whole number",
-                where=key,
-                got=value,
-                expected="1, 2, ...",
-            )
-        return value
+        with self.problems.noted():
+            value = self._value(key, default, _WHOLE)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(
+                    "not a positive whole number",
+                    where=key,
+                    got=value,
+                    expected=_WHOLE,
+                )
+            return value
+        return 1
 
     def number(self, key: str, default: float) -> float:
-        value = self._value(key, default, "a number")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(
-                "not a number", where=key, got=value, expected="a number, e.g. 0.1"
-            )
-        return float(value)
+        with self.problems.noted():
+            value = self._value(key, default, "a number, e.g. 0.1")
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(
+                    "not a number", where=key, got=value, expected="a number, e.g. 0.1"
+                )
+            return float(value)
+        return 0.0
 
     def flag(self, key: str, *, default: bool) -> bool:
-        value = self._value(key, default, "true or false")
-        if not isinstance(value, bool):
-            raise InputError(
-                "not a truth value", where=key, got=value, expected="true or false"
-            )
-        return value
+        with self.problems.noted():
+            value = self._value(key, default, "true or false")
+            if not isinstance(value, bool):
+                raise InputError(
+                    "not a truth value", where=key, got=value, expected="true or false"
+                )
+            return value
+        return default
 
     def text(self, key: str, default: str | None) -> str:
-        value = self._value(key, default, "a string")
+        expected = 'a text in quotes, e.g. "llama"'
+        value = self._value(key, default, expected)
         if not isinstance(value, str):
-            raise InputError("not a string", where=key, got=value, expected="a string")
+            raise InputError("not a text", where=key, got=value, expected=expected)
         return value
 
     def require(self, key: str, *, default: Any, allowed: tuple[Any, ...]) -> None:
         """Refuse a key that changes the model in a way that is not modelled."""
         value = self.values.get(key, default)
-        if value not in allowed:
-            raise InputError(
-                "value is not supported",
-                where=key,
-                got=value,
-                expected=" or ".join(json.dumps(choice) for choice in allowed),
-            )
+        with self.problems.noted():
+            if value not in allowed:
+                raise InputError(
+                    "value is not supported",
+                    where=key,
+                    got=value,
+                    expected=" or ".join(json.dumps(choice) for choice in allowed),
+                )
 
 
 def _read(file: Path) -> _Config:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror or error}"
-        raise InputError(problem, expected="a config.json") from None
-    except (ValueError, RecursionError) as error:
-        # Syntax, encoding, integers too long to read, values nested too deeply.
-        raise InputError(f"not JSON: {error}", expected="a config.json") from None
+    values = read_json(file, expected=_EXPECTED, most_bytes=MAX_FILE)
     if not isinstance(values, dict):
         raise InputError(
             "not a JSON object",

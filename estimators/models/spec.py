@@ -5,11 +5,38 @@ Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhe
 
 import math
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 from topologies.errors import InputError
 
 FAMILIES = ("gpt", "llama", "mixtral", "bert")
 """Module families: each has a file of torch modules of the same name."""
+
+MAX_LAYERS = 4_000
+"""Transformer blocks; some planners keep tables of all pairs of them."""
+
+MAX_WIDTH = 1_000_000
+"""Of hidden states and heads, and most heads and experts."""
+
+MAX_SEQUENCE = 100_000_000
+"""Tokens per sequence."""
+
+MAX_VOCABULARY = 1_000_000_000
+"""Entries of the word embedding."""
+
+MAX_ELEMENTS = 2**56
+"""Of one tensor: its bytes and FLOPs are counted in 64 bits."""
+
+_LARGEST = MappingProxyType(
+    {
+        "num_layers": MAX_LAYERS,
+        "sequence_length": MAX_SEQUENCE,
+        "max_position_embeddings": MAX_SEQUENCE,
+        "vocab_size": MAX_VOCABULARY,
+        "ffn_hidden_size": 4 * MAX_WIDTH,
+    }
+)
+"""Sizes whose limit is another than `MAX_WIDTH`."""
 
 _CHOICES = {
     "family": FAMILIES,
@@ -17,6 +44,18 @@ _CHOICES = {
     "position_embedding_type": ("learned", "rope"),
     "attention_implementation": ("flash", "plain"),
 }
+_EXAMPLES = MappingProxyType(
+    {
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "vocab_size": 32_000,
+        "sequence_length": 4096,
+        "ffn_hidden_size": 11_008,
+        "kv_channels": 128,
+        "max_position_embeddings": 4096,
+    }
+)
 _MAY_BE_ZERO = ("num_moe_experts", "moe_router_topk", "num_token_types")
 
 
@@ -115,6 +154,7 @@ class TransformerSpec:
         _require_divides(self, "num_query_groups", "num_attention_heads")
         _check_positions(self)
         _check_experts(self)
+        _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
@@ -162,6 +202,7 @@ def _check_values(spec: TransformerSpec) -> None:
 
 
 def _check_integer(name: str, value: object, lowest: int) -> None:
+    most = _LARGEST.get(name, MAX_WIDTH)
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
         if name in _MAY_BE_ZERO:
@@ -170,7 +211,14 @@ def _check_integer(name: str, value: object, lowest: int) -> None:
             f"must be a whole number of at least {lowest}",
             where=name,
             got=value,
-            expected=what,
+            expected=f"{what}, at most {most:,}",
+        )
+    if value > most:
+        raise InputError(
+            f"must be at most {most:,}",
+            where=name,
+            got=value,
+            expected=f"a whole number up to {most:,}, e.g. {_EXAMPLES.get(name, 8)}",
         )
 
 
@@ -243,4 +291,31 @@ def _check_experts(spec: TransformerSpec) -> None:
             where="add_bias_linear" if spec.add_bias_linear else "gated_linear_unit",
             got=spec.add_bias_linear or spec.gated_linear_unit,
             expected="gated_linear_unit = true and add_bias_linear = false",
+        )
+
+
+def _check_tensors(spec: TransformerSpec) -> None:
+    """Refuse sizes that together make a tensor that nobody can count."""
+    tokens, hidden, heads = spec.sequence_length, spec.hidden_size, spec.query_width
+    inner = spec.ffn_hidden_size * (2 if spec.gated_linear_unit else 1)
+    made = {
+        "vocab_size x hidden_size": spec.vocab_size * hidden,
+        "sequence_length x vocab_size": tokens * spec.vocab_size,
+        "sequence_length x ffn_hidden_size": tokens * inner,
+        "num_attention_heads x kv_channels x hidden_size": heads * hidden,
+        "sequence_length x num_attention_heads x kv_channels": tokens * heads,
+        "num_moe_experts x ffn_hidden_size x hidden_size": max(spec.num_moe_experts, 1)
+        * inner
+        * hidden,
+    }
+    if spec.attention_implementation == "plain":
+        scores = spec.num_attention_heads * tokens**2
+        made["num_attention_heads x sequence_length^2"] = scores
+    sizes, most = max(made.items(), key=lambda item: item[1])
+    if most > MAX_ELEMENTS:
+        raise InputError(
+            f"makes a tensor of {float(most):.2g} elements, by {sizes}",
+            where=sizes.split(" ")[0],
+            got=getattr(spec, sizes.split(" ")[0]),
+            expected=f"sizes whose product is at most {float(MAX_ELEMENTS):.2g}",
         )

@@ -108,7 +108,7 @@ def _sizes(min_bytes: str, max_bytes: str, factor: int) -> tuple[int, ...]:
             "sizes must grow",
             where="--step-factor",
             got=factor,
-            expected="2, 3, 4, ..",
+            expected="a whole number of at least 2, e.g. 2",
         )
     return sizes_between(first, last, factor)
 

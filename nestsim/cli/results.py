@@ -151,9 +151,9 @@ def write_output_file(file: Path, write: "Writer") -> None:
 
 def inputs_of(scenario: "Scenario", *others: Path | None) -> list[Path]:
     """Return the files that a scenario is read from, and others that are given."""
-    from nestsim.scenario.load import parse_document
+    from topologies.input_file import parse_toml
 
-    document = parse_document(scenario.text)
+    document = parse_toml(scenario.text)
     named = [
         document["model"].get("config"),
         document["cluster"].get("profile"),

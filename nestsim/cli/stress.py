@@ -170,7 +170,7 @@ def _axes(texts: list[str]) -> dict[str, tuple[float, ...]]:
                 "is not a level with ratios, each given once",
                 where="--oversubscription",
                 got=text,
-                expected="e.g. leaf=1,2,4,8",
+                expected="LEVEL=RATIO,.., e.g. leaf=1,2,4,8",
             )
         axes[level.strip()] = ratios
     return axes
@@ -189,7 +189,7 @@ def _ratio(part: str, text: str) -> float:
             "is not a positive ratio",
             where="--oversubscription",
             got=part.strip() or text,
-            expected="e.g. leaf=1,2,4,8",
+            expected="LEVEL=RATIO,.., e.g. leaf=1,2,4,8",
         )
     return ratio
 
@@ -199,7 +199,10 @@ def _share(keep: float | None) -> float | None:
 
     if keep is not None and not 0.0 < keep < 1.0:
         raise InputError(
-            "is no share", where="--keep", got=keep, expected="between 0 and 1"
+            "is no share",
+            where="--keep",
+            got=keep,
+            expected="a number between 0 and 1, e.g. 0.95",
         )
     return keep
 

@@ -11,6 +11,7 @@ from nestsim.scenario.settings import Scenario
 from nestsim.sweep.points import Point, Row, content_key
 from planner.baselines.protocol import PlannerSettings
 from planner.progress import Progress
+from topologies.link_file import link_file_bytes
 from topologies.specs import CustomSpec
 
 
@@ -87,7 +88,7 @@ def digest(scenario: Scenario) -> str:
     """
     links = b""
     if isinstance(scenario.network_spec, CustomSpec):
-        links = Path(scenario.network_spec.path).read_bytes()
+        links = link_file_bytes(scenario.network_spec.path)
         network_spec = replace(scenario.network_spec, path=Path("links"))
         scenario = replace(scenario, network_spec=network_spec)
     said = repr(replace(scenario, path=Path(), text=b""))

@@ -6,26 +6,31 @@ several plans the first one counts. Other candidates and what the search counted
 left out, as they are not about the plan that is reported; so are sentences.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from planner.device_ranges import to_ranges
-from topologies.errors import InputError
+from topologies.errors import InputError, readable
+from topologies.input_file import read_json
 
 RESULT = "result.json"
 
-LARGEST = 500_000_000
-"""Nobody's report is longer [byte]."""
+LARGEST = 16 * 2**20
+"""The report on a plan for a million devices takes half of it [byte]."""
+
+MOST_VALUES = 1_000_000
+"""Of a report, devices of a stage counting once."""
 
 _LEFT_OUT = ("candidates", "plans", "search", "assertions", "reason", "folding")
 """Of other plans, or sentences about what is compared by itself."""
 
 _PLAN = "plan."
+
+_LONGEST_NAME = 100
 
 Value = Any
 Leaves = dict[str, Value]
@@ -85,26 +90,14 @@ def read_report(path: Path) -> Mapping[str, Value]:
     Raises
     ------
     InputError
-        If there is none of run, plan or simulate.
+        If there is none of run, plan or simulate, or it has too many values.
     """
     file = path / RESULT if path.is_dir() else path
     expected = "a folder of results of nestsim run or simulate, or what --json printed"
     try:
-        if file.stat().st_size > LARGEST:
-            raise InputError("is too long", where=str(file), expected=expected)
-        report = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            "no such file or folder of results", where=str(file), expected=expected
-        ) from None
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}",
-            where=str(file),
-            expected=expected,
-        ) from None
-    except (ValueError, RecursionError):
-        raise InputError("is not JSON", where=str(file), expected=expected) from None
+        report = read_json(file, expected=expected, most_bytes=LARGEST)
+    except InputError as error:
+        raise error.at(str(file), ": ") from None
     is_ours = isinstance(report, dict) and "lower_bound_s" in report
     if not is_ours or not ("plan" in report or isinstance(report.get("plans"), list)):
         raise InputError(
@@ -112,7 +105,14 @@ def read_report(path: Path) -> Mapping[str, Value]:
             where=str(file),
             expected=expected,
         )
-    return _with_ranges(_with_one_plan(report))
+    report = _with_one_plan(report)
+    if sum(1 for _ in islice(_leaves(report), MOST_VALUES + 1)) > MOST_VALUES:
+        raise InputError(
+            "has too many values to be compared",
+            where=str(file),
+            expected=f"a report of at most {MOST_VALUES:,} values",
+        )
+    return _with_ranges(report)
 
 
 def _with_one_plan(report: Mapping[str, Value]) -> Mapping[str, Value]:
@@ -142,7 +142,8 @@ def _with_ranges(report: Mapping[str, Value]) -> Mapping[str, Value]:
 def _are_numbers(rows: Value) -> bool:
     """Tell whether these are lists of whole numbers, one for each replica."""
     return isinstance(rows, list) and all(
-        isinstance(row, list) and all(type(number) is int for number in row)
+        isinstance(row, list)
+        and all(type(number) is int and 0 <= number < 2**53 for number in row)
         for row in rows
     )
 
@@ -186,7 +187,8 @@ def _leaves(value: Value, path: str = "") -> Iterator[tuple[str, Value]]:
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             if key not in _LEFT_OUT:
-                yield from _leaves(inner, f"{path}.{key}" if path else key)
+                name = readable(key, _LONGEST_NAME)
+                yield from _leaves(inner, f"{path}.{name}" if path else name)
     elif isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
         for key, inner in _entries(value).items():
             yield from _leaves(inner, f"{path}[{key}]")
@@ -198,7 +200,9 @@ def _entries(rows: list[dict[str, Value]]) -> dict[str, dict[str, Value]]:
     names = [row.get("name") for row in rows]
     if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
         return {
-            str(row["name"]): {k: v for k, v in row.items() if k != "name"}
+            readable(str(row["name"]), _LONGEST_NAME): {
+                k: v for k, v in row.items() if k != "name"
+            }
             for row in rows
         }
     return {str(number): row for number, row in enumerate(rows)}

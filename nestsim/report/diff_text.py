@@ -11,6 +11,7 @@ from nestsim.report.diff import Change, Diff, NumberChange
 from nestsim.report.sections import print_line, print_section
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import plural
+from topologies.errors import readable, shown
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 40
@@ -94,12 +95,14 @@ def _value(path: str, value: object) -> str:
     if value is None:
         return "none"
     if path.endswith(".devices") and isinstance(value, list):
-        ranges = [str(one)[:_WIDEST] for one in value]
+        ranges = [readable(str(one)[:_WIDEST]) for one in value]
         if len(ranges) > _MOST_RANGES:
             ranges[_MOST_RANGES - 1 :] = [f".. {ranges[-1]} ({len(ranges)})"]
         return ", ".join(ranges)
-    text = str(value)
-    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}.."
+    if isinstance(value, str):
+        text = value if len(value) <= _WIDEST else f"{value[:_WIDEST]}.."
+        return readable(text)
+    return shown(value, _WIDEST)
 
 
 def _numbers(changes: Sequence[NumberChange]) -> Any:

@@ -5,16 +5,15 @@ knows the file or the setting, which `nestsim.scenario.errors` adds.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import CoreSchema, core_schema
 
 from topologies.errors import InputError
+from topologies.input_file import kind_problem, read_failure
 from topologies.units import (
     EXAMPLES,
     NUMBER_PATTERN,
@@ -26,16 +25,6 @@ MAX_COUNT = 1_000_000
 """No cluster has more devices, and no model more layers or a wider one."""
 
 _SMALL_B = re.compile(r"(?<![A-Za-z])([kMGTPE]i?)b(?![a-z])")
-
-_LARGEST: Mapping[str, tuple[float, str]] = MappingProxyType(
-    {
-        "duration": (1e7, "10000000 s"),
-        "size": (1e18, "1000 PB"),
-        "bandwidth": (1e18, "1000 PB/s"),
-        "rate": (1e24, "1000000 EFLOP/s"),
-    }
-)
-"""Dimension -> a value beyond this is a slip of the keyboard, not hardware."""
 
 T = TypeVar("T")
 
@@ -77,12 +66,8 @@ class Quantity:
         except InputError as error:
             raise _with_hint(error) from None
         if number == 0 and not self.may_be_zero:
-            expected = f"e.g. {EXAMPLES[self.dimension]}"
+            expected = f"more than 0, e.g. {EXAMPLES[self.dimension]}"
             raise InputError("must be more than 0", got=value, expected=expected)
-        largest, written = _LARGEST[self.dimension]
-        if number > largest:
-            expected = f"at most {written}"
-            raise InputError("is absurdly large", got=value, expected=expected)
         return number
 
     def __get_pydantic_core_schema__(
@@ -198,14 +183,16 @@ def input_file(folder: Path, name: str, where: str, expected: str) -> Path:
     Raises
     ------
     InputError
-        If there is no such file, or its folder cannot be read.
+        If there is no such file, it is not a regular one, or its folder cannot be
+        read.
     """
     path = folder / name
     try:
-        found = path.is_file()
+        kind = path.stat().st_mode
     except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError(problem, where=where, got=name, expected=expected) from None
-    if not found:
-        raise InputError("no such file", where=where, got=name, expected=expected)
+        problem = read_failure(error)
+    else:
+        problem = kind_problem(kind)
+    if problem:
+        raise InputError(problem, where=where, got=name, expected=expected)
     return path

@@ -1,28 +1,25 @@
 """Turn what pydantic found into one `InputError` that a person can act on.
 
-Pydantic reports every problem with its path and a code. The first one is told in
-plain words, with the setting's own description and examples, and the nearest
-spelling where a name is unknown; the others are counted.
+Pydantic reports every problem with its path and a code. They are told in plain words,
+with what the setting accepts, and the nearest spelling where a name is unknown.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
+from nestsim.scenario.accepted import accepted
 from nestsim.scenario.base import Table
-from topologies.errors import InputError
+from topologies.errors import MOST_TOLD, InputError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
-_LONGEST_SHOWN = 120
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
@@ -39,9 +36,12 @@ class Place:
     field: "FieldInfo | None"
     """The setting; None if there is none of that name."""
 
+    expected: str
+    """What it accepts."""
+
 
 def explain(error: "ValidationError", root: type[Table]) -> InputError:
-    """Word the first problem of a scenario, and count the others.
+    """Word all problems of a scenario; of very many, the first ones.
 
     Parameters
     ----------
@@ -52,16 +52,15 @@ def explain(error: "ValidationError", root: type[Table]) -> InputError:
     """
     # A misspelt name also leaves the right one missing: tell the cause first.
     details = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-    told = _word(details[0], _locate(root, details[0]["loc"]))
-    if len(details) == 1:
-        return told
-    others = "1 other problem" if len(details) == 2 else f"{len(details) - 1} others"
+    told = [_word(one, _locate(root, one["loc"])) for one in details[: MOST_TOLD + 1]]
     return InputError(
-        f"{told.problem} (and {others} in this file)",
-        where=told.where,
-        got=told.got,
-        expected=told.expected,
-        hint=told.hint,
+        told[0].problem,
+        where=told[0].where,
+        got=told[0].got,
+        expected=told[0].expected,
+        hint=told[0].hint,
+        others=told[1:],
+        untold=len(details) - len(told),
     )
 
 
@@ -71,28 +70,6 @@ def nearest(name: object, known: Sequence[str]) -> str:
     close = [one for one in known if len(wanted) > 1 and one.startswith(wanted)]
     close = close or get_close_matches(wanted, known, n=1, cutoff=0.6)
     return f'did you mean "{close[0]}"?' if close else ""
-
-
-class _Verbatim(str):
-    """Text that stands for a value: printed without quotes."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def shown(value: object) -> object:
-    """Return a value that is safe and short enough to print."""
-    if isinstance(value, date | time):
-        return _Verbatim(value.isoformat())
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of thousands of digits, in hexadecimal
-        return _Verbatim("a number of thousands of digits")
-    if len(text) > _LONGEST_SHOWN:
-        return _Verbatim(f"{text[:_LONGEST_SHOWN]}..")
-    return value
 
 
 def _locate(root: type[Table], path: tuple[int | str, ...]) -> Place:
@@ -112,7 +89,7 @@ def _locate(root: type[Table], path: tuple[int | str, ...]) -> Place:
             field = _fields(owner).get(part)
             tables = list(_tables(field.annotation)) if field else []
             choosing = field is not None and _has_variants(field)
-    return Place(where, owner, field)
+    return Place(where, owner, field, accepted(root, path))
 
 
 def _fields(table: type[Table]) -> dict[str, "FieldInfo"]:
@@ -159,36 +136,18 @@ def _word(detail: "ErrorDetails", place: Place) -> InputError:
     if word is not None:
         return word(detail, place)
     problem = _PROBLEMS.get(detail["type"], "is not what is expected here")
-    bounds = {name: shown(value) for name, value in detail.get("ctx", {}).items()}
+    bounds = detail.get("ctx", {})
     return InputError(
         problem.format(**bounds),
         where=place.where,
-        got=shown(detail["input"]),
-        expected=_description(place.field),
+        got=detail["input"],
+        expected=place.expected,
     )
 
 
 def _at(cause: InputError, where: str) -> InputError:
     """Prefix the location with the setting's."""
     return cause.at(where, "" if cause.where.startswith("[") else ".")
-
-
-def _description(field: "FieldInfo | None") -> str:
-    """Return the first sentence of a setting's description, with an example."""
-    if field is None:
-        return ""
-    sentence = " ".join((field.description or "").split()).partition(". ")[0]
-    text = sentence.rstrip(".")
-    if not field.examples:
-        return text
-    return f"{text}, e.g. {_as_toml(field.examples[0])}"
-
-
-def _as_toml(value: object) -> str:
-    if isinstance(value, Mapping):
-        pairs = (f"{key} = {_as_toml(one)}" for key, one in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    return json.dumps(value)
 
 
 def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
@@ -198,15 +157,14 @@ def _unknown_setting(detail: "ErrorDetails", place: Place) -> InputError:
     return InputError(
         "unknown setting",
         where=place.where,
-        got=shown(name),
+        got=name,
         expected="one of " + ", ".join(known),
         hint=nearest(name, known),
     )
 
 
 def _missing(_: "ErrorDetails", place: Place) -> InputError:
-    expected = _description(place.field)
-    return InputError("setting is missing", where=place.where, expected=expected)
+    return InputError("setting is missing", where=place.where, expected=place.expected)
 
 
 def _unknown_choice(detail: "ErrorDetails", place: Place) -> InputError:
@@ -225,7 +183,7 @@ def _not_among(
     return InputError(
         problem,
         where=where,
-        got=shown(value),
+        got=value,
         expected=one_of(known),
         hint=nearest(value, known) if isinstance(value, str) else "",
     )
@@ -253,8 +211,8 @@ def _no_kind(detail: "ErrorDetails", place: Place) -> InputError:
     return InputError(
         "has the wrong type",
         where=place.where,
-        got=shown(detail["input"]),
-        expected=_description(place.field),
+        got=detail["input"],
+        expected=place.expected,
     )
 
 

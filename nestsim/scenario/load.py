@@ -1,39 +1,27 @@
 """Read a scenario file and hand out its parts, or say what is wrong with it."""
 
-import codecs
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli
 from pydantic import ValidationError
 
-from estimators.models.spec import TransformerSpec
 from estimators.profile import Profile
 from estimators.training import TrainingSpec
 from nestsim.presets import ALL_ZERO_STAGES, ZERO_STAGES
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
-from nestsim.scenario.stress_settings import StressSpec
 from nestsim.scenario.tables import ScenarioTable
-from planner.baselines.protocol import PlannerSettings
-from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
 from topologies.degradation import Degradation
-from topologies.errors import InputError
+from topologies.errors import InputError, Problems
+from topologies.input_file import parse_toml, read_file
 from topologies.link_file import read_link_file
 from topologies.specs import CustomSpec, NetworkSpec
 
-MAX_FILE = 10_000_000
+MAX_FILE = 1_000_000
 """Scenarios are written by hand; a longer file is not one [byte]."""
-
-_OTHER_ENCODINGS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
@@ -57,8 +45,9 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     """
     file = Path(path)
     try:
-        text = _read(file)
-        return scenario_of(parse_document(text), file, text)
+        expected = "a scenario file in TOML"
+        text = read_file(file, expected=expected, most_bytes=MAX_FILE)
+        return scenario_of(parse_toml(text), file, text)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
 
@@ -83,58 +72,6 @@ def scenario_of(document: Mapping[str, Any], file: Path, text: bytes) -> Scenari
     return _build(file, text, _check(document))
 
 
-def _read(file: Path) -> bytes:
-    expected = "a scenario file in TOML"
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(MAX_FILE + 1)
-    except IsADirectoryError:
-        raise InputError("is a folder, not a file", expected=expected) from None
-    except FileNotFoundError:
-        raise InputError("no such file", expected=expected) from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot be read: {reason}", expected=expected) from None
-    if len(text) > MAX_FILE:
-        raise InputError(f"is longer than {MAX_FILE} bytes", expected=expected)
-    return text
-
-
-def parse_document(text: bytes) -> dict[str, Any]:
-    """Return what a scenario file says, unchecked."""
-    expected = "TOML, see https://toml.io"
-    try:
-        return tomli.loads(_decode(text))
-    except tomli.TOMLDecodeError as error:
-        raise InputError(f"not TOML: {error}", expected=expected) from None
-    except RecursionError:
-        raise InputError("not TOML: nested too deeply", expected=expected) from None
-    except InputError:
-        raise
-    except ValueError:  # Python's limit on the digits of a number
-        raise InputError("not TOML: a number is too long", expected=expected) from None
-
-
-def _decode(text: bytes) -> str:
-    for mark, encoding in _OTHER_ENCODINGS:
-        if text.startswith(mark):
-            raise InputError(
-                f"is encoded in {encoding}",
-                expected="UTF-8",
-                hint="save the file as UTF-8",
-            )
-    try:
-        return text.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = text.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"is not UTF-8 text (line {line})",
-            got=text[error.start : error.start + 1],
-            expected="UTF-8",
-            hint="save the file as UTF-8",
-        ) from None
-
-
 def _check(document: Mapping[str, Any]) -> ScenarioTable:
     try:
         return ScenarioTable.model_validate(document)
@@ -143,71 +80,58 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 
 
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
-    accelerator, network_spec = _cluster(table, file.parent)
-    training = _training(table, accelerator)
-    software = table.software
-    zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
-    plan = _plan(table)
+    software, folder, problems = table.software, file.parent, Problems()
+    with problems.noted("model"):
+        spec = table.model.build(folder)
+    with problems.noted("cluster"):
+        accelerator, network_spec = _cluster(table, folder)
+        # What else needs the accelerator is looked at if there is one.
+        with problems.noted("training"):
+            training = _training(table, accelerator)
+            with problems.noted():
+                profile = _profile(table, training, folder)
+    with problems.noted("search"):
+        zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
+        search = table.search.build(table.cluster.memory_reserve, zero_stages)
+    with problems.noted("plan"):
+        plan = None if table.plan is None else table.plan.build(software.defaults)
+        with problems.noted("search"):
+            planner_settings = table.search.settings(plan)
+    with problems.noted("stress"):
+        stress = table.stress.build()
+    problems.refuse()
     return Scenario(
         path=file,
         text=text,
         name=table.name,
-        spec=_model(table, file.parent),
+        spec=spec,
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
         degradation=_degradation(table),
         software_preset=software.preset,
         software=software.build(),
-        profile=_profile(table, training, file.parent),
-        search=table.search.build(table.cluster.memory_reserve, zero_stages),
+        profile=profile,
+        search=search,
         simulation=table.simulation.build(software.defaults.replay),
         plan=plan,
         planner=table.search.planner,
-        planner_settings=_planner_settings(table, plan),
+        planner_settings=planner_settings,
         sweep=table.sweep.build(),
-        stress=_stress(table),
+        stress=stress,
         assertions=table.assertions.build(),
     )
 
 
-def _planner_settings(table: ScenarioTable, plan: PlanSpec | None) -> PlannerSettings:
-    try:
-        return table.search.settings(plan)
-    except InputError as error:
-        raise error.at("search") from None
-
-
-def _stress(table: ScenarioTable) -> StressSpec:
-    try:
-        return table.stress.build()
-    except InputError as error:
-        raise error.at("stress") from None
-
-
-def _model(table: ScenarioTable, folder: Path) -> TransformerSpec:
-    try:
-        return table.model.build(folder)
-    except InputError as error:
-        raise error.at("model") from None
-
-
-def _plan(table: ScenarioTable) -> PlanSpec | None:
-    if table.plan is None:
-        return None
-    try:
-        return table.plan.build(table.software.defaults)
-    except InputError as error:
-        raise error.at("plan") from None
-
-
 def _cluster(table: ScenarioTable, folder: Path) -> tuple[Accelerator, NetworkSpec]:
-    try:
+    problems = Problems()
+    with problems.noted():
         network_spec = table.cluster.build_network(folder)
         table.cluster.check_num_devices(_num_devices(network_spec))
-        return table.cluster.build_accelerator(), network_spec
-    except InputError as error:
-        raise error.at("cluster") from None
+    with problems.noted():
+        accelerator = table.cluster.build_accelerator()
+    problems.refuse()
+    return accelerator, network_spec
 
 
 def _degradation(table: ScenarioTable) -> Degradation | None:
@@ -227,15 +151,11 @@ def _num_devices(network_spec: NetworkSpec) -> int:
 
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
-    try:
-        training = table.training.build(table.software.defaults)
-        wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "fp4")
-        _check_rate("precision", training.precision, wide, accelerator)
-        if training.matmul_precision:
-            what = "matmul_precision"
-            _check_rate(what, training.matmul_precision, narrow, accelerator)
-    except InputError as error:
-        raise error.at("training") from None
+    training = table.training.build(table.software.defaults)
+    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "fp4")
+    _check_rate("precision", training.precision, wide, accelerator)
+    if training.matmul_precision:
+        _check_rate("matmul_precision", training.matmul_precision, narrow, accelerator)
     return training
 
 

@@ -10,14 +10,19 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model, model_names
-from estimators.models.spec import TransformerSpec
-from nestsim.scenario.base import Count, Table, Text, input_file
+from estimators.models.spec import (
+    MAX_LAYERS,
+    MAX_SEQUENCE,
+    MAX_VOCABULARY,
+    MAX_WIDTH,
+    TransformerSpec,
+)
+from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 
-MAX_SEQUENCE = 100_000_000
-MAX_VOCABULARY = 1_000_000_000
-
+NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
 Attention = Literal["flash", "plain"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -54,7 +59,7 @@ class LibraryModel(Table):
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens per training sequence, instead of the published length."""
 
-    num_layers: Count | None = Field(None, examples=[4])
+    num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, instead of the published depth: for small variants."""
 
     attention: Attention = "flash"
@@ -88,7 +93,7 @@ class HuggingFaceModel(Table):
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens per training sequence; left out, the longest that the file allows."""
 
-    num_layers: Count | None = Field(None, examples=[4])
+    num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, instead of the file's: for small variants."""
 
     attention: Attention = "flash"
@@ -123,13 +128,13 @@ class SpelledOutModel(Table):
     family: Literal["gpt", "llama", "mixtral", "bert"]
     """Which modules are built. Mistral is a "llama", GPT-NeoX a "gpt"."""
 
-    num_layers: Count = Field(examples=[32])
+    num_layers: NumLayers = Field(examples=[32])
     """Transformer blocks."""
 
-    hidden_size: Count = Field(examples=[4096])
+    hidden_size: Width = Field(examples=[4096])
     """Width of the hidden states."""
 
-    num_attention_heads: Count = Field(examples=[32])
+    num_attention_heads: Width = Field(examples=[32])
     """Query heads."""
 
     vocab_size: int = Field(ge=1, le=MAX_VOCABULARY, examples=[32000])
@@ -138,13 +143,13 @@ class SpelledOutModel(Table):
     sequence_length: SequenceLength = Field(examples=[4096])
     """Tokens per training sequence."""
 
-    ffn_hidden_size: Count | None = Field(None, examples=[11008])
+    ffn_hidden_size: Width | None = Field(None, examples=[11008])
     """Inner width of the feed-forward layer; left out, four times `hidden_size`."""
 
-    num_query_groups: Count | None = Field(None, examples=[8])
+    num_query_groups: Width | None = Field(None, examples=[8])
     """Key and value heads; left out, as many as query heads."""
 
-    kv_channels: Count | None = Field(None, examples=[128])
+    kv_channels: Width | None = Field(None, examples=[128])
     """Width of one head; left out, `hidden_size` over `num_attention_heads`."""
 
     max_position_embeddings: SequenceLength | None = Field(None, examples=[4096])
@@ -177,10 +182,10 @@ class SpelledOutModel(Table):
     attention: Attention = "flash"
     """One fused kernel, or two products with a softmax between them."""
 
-    num_moe_experts: Count | None = Field(None, examples=[8])
+    num_moe_experts: Width | None = Field(None, examples=[8])
     """Routed experts of each feed-forward layer; for the family "mixtral"."""
 
-    moe_router_topk: Count | None = Field(None, examples=[2])
+    moe_router_topk: Width | None = Field(None, examples=[2])
     """Experts that each token is sent to; for the family "mixtral"."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface

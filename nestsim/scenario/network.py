@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nestsim.scenario.base import Bandwidth, Count, Latency, Table, Text, input_file
+from topologies.checks import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO
 from topologies.errors import InputError
 from topologies.specs import (
     CustomSpec,
@@ -17,10 +18,10 @@ from topologies.specs import (
     TorusSpec,
 )
 
-Ratio = Annotated[float, Field(gt=0, le=1e6)]
+Ratio = Annotated[float, Field(ge=MIN_RATIO, le=MAX_RATIO)]
 """Capacity from below over capacity upwards."""
 
-Efficiency = Annotated[float, Field(gt=0, le=1, examples=[0.9])]
+Efficiency = Annotated[float, Field(ge=MIN_EFFICIENCY, le=1, examples=[0.9])]
 """Fraction of a link's bandwidth that collectives reach."""
 
 Trunk = Literal["ideal", "ecmp"]

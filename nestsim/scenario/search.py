@@ -14,7 +14,7 @@ from planner.search_spec import SearchSpec
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 
-MAX_BATCH = 1_000_000_000
+MAX_BATCH = 1_000_000
 MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
@@ -23,7 +23,8 @@ SEARCHED = ("1f1b", "interleaved-1f1b")
 
 
 def _searched(schedule: object) -> object:
-    if schedule in SCHEDULES and schedule not in SEARCHED:
+    known = isinstance(schedule, str) and schedule in SCHEDULES
+    if known and schedule not in SEARCHED:
         raise InputError(
             "this schedule is not searched",
             got=schedule,

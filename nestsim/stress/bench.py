@@ -20,6 +20,7 @@ from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.errors import InputError
+from topologies.link_file import link_file_bytes
 from topologies.network import Network
 from topologies.specs import CustomSpec
 
@@ -146,7 +147,7 @@ def scenario_digest(scenario: Scenario) -> str:
     content = repr(replace(scenario, path=Path(), text=b""))
     digest = hashlib.sha256(content.encode())
     if isinstance(scenario.network_spec, CustomSpec):
-        digest.update(scenario.network_spec.path.read_bytes())
+        digest.update(link_file_bytes(scenario.network_spec.path))
     return digest.hexdigest()
 
 

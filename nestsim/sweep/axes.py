@@ -50,7 +50,9 @@ def axis(path: str, values: Sequence[Any]) -> Axis:
             expected="a setting of the model, the job, the cluster or the plan",
         )
     if not values:
-        raise InputError("has no values", where=path, expected="at least one")
+        raise InputError(
+            "has no values", where=path, expected="a list of at least one value"
+        )
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
         text = _text(path, value)

@@ -8,7 +8,8 @@ from typing import Any
 from topologies.errors import InputError
 
 _PART = re.compile(r'([A-Za-z0-9_-]+|"[^"\\]*")((?:\[\d{1,6}\])*)')
-_EXAMPLE = "e.g. cluster.network.levels[1].bandwidth"
+_EXAMPLE = "names with a dot between them, e.g. cluster.network.levels[1].bandwidth"
+_LONGEST = 500
 
 Path = tuple[str | int, ...]
 """Names of tables and settings, and positions in lists."""
@@ -26,7 +27,7 @@ def parse_path(text: str) -> Path:
     position = 0
     while True:
         found = _PART.match(text, position)
-        if found is None:
+        if found is None or len(text) > _LONGEST:
             raise InputError(
                 "is not the path of a setting", got=text, expected=_EXAMPLE
             )

@@ -1,24 +1,40 @@
 """What is done at a point of a sweep over a scenario's settings."""
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from estimators import profile
+from estimators.models import huggingface
 from nestsim.job import plan_job, run_job
-from nestsim.scenario.load import parse_document, scenario_of
+from nestsim.scenario.load import scenario_of
 from nestsim.simulate_job import simulate_job
 from nestsim.sweep.axes import OWN_TABLES, Axis
-from nestsim.sweep.paths import spelt, with_values
+from nestsim.sweep.paths import Path as SettingPath
+from nestsim.sweep.paths import parse_path, spelt, with_values
 from nestsim.sweep.points import Point, PointFailedError, Row, content_key
+from topologies import link_file
 from topologies.errors import InputError
+from topologies.input_file import parse_toml, read_file
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate, PlannedCandidate, Throughput
     from nestsim.scenario.settings import Scenario
+
+FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "model.config": ("a Hugging Face config.json", huggingface.MAX_FILE),
+        "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
+        "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
+    }
+)
+"""Setting that names a file -> what the file is, and its longest length [byte]."""
 
 NOTHING = "the search found no plan"
 
@@ -55,7 +71,7 @@ class ScenarioTask:
         InputError
             If a plan is to be replayed and there is none.
         """
-        document = parse_document(scenario.text)
+        document = parse_toml(scenario.text)
         what = what or scenario.sweep.what or ("simulate" if scenario.plan else "run")
         if what == "simulate" and scenario.plan is None:
             raise InputError(
@@ -111,33 +127,41 @@ class ScenarioTask:
         return {
             "version of nestsim": version("nestsim"),
             "scenario": content_key(self.document),
-            "files": _files_digest(self.path.parent, [self.document, values]),
+            "files": _files_digest(self.path.parent, self.document, values),
             "settings": content_key([self.what, list(values.items()), time_limit]),
         }
 
 
-def _files_digest(folder: Path, values: object) -> str:
-    """Return a hash of every file that a text among the values names."""
+def _files_digest(
+    folder: Path, document: Mapping[str, Any], values: Mapping[str, Sequence[Any]]
+) -> str:
+    """Return a hash of every file that a setting names, in the file or on an axis."""
     digests = {}
-    for name in sorted(set(_texts(values))):
-        path = folder / name
-        try:
-            content = path.read_bytes() if path.is_file() else None
-        except (OSError, ValueError):  # a text that cannot be the name of a file
-            content = None
-        if content is not None:
-            digests[name] = hashlib.sha256(content).hexdigest()
+    for path, (expected, most_bytes) in FILE_SETTINGS.items():
+        setting = parse_path(path)
+        named = {_inner(document, setting)}
+        for text, settled in values.items():
+            outer = parse_path(text)
+            if setting[: len(outer)] == outer:
+                inner = setting[len(outer) :]
+                named.update(_inner(value, inner) for value in settled)
+        for name in sorted(named - {None, ""}, key=str):
+            # What cannot be read is told where the point is evaluated.
+            with contextlib.suppress(InputError):
+                content = read_file(
+                    folder / str(name), expected=expected, most_bytes=most_bytes
+                )
+                digests[f"{path} = {name}"] = hashlib.sha256(content).hexdigest()
     return content_key(digests)
 
 
-def _texts(value: object) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for one in value.values() for text in _texts(one)]
-    if isinstance(value, list):
-        return [text for one in value for text in _texts(one)]
-    return []
+def _inner(value: object, path: SettingPath) -> str | None:
+    """Return the text at a path inside a value; None if there is none."""
+    for part in path:
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value if isinstance(value, str) else None
 
 
 def _simulate(scenario: "Scenario") -> Row:

@@ -18,8 +18,10 @@ from estimators.transports import (
 )
 from nestsim.validation.collective_case import CollectiveCase, Method
 from nestsim.validation.columns import Row
-from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.reading import COUNT, RATE
+from nestsim.validation.refusals import RowRefusedError, refusing
 from topologies.accelerators import load_accelerator
+from topologies.checks import check_num_devices
 
 _DEVICES = (
     ("gb300", "gb200"),
@@ -83,6 +85,8 @@ def read_collective(row: Row) -> CollectiveCase:
         raise RowRefusedError(
             "contradiction", f"{ranks} ranks do not share {nodes} nodes evenly"
         )
+    with refusing("no-such-cluster"):
+        check_num_devices("num_ranks", ranks)
     size = row.number("message_bytes")
     if size is None:
         raise RowRefusedError("missing-column", "message_bytes is empty")
@@ -192,7 +196,7 @@ class _Links:
         local = self.ranks // self.nodes
         stated = re.search(rf"\b({'|'.join(_FABRIC_WORDS)})", self.link)
         several = re.search(
-            r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*(GB|Gb|gb|Gbit)/?p?s?",
+            rf"(?:{COUNT}\s*x\s*)?{RATE}\s*(GB|Gb|gb|Gbit)/?p?s?",
             self.row.words("link"),
         )
         if stated is None and several is None and self.device == "a100":
@@ -200,12 +204,23 @@ class _Links:
             return transports()["nic-staged"], min(local, 4) * _ADAPTERS["a100"]
         name = next((n for n in ("efa", "omni") if n in self.link), "default-fabric")
         found = transports()["omni-path" if name == "omni" else name]
+        if several is None and self.device not in _ADAPTERS:
+            raise RowRefusedError(
+                "unknown-network",
+                f"link says {self.row.words('link') or 'nothing'}, and there is no "
+                f"usual adapter of {self.device}",
+            )
         if several is None:
             bandwidth = local * _ADAPTERS[self.device]
             self.assumed.append(f"{bandwidth / 1e9:g} GB/s out of a node")
             return found, bandwidth
         unit = 1e9 if several[3] == "GB" else 1e9 / 8
-        return found, int(several[1] or 1) * float(several[2]) * unit
+        bandwidth = int(several[1] or 1) * float(several[2]) * unit
+        if not bandwidth:
+            raise RowRefusedError(
+                "unknown-network", f"link is {self.row.words('link')}"
+            )
+        return found, bandwidth
 
 
 def _device(row: Row) -> str:

@@ -6,13 +6,32 @@ collectives, which its columns tell.
 """
 
 import csv
-import math
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nestsim.validation.refusals import RowRefusedError
-from topologies.errors import InputError
+from topologies.errors import InputError, Problems
+from topologies.input_file import read_text
+from topologies.units import NUMBER_PATTERN
+
+MAX_FILE = 16_000_000
+"""A longer file is no table of measurements [byte]."""
+
+MAX_COLUMNS = 500
+
+MAX_CELL = 10_000
+"""Characters of one value."""
+
+_EXPECTED = "a table of measurements in CSV"
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Characters that no text has, but for tabs and ends of lines."""
+
+_NUMBER = re.compile(NUMBER_PATTERN, re.ASCII)
+_LEAST, _MOST = 1e-15, 1e15
 
 MEMORY_COLUMNS = ("metric", "value_gib")
 """What only files about memory have."""
@@ -148,32 +167,49 @@ def read_measurements(path: Path) -> Measurements:
         with file, row and column in ``where``.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            lines = [(reader.line_num, cells) for cells in reader if any(cells)]
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", where=str(path)
-        ) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"is not a CSV file in UTF-8: {error}", where=str(path)
-        ) from None
-    try:
+        text = read_text(path, expected=_EXPECTED, most_bytes=MAX_FILE)
+        header, lines = _cells(text)
         kind = _kind(header)
-        rows = tuple(_row(header, line, cells) for line, cells in lines)
-        _check_names(rows)
+        problems, rows = Problems(), []
+        for line, cells in lines:
+            with problems.noted():
+                rows.append(_row(header, line, cells, problems))
+        with problems.noted():
+            _check_names(rows)
+        problems.refuse()
     except InputError as error:
         raise error.at(str(path), ": ") from None
-    return Measurements(name=path.name, kind=kind, rows=rows)
+    return Measurements(name=path.name, kind=kind, rows=tuple(rows))
+
+
+def _cells(text: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and every other line that has something in it."""
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        return header, [(reader.line_num, cells) for cells in reader if any(cells)]
+    except csv.Error as error:
+        raise InputError(f"not CSV: {error}", expected=_EXPECTED) from None
 
 
 def _kind(header: Sequence[str]) -> str:
     """Tell files about time, about memory and about collectives apart."""
+    if len(header) > MAX_COLUMNS:
+        raise InputError(
+            "has too many columns",
+            where="header",
+            got=len(header),
+            expected=f"at most {MAX_COLUMNS}",
+        )
     for name in header:
+        _check_text("header", name)
         if name and header.count(name) > 1:
-            raise InputError("two columns of one name", where="header", got=name)
+            raise InputError(
+                "two columns of one name",
+                where="header",
+                got=name,
+                expected="another name for every column",
+            )
     if "collective" in header:
         return _collectives(header)
     missing = [name for name in NEEDED_COLUMNS if name not in header]
@@ -181,7 +217,7 @@ def _kind(header: Sequence[str]) -> str:
         raise InputError(
             "columns are missing",
             where="header",
-            expected=", ".join(missing),
+            expected=f"also {', '.join(missing)}",
             hint="a column may be empty, but has to be there",
         )
     if all(name in header for name in MEMORY_COLUMNS):
@@ -203,29 +239,45 @@ def _collectives(header: Sequence[str]) -> str:
         raise InputError(
             "columns are missing",
             where="header",
-            expected=", ".join(missing),
+            expected=f"also {', '.join(missing)}",
             hint="a file with a column collective is about collectives",
         )
     return "collectives"
 
 
-def _row(header: Sequence[str], line: int, cells: Sequence[str]) -> Row:
+def _row(
+    header: Sequence[str], line: int, cells: Sequence[str], problems: Problems
+) -> Row:
+    """Return a row; values that are none are noted."""
     if len(cells) != len(header):
         raise InputError(
             "another number of cells than the header has",
             where=f"line {line}",
             got=len(cells),
-            expected=str(len(header)),
+            expected=f"{len(header)} cells, one for each column",
         )
     values = {
         name: cell.strip() for name, cell in zip(header, cells, strict=True) if name
     }
     name = values["row_id"] or f"line {line}"
     for column, text in values.items():
-        if text:
-            _check_value(f"row {name}: column {column}", column, text)
+        with problems.noted():
+            _check_text(f"row {name}: column {column}", text)
+            if text:
+                _check_value(f"row {name}: column {column}", column, text)
     source = values.get("source_key") or "measurements"
     return Row(row_id=name, source=source, values=values)
+
+
+def _check_text(where: str, text: str) -> None:
+    """Refuse what reports cannot write out."""
+    if len(text) > MAX_CELL or _CONTROL.search(text):
+        raise InputError(
+            "is not readable text",
+            where=where,
+            got=text,
+            expected=f"at most {MAX_CELL:,} readable characters",
+        )
 
 
 def _check_value(where: str, column: str, text: str) -> None:
@@ -233,12 +285,13 @@ def _check_value(where: str, column: str, text: str) -> None:
     if column in WHOLE_COLUMNS:
         parts = text.split("/") if column in UNEVEN_COLUMNS else [text]
         if not all(_is_number(part, whole=True) for part in parts):
-            expected = "1, 2, .., or nothing if it is not known"
+            expected = "a whole number such as 8, or nothing if it is not known"
             raise InputError(
                 "no whole number", where=where, got=text, expected=expected
             )
     elif column in BANDWIDTH_COLUMNS:
-        if not _is_number(text, whole=False) and text.strip("0.") != "":
+        is_zero = _NUMBER.fullmatch(text) is not None and float(text) == 0
+        if not (is_zero or _is_number(text, whole=False)):
             expected = "a bandwidth such as 3.25, or nothing if it is not known"
             raise InputError("no number", where=where, got=text, expected=expected)
     elif column in NUMBER_COLUMNS and not _is_number(text, whole=False):
@@ -247,13 +300,13 @@ def _check_value(where: str, column: str, text: str) -> None:
 
 
 def _is_number(text: str, *, whole: bool) -> bool:
-    try:
-        value = float(text)
-    except ValueError:
+    """Tell whether a text is a positive number that is measured somewhere."""
+    if not _NUMBER.fullmatch(text):
         return False
-    if not math.isfinite(value):
-        return False
-    return 1 <= value < 1e15 and value.is_integer() if whole else value > 0
+    value = float(text)
+    if whole:
+        return 1 <= value < _MOST and value.is_integer()
+    return _LEAST <= value <= 1 / _LEAST
 
 
 def _check_names(rows: Sequence[Row]) -> None:

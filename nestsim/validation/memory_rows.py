@@ -90,7 +90,7 @@ def _taken(
 def _place(where: str, num_stages: int) -> int | None:
     """Return the stage that was measured; None for whichever holds most."""
     written = where.lower()
-    number = re.match(r"stage (\d+)\b", written)
+    number = re.match(r"stage ([0-9]{1,9})\b", written)
     if number is not None:
         if int(number[1]) < num_stages:
             return int(number[1])

@@ -13,15 +13,13 @@ from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_model import one_line
+from nestsim.validation.refusals import refusing
 from nestsim.validation.row_plan import Case
 from planner.fixed_plan import build_plan
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.builders import build_network
-from topologies.errors import InputError
 from topologies.network import Network
 from topologies.specs import NetworkSpec
 
@@ -134,10 +132,8 @@ class Predictor:
             memory,
         )
         if key not in self._done:
-            try:
+            with refusing("no-such-plan"):
                 self._done[key] = self._predict(case, memory=memory)
-            except InputError as error:
-                raise RowRefusedError("no-such-plan", one_line(error)) from None
         return self._done[key]
 
     def planned_time(self, case: Case) -> float:

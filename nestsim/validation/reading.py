@@ -4,6 +4,12 @@ from nestsim.presets import Preset, find_preset
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 
+COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
+"""Of something that is described in words, as a pattern."""
+
+RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+"""A number with or without a fraction, likewise."""
+
 
 def _software(row: Row) -> str:
     """Return the software's description; where there is none, that of the source."""

@@ -1,7 +1,12 @@
 """Why a row of measurements is not predicted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
+
+from topologies.errors import InputError, readable
+
+_LONGEST = 1000
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -20,6 +25,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "unknown-model": "the architecture has parts that are not modelled",
         "contradiction": "columns contradict each other",
         "no-such-model": "the columns do not make an architecture",
+        "no-such-cluster": "the columns do not make a cluster",
         "no-such-plan": "the planner cannot express the plan",
         "other-collective": "the operation is not one that is predicted",
         "other-bandwidth": "the bandwidth is not defined by time and size",
@@ -46,5 +52,14 @@ class RowRefusedError(Exception):
 
     def __init__(self, code: str, reason: str) -> None:
         assert code in REFUSALS
-        self.code, self.reason = code, reason
-        super().__init__(reason)
+        self.code, self.reason = code, readable(reason, _LONGEST)
+        super().__init__(self.reason)
+
+
+@contextmanager
+def refusing(code: str) -> Iterator[None]:
+    """Refuse the row, with this code, for what is wrong with its values."""
+    try:
+        yield
+    except InputError as error:
+        raise RowRefusedError(code, error.one_line()) from None

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.transports import find_transport
-from nestsim.validation.reading import Reading
+from nestsim.validation.reading import COUNT, RATE, Reading
 from nestsim.validation.refusals import RowRefusedError
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.specs import FatTreeSpec, LevelSpec, NetworkSpec, Nic
@@ -162,7 +162,7 @@ def read_network(
 def _node_size(reading: Reading, num_devices: int) -> int:
     """Return the devices that the inner links join."""
     link = reading.words("intra_node_link")
-    domain = re.search(r"nvl(\d+)", link)
+    domain = re.search(rf"nvl{COUNT}", link)
     if domain is not None:
         # Jobs use whole trays, as many as divide the job: 64 of 72.
         largest = min(int(domain[1]), num_devices)
@@ -177,7 +177,7 @@ def _node_size(reading: Reading, num_devices: int) -> int:
 
 
 def _slice_size(reading: Reading, num_devices: int) -> int:
-    count = re.search(r"(\d+) slice", reading.words("notes"))
+    count = re.search(rf"{COUNT} slice", reading.words("notes"))
     if count is None:
         reading.assume("one slice")
         return num_devices
@@ -202,7 +202,7 @@ def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
     if not link:
         reading.assume(f"{own / 1e9:g} GB/s inside the node, as {accelerator.name} has")
         return own
-    pairs = re.search(r"(\d+) per pair", link)
+    pairs = re.search(rf"{COUNT} per pair", link)
     if pairs is not None:
         # Without switches, a ring has the links between two neighbours.
         return int(pairs[1]) * _NVLINK_3
@@ -221,13 +221,13 @@ def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
     As many adapters as devices are one for each device.
     """
     written = reading.words("inter_node_net")
-    several = re.search(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*gb(?:it)?/?p?s", written)
+    several = re.search(rf"{COUNT}\s*x\s*{RATE}\s*gb(?:it)?/?p?s", written)
     if several is not None:
         number, rate = int(several[1]), float(several[2])
         if number == tray:
             return Uplink("device", rate * _GBIT)
         return Uplink("node", number * rate * _GBIT)
-    one = re.search(r"(\d+(?:\.\d+)?)\s*gb(?:it)?/?p?s\b(.*)", written)
+    one = re.search(rf"{RATE}\s*gb(?:it)?/?p?s\b(.*)", written)
     if one is not None:
         each: Nic = "device" if re.search(r"per (gpu|device)", one[2]) else "node"
         return Uplink(each, float(one[1]) * _GBIT)

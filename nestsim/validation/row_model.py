@@ -4,8 +4,7 @@ import re
 
 from estimators.models.spec import TransformerSpec
 from nestsim.validation.reading import Reading
-from nestsim.validation.refusals import RowRefusedError
-from topologies.errors import InputError
+from nestsim.validation.refusals import RowRefusedError, refusing
 
 GPT_VOCABULARY = 50257
 """GPT-2's, where a GPT's is not stated."""
@@ -52,7 +51,7 @@ def read_model(reading: Reading) -> TransformerSpec:
         "moe_router_topk": reading.needed("moe_topk") if experts else 0,
         "num_token_types": 2 if family == "bert" else 0,
     }
-    try:
+    with refusing("no-such-model"):
         return TransformerSpec(
             family=family,
             gated_linear_unit=gated,
@@ -66,16 +65,6 @@ def read_model(reading: Reading) -> TransformerSpec:
             causal=family != "bert",
             **values,  # type: ignore[arg-type]  # whole numbers, all of them
         )
-    except InputError as error:
-        raise RowRefusedError("no-such-model", one_line(error)) from None
-
-
-def one_line(error: InputError) -> str:
-    """Return a mistake in one sentence."""
-    text = f"{error.where}: {error.problem}" if error.where else error.problem
-    if error.got is not None:
-        text += f"; got {error.got}"
-    return f"{text}; expected {error.expected}" if error.expected else text
 
 
 def _num_layers(reading: Reading, hidden: int) -> int:

@@ -12,14 +12,14 @@ from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.validation.columns import Row
-from nestsim.validation.reading import Reading
-from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.reading import COUNT, Reading
+from nestsim.validation.refusals import RowRefusedError, refusing
 from nestsim.validation.row_cluster import read_accelerator, read_network
-from nestsim.validation.row_model import one_line, read_model
+from nestsim.validation.row_model import read_model
 from nestsim.validation.row_training import check_format, read_software, read_training
 from planner.plan_spec import PlanSpec
 from topologies.accelerators import Accelerator
-from topologies.errors import InputError
+from topologies.checks import check_num_devices
 from topologies.specs import NetworkSpec
 
 
@@ -75,8 +75,11 @@ def read_case(row: Row) -> Case:
     training = read_training(reading)
     check_format(accelerator, training)
     num_devices = _num_devices(reading)
+    with refusing("no-such-cluster"):
+        check_num_devices("num_devices", num_devices)
     plan = _plan(reading, model, num_devices)
-    network = read_network(reading, accelerator, num_devices)
+    with refusing("no-such-cluster"):
+        network = read_network(reading, accelerator, num_devices)
     return Case(
         row=row,
         model=model,
@@ -123,7 +126,7 @@ def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpe
     if group is not None and group >= dp * cp:
         group = None
     ends = _counts_ends(reading, model.num_layers, pp, vpp)
-    try:
+    with refusing("no-such-plan"):
         return PlanSpec(
             micro_batch_size=reading.needed("micro_batch"),
             tensor_model_parallel_size=tp,
@@ -140,8 +143,6 @@ def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpe
             account_for_embedding_in_pipeline_split=ends,
             account_for_loss_in_pipeline_split=ends,
         )
-    except InputError as error:
-        raise RowRefusedError("no-such-plan", one_line(error)) from None
 
 
 def _experts(reading: Reading, model: TransformerSpec, replicas: int, tp: int) -> int:
@@ -275,10 +276,12 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
 
 
 def _sharding_group(reading: Reading, written: str) -> int | None:
-    ranks = re.search(r"within (?:a )?(?:group of )?(\d+)|\(ici_fsdp=(\d+)\)", written)
+    ranks = re.search(
+        rf"within (?:a )?(?:group of )?{COUNT}|\(ici_fsdp={COUNT}\)", written
+    )
     if ranks is not None:
         return int(ranks[1] or ranks[2])
-    slices = re.search(r"(\d+) slice", reading.words("notes"))
+    slices = re.search(rf"{COUNT} slice", reading.words("notes"))
     if "within slice" not in written or slices is None:
         return None
     tp, pp = reading.needed("tp"), reading.needed("pp")

@@ -38,6 +38,9 @@ _ACESO_WEIGHTS: Mapping[int, float] = {1: 3 / 12, 6: 1 / 12, 9: 4 / 12, 11: 4 / 
 feed-forward layer of four times the hidden size."""
 
 
+_MIST_SETTINGS = 10
+_MOST = 1e6
+
 _ACESO_CORE = 4
 """Operators of the attention core, which hold most: they are taken to be repeated
 first (Liu et al., "Aceso", EuroSys 2024: recompute takes what frees most memory)."""
@@ -109,7 +112,7 @@ def read_stage(row: Row) -> StageCase | None:
     reading = Reading(row)
     accelerator, model = read_accelerator(reading), read_model(reading)
     training = read_training(reading)
-    number = re.match(r"stage (\d+)\b", reading.words("where"))
+    number = re.match(r"stage ([0-9]{1,9})\b", reading.words("where"))
     if number is None:
         raise RowRefusedError("other-place", f"where is {row.words('where')}")
     read = _mist if _MIST.search(row.words("notes")) else _aceso
@@ -130,7 +133,39 @@ def _listed(notes: str, pattern: str) -> list[float]:
     found = re.search(pattern + r"\s*=\s*(\[[^\]]*\])", notes)
     if found is None:
         raise RowRefusedError("uneven-plan", f"notes do not list {pattern}")
-    return [float(value) for value in json.loads(found[1])]
+    return _numbers(_parsed(found[1]), pattern)
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise RowRefusedError("uneven-plan", "notes hold a list that is none") from None
+
+
+def _numbers(values: object, what: str) -> list[float]:
+    """Return a list of numbers that sizes, shares and counts of layers can be."""
+    known = isinstance(values, list) and all(
+        isinstance(value, int | float) and 0 <= value <= _MOST for value in values
+    )
+    if not known:
+        raise RowRefusedError("uneven-plan", f"notes do not list numbers of {what}")
+    assert isinstance(values, list)
+    return [float(value) for value in values]
+
+
+def _settings(text: str, index: int) -> list[float]:
+    """Return the ten settings of a stage."""
+    rows = _parsed(text)
+    assert isinstance(rows, list), "the text begins with a bracket"
+    if index >= len(rows):
+        raise RowRefusedError("contradiction", f"no stage {index} among settings")
+    found = _numbers(rows[index], "settings")
+    if len(found) != _MIST_SETTINGS or not all(
+        n >= 1 and n.is_integer() for n in found[:3]
+    ):
+        raise RowRefusedError("uneven-plan", f"settings of stage {index} are not known")
+    return found
 
 
 def _one_of(values: Sequence[float], index: int, what: str) -> float:
@@ -161,10 +196,11 @@ def _mist(
     found = re.search(r"=\s*(\[\[.*?\]\])", notes)
     if found is None:
         raise RowRefusedError("uneven-plan", "notes do not list settings of stages")
-    settings = json.loads(found[1])
     num_blocks = _one_of(layers, index, "layers")
     recomputed = _one_of(_listed(notes, r"ckpt(?: layers)?"), index, "ckpt layers")
-    micro_batch, dp, tp, *sharded_offloaded = settings[index]
+    settings = _settings(found[1], index)
+    micro_batch, dp, tp = (int(size) for size in settings[:3])
+    sharded_offloaded = settings[3:]
     weights, gradients, optimizer, *offloaded = sharded_offloaded
     if any(offloaded[place] for place in (0, 1, 3)):
         raise RowRefusedError("offload", "more than optimizer states is offloaded")
@@ -205,6 +241,8 @@ def _aceso(
     if tp * dp != devices:
         raise RowRefusedError("contradiction", f"tp {tp} x dp {dp} is not {devices}")
     micro_batch = reading.needed("micro_batch")
+    if micro_batch < dp:
+        raise RowRefusedError("contradiction", f"micro_batch {micro_batch} of dp {dp}")
     reading.assume(f"tp {tp} and dp {dp} in stage {index}")
     return Degrees(tp=tp, micro_batch_size=micro_batch // dp), BlockStage(
         num_blocks=num_blocks,
@@ -219,7 +257,10 @@ def _aceso(
 def _split_of(reading: Reading, column: str, devices: int) -> int:
     """Return the size that the stage's devices can have of those listed."""
     text = reading.row.words(column) or "1"
-    return max(int(size) for size in text.split("/") if int(size) <= devices)
+    sizes = [int(float(size)) for size in text.split("/")]
+    if min(sizes) > devices:
+        raise RowRefusedError("contradiction", f"{column} {text} of {devices} devices")
+    return max(size for size in sizes if size <= devices)
 
 
 def _chain(model: TransformerSpec) -> int:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.json_file import read_json
-from planner.json_values import Value
 from planner.nest_artifact.instance import Baseline, LayerChain, NestInstance, Traffic
 from topologies.errors import InputError
+from topologies.input_file import read_json
+from topologies.json_values import Value
 
-MAX_FILE = 64 * 2**20
+MAX_FILE = 16 * 2**20
 """Longest file that is read [byte]."""
 
 MAX_DEVICES = 10_000
@@ -62,7 +62,7 @@ def instance_of(data: object) -> NestInstance:
             "are not there for the same tensor-parallel widths as the nodes",
             where="edges",
             got=sorted(edges),
-            expected=str(sorted(nodes)),
+            expected=f"edges for the widths {sorted(nodes)}",
         )
     narrowest = min(nodes)
     tables = {t: _nodes(value) for t, value in sorted(nodes.items())}
@@ -210,7 +210,7 @@ def _chain_order(
             "has a cycle",
             where=where,
             got=f"through some of {left[:8]}",
-            expected="none",
+            expected="edges that lead from the first node to the last only",
         )
     for source, target in itertools.pairwise(order):
         if (source, target) not in edges:

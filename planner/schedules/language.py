@@ -25,6 +25,9 @@ activations alone where the schedule has passes of kind `WEIGHT`, else of both."
 WEIGHT = 2
 """Kind of instruction: weight gradients of one microbatch in one chunk."""
 
+MAX_PASSES = 4_000_000
+"""Of all stages together. The replay keeps about 500 bytes of each: 2 GB."""
+
 
 class Instructions(NamedTuple):
     """What one stage does, in order: arrays of one length."""
@@ -110,6 +113,46 @@ class Schedule:
             num_microbatches,
             f"a multiple of the {num_stages} stages",
         )
+
+    def check_length(
+        self,
+        num_stages: int,
+        num_microbatches: int,
+        num_chunks: int = 1,
+        *,
+        where: str = "micro_batch_size",
+        copies: int = 1,
+    ) -> None:
+        """Refuse a step of so many passes that writing them down fills the memory.
+
+        Parameters
+        ----------
+        num_stages, num_microbatches, num_chunks
+            Of the pipeline.
+        where
+            The setting that errors name.
+        copies
+            Lists of instructions that are kept of each stage.
+
+        Raises
+        ------
+        InputError
+            If so, with the estimate and what would fit.
+        """
+        kinds = 3 if self.splits_backward else 2
+        each = kinds * num_stages * num_chunks * copies
+        if each * num_microbatches > MAX_PASSES:
+            of_copies = f", {copies:,} times," if copies > 1 else ""
+            raise InputError(
+                "makes too many passes to be written down and replayed",
+                where=where,
+                got=f"{num_microbatches:,} microbatches through {num_stages:,} stages "
+                f"of {num_chunks:,} chunks{of_copies} make "
+                f"{each * num_microbatches:,} passes",
+                expected=f"at most {MAX_PASSES:,} passes, here "
+                f"{max(MAX_PASSES // each, 1):,} microbatches: a smaller global batch, "
+                "or larger micro-batches or more replicas",
+            )
 
     def instructions(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1

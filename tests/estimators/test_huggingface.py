@@ -221,5 +221,5 @@ def test_files_that_are_no_json_object_are_refused(
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         load_huggingface(tmp_path / "nothing.json")

@@ -147,12 +147,25 @@ def test_a_file_comes_back_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "where"),
     [
-        (lambda data: data.pop("device"), "measurements"),
+        (lambda data: data.pop("device"), "device"),
         (lambda data: data.update(format="something else"), "format"),
-        (lambda data: data["measurements"][0].pop("shape"), "measurements"),
-        (lambda data: data["measurements"][0].update(num_bytes=0.0), "measurements"),
-        (lambda data: data["measurements"][0].update(shape=[4, 4]), "measurements"),
-        (lambda data: data["measurements"][0].update(forward=None), "measurements"),
+        (lambda data: data["measurements"][0].pop("shape"), "measurements[0].shape"),
+        (
+            lambda data: data["measurements"][0].update(num_bytes=0.0),
+            "measurements[0].num_bytes",
+        ),
+        (
+            lambda data: data["measurements"][0].update(shape=[4, 4]),
+            "measurements[0].shape",
+        ),
+        (
+            lambda data: data["measurements"][0].update(forward=None),
+            "measurements[0].forward",
+        ),
+        (
+            lambda data: data["measurements"][0].update(precision=["bf16"]),
+            "measurements[0].precision",
+        ),
         (lambda data: data.update(measurements=3), "measurements"),
     ],
 )
@@ -167,7 +180,9 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage, where):
     assert caught.value.where == f"{file}: {where}"
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", "\x00", '{"format": "mine"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", "\x00", '{"format": "mine"}', "[" * 200_000]
+)
 def test_what_is_no_profile_is_refused(tmp_path, content):
     assert not is_profile(content.encode())
     file = tmp_path / "p.json"
@@ -177,7 +192,7 @@ def test_what_is_no_profile_is_refused(tmp_path, content):
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         read_profile(tmp_path / "none.json")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -225,3 +226,66 @@ def test_the_cache_s_place_can_be_chosen(
     assert len(list((tmp_path / "traces").iterdir())) == 1
     monkeypatch.delenv("NESTSIM_CACHE_DIR")
     assert "nestsim" in os.fspath(default_cache_dir())
+
+
+@pytest.mark.parametrize("name", ["gpt3-125m", "bert-large", "mixtral-8x7b"])
+def test_a_sound_trace_is_taken_from_the_cache(tmp_path: Path, name: str) -> None:
+    spec = replace(load_model(name), num_layers=1)
+    graph = trace_model(spec, cache_dir=tmp_path)
+    (file,) = tmp_path.iterdir()
+    found = tracing._read(file, spec)
+    assert found is not None
+    assert tuple(found.values()) == graph.layers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: [],
+        lambda data: {},
+        lambda data: 3,
+        lambda data: {**data, "block": 3},
+        lambda data: {name: data[name] for name in reversed(data)},
+        lambda data: dict.fromkeys(data, data["block"]),
+        lambda data: _with(data, "block", "tensors", [[1, "whole", "model"]]),
+        lambda data: _with(data, "block", "tensors", [["1", "whole", "model"]]),
+        lambda data: _with(data, "block", "tensors", {"a": 1}),
+        lambda data: _with(data, "block", "hidden_input", 10**6),
+        lambda data: _with(data, "block", "hidden_input", None),
+        lambda data: _with(data, "block", "operators", [{}]),
+        lambda data: _with(data, "embedding", "parameters", []),
+        lambda data: _with(data, "embedding", "parameters", [["w", 1, "whole"]]),
+        lambda data: _with(data, "embedding", "parameters", [["w", True, "x"]]),
+    ],
+)
+def test_what_is_sealed_but_no_trace_of_the_model_is_not_believed(
+    tmp_path: Path, change: Any
+) -> None:
+    expected = trace_model(SPEC, cache_dir=tmp_path)
+    (file,) = tmp_path.iterdir()
+    sound = file.read_bytes()
+    text = json.dumps(change(json.loads(sound.partition(b"\n")[2]))).encode()
+    file.write_bytes(tracing._seal(file, text) + b"\n" + text)
+    assert trace_model(SPEC, cache_dir=tmp_path) == expected
+    assert file.read_bytes() == sound
+
+
+def _with(data: Any, layer: str, key: str, value: Any) -> Any:
+    return {**data, layer: {**data[layer], key: value}}
+
+
+def test_a_trace_of_another_model_is_not_believed(tmp_path: Path) -> None:
+    wider = replace(SPEC, hidden_size=2 * SPEC.hidden_size)
+    expected = trace_model(SPEC, cache_dir=tmp_path / "a")
+    trace_model(wider, cache_dir=tmp_path / "b")
+    (file,), (other,) = (tmp_path / "a").iterdir(), (tmp_path / "b").iterdir()
+    file.write_bytes(other.read_bytes())
+    assert trace_model(SPEC, cache_dir=tmp_path / "a") == expected
+
+
+def test_a_pipe_in_the_cache_stops_nobody(tmp_path: Path) -> None:
+    expected = trace_model(SPEC, cache_dir=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert trace_model(SPEC, cache_dir=tmp_path) == expected

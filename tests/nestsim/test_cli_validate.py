@@ -118,9 +118,83 @@ def test_wrong_input_names_file_row_and_column(tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"{file}: row one: column seq_len: no whole number" in error
     assert main(["validate", str(tmp_path / "none.csv")]) == WRONG_INPUT
-    assert "none.csv: cannot be read" in capsys.readouterr().err
+    assert "none.csv: no such file" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_a_file_is_refused_before_work(own, capsys):
     assert main(["validate", str(own), "-o", str(own)]) == WRONG_INPUT
     assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"num_devices": "1000000000", "dp": ""}, "no-such-cluster"),
+        ({"num_devices": "999999999999998", "dp": "", "pp": "1"}, "no-such-cluster"),
+        ({"num_devices": "1000000", "dp": "1", "tp": "1", "pp": "1000000"}, "no-such-"),
+        ({"seq_len": "2147483648"}, "no-such-model"),
+        ({"layers": "1000000000"}, "no-such-model"),
+        ({"global_batch": "1000000000"}, "no-such-plan"),
+        ({"inter_node_net": "0 Gb/s"}, "no-such-cluster"),
+        ({"inter_node_net": f"{'9' * 5000} Gb/s"}, ""),
+        ({"intra_node_link": "nvl0"}, ""),
+        ({"intra_node_link": "0 per pair"}, "unknown-network"),
+        ({"intra_node_link": "ici", "notes": "0 slice"}, ""),
+        ({"recompute": "x" * 9000}, "unknown-recompute"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_and_the_others_go_on(tmp_path, change, code):
+    right = {**GPT, "notes": ""}
+    wrong = {**right, "row_id": "wrong", **change}
+    file = write_csv(tmp_path / "own.csv", right, wrong)
+    assert main(["validate", str(file), "-q", "-o", str(tmp_path / "out")]) == 0
+    first, second = lines(tmp_path / "out")
+    assert first["code"] == ""
+    assert second["code"].startswith(code)
+    assert len(second["reason"]) < 1100
+
+
+def test_all_wrong_values_of_a_file_are_told(tmp_path, capsys):
+    wrong = {
+        "seq_len": "long",
+        "layers": "1_0",
+        "heads": "\uff14",
+        "iter_time_s": "1e-320",
+    }
+    file = write_csv(tmp_path / "own.csv", {**GPT, **wrong})
+    assert main(["validate", str(file)]) == WRONG_INPUT
+    error = capsys.readouterr().err
+    assert "(and 3 others in this file)" in error
+    for column in wrong:
+        assert f"row one: column {column}: no " in error
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\0", ",".join(f"c{i}" for i in range(10**5)), '"', "row_id\x1b[31m,tp\n1,1"],
+)
+def test_what_is_no_table_is_refused(tmp_path, capsys, text):
+    file = tmp_path / "own.csv"
+    file.write_text(text)
+    assert main(["validate", str(file)]) == WRONG_INPUT
+    error = capsys.readouterr().err
+    assert error.startswith(f"{file}: ")
+    assert all(line.isprintable() for line in error.splitlines())
+
+
+@pytest.mark.timeout(120)
+def test_collectives_that_cannot_be_are_refused_row_by_row(tmp_path):
+    columns = "row_id,accelerator,collective,num_ranks,num_nodes,link,message_bytes"
+    rows = [
+        ("a", "h100", "all_reduce", "8", "1", ""),
+        ("b", "L4-24GB", "all_reduce", "8", "2", ""),
+        ("c", "gb200", "all_reduce", "999999999999990", "2", ""),
+        ("d", "h100", "all_reduce", "16", "2", "0 GB/s ib"),
+    ]
+    file = tmp_path / "collectives.csv"
+    table = "".join(f"{','.join(row)},1048576,45.5\n" for row in rows)
+    file.write_text(f"{columns},time_us\n{table}")
+    assert main(["validate", str(file), "-q", "-o", str(tmp_path / "out")]) == 0
+    codes = [row["code"] for row in lines(tmp_path / "out")]
+    assert codes == ["", "unknown-network", "no-such-cluster", "unknown-network"]

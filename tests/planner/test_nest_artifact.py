@@ -735,7 +735,7 @@ def test_a_mistake_is_told_with_its_key(mistake):
         (None, "no such file"),
         (b"", "not JSON: Expecting value at line 1, column 1"),
         (b'{"a": 1,}', "not JSON"),
-        (b"\xff\xfe{", "is not UTF-8 text"),
+        (b"\xff{", "is not UTF-8 text"),
         (b"[NaN]", "not JSON: a number is not finite"),
         (b"[" * 100_000, "not JSON: nested too deeply"),
         (b"[" + b"1" * 5000 + b"]", "not JSON: a number is too long"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from planner.kernels.timeline import timeline
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
+from planner.schedules.language import MAX_PASSES
 from topologies.errors import InputError
 
 every = pytest.mark.parametrize("name", list(SCHEDULES))
@@ -325,3 +326,16 @@ s.SCHEDULES[{name!r}].program(4, 8, {chunks})
 sys.exit(any(heavy in sys.modules for heavy in ("numba", "torch", "simpy")))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=list(SCHEDULES))
+def test_a_step_of_more_passes_than_memory_holds_is_refused(schedule):
+    kinds = 3 if schedule.splits_backward else 2
+    most = MAX_PASSES // (kinds * 4 * 2)
+    schedule.check_length(4, most, 2)
+    with pytest.raises(InputError, match="too many passes") as caught:
+        schedule.check_length(4, most + 1, 2, where="training.global_batch_size")
+    assert caught.value.where == "training.global_batch_size"
+    assert f"here {most:,} microbatches" in caught.value.expected
+    with pytest.raises(InputError, match="too many passes"):
+        schedule.check_length(4, most // 2 + 1, 2, copies=2)

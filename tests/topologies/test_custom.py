@@ -1,5 +1,7 @@
 """Networks listed link by link."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -231,11 +233,11 @@ def test_a_misspelt_setting_gets_a_suggestion(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"devices = ", "not valid TOML"),
-        (b"\xff\xfe", "not text in UTF-8"),
+        (b"devices = ", "not TOML"),
+        (b"\xff", "is not UTF-8 text"),
         (b"devices = 2\nlinks = 3", "not a list of tables"),
         (b"links = []", "is missing"),
-        (None, "cannot read the file"),
+        (None, "no such file"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, content, problem):
@@ -245,3 +247,26 @@ def test_unreadable_files_are_refused(tmp_path, content, problem):
     with pytest.raises(InputError, match=problem) as caught:
         build_network(CustomSpec(path=path))
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "x" * 200, "\u202eab"])
+@pytest.mark.parametrize("place", ["device", "switch"])
+def test_names_that_reports_cannot_write_out_are_refused(tmp_path, name, place):
+    written = json.dumps(name)
+    rows = f"devices = [{written}, 'b']" if place == "device" else "devices = 2"
+    rest = "bandwidth = '1 GB/s'\nlatency = '1 us'\n"
+    path = tmp_path / "net.toml"
+    path.write_text(f"{rows}\n[[links]]\nsource = 0\ntarget = {written}\n{rest}")
+    with pytest.raises(InputError, match="not a name that can be written out") as one:
+        build_network(CustomSpec(path=path))
+    assert all(line.isprintable() for line in str(one.value).split("\n"))
+
+
+def test_all_wrong_links_of_a_file_are_told(tmp_path):
+    wrong = [link(0, 9), link(0, 1, latency="soon"), link(1, 1)]
+    with pytest.raises(InputError) as caught:
+        build_network(write(tmp_path, 2, *wrong, link(0, 1)))
+    told = str(caught.value)
+    assert "links[0].target: no such device (and 2 others in this file)" in told
+    assert "links[1].latency: not a quantity; got 'soon'" in told
+    assert "links[2].target: joins a vertex to itself" in told

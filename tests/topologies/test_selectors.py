@@ -1,5 +1,7 @@
 """Naming links and switches by text."""
 
+from fnmatch import fnmatchcase
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from topologies import (
     SpineLeafSpec,
     build_network,
 )
-from topologies.selectors import select_links, select_switches
+from topologies.selectors import _matching, select_links, select_switches
 
 NETWORK = build_network(
     SpineLeafSpec(
@@ -144,3 +146,21 @@ def test_a_name_may_end_like_a_cable():
 def test_a_level_without_links_is_refused():
     with pytest.raises(InputError, match="no links on this level"):
         select_links(custom_network("devices = 1"), "level alone")
+
+
+@given(
+    name=st.text(alphabet="ab ", max_size=8),
+    wanted=st.text(alphabet="ab *", max_size=8).filter(lambda text: "*" in text),
+)
+@settings(max_examples=500)
+def test_stars_mean_what_they_mean_to_a_shell(name, wanted):
+    assert bool(_matching([name], wanted)) == fnmatchcase(name, wanted)
+
+
+@pytest.mark.timeout(20)
+def test_very_many_stars_take_no_time():
+    names = ["a" * 5000] * 20
+    assert _matching(names, "*" * 200 + "a*" * 2000 + "a") == list(range(20))
+    assert _matching(names, "*a" * 2000 + "b") == []
+    with pytest.raises(InputError, match="no such vertex"):
+        select_links(NETWORK, "*" * 60 + ".. <-> *")

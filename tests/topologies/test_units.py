@@ -12,6 +12,7 @@ from topologies.errors import InputError
 from topologies.units import (
     BASE_UNITS,
     EXAMPLES,
+    RANGES,
     format_bandwidth,
     format_duration,
     format_rate,
@@ -125,3 +126,33 @@ def test_numbers_for_people_have_four_digits_and_a_prefix():
     assert format_duration(12.34567e-3) == "12.35 ms"
     assert format_duration(0.0) == "0 s"
     assert math.isclose(parse_quantity(format_bandwidth(12.5), "bandwidth"), 12.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [
+        ("1e-300 GB/s", "bandwidth"),
+        ("1e30 GB/s", "bandwidth"),
+        ("0.5 B/s", "bandwidth"),
+        ("1e-310 s", "duration"),
+        ("1e-16 s", "duration"),
+        ("1e9 s", "duration"),
+        ("1e-9 B", "size"),
+        ("1e30 GB", "size"),
+        ("1 FLOP/s", "rate"),
+        ("1e30 FLOP/s", "rate"),
+    ],
+)
+def test_what_no_hardware_has_is_refused_with_the_range(text, dimension):
+    with pytest.raises(InputError, match=r"is absurdly (small|large)") as caught:
+        parse_quantity(text, dimension)
+    assert caught.value.expected.startswith("from ")
+
+
+@pytest.mark.parametrize("dimension", sorted(RANGES))
+def test_the_ends_of_each_range_are_accepted(dimension):
+    for end in RANGES[dimension].written.removeprefix("from ").split(" to "):
+        value = parse_quantity(end, dimension)
+        assert value in RANGES[dimension][:2] or math.isclose(
+            value, RANGES[dimension].smallest, rel_tol=1e-9
+        )

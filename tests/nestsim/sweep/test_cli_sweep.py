@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import nestsim.sweep.scenario_task
 from nestsim.cli import main
 from nestsim.scenario import load_scenario
 from nestsim.simulate_job import simulate_job
+from nestsim.sweep.axes import Axis, axis
+from nestsim.sweep.scenario_task import ScenarioTask
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 PLAN = """
@@ -239,3 +242,29 @@ def test_one_setting_makes_a_line_and_three_no_picture(folder: Path) -> None:
     three = ("--set", "simulation.seed=1,2", "--set", "plan.zero_stage=0,1")
     assert swept(*one[:2], "--set", f"{MICRO}=1,2", *three, "-o", "three") == 0
     assert not Path("three/sweep.png").exists()
+
+
+@pytest.mark.timeout(120)
+def test_a_text_that_happens_to_name_a_file_is_not_read(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    one = ("--workers", "1", "-o", "out", "--set")
+    assert swept(*one, "name=pipe,/dev/zero") == 0
+
+
+def test_a_changed_file_that_a_setting_names_makes_another_sweep(folder: Path) -> None:
+    task = ScenarioTask.of(load_scenario("job.toml"))
+    config = {"family": "x", "config": "config.json"}
+
+    def facts(axes: list[Axis]) -> str:
+        return task.facts(axes)["files"]
+
+    inner = [axis("model.config", ["config.json"])]
+    outer = [axis("model", [config, {"name": "gpt3-125m"}])]
+    absent = facts(inner), facts(outer)
+    (folder / "config.json").write_text("{}")
+    present = facts(inner), facts(outer)
+    (folder / "config.json").write_text("{ }")
+    changed = facts(inner), facts(outer)
+    assert len({absent[0], present[0], changed[0]}) == 3
+    assert len({absent[1], present[1], changed[1]}) == 3
+    assert facts([axis("name", ["config.json"])]) == facts([axis("name", ["a"])])

@@ -117,8 +117,8 @@ def test_the_best_plan_of_a_search_is_compared(results, tmp_path, capsys) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "no such file or folder of results"),
-        ("{", "is not JSON"),
+        (None, "no such file"),
+        ("{", "not JSON"),
         ("[]", "is not a report of run, plan or simulate"),
         ('{"points": []}', "is not a report of run, plan or simulate"),
     ],
@@ -164,3 +164,41 @@ def test_turned_round_the_difference_is_turned_round(first, second) -> None:
         (one.path, -one.absolute) for one in back.numbers
     }
     assert {one.path for one in there.settings} == {one.path for one in back.settings}
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [[0, "a"], [[0], 1, None], [[[0]]], [{"a": 1}], [True, 1], ["\x1b[31m"], []],
+)
+def test_devices_that_are_none_are_shown_as_they_are(tmp_path, capsys, devices) -> None:
+    for name, value in (("a", devices), ("b", [[0, 1]])):
+        report = {"lower_bound_s": 1, "plan": {"stages": [{"devices": value}]}}
+        (tmp_path / name).write_text(json.dumps(report))
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == DIFFERENT
+    out, err = capsys.readouterr()
+    assert "plan.stages[0].devices" in out
+    assert (err, "\x1b[31m" in out) == ("", False)
+
+
+def test_names_and_numbers_of_any_report_can_be_printed(tmp_path, capsys) -> None:
+    values = [
+        {"\x1b[31mred": 1e-320, "b": 10**299, "c": "\x1b[2J"},
+        {"\x1b[31mred": 1e308, "b": -1e308, "c": 1},
+    ]
+    for name, value in zip("ab", values, strict=True):
+        (tmp_path / name).write_text(json.dumps({"lower_bound_s": 1, "plan": value}))
+        (tmp_path / f"{name}2").write_text(
+            json.dumps({"lower_bound_s": 1, "plan": 1, **value})
+        )
+    for pair in ("ab", ("a2", "b2")):
+        assert main(["diff", *(str(tmp_path / one) for one in pair)]) == DIFFERENT
+        assert "\x1b[2J" not in capsys.readouterr().out
+
+
+def test_a_report_of_very_many_values_is_refused(tmp_path, capsys, monkeypatch) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps({"lower_bound_s": 1, "plan": [{}] * 50}))
+    assert main(["diff", str(file), str(file)]) == EQUAL
+    monkeypatch.setattr("nestsim.report.diff.MOST_VALUES", 50)
+    assert main(["diff", str(file), str(file)]) == WRONG_INPUT
+    assert f"{file}: has too many values" in capsys.readouterr().err

@@ -6,7 +6,9 @@ from typing import Any
 from topologies.errors import InputError
 
 _LARGEST = 1e30
-"""What the artifact takes for infinity."""
+"""What the published NEST artifact takes for infinity; no size or time is larger."""
+
+_LONGEST_TEXT = 200
 
 
 class Value:
@@ -27,7 +29,11 @@ class Value:
         """Return the value of a key that must be there."""
         table = self.table()
         if key not in table:
-            raise InputError("key is missing", where=self._inner(key))
+            raise InputError(
+                "key is missing",
+                where=self._inner(key),
+                expected=f'an object with "{key}"',
+            )
         return Value(table[key], self._inner(key))
 
     def get(self, key: str, default: Any) -> "Value":
@@ -45,12 +51,14 @@ class Value:
             raise self.error("has the wrong type", "an object")
         return self.raw
 
-    def array(self, *, least: int = 0) -> list["Value"]:
-        """Return the values of an array of at least so many."""
+    def array(self, *, least: int = 0, most: int | None = None) -> list["Value"]:
+        """Return the values of an array of at least and at most so many."""
         if not isinstance(self.raw, list):
             raise self.error("has the wrong type", "an array")
         if len(self.raw) < least:
             raise self.error("is too short", f"an array of at least {least}")
+        if most is not None and len(self.raw) > most:
+            raise self.error("is too long", f"an array of at most {most:,}")
         return [Value(raw, f"{self.where}[{i}]") for i, raw in enumerate(self.raw)]
 
     def number(self, *, least: float = 0.0) -> float:
@@ -75,6 +83,16 @@ class Value:
             raise self.error("is out of range", expected)
         return raw
 
+    def text(self) -> str:
+        """Return one line of readable text that is not empty, nor very long."""
+        raw = self.raw
+        if not isinstance(raw, str):
+            raise self.error("has the wrong type", "a text in quotes")
+        if not raw.strip() or not raw.isprintable() or len(raw) > _LONGEST_TEXT:
+            expected = f"one line of at most {_LONGEST_TEXT} readable characters"
+            raise self.error("is not readable text", expected)
+        return raw
+
     def flag(self) -> bool:
         """Return true or false."""
         if not isinstance(self.raw, bool):
@@ -89,30 +107,19 @@ class Value:
         return self.raw
 
     def each(
-        self, read: Callable[["Value"], Any], *, least: int = 0
+        self,
+        read: Callable[["Value"], Any],
+        *,
+        least: int = 0,
+        most: int | None = None,
     ) -> tuple[Any, ...]:
         """Return what ``read`` makes of each value of an array."""
-        return tuple(read(value) for value in self.array(least=least))
+        return tuple(read(value) for value in self.array(least=least, most=most))
 
     def error(self, problem: str, expected: str) -> InputError:
         """Return an error about this value."""
-        return InputError(
-            problem, where=self.where, got=_shortened(self.raw), expected=expected
-        )
+        return InputError(problem, where=self.where, got=self.raw, expected=expected)
 
     def _inner(self, key: str) -> str:
         name = key if key.isprintable() and key else repr(key)
         return f"{self.where}.{name}" if self.where else name
-
-
-def _shortened(raw: object) -> object:
-    """Return a value that fits on a line of a message."""
-    if isinstance(raw, dict):
-        return f"an object of {len(raw)}"
-    if isinstance(raw, list):
-        return f"an array of {len(raw)}"
-    if isinstance(raw, str) and len(raw) > 40:
-        return raw[:40] + "..."
-    if isinstance(raw, int) and abs(raw) > 10**20:
-        return float(raw) if abs(raw) < 10**300 else "a number of hundreds of digits"
-    return raw

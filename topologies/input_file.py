@@ -1,0 +1,304 @@
+"""Read the files that people hand in: regular ones, of bounded size, text in UTF-8.
+
+Every reader of the project begins here, so that a device, a pipe without a writer, a
+link to itself, a file of gigabytes, or values nested 100,000 deep end in a sentence:
+nothing blocks, and nothing is taken into memory that is longer than the file may be.
+"""
+
+import codecs
+import errno
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tomli
+
+from topologies.errors import InputError
+
+MAX_DEPTH = 64
+"""Lists and tables inside each other; more is no file of ours."""
+
+MAX_DIGITS = 300
+"""Of a whole number: more does not go into any number that is calculated with."""
+
+_OTHER_ENCODINGS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+
+_KINDS = (
+    (stat.S_ISDIR, "is a folder, not a file"),
+    (stat.S_ISFIFO, "is a pipe, not a file"),
+    (stat.S_ISSOCK, "is a socket, not a file"),
+    (stat.S_ISCHR, "is a device, not a file"),
+    (stat.S_ISBLK, "is a device, not a file"),
+)
+
+_FAILURES = {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.EISDIR: "is a folder, not a file",
+    errno.ELOOP: "is a link that leads to itself",
+    errno.ENXIO: "is a socket, not a file",
+    errno.ENAMETOOLONG: "has too long a name for a file",
+}
+
+
+def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
+    """Return what a regular file holds.
+
+    Parameters
+    ----------
+    path
+        The file.
+    expected
+        What the file should be, for messages.
+    most_bytes
+        A longer file is refused [byte].
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it is not a regular one, cannot be read, or is too
+        long. The message does not name the file.
+    """
+    try:
+        stream = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    except OSError as error:
+        raise InputError(read_failure(error), expected=expected) from None
+    except ValueError:  # a null character in the name
+        raise InputError("has a name that no file has", expected=expected) from None
+    with stream:
+        found = os.fstat(stream.fileno())
+        problem = kind_problem(found.st_mode)
+        if problem:
+            raise InputError(problem, expected=expected)
+        _check_length(found.st_size, most_bytes, expected)
+        try:
+            content = stream.read(most_bytes + 1)
+        except OSError as error:
+            raise InputError(read_failure(error), expected=expected) from None
+    # A file may grow while it is read, and those of the kernel have no length.
+    _check_length(len(content), most_bytes, expected)
+    return content
+
+
+def read_text(path: Path, *, expected: str, most_bytes: int) -> str:
+    """Return a file's text; UTF-8, with or without a byte order mark.
+
+    See `read_file`.
+    """
+    content = read_file(path, expected=expected, most_bytes=most_bytes)
+    return decode(content)
+
+
+def read_json(
+    path: Path, *, expected: str, most_bytes: int, whole_numbers: bool = False
+) -> Any:
+    """Return what a JSON file holds, as plain values.
+
+    Parameters
+    ----------
+    path
+        The file.
+    expected
+        What the file should be, for messages.
+    most_bytes
+        A longer file is refused [byte].
+    whole_numbers
+        Refuse numbers with a fraction or an exponent.
+
+    Raises
+    ------
+    InputError
+        As `read_file` does, or if it is not JSON: syntax, encoding, a number that is
+        not finite, an object with a key twice, or values nested too deeply.
+    """
+    text = read_text(path, expected=expected, most_bytes=most_bytes)
+    return parse_json(text, expected=expected, whole_numbers=whole_numbers)
+
+
+def parse_json(text: str, *, expected: str, whole_numbers: bool = False) -> Any:
+    """Return what a JSON text holds, as plain values; see `read_json`."""
+    try:
+        value = json.loads(
+            text,
+            parse_int=_whole,
+            parse_float=_refuse_fraction if whole_numbers else _finite,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_table,
+        )
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InputError(
+            f"not JSON: {error.msg} at {where}", expected=expected
+        ) from None
+    except RecursionError:
+        raise _too_deep("JSON") from None
+    check_depth(value, "JSON")
+    return value
+
+
+def parse_toml(content: bytes) -> dict[str, Any]:
+    """Return what a TOML document says, as plain values.
+
+    Raises
+    ------
+    InputError
+        If it is not TOML, or values are nested too deeply. The message does not name
+        the file.
+    """
+    expected = "TOML, see https://toml.io"
+    text = decode(content)
+    try:
+        document = tomli.loads(text)
+    except tomli.TOMLDecodeError as error:
+        raise InputError(f"not TOML: {error}", expected=expected) from None
+    except RecursionError:
+        raise _too_deep("TOML") from None
+    except ValueError:  # Python's limit on the digits of a number
+        raise InputError("not TOML: a number is too long", expected=expected) from None
+    check_depth(document, "TOML")
+    return document
+
+
+def decode(content: bytes) -> str:
+    """Return bytes as text; UTF-8, with or without a byte order mark.
+
+    Raises
+    ------
+    InputError
+        If they are in another encoding, with the line.
+    """
+    for mark, encoding in _OTHER_ENCODINGS:
+        if content.startswith(mark):
+            raise InputError(
+                f"is encoded in {encoding}",
+                expected="UTF-8",
+                hint="save the file as UTF-8",
+            )
+    try:
+        return content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"is not UTF-8 text (line {line})",
+            got=content[error.start : error.start + 1],
+            expected="UTF-8",
+            hint="save the file as UTF-8",
+        ) from None
+
+
+def check_depth(value: object, language: str) -> None:
+    """Refuse values nested so deeply that whoever walks through them cannot."""
+    layer: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        layer = [
+            inner
+            for outer in layer
+            for inner in _members(outer)
+            if isinstance(inner, list | dict)
+        ]
+        if not layer:
+            return
+    raise _too_deep(language)
+
+
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file as `open` does; it would wait for somebody to write into a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def kind_problem(mode: int) -> str:
+    """Say what a file of this mode is, empty if it is a regular one."""
+    if stat.S_ISREG(mode):
+        return ""
+    named = (problem for is_kind, problem in _KINDS if is_kind(mode))
+    return next(named, "is not a regular file")
+
+
+def read_failure(error: OSError) -> str:
+    """Say why a file cannot be read."""
+    if error.errno in _FAILURES:
+        return _FAILURES[error.errno]
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _check_length(length: int, most_bytes: int, expected: str) -> None:
+    if length > most_bytes:
+        raise InputError(
+            "is too long",
+            got=f"{length:,} bytes" if length > most_bytes + 1 else None,
+            expected=f"{expected}, of at most {most_bytes:,} bytes",
+        )
+
+
+def _too_deep(language: str) -> InputError:
+    return InputError(
+        f"not {language}: nested too deeply",
+        expected=f"at most {MAX_DEPTH} lists and tables inside each other",
+    )
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, each key once: of two values nobody can tell which is meant."""
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise InputError(
+                "not JSON: a key is there twice",
+                got=key,
+                expected="every key of an object once",
+            )
+        seen.add(key)
+    raise AssertionError("of so many pairs, two have the same key")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InputError(
+            "not JSON: a number is too long",
+            got=digits,
+            expected=f"numbers of at most {MAX_DIGITS} digits",
+        )
+    return int(digits)
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise InputError(
+            "not JSON: a number is too large",
+            got=number,
+            expected="numbers below 1e308",
+        )
+    return value
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise InputError(
+        "not JSON: a number is not finite",
+        got=constant,
+        expected="finite numbers, as JSON has",
+    )
+
+
+def _refuse_fraction(number: str) -> NoReturn:
+    raise InputError(
+        "must be a whole number", got=number, expected="whole numbers: 8, not 8.0"
+    )
