@@ -185,7 +185,7 @@ def _repeated(case: Case, lane: Lane, outcome: Outcome) -> Iterator[Failure]:
         )
 
 
-_TIMES = re.compile(rb'"[a-z_]*seconds[a-z_]*": [^,\n}]+')
+_TIMES = re.compile(rb'"(search_time_s|[a-z_]*seconds[a-z_]*)": [^,\n}]+')
 """How long something took, which no two runs share."""
 
 
