@@ -72,8 +72,7 @@ class Lane:
     ) -> None:
         self._folder, self._program = folder, program
         self._cpu_seconds, self._idle_seconds = cpu_seconds, idle_seconds
-        for name in ("temporary", "cache"):
-            (folder / name).mkdir(parents=True)
+        self.temporary.mkdir(parents=True)
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._number = 0
@@ -81,8 +80,9 @@ class Lane:
     def __enter__(self) -> Self:
         """Start the worker and wait until it is warm."""
         environment = {
+            # One for all lanes, unless whoever started this has said which.
+            "NESTSIM_CACHE_DIR": str(self._folder.parent / "cache"),
             **os.environ,
-            "NESTSIM_CACHE_DIR": str(self._folder / "cache"),
             "TMPDIR": str(self.temporary),
             "PYTHONPATH": str(ROOT),
             "PYTHONUTF8": "1",
