@@ -10,7 +10,9 @@ from tests.fuzz.case import OUTPUT, Case
 from tests.fuzz.pool import MEMORY, ROOT, Lane, Outcome
 
 WRONG_INPUT = 2
-LONGEST_MESSAGE = 4000
+LONGEST_MESSAGE = 8000
+"""All problems of a file are told at once: some twenty of them."""
+
 REPEATED_BELOW = 0.5
 """Inputs that take longer are run once only [s]."""
 
@@ -109,7 +111,8 @@ def _message_failures(case: Case, message: str) -> Iterator[Failure]:
         yield Failure(f"control character in a message: {shape}", repr(control[0]))
     names = {part for name in case.files for part in (name, Path(name).parts[0])}
     names |= {word or "." for word in case.argv if not word.startswith("-")}
-    if not (_OPTION.search(message) or any(name[:40] in message for name in names)):
+    written = {form[:40] for name in names for form in (name, repr(name)[1:-1])}
+    if not (_OPTION.search(message) or any(form in message for form in written)):
         yield Failure(f"a message that names no file: {shape}", message[:500])
     if "Warning:" in message:
         yield _warning(message)
@@ -157,18 +160,23 @@ def _folder_failures(case: Case, outcome: Outcome, folder: Path) -> Iterator[Fai
         elif not (file.is_symlink() or file.exists()):
             yield Failure(f"an input was removed: {case.argv[0]}", name)
     for file in folder.rglob("*"):
-        name = str(file.relative_to(folder))
-        if name not in case.files and not file.is_dir():
-            yield from _new_file_failures(case.argv[0], outcome, Path(name))
+        name = file.relative_to(folder)
+        if str(name) not in case.files and not file.is_dir():
+            yield from _new_file_failures(case.argv[0], outcome, folder, name)
 
 
-def _new_file_failures(command: str, outcome: Outcome, file: Path) -> Iterator[Failure]:
+def _new_file_failures(
+    command: str, outcome: Outcome, folder: Path, file: Path
+) -> Iterator[Failure]:
     """Say why a file should not be there."""
+    places = {OUTPUT, "results"}
+    if (folder / OUTPUT).is_symlink():
+        places.add(str((folder / OUTPUT).readlink()))
     if file.name.startswith(".") or "partial" in file.name:
         yield Failure(f"half-written: {command}", str(file))
     elif outcome.status == WRONG_INPUT:
         yield Failure(f"written although refused: {command}", str(file))
-    elif file.parts[0] not in {OUTPUT, "results"}:
+    elif file.parts[0] not in places:
         yield Failure(f"written outside: {command}", str(file))
 
 

@@ -208,9 +208,10 @@ class _Crew:
     def _run(self, case: Case, lane: Lane, *, twice: bool) -> None:
         outcome, failures = examine(case, lane, twice=twice)
         with self._lock:
-            new = [one for one in failures if one.key not in self.session.failures]
+            known = self.session.failures
+            new = {one.key: one for one in failures if one.key not in known}
             self.session.count(case, outcome, failures)
-        for failure in new:
+        for failure in new.values():
             file = _keep(case, failure, lane, self._folder)
             self.session.reproducers[failure.key] = file
             self._tell(f"{file.name}: {failure.key}")
