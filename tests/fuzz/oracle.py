@@ -110,7 +110,7 @@ def _message_failures(case: Case, message: str) -> Iterator[Failure]:
     if control := _CONTROL.search(message):
         yield Failure(f"control character in a message: {shape}", repr(control[0]))
     names = {part for name in case.files for part in (name, Path(name).parts[0])}
-    names |= {word or "." for word in case.argv if not word.startswith("-")}
+    names |= {word or "." for word in case.argv[1:]}
     written = {form[:40] for name in names for form in (name, repr(name)[1:-1])}
     if not (_OPTION.search(message) or any(form in message for form in written)):
         yield Failure(f"a message that names no file: {shape}", message[:500])
