@@ -53,7 +53,7 @@ def examine(case: Case, lane: Lane, *, twice: bool) -> tuple[Outcome, list[Failu
     found += [
         Failure("leaves a temporary file", file.name)
         for file in lane.temporary.iterdir()
-        if not file.name.startswith(("joblib", "loky"))
+        if not file.name.startswith(("joblib", "loky", "torchinductor"))
     ]
     answered = outcome.status in {0, 1} and not outcome.error
     if answered and not found:
