@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit benchmark bench-planner bench-simulator validate refit \
+.PHONY: help demo test lint unit fuzz benchmark bench-planner bench-simulator validate refit \
 	paper paper-all slow clean
 .DEFAULT_GOAL := help
 
@@ -33,6 +33,12 @@ lint: $(STAMP)  ## formatting, lint, types, import contracts
 
 unit: $(STAMP)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n $(WORKERS) -q
+
+# `make fuzz SEED=$RANDOM` tries others; the seeds of sessions are in their summaries.
+SEED ?= 0
+fuzz: $(STAMP)  ## 10,000 right and wrong inputs: counts, and a reproducer of each failure
+	rm -rf results/fuzz
+	$(BIN)/python -m tests.fuzz --inputs 10000 --seed $(SEED) --output results/fuzz
 
 benchmark: $(STAMP)  ## timed tests, one at a time
 	$(BIN)/python -m pytest -m benchmark -p no:xdist tests/benchmarks

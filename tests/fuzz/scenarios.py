@@ -1,0 +1,456 @@
+"""Small scenarios that are valid, nearly all of them: what mutations start from.
+
+At most sixteen devices and eight layers, so that a search takes a tenth of a second.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli
+from hypothesis import strategies as st
+
+from tests.fuzz.documents import (
+    LINKS,
+    PROFILE,
+    hugging_face_configs,
+    link_files,
+    profiles,
+)
+from tests.fuzz.formats import Tree
+
+SCENARIO = "scenario.toml"
+CONFIG = "config.json"
+
+MOST_DEVICES = 16
+
+SHIPPED = {
+    path.name: tomli.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((Path(__file__).parents[2] / "scenarios").glob("*.toml"))
+    if not path.stem.endswith("_links")
+}
+"""The scenarios that come with nestsim, by name of their file."""
+
+SMALL = ("bert_large_16_v100.toml", "gpt3_1.3b_8_a100.toml")
+"""Those of them that are small enough for a search."""
+
+_BANDWIDTHS = st.sampled_from(
+    ["50 GB/s", "400 Gbit/s", "12.5 GB/s", "900 GB/s", "1 MB/s"]
+)
+_LATENCIES = st.sampled_from(["1 us", "500 ns", "0 s", "2 ms"])
+_RATIOS = st.sampled_from([1.0, 2.0, 4.0, 0.5, 3.0])
+_EFFICIENCIES = st.sampled_from([1.0, 0.9, 0.5])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A scenario, the files it names, and what a strategy must know of it."""
+
+    document: dict[str, Tree]
+    num_devices: int
+    files: dict[str, Tree] = field(default_factory=dict)
+    """Name -> tree."""
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, uses: tuple[str, ...] = ()) -> World:
+    """Draw a scenario with some of its optional tables.
+
+    Parameters
+    ----------
+    draw
+        Of hypothesis.
+    uses
+        What it is to have in any case: names of tables, or ``"links"``, ``"config"``
+        and ``"profile"`` for a file of that sort.
+    """
+
+    def has(what: str, percent: int) -> bool:
+        return what in uses or draw(st.integers(0, 99)) < percent
+
+    if not uses and draw(st.integers(0, 99)) < 3:
+        return World(document=SHIPPED[draw(st.sampled_from(SMALL))], num_devices=8)
+    files: dict[str, Tree] = {}
+    cluster, num_devices, parts = _cluster(draw, has, files)
+    model = draw(_models())
+    if has("config", 3):
+        files[CONFIG] = draw(hugging_face_configs())
+        model = {"config": CONFIG, "sequence_length": 64}
+    document: dict[str, Tree] = {
+        "name": draw(st.sampled_from(["a small job", "é", "job 1"])),
+        "model": model,
+        "training": draw(_training()),
+        "cluster": cluster,
+    }
+    tables: dict[str, tuple[int, st.SearchStrategy[Tree]]] = {
+        "software": (35, _softwares()),
+        "search": (60, _searches()),
+        "plan": (30, _plans(document, num_devices)),
+        "simulation": (35, _simulations()),
+        "assert": (6, _asserts()),
+        "sweep": (0, _sweeps(document)),
+        "stress": (0, _stresses(parts, num_devices)),
+    }
+    for name, (percent, strategy) in tables.items():
+        if has(name, percent):
+            document[name] = draw(strategy)
+    return World(document=document, num_devices=num_devices, files=files)
+
+
+def _cluster(
+    draw: st.DrawFn, has: Callable[[str, int], bool], files: dict[str, Tree]
+) -> "Networks":
+    """Draw the table [cluster], and put the files that it names beside the others."""
+    network, num_devices, parts = draw(_networks())
+    if has("links", 4):
+        files[LINKS], num_devices = draw(link_files())
+        network = {"kind": "custom", "path": LINKS}
+        parts = Parts("1 hop", ("switch 0 <-> *", "* -> switch 0"))
+    cluster: dict[str, Tree] = {
+        "accelerator": draw(_accelerators()),
+        "network": network,
+    }
+    if has("profile", 1):
+        files[PROFILE] = draw(profiles())
+        cluster["profile"] = PROFILE
+    if has("num_devices", 20):
+        cluster["num_devices"] = num_devices
+    if has("memory_reserve", 15):
+        cluster["memory_reserve"] = draw(st.sampled_from(["0 B", "20 MB"]))
+    if has("degraded", 12):
+        cluster["degraded"] = draw(_degraded(parts, num_devices))
+    return cluster, num_devices, parts
+
+
+def _softwares() -> st.SearchStrategy[Tree]:
+    presets = ["ideal", "megatron-lm", "megatron-core", "deepspeed", "fsdp", "ddp"]
+    return st.sampled_from(presets).map(lambda preset: {"preset": preset})
+
+
+@st.composite
+def _models(draw: st.DrawFn) -> Tree:
+    layers = draw(st.sampled_from([2, 4, 1, 8, 3, 6]))
+    if draw(st.integers(0, 9)) == 0:
+        names = ["llama2-7b", "bert-large", "gpt3-1.3b", "mixtral-8x7b"]
+        name = draw(st.sampled_from(names))
+        return {"name": name, "num_layers": layers, "sequence_length": 128}
+    family = draw(st.sampled_from(["llama", "gpt", "mixtral", "bert"]))
+    heads = draw(st.sampled_from([4, 2, 8, 1]))
+    model: dict[str, Tree] = {
+        "family": family,
+        "num_layers": layers,
+        "hidden_size": draw(st.sampled_from([64, 256, 1024])),
+        "num_attention_heads": heads,
+        "vocab_size": draw(st.sampled_from([1000, 32000])),
+        "sequence_length": draw(st.sampled_from([64, 256, 1024])),
+    }
+    if family == "mixtral":
+        experts = draw(st.sampled_from([4, 2, 8]))
+        model |= {"num_moe_experts": experts, "moe_router_topk": min(2, experts)}
+    if draw(st.integers(0, 3)) == 0:
+        model["num_query_groups"] = max(1, heads // 2)
+    if draw(st.integers(0, 5)) == 0:
+        model["attention"] = "plain"
+    if draw(st.integers(0, 5)) == 0:
+        model["hidden_dropout"] = 0.1
+    return model
+
+
+@st.composite
+def _training(draw: st.DrawFn) -> Tree:
+    training: dict[str, Tree] = {
+        "global_batch_size": draw(st.sampled_from([32, 16, 64, 8, 48, 1, 7]))
+    }
+    if draw(st.booleans()):
+        training["precision"] = draw(st.sampled_from(["bf16", "fp32", "fp16"]))
+    if draw(st.integers(0, 3)) == 0:
+        training["optimizer"] = draw(st.sampled_from(["adam", "sgd"]))
+    if draw(st.integers(0, 5)) == 0:
+        training["gradient_precision"] = draw(st.sampled_from(["fp32", "bf16"]))
+    return training
+
+
+@st.composite
+def _accelerators(draw: st.DrawFn) -> Tree:
+    if draw(st.integers(0, 9)) > 0:
+        return draw(st.sampled_from(["h100-sxm", "a100-80gb", "h200", "l4"]))
+    return {
+        "name": "a device",
+        "memory_bytes": draw(st.sampled_from(["64 GiB", "1 GiB", "40 MB"])),
+        "memory_bandwidth": "1200 GB/s",
+        "num_compute_units": draw(st.sampled_from([8, 1])),
+        "interconnect_bandwidth": "900 GB/s",
+        "peak_flops": {
+            "bf16": "275 TFLOP/s",
+            "fp32": "70 TFLOP/s",
+            "fp16": "1 PFLOP/s",
+        },
+    }
+
+
+class Parts(NamedTuple):
+    """What a network has that can be degraded."""
+
+    level: str
+    """Name of the outermost level."""
+
+    links: tuple[str, ...]
+    """Selectors of links."""
+
+    spares: tuple[str, ...] = ()
+    """Selectors of links that the network holds together without."""
+
+
+Networks = tuple[dict[str, Tree], int, Parts]
+"""A table [cluster] or [cluster.network], its number of devices, and parts of it."""
+
+
+@st.composite
+def _networks(draw: st.DrawFn) -> Networks:
+    drawn = {"fat-tree": _fat_trees, "spine-leaf": _spine_leaves, "rail": _rails}
+    kind = draw(st.sampled_from([*drawn, "torus", "mesh"]))
+    if kind in drawn:
+        found: Networks = draw(drawn[kind]())
+        return found
+    shape = draw(
+        st.sampled_from([[4], [2, 2], [8], [3, 2], [2, 2, 2], [4, 4], [1], [16]])
+    )
+    table = {
+        "kind": kind,
+        "dimensions": shape,
+        "bandwidth": draw(_BANDWIDTHS),
+        "latency": draw(_LATENCIES),
+    }
+    links = ("device 0 <-> *", "* -> device 0") if math.prod(shape) > 1 else ()
+    return table, math.prod(shape), Parts("1 hop", links)
+
+
+@st.composite
+def _fat_trees(draw: st.DrawFn) -> Networks:
+    shapes = [
+        [8],
+        [4, 2],
+        [2, 2, 2],
+        [2, 4],
+        [4, 4],
+        [3, 2],
+        [1],
+        [1, 4],
+        [8, 2],
+        [2, 3],
+    ]
+    fan_outs = draw(st.sampled_from(shapes))
+    levels = []
+    for index, fan_out in enumerate(fan_outs):
+        level: dict[str, Tree] = {"name": f"tier {index}", "fan_out": fan_out}
+        level["latency"] = draw(_LATENCIES)
+        is_derived = index > 0 and "oversubscription" in levels[-1]
+        if not is_derived:
+            level["bandwidth"] = draw(_BANDWIDTHS)
+        if index + 1 < len(fan_outs) and draw(st.booleans()):
+            level["oversubscription"] = draw(_RATIOS)
+        if draw(st.integers(0, 4)) == 0:
+            level["efficiency"] = draw(_EFFICIENCIES)
+        levels.append(level)
+    table = {"kind": "fat-tree", "levels": levels}
+    if draw(st.booleans()):
+        table["nic"] = draw(st.sampled_from(["device", "node"]))
+    if draw(st.integers(0, 4)) == 0:
+        table |= {"trunk": "ecmp", "ecmp_seed": draw(st.integers(0, 9))}
+    outermost = f"tier {len(fan_outs) - 1}"
+    links = (f"level {outermost}", "device 0 <-> *", f"{outermost} 0 -> *")
+    return table, math.prod(fan_outs), Parts(outermost, links)
+
+
+@st.composite
+def _spine_leaves(draw: st.DrawFn) -> Networks:
+    sizes = st.sampled_from([2, 1, 4])
+    counts = {"devices_per_node": draw(sizes), "nodes_per_leaf": draw(sizes)}
+    counts["num_leaves"] = draw(st.sampled_from([1, 2, 3]))
+    table = {"kind": "spine-leaf", **counts, **_links(draw)}
+    table |= {"num_spines": draw(sizes), "oversubscription": draw(_RATIOS)}
+    if draw(st.booleans()):
+        table["trunk"] = draw(st.sampled_from(["ecmp", "ideal"]))
+        table["nic"] = draw(st.sampled_from(["device", "node"]))
+    links = ("level node", "leaf 0 <-> *", "* -> leaf 0", "level leaf")
+    spares = ("leaf 0 <-> spine 0",) if counts["num_leaves"] > 1 else ()
+    spares = spares if table["num_spines"] > 1 and table.get("trunk") == "ecmp" else ()
+    return table, math.prod(counts.values()), Parts("leaf", links, spares)
+
+
+@st.composite
+def _rails(draw: st.DrawFn) -> Networks:
+    sizes = st.sampled_from([2, 1, 4])
+    counts = {"devices_per_node": draw(sizes), "nodes_per_unit": draw(sizes)}
+    counts["num_units"] = draw(st.sampled_from([1, 2]))
+    table = {"kind": "rail", **counts, **_links(draw)}
+    if draw(st.booleans()):
+        table |= {"num_spines": draw(sizes), "pxn": draw(st.booleans())}
+    links = ("level node", "rail unit 0* <-> *", "device 0 <-> *")
+    spares = ("device 0 <-> rail*",) if counts["devices_per_node"] > 1 else ()
+    return table, math.prod(counts.values()), Parts("rail unit", links, spares)
+
+
+def _links(draw: st.DrawFn) -> dict[str, Tree]:
+    """Return the links of spine-leaf and rail networks."""
+    return {
+        "node_bandwidth": draw(_BANDWIDTHS),
+        "node_latency": draw(_LATENCIES),
+        "nic_bandwidth": draw(_BANDWIDTHS),
+        "nic_latency": "1 us",
+        "spine_latency": "500 ns",
+    }
+
+
+@st.composite
+def _degraded(draw: st.DrawFn, parts: Parts, num_devices: int) -> Tree:
+    factors = st.sampled_from([2.0, 1.0, 1.5, 1e6])
+    table: dict[str, Tree] = {}
+    if parts.links and draw(st.booleans()):
+        links = draw(st.sampled_from(parts.links))
+        table["slow_links"] = [{"links": links, "factor": draw(factors)}]
+    if draw(st.booleans()):
+        device = draw(st.integers(0, num_devices - 1))
+        table["slow_devices"] = [{"device": device, "factor": draw(factors)}]
+    if parts.spares and draw(st.booleans()):
+        table["removed_links"] = [draw(st.sampled_from(parts.spares))]
+    return table
+
+
+@st.composite
+def _searches(draw: st.DrawFn) -> Tree:
+    search: dict[str, Tree] = {"keep_best": draw(st.sampled_from([2, 1, 3, 5]))}
+    some = {
+        "micro_batch_sizes": [[1], [1, 2], [4], [1, 2, 4]],
+        "tensor_model_parallel_sizes": [[1], [1, 2], [2]],
+        "pipeline_model_parallel_sizes": [[1, 2], [2], [1]],
+        "context_parallel_sizes": [[1], [1, 2]],
+        "recompute": [["none"], ["none", "full"], ["stage", "selective"]],
+        "zero_stages": [[0], [0, 1], [2, 3]],
+        "schedules": [["1f1b"], ["1f1b", "interleaved-1f1b"], ["interleaved-1f1b"]],
+        "planner": ["nest", "manual", "mcmc", "phaze"],
+        "sequence_parallel": [True, False],
+        "mcmc": [{"budget": 50, "seeds": [0]}],
+    }
+    chosen = draw(st.lists(st.sampled_from(list(some)), max_size=4, unique=True))
+    for name in chosen:
+        search[name] = draw(st.sampled_from(some[name]))
+    if search.get("planner") == "mcmc":
+        search["mcmc"] = {"budget": 50, "seeds": [0, 1]}
+    return search
+
+
+@st.composite
+def _plans(draw: st.DrawFn, document: dict[str, Any], num_devices: int) -> Tree:
+    """Draw a plan, and make the batch one that it can split."""
+    model = document["model"]
+    heads, layers = model.get("num_attention_heads", 4), model.get("num_layers", 2)
+    heads = min(heads, model.get("num_query_groups", heads))
+    divisors = [n for n in (1, 2, 3, 4, 8) if num_devices % n == 0]
+    tensor = draw(st.sampled_from([n for n in divisors if n <= 4 and heads % n == 0]))
+    left = [n for n in divisors if num_devices // tensor % n == 0 and layers % n == 0]
+    pipeline = draw(st.sampled_from(left))
+    plan: dict[str, Tree] = {
+        "micro_batch_size": draw(st.sampled_from([1, 2])),
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+    }
+    at_once = num_devices // (tensor * pipeline) * plan["micro_batch_size"]
+    batch = at_once * pipeline * draw(st.sampled_from([1, 2, 4]))
+    document["training"]["global_batch_size"] = batch
+    some = {
+        "recompute": ["full", "selective", "none"],
+        "zero_stage": [1, 0, 2, 3],
+        "schedule": ["1f1b", "gpipe", "zb-h1"],
+        "sequence_parallel": [True, False],
+        "order": ["tp-cp-ep-dp-pp", "tp-pp-dp"],
+        "gradient_algorithm": ["ring", "hierarchical", "halving-doubling", "direct"],
+        "tensor_algorithm": ["ring", "double-binary-tree"],
+        "virtual_pipeline_model_parallel_size": [2],
+    }
+    for name in draw(st.lists(st.sampled_from(list(some)), max_size=3, unique=True)):
+        plan[name] = draw(st.sampled_from(some[name]))
+    if plan.get("zero_stage") and draw(st.booleans()):
+        plan["sharding_group_size"] = 1
+    return plan
+
+
+@st.composite
+def _simulations(draw: st.DrawFn) -> Tree:
+    some = {
+        "granularity": ["layer", "stage"],
+        "folding": [False],
+        "skipping": [False],
+        "engine": ["compiled", "simpy"],
+        "overlap_grad_reduce": [True, False],
+        "overlap_param_gather": [True],
+        "overlap_p2p_comm": [False],
+        "tp_comm_overlap": [True],
+        "communication_slowdown": [1.1, 3.0],
+        "expert_skew": [1.5],
+        "tolerance": [0.05, 0.9],
+        "trace": ["all"],
+        "trace_events": [0, 10],
+        "seed": [7],
+    }
+    chosen = st.lists(st.sampled_from(list(some)), min_size=1, max_size=4, unique=True)
+    return {name: draw(st.sampled_from(some[name])) for name in draw(chosen)}
+
+
+@st.composite
+def _asserts(draw: st.DrawFn) -> Tree:
+    some = {
+        "verdict": ["confirmed", "slower", "infeasible"],
+        "iteration_time": ["<= 12.5 s", "> 1 ns"],
+        "throughput": [">= 1.2e6 tokens/s", "< 1e30 tokens/s"],
+        "mfu": [">= 0.4", "< 90 %"],
+        "peak_memory": ["<= 70 GiB"],
+        "gap": ["<= 5 %", ">= -1"],
+        "min_mfu": [0.1],
+        "max_memory_fraction": [0.9],
+        "max_plan_gap": [0.5],
+        "tensor_model_parallel_size": [1],
+        "schedule": ["1f1b"],
+    }
+    chosen = st.lists(st.sampled_from(list(some)), min_size=1, max_size=4, unique=True)
+    return {name: draw(st.sampled_from(some[name])) for name in draw(chosen)}
+
+
+@st.composite
+def _sweeps(draw: st.DrawFn, document: dict[str, Any]) -> Tree:
+    axes = {
+        "training.global_batch_size": [16, 32],
+        "model.num_layers": [2, 4],
+        "cluster.accelerator": ["h100-sxm", "a100-80gb"],
+        "software.preset": ["ideal", "megatron-core"],
+        "simulation.granularity": ["stage", "layer"],
+        "cluster.network.levels[0].bandwidth": ["10 GB/s", "20 GB/s"],
+        "cluster.network": [document["cluster"]["network"], {"kind": "none"}],
+        "search.micro_batch_sizes": [[1], [2]],
+    }
+    chosen = draw(st.lists(st.sampled_from(list(axes)), max_size=2, unique=True))
+    chosen = chosen or ["training.global_batch_size"]
+    sweep: dict[str, Tree] = {"set": {path: axes[path] for path in chosen}}
+    if draw(st.booleans()):
+        sweep["what"] = draw(st.sampled_from(["plan", "simulate", "run"]))
+    return sweep
+
+
+@st.composite
+def _stresses(draw: st.DrawFn, parts: Parts, num_devices: int) -> Tree:
+    degraded = draw(_degraded(parts, num_devices))
+    conditions: list[Tree] = [{"name": "worse", "degraded": degraded}]
+    if parts.links and draw(st.booleans()):
+        share = draw(st.sampled_from([0.3, 0.9]))
+        background = [{"links": parts.links[0], "share": share}]
+        conditions.append({"name": "busy", "background": background})
+    stress: dict[str, Tree] = {"conditions": conditions, "planners": ["manual"]}
+    if draw(st.integers(0, 3)) == 0:
+        stress["ecmp_seeds"] = [0, 1]
+    if parts.spares and draw(st.integers(0, 1)) == 0:
+        stress["oversubscription"] = {parts.level: [1.0, 2.0]}
+    if draw(st.integers(0, 3)) == 0:
+        stress |= {"keep": 0.9, "rank": draw(st.sampled_from(["planned", "simulated"]))}
+    return stress
