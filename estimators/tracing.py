@@ -6,11 +6,8 @@ architecture (without its depth, which no layer depends on) and the source of
 everything that takes part in tracing.
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
@@ -19,8 +16,10 @@ from pathlib import Path
 from estimators.layer_graph import LayerGraph, TracedLayer
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
-from topologies.input_file import decode, parse_json, read_file
+from topologies.input_file import decode, parse_json
 from topologies.json_values import Value
+from topologies.notices import NOTICES
+from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 _MOST_BYTES = 4 * 2**20
 """A trace takes some kB."""
@@ -46,24 +45,16 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
     spec
         The architecture.
     cache_dir
-        Where traces are kept; by default `default_cache_dir`.
+        Where traces are kept; by default `topologies.user_cache.cache_folder`.
     """
-    file = (cache_dir or default_cache_dir()) / f"{_content_key(spec)}.trace"
-    layers = _read(file, spec)
+    folder = cache_dir or cache_folder("traces")
+    file = None if folder is None else folder / f"{_content_key(spec)}.trace"
+    layers = None if file is None else _read(file, spec)
     if layers is None:
-        layers = _trace(replace(spec, num_layers=1))
+        with NOTICES.once("tracing the model"):
+            layers = _trace(replace(spec, num_layers=1))
         _write(file, layers)
     return LayerGraph.chain(spec, layers)
-
-
-def default_cache_dir() -> Path:
-    """Return ``$NESTSIM_CACHE_DIR/traces``, or its like among the user's caches."""
-    given = os.environ.get("NESTSIM_CACHE_DIR")
-    if given:
-        return Path(given) / "traces"
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("nestsim")) / "traces"
 
 
 def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
@@ -104,19 +95,16 @@ def _source_digest() -> str:
 def _read(file: Path, spec: TransformerSpec) -> dict[str, TracedLayer] | None:
     """Return the layers of a cache file, or None if there is no sound one.
 
-    The seal holds for the file's name, so that a trace of another model is none. What
-    is sealed is checked all the same: whoever can write the file can seal it.
+    What is sealed is checked all the same: whoever can write the file can seal it.
     """
-    expected = "a trace"
+    text = read_sealed(file)
+    if text is None or len(text) > _MOST_BYTES:
+        return None
     try:
-        content = read_file(file, expected=expected, most_bytes=_MOST_BYTES)
-        digest, _, text = content.partition(b"\n")
-        if digest != _seal(file, text):
-            return None
         layers = {
             name: TracedLayer.from_json(layer.raw)
             for name, layer in Value(
-                parse_json(decode(text), expected=expected)
+                parse_json(decode(text), expected="a trace")
             ).items()
         }
         _check_layers(layers, spec)
@@ -149,23 +137,14 @@ def _sizes(layer: TracedLayer) -> list[int]:
     return [parameter.elements for parameter in layer.parameters]
 
 
-def _seal(file: Path, text: bytes) -> bytes:
-    """Return what stands in front of a trace that was written whole, for this file."""
-    return hashlib.sha256(file.name.encode() + b"\n" + text).hexdigest().encode()
-
-
-def _write(file: Path, layers: Mapping[str, TracedLayer]) -> None:
-    """Write a cache file in one step, so that no other process reads half of it."""
+def _write(file: Path | None, layers: Mapping[str, TracedLayer]) -> None:
+    """Keep the layers, if there is a place for them."""
+    if file is None:
+        NOTICES.cannot_keep("traces of models", "there is no home folder")
+        return
     values = {name: layer.to_json() for name, layer in layers.items()}
-    text = json.dumps(values).encode()
-    digest = _seal(file, text)
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(digest + b"\n" + text)
-            Path(temporary).replace(file)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+    try:
+        write_sealed(file, json.dumps(values).encode())
+    except OSError as error:
+        why = f"{file.parent}: {error.strerror or error}"
+        NOTICES.cannot_keep("traces of models", why)

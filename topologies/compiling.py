@@ -17,8 +17,8 @@ import inspect
 import pickle
 import platform
 import sys
-import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_origin
@@ -32,6 +32,7 @@ from numba.core.codegen import JITCodeLibrary
 from numba.core.registry import CPUDispatcher
 
 from topologies.arrays import Dimensions
+from topologies.notices import NOTICES
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 P = ParamSpec("P")
@@ -68,44 +69,25 @@ def subkernel(function: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", _Subkernel(function))
 
 
-class CompilationNotes:
-    """What users may want to know about compilation; one for the process."""
-
-    def __init__(self) -> None:
-        self.started: Callable[[], None] | None = None
-        """Called before the first kernel of the process is compiled."""
-
-        self.compiled = 0
-        """Kernels compiled by this process, not found in the cache."""
-
-        self.seconds = 0.0
-        """Time that this took [s]."""
-
-        self.problem = ""
-        """Why compiled kernels cannot be kept; empty if they can."""
-
-
-NOTES = CompilationNotes()
-
-
 class _Kernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
     """A function that has one compiled form."""
 
     def __init__(self, function: Callable[..., Any], **options: bool) -> None:
         super().__init__(py_func=function, targetoptions=_OPTIONS | options)
-        self._cache = _KernelCache(function)
+        self._compiling = ExitStack()
+        self._cache = _KernelCache(function, self._compiling)
 
     def compile(self, sig: Any) -> Any:
         """Return the compiled form; ``sig``, of some arguments, must convert to it."""
         declared = declared_types(self.py_func)
         self._check(sig, declared)
         if not self.overloads:
-            self._compile_once(declared)
+            try:
+                super().compile(declared)
+            finally:
+                self._compiling.close()
             self.disable_compile()
         return self.overloads[declared].entry_point
-
-    def _compile_once(self, declared: tuple[Any, ...]) -> None:
-        super().compile(declared)
 
     def _check(self, sig: Any, declared: tuple[Any, ...]) -> None:
         for name, given, wanted in zip(
@@ -197,13 +179,12 @@ def _compiled_type(hint: Any) -> Any:
 class _KernelCache(NullCache):  # type: ignore[misc]  # as above
     """Machine code in files of the user; see the module."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], compiling: ExitStack) -> None:
         self._function = function
-        self._started = 0.0
+        self._compiling = compiling
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was kept for this kernel, or None."""
-        self._started = time.perf_counter()
+        """Return what was kept for this kernel, or None: then it is compiled."""
         target_context.refresh()
         file = self._file(sig, target_context)
         contents = None if file is None else read_sealed(file)
@@ -211,22 +192,20 @@ class _KernelCache(NullCache):  # type: ignore[misc]  # as above
             return compiler.CompileResult._rebuild(  # noqa: SLF001
                 target_context, *pickle.loads(contents)
             )
-        if NOTES.compiled == 0 and NOTES.started is not None:
-            NOTES.started()
+        self._compiling.enter_context(NOTICES.once("compiling kernels"))
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what was compiled, if there is a place for it."""
-        NOTES.compiled += 1
-        NOTES.seconds += time.perf_counter() - self._started
         file = self._file(sig, data.target_context)
         if file is None:
-            NOTES.problem = "there is no home folder"
+            NOTICES.cannot_keep("compiled kernels", "there is no home folder")
             return
         try:
             write_sealed(file, serialize.dumps(data._reduce()))  # noqa: SLF001
         except OSError as error:
-            NOTES.problem = f"{file.parent}: {error.strerror or error}"
+            why = f"{file.parent}: {error.strerror or error}"
+            NOTICES.cannot_keep("compiled kernels", why)
 
     def _file(self, sig: Any, target_context: Any) -> Path | None:
         folder = cache_folder("kernels")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from nestsim.cli.streams import silence, tell
 from planner.progress import Progress
+from topologies.notices import NOTICES
 
 if TYPE_CHECKING:
     from nestsim.scenario import Scenario
@@ -21,6 +22,9 @@ PIPE_WIDTH = 120
 
 FIRST_LINES = (5.0, 10.0, 15.0, 30.0)
 """Between lines of progress where there is no terminal; then the last one [s]."""
+
+_LEAST_TOLD = 1.0
+"""What is done once on a machine is told if it takes as long [s]."""
 
 _LEAST_SHARE = 0.02
 """Done of something, below which nothing is said of the time that it will take."""
@@ -67,10 +71,14 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
             yield show
     else:
         lines = ProgressLines()
+        NOTICES.listener = lines.show_once
         try:
             yield lines.show
         finally:
+            NOTICES.listener = None
             lines.end()
+    for sentence in NOTICES.sentences(_LEAST_TOLD):
+        note(sentence, quiet=quiet)
 
 
 @contextmanager
@@ -92,11 +100,22 @@ def _bar() -> Iterator[Progress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
+        latest = ""
+
         def show(doing: str, share: float | None) -> None:
+            nonlocal latest
+            latest = doing
             total, done = (None, 0.0) if share is None else (1.0, share)
             bar.update(task, description=doing, total=total, completed=done)
 
-        yield show
+        def show_once(doing: str) -> None:
+            bar.update(task, description=doing or latest)
+
+        NOTICES.listener = show_once
+        try:
+            yield show
+        finally:
+            NOTICES.listener = None
 
 
 class ProgressLines:
@@ -109,6 +128,7 @@ class ProgressLines:
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._state: tuple[str, float | None] = ("", None)
+        self._once = ""
         self._since = (self._begun, 0.0)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -120,6 +140,10 @@ class ProgressLines:
         if _phase(doing) != _phase(before) or (share or 0.0) < (last or 0.0):
             self._since = (time.monotonic(), share or 0.0)
         self._state = (doing, share)
+
+    def show_once(self, doing: str) -> None:
+        """Take what is being done once on this machine; empty if that is done."""
+        self._once = doing
 
     def end(self) -> None:
         """Write no more."""
@@ -138,6 +162,8 @@ class ProgressLines:
         """Return what there is to say at a moment of the monotonic clock [s]."""
         doing, share = self._state
         parts = [f"after {now - self._begun:,.0f} s", doing or "working"]
+        if self._once:
+            return f"{parts[0]}: {self._once}"
         if share is not None:
             parts[1] += f", {share:.0%} done"
             begun, first = self._since

@@ -135,7 +135,10 @@ class CompiledEngine:
 
     def run(self) -> None:
         """Process events until the last actor is done."""
-        while (status := kernels.advance(*self._arguments)) == kernels.LOOKING:
+        going_on = (kernels.LOOKING, kernels.PAUSED)
+        while (status := kernels.advance(*self._arguments)) in going_on:
+            if status == kernels.PAUSED:
+                continue
             jump = self._watch.look(self._state())
             if jump is not None:
                 self._skip(jump)

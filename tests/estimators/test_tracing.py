@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from estimators import tracing
 from estimators.layer_graph import LAYOUTS, LayerGraph
 from estimators.models.library import load_model, model_names
-from estimators.tracing import default_cache_dir, trace_model
+from estimators.tracing import trace_model
+from topologies.user_cache import cache_folder
 
 SPEC = replace(load_model("gpt3-125m"), num_layers=3)
 
@@ -27,6 +28,7 @@ from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
 from estimators.sharding import layer_work
 from estimators.tracing import trace_model
+from topologies.user_cache import cache_folder
 graph = trace_model(load_model("gpt3-125m"), cache_dir=Path(sys.argv[1]))
 layer_work(graph, 1, Degrees(tp=2), 2)
 assert "torch" not in sys.modules, "torch was imported"
@@ -221,11 +223,11 @@ def test_the_cache_s_place_can_be_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NESTSIM_CACHE_DIR", str(tmp_path))
-    assert default_cache_dir() == tmp_path / "traces"
+    assert cache_folder("traces") == tmp_path / "traces"
     trace_model(SPEC)
     assert len(list((tmp_path / "traces").iterdir())) == 1
     monkeypatch.delenv("NESTSIM_CACHE_DIR")
-    assert "nestsim" in os.fspath(default_cache_dir())
+    assert "nestsim" in os.fspath(cache_folder("traces"))
 
 
 @pytest.mark.parametrize("name", ["gpt3-125m", "bert-large", "mixtral-8x7b"])

@@ -79,8 +79,8 @@ def test_an_answer_follows_a_constant_of_another_file(source, tmp_path):
 
 def test_a_second_copy_of_the_source_compiles_nothing(source, tmp_path):
     cache = tmp_path / "cache"
-    count = PARAMETER_COST + "\nfrom topologies.compiling import NOTES"
-    count += "\nprint(NOTES.compiled)"
+    count = PARAMETER_COST + "\nfrom topologies.notices import NOTICES"
+    count += "\nprint(sum(NOTICES.counts.values()))"
     assert run(count, source, cache).split()[-1] == "1"
     other = tmp_path / "other"
     source.rename(other)
@@ -112,10 +112,11 @@ def test_a_cache_that_cannot_be_written_is_done_without(source, tmp_path):
     cache = tmp_path / "cache"
     expected = run(PARAMETER_COST, source, cache)
     (tmp_path / "file").touch()
-    told = PARAMETER_COST + "\nfrom topologies.compiling import NOTES"
-    told += "\nprint(NOTES.problem)"
+    told = PARAMETER_COST + "\nfrom topologies.notices import NOTICES"
+    told += "\nprint(*NOTICES.sentences(1000.0))"
     answer, _, problem = run(told, source, tmp_path / "file").partition("\n")
     assert answer == expected.strip()
+    assert problem.startswith("compiled kernels cannot be kept")
     assert "Not a directory" in problem
 
 

@@ -556,6 +556,10 @@ DONE = 0
 LOOKING = 1
 WAITING_FOR_EVER = 2
 NO_PROGRESS = 3
+PAUSED = 4
+
+_MOST_INSTANTS = 10_000
+"""Instants before `advance` returns, so that Python hears what it is asked to do."""
 
 
 @subkernel
@@ -798,11 +802,13 @@ def advance(
     Returns
     -------
     int
-        `DONE`, `LOOKING`, or that actors wait for what nobody sends
-        (`WAITING_FOR_EVER`) or `fill` failed (`NO_PROGRESS`), which both cannot be.
+        `DONE`; `LOOKING` or `PAUSED`, and the next call goes on; or that actors wait
+        for what nobody sends (`WAITING_FOR_EVER`) or `fill` failed (`NO_PROGRESS`),
+        which both cannot be.
     """
     num_actors = actors.shape[1]
     delay = scalars[DELAY]
+    num_instants = 0
     while loop[NUM_WORKING] > 0:
         now = moments[NEXT_END]
         if loop[NUM_EVENTS] > 0:
@@ -916,6 +922,9 @@ def advance(
         if loop[LOOK] == 1:
             loop[LOOK] = 0
             return LOOKING
+        num_instants += 1
+        if num_instants == _MOST_INSTANTS:
+            return PAUSED
     return DONE
 
 
