@@ -211,8 +211,8 @@ WRONG = {
     "speed": (["-b", "1 kB/s"], "--min-bytes", "unit is not one of size"),
     "no size": (["-b", "zero"], "--min-bytes", "not a quantity"),
     "zero": (["-b", "0"], "--min-bytes", "not a size"),
-    "half a byte": (["-b", "0.5 B"], "--min-bytes", "not a size"),
-    "too large": (["-e", "1e9 TB"], "--max-bytes", "not a size"),
+    "half a byte": (["-b", "0.5 B"], "--min-bytes", "is absurdly small"),
+    "too large": (["-e", "1e9 TB"], "--max-bytes", "is absurdly large"),
     "range": (["-b", "2 KiB", "-e", "1 KiB"], "--max-bytes", "below the smallest"),
     "factor": (["-f", "1"], "--step-factor", "sizes must grow"),
 }

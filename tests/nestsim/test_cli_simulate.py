@@ -238,7 +238,7 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "missing micro-batch": (
         *("micro_batch_size = 4", "", "plan.micro_batch_size"),
-        ("setting is missing", "Sequences per microbatch, e.g. 1"),
+        ("setting is missing", "a whole number from 1 to 1,000,000, e.g. 1"),
     ),
     "unknown schedule": (
         *("zero_stage = 1", 'schedule = "1f1c"', "plan.schedule"),

@@ -45,7 +45,7 @@ CASES = {
     ),
     "no neighbours": (
         *(REMOVED, 'removed_links = ["device 0 <-> spine 1"]', "removed_links[0]"),
-        ("no such link", "two that are neighbours"),
+        ("no such link", "two names of neighbours"),
     ),
     "no selector": (
         *(REMOVED, 'removed_links = ["leaf 0"]', "removed_links[0]"),
