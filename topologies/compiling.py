@@ -73,7 +73,11 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc]  # numba has no types
     """A function that has one compiled form."""
 
     def __init__(self, function: Callable[..., Any], **options: bool) -> None:
-        super().__init__(py_func=function, targetoptions=_OPTIONS | options)
+        super().__init__(
+            py_func=function,
+            targetoptions=_OPTIONS | options,
+            pipeline_class=_KernelCompiler,
+        )
         self._compiling = ExitStack()
         self._cache = _KernelCache(function, self._compiling)
 
@@ -112,7 +116,17 @@ class _Subkernel(_Kernel):
         return self.py_func(*args)
 
 
-class _SubkernelCode(JITCodeLibrary):  # type: ignore[misc]  # as above
+class _KernelCode(JITCodeLibrary):  # type: ignore[misc]  # as above
+    """Code that is optimised once, as a whole.
+
+    Numba would first optimise each function by itself, and again with those it calls.
+    """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout  # noqa: SLF001
+
+
+class _SubkernelCode(_KernelCode):
     """Code that is linked into that of callers, and optimised there alone.
 
     Numba would optimise it and generate machine code that nobody calls, once for each
@@ -143,13 +157,20 @@ class _NoSymbols:
         """Do nothing: the environment belongs to the caller."""
 
 
-class _SubkernelCompiler(compiler.Compiler):  # type: ignore[misc]  # as above
+class _KernelCompiler(compiler.Compiler):  # type: ignore[misc]  # as above
     """The usual steps, into a library of our own."""
+
+    library_class: type[_KernelCode] = _KernelCode
 
     def __init__(self, typing: Any, target: Any, library: Any, *args: Any) -> None:
         assert library is None
-        library = _SubkernelCode(target.codegen(), "subkernel")
+        library = self.library_class(target.codegen(), "kernel")
+        library.enable_object_caching()
         super().__init__(typing, target, library, *args)
+
+
+class _SubkernelCompiler(_KernelCompiler):
+    library_class = _SubkernelCode
 
 
 def declared_types(function: Callable[..., Any]) -> tuple[Any, ...]:

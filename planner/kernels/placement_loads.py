@@ -57,6 +57,15 @@ def offsets(sizes: IntVector, steps: IntMatrix, dim: int) -> IntArray:
 
 
 @subkernel
+def _stages(p: int, per_stage: int) -> IntArray:
+    """Return the stage of each group, ``per_stage`` of them in each."""
+    found = np.empty(p * per_stage, dtype=np.int64)
+    for key in range(p * per_stage):
+        found[key] = key // per_stage
+    return found
+
+
+@subkernel
 def _meet(
     owner: IntVector, key: IntVector, stage_of_key: IntVector, p: int, blocks: IntVector
 ) -> bool:
@@ -109,7 +118,7 @@ def _leaving_passes(
     stage_of_key: IntVector,
     meet: bool,
     rates: FloatMatrix,
-    columns: IntVector,
+    columns: tuple[int, int, int, int],
 ) -> None:
     """Raise each stage's rates to what its groups send out of their blocks.
 
@@ -198,7 +207,9 @@ def placement_loads(
     dense_key = np.empty(num_ranks, dtype=np.int64)
     expert_key = np.empty(num_ranks, dtype=np.int64)
     exchange_key = np.empty(num_ranks, dtype=np.int64)
-    owner = np.full(num_devices, -1, dtype=np.int64)
+    owner = np.empty(num_devices, dtype=np.int64)
+    for i in range(num_devices):
+        owner[i] = -1
     rank = 0
     for s in range(p):
         for d in range(dp):
@@ -215,13 +226,13 @@ def placement_loads(
                         rank += 1
     rates = np.zeros((p, NUM_RATES))
     boundary = np.zeros((p, dp * ep))
-    stage_of_dense = np.arange(p * tp) // tp
-    stage_of_expert = np.arange(p * ep * tp) // (ep * tp)
-    stage_of_exchange = np.arange(p * dp * cp * tp) // (dp * cp * tp)
-    nodes = np.array([PASS, NODE_GROUPS, NODE_MEMBERS, -1])
-    above = np.array([PASS, -1, -1, -1])
-    expert_columns = np.array([EXPERT_PASS, -1, -1, -1])
-    exchange_columns = np.array([-1, -1, -1, EXCHANGE])
+    stage_of_dense = _stages(p, tp)
+    stage_of_expert = _stages(p, ep * tp)
+    stage_of_exchange = _stages(p, dp * cp * tp)
+    nodes = (PASS, NODE_GROUPS, NODE_MEMBERS, -1)
+    above = (PASS, -1, -1, -1)
+    expert_columns = (EXPERT_PASS, -1, -1, -1)
+    exchange_columns = (-1, -1, -1, EXCHANGE)
     n = dp * ep * cp
     lanes = cp * tp
     home = np.empty(num_ranks, dtype=np.int64)

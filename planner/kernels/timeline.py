@@ -81,10 +81,12 @@ def timeline(
     start = np.zeros(kind.shape[0])
     end = np.zeros(kind.shape[0])
     stage_end = np.zeros(num_stages)
-    activation = np.full((last + 1, num_microbatches), np.inf)
-    gradient = np.full((last + 1, num_microbatches), np.inf)
-    activation[0, :] = 0.0
-    gradient[last, :] = 0.0
+    activation = np.empty((last + 1, num_microbatches))
+    gradient = np.empty((last + 1, num_microbatches))
+    for s in range(last + 1):
+        for k in range(num_microbatches):
+            activation[s, k] = 0.0 if s == 0 else np.inf
+            gradient[s, k] = 0.0 if s == last else np.inf
     activation_left = np.zeros(last + 1)
     gradient_left = np.zeros(last + 1)
     position = indptr[:-1].copy()

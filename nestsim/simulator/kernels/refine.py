@@ -38,6 +38,15 @@ def _mix(value: int, salt: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
+@subkernel
+def _unset(size: int) -> IntArray:
+    """Return -1 for each of some items."""
+    items = np.empty(size, np.int64)
+    for i in range(size):
+        items[i] = -1
+    return items
+
+
 @kernel
 def split(classes: IntVector, keys: HashVector) -> int:
     """Divide classes by key, number them by their first members, return how many. O(n).
@@ -54,7 +63,7 @@ def split(classes: IntVector, keys: HashVector) -> int:
     size = 1
     while size < 2 * classes.size:
         size *= 2
-    table = np.full(size, -1, np.int64)
+    table = _unset(size)
     numbers = np.empty(classes.size, np.int64)
     count = 0
     for i in range(classes.size):
@@ -143,8 +152,8 @@ def _split_channels(
 ) -> int:
     """Divide classes of channels by their sets of classes of posts and of links."""
     hashes = np.zeros(channel_class.size, np.uint64)
-    seen = np.full(link_class.size + 1, -1, np.int64)
-    posted = np.full(post_class.size + 1, -1, np.int64)
+    seen = _unset(link_class.size + 1)
+    posted = _unset(post_class.size + 1)
     for f in range(channel_class.size):
         for e in range(flow_links[0][f], flow_links[0][f + 1]):
             c = link_class[flow_links[1][e]]
@@ -164,7 +173,8 @@ def _post_classes(slots: IntMatrix, actor_class: IntVector) -> IntArray:
     """Return the class of each post ``actor * S + slot``: same class, same slot."""
     classes = np.empty(slots.size, np.int64)
     for post in range(slots.size):
-        a, s = divmod(post, slots.shape[1])
+        a = post // slots.shape[1]
+        s = post - a * slots.shape[1]
         classes[post] = actor_class[a] * slots.shape[1] + s
     return classes
 
@@ -246,7 +256,7 @@ def _sets_alike(
     first = first_members(row_class)
     # Of each class of items, the last row that had it: 2 row if the row's first member
     # has it, 2 row + 1 if the row itself has it too.
-    seen = np.full(item_class.size + 1, -1, np.int64)
+    seen = _unset(item_class.size + 1)
     for row in range(row_class.size):
         other = first[row_class[row]]
         common, own = 0, 0

@@ -59,7 +59,7 @@ def find_repeats(symbols: IntVector) -> IntArray:
     num_todo = 1
     while num_todo > 0:
         num_todo -= 1
-        low, high = todo[num_todo]
+        low, high = todo[num_todo, 0], todo[num_todo, 1]
         if high - low < LEAST_REPEATS:
             continue
         middle = (low + high) // 2
@@ -76,11 +76,13 @@ def find_repeats(symbols: IntVector) -> IntArray:
         ):
             begin -= 1
         if unit > 0 and end - begin >= LEAST_REPEATS * unit:
-            found[num_found] = begin, end, unit
+            found[num_found, 0] = begin
+            found[num_found, 1] = end
+            found[num_found, 2] = unit
             num_found += 1
         else:
             begin, end = middle, middle
-        todo[num_todo] = low, begin
-        todo[num_todo + 1] = end, high
+        todo[num_todo, 0], todo[num_todo, 1] = low, begin
+        todo[num_todo + 1, 0], todo[num_todo + 1, 1] = end, high
         num_todo += 2
     return found[:num_found]
