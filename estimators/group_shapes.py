@@ -55,5 +55,5 @@ def uneven_blocks(groups: IntArray, blocks: Sequence[int]) -> tuple[int, ...]:
 def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
     """Return the shape of each stage's groups, or one row if all are alike."""
     shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
-    alike = kernels.split_evenly(ordered, blocks, shapes)
+    alike = kernels.split_evenly(plain(ordered), blocks, shapes)
     return shapes[:1] if alike else shapes

@@ -5,7 +5,9 @@ that every ``finally`` puts things in order. Whoever is interrupted with somethi
 say adds it to the exception by `BaseException.add_note`; the command line prints that.
 """
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,9 @@ SIGNALS = tuple(
     if hasattr(signal, name)
 )
 """What tells a process to stop, and can be caught."""
+
+_SOON = 0.05
+"""Until a signal that was lost is sent again [s]."""
 
 _PATIENCE = 2.0
 """An impatient user presses Ctrl-C twice; what puts things in order may end [s]."""
@@ -43,16 +48,27 @@ class Stop:
         self._last = -_PATIENCE
 
     def __call__(self, number: int, _: FrameType | None = None) -> None:
-        """Take a signal.
-
-        One that comes later is heard again: Python drops what is raised in a
-        destructor, so that the first one can be lost.
-        """
+        """Take a signal; another one only after a while."""
         now = time.monotonic()
         if self.received is not None and now < self._last + _PATIENCE:
             return
         self.received, self._last = self.received or number, now
         raise StoppedError
+
+    def hear_again(self, lost: "sys.UnraisableHookArgs") -> bool:
+        """Send the signal again if this is what it raised.
+
+        Python drops what is raised in a destructor, or in a function that a library
+        calls back, as the compiler of kernels does.
+        """
+        if not isinstance(lost.exc_value, StoppedError) or self.received is None:
+            return False
+        self._last = -_PATIENCE
+        arguments = (os.getpid(), self.received)
+        again = threading.Timer(_SOON, os.kill, arguments)
+        again.daemon = True
+        again.start()
+        return True
 
 
 @contextmanager
@@ -75,9 +91,12 @@ def stoppable(*, at_exit: bool = False) -> Iterator[Stop]:
     heard = [one for one, handler in before.items() if handler is not signal.SIG_IGN]
     for one in heard:
         signal.signal(one, stop)
+    unraisable = sys.unraisablehook
+    sys.unraisablehook = lambda lost: stop.hear_again(lost) or unraisable(lost)
     try:
         yield stop
     finally:
+        sys.unraisablehook = unraisable
         for one in heard:
             signal.signal(one, signal.SIG_IGN if at_exit else before[one])
 

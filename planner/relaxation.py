@@ -44,7 +44,9 @@ class Relaxation:
             constants[kernel.HOP_LATENCY] = links.latency.min()
             constants[kernel.HOP_INVERSE] = 1.0 / links.bandwidth.max()
             leaving = np.bincount(links.source, links.bandwidth)[: network.num_devices]
-            constants[kernel.PORTS_INVERSE] = 1.0 / leaving.max()
+            # A single device need not have a link.
+            if leaving.max(initial=0.0) > 0.0:
+                constants[kernel.PORTS_INVERSE] = 1.0 / leaving.max()
         node = network.levels[0]
         constants[kernel.HAS_RACKS] = len(network.block_sizes) > 2
         constants[kernel.BLOCK_SIZE] = network.num_devices

@@ -68,6 +68,7 @@ _QUANTITY = re.compile(rf"\s*[+-]?{NUMBER_PATTERN}\s*({UNIT_PATTERN})?")
 
 
 _DEFINITIONS = """
+femto- = 1e-15 = f-
 pico- = 1e-12 = p-
 nano- = 1e-9 = n-
 micro- = 1e-6 = µ- = μ- = u-

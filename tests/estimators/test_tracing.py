@@ -16,7 +16,7 @@ from estimators import tracing
 from estimators.layer_graph import LAYOUTS, LayerGraph
 from estimators.models.library import load_model, model_names
 from estimators.tracing import trace_model
-from topologies.user_cache import cache_folder
+from topologies.user_cache import cache_folder, write_sealed
 
 SPEC = replace(load_model("gpt3-125m"), num_layers=3)
 
@@ -28,7 +28,7 @@ from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
 from estimators.sharding import layer_work
 from estimators.tracing import trace_model
-from topologies.user_cache import cache_folder
+from topologies.user_cache import cache_folder, write_sealed
 graph = trace_model(load_model("gpt3-125m"), cache_dir=Path(sys.argv[1]))
 layer_work(graph, 1, Degrees(tp=2), 2)
 assert "torch" not in sys.modules, "torch was imported"
@@ -267,7 +267,7 @@ def test_what_is_sealed_but_no_trace_of_the_model_is_not_believed(
     (file,) = tmp_path.iterdir()
     sound = file.read_bytes()
     text = json.dumps(change(json.loads(sound.partition(b"\n")[2]))).encode()
-    file.write_bytes(tracing._seal(file, text) + b"\n" + text)
+    write_sealed(file, text)
     assert trace_model(SPEC, cache_dir=tmp_path) == expected
     assert file.read_bytes() == sound
 

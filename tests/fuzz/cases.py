@@ -79,12 +79,20 @@ def _written(
         tree = draw(mutated_trees(trees[target], within))
         broken = target == SCENARIO and not isinstance(tree, dict)
         changed[target] = {"a": tree} if broken else tree
+    _bound_work(changed.get(SCENARIO))
     files: Files = {name: dump(name, tree) for name, tree in changed.items()}
     if how == "bytes":
         content = files[target]
         assert isinstance(content, bytes)
         files[target] = draw(mutated_bytes(content))
     return files, how != "as it is"
+
+
+def _bound_work(scenario: Tree) -> None:
+    """Give a search that has no limit a tenth of the usual one: a minute is no hang."""
+    search = scenario.setdefault("search", {}) if isinstance(scenario, dict) else None
+    if isinstance(search, dict):
+        search.setdefault("work_limit", 6_000_000)
 
 
 @st.composite

@@ -385,3 +385,26 @@ def test_results_are_the_same_with_and_without_progress(folder: Path) -> None:
         files = sorted(path for path in Path(name).rglob("*.*"))
         contents.append([path.read_bytes() for path in files])
     assert contents[0] == contents[1]
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing_and_is_told(
+    folder: Path,
+) -> None:
+    (folder / "file").touch()
+    caches = (os.environ["NESTSIM_CACHE_DIR"], str(folder / "file"))
+    kept, not_kept = (
+        subprocess.run(
+            [sys.executable, "-m", "nestsim", "simulate", "in/job.toml", "--json"],
+            env=os.environ | {"NESTSIM_CACHE_DIR": cache},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        for cache in caches
+    )
+    assert not_kept.stdout == kept.stdout
+    assert "compiling kernels, once: " in not_kept.stderr
+    for what in ("compiled kernels", "traces of models"):
+        assert f"{what} cannot be kept for the next command: " in not_kept.stderr
+    assert "cannot be kept" not in kept.stderr

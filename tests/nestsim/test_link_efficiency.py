@@ -61,4 +61,4 @@ def test_what_is_no_fraction_is_refused(
     with pytest.raises(InputError) as caught:
         load_scenario(with_efficiency(tmp_path, name, value))
     assert caught.value.where.endswith(SETTINGS[name][0])
-    assert "Fraction of" in caught.value.expected
+    assert caught.value.expected.startswith("a number from 1e-06 to 1")
