@@ -51,7 +51,20 @@ def dump_json(data: object) -> str:
     >>> dump_json({"devices": [0, 1], "lower_bound_s": float("inf")})
     '{"devices": [0, 1], "lower_bound_s": null}\n'
     """
-    return _layout(plain_values(data), indent="") + "\n"
+    return _printable(_layout(plain_values(data), indent="")) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would act upon instead of showing it.
+
+    Only texts can hold any, since all else that JSON consists of is printable.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+        for letter in text
+    )
 
 
 def reported_candidate(result: "ReplayedResult") -> "Candidate | None":

@@ -73,6 +73,9 @@ WILD = st.one_of(
 )
 """Values that do not belong where they are put, most of the time."""
 
+MOST_VALUES = 30_000
+"""In a list that is made longer."""
+
 KEYS = (
     *("", "a", "name", "kind", "path", "config", "num_layers", "__class__", "é", "a.b"),
     *("factor", "set", "what", "micro_batch_size", "time_limit", "x" * 300, "\x1b[2J"),
@@ -166,7 +169,9 @@ def _near(value: Any) -> st.SearchStrategy[Any]:
         near = _near_text(value)
     elif isinstance(value, list):
         turned = value[::-1]
-        near = st.sampled_from([value[1:], value * 2, value * 300, [value], turned])
+        # Three times 300 of 300 would be more than the machine holds.
+        many = value * min(300, MOST_VALUES // (1 + sum(1 for _ in places(value))))
+        near = st.sampled_from([value[1:], value * 2, many or [], [value], turned])
     elif isinstance(value, dict):
         near = st.sampled_from([{**value, "unknown": 1}, [value], list(value), {}])
     return near

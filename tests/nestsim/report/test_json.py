@@ -204,3 +204,11 @@ def test_a_band_stands_on_both_sides_of_what_was_simulated() -> None:
     assert found["share"] == 0.8
     assert found["iteration_time_s"] == pytest.approx([0.8 * time, 1.25 * time])
     assert found["tokens_per_s"] == pytest.approx([0.8 * rate, 1.25 * rate])
+
+
+def test_what_a_terminal_would_act_upon_is_escaped():
+    value = {"name": "é \x1b[2J \x7f \u202e ü", "other\u2028": 1}
+    text = dump_json(value)
+    assert text.replace("\n", "").isprintable()
+    assert "é" in text
+    assert json.loads(text) == value
