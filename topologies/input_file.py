@@ -145,6 +145,14 @@ def parse_json(text: str, *, expected: str, whole_numbers: bool = False) -> Any:
     return value
 
 
+def file_in(path: Path, name: str) -> Path:
+    """Return the file of a name in a folder; the path itself if it is no folder."""
+    try:
+        return path / name if path.is_dir() else path
+    except OSError:  # as of a name that is too long: whoever reads it says so
+        return path
+
+
 def parse_toml(content: bytes) -> dict[str, Any]:
     """Return what a TOML document says, as plain values.
 

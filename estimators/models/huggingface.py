@@ -15,7 +15,7 @@ from typing import Any
 from estimators.models.library import with_sequence_length
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError, Problems
-from topologies.input_file import read_json
+from topologies.input_file import file_in, read_json
 
 MAX_FILE = 1_000_000
 """A configuration has some kB; a longer file is not one [byte]."""
@@ -44,7 +44,7 @@ def load_huggingface(
         If the file cannot be read or is not JSON, the ``model_type`` is not known, or
         a key is missing or has an unexpected value. The message names file and key.
     """
-    file = path / "config.json" if path.is_dir() else path
+    file = file_in(path, "config.json")
     try:
         config = _read(file)
         model_type = config.text("model_type", None)

@@ -15,7 +15,7 @@ from typing import Any
 
 from planner.device_ranges import to_ranges
 from topologies.errors import InputError, readable
-from topologies.input_file import read_json
+from topologies.input_file import file_in, read_json
 
 RESULT = "result.json"
 
@@ -92,7 +92,7 @@ def read_report(path: Path) -> Mapping[str, Value]:
     InputError
         If there is none of run, plan or simulate, or it has too many values.
     """
-    file = path / RESULT if path.is_dir() else path
+    file = file_in(path, RESULT)
     expected = "a folder of results of nestsim run or simulate, or what --json printed"
     try:
         report = read_json(file, expected=expected, most_bytes=LARGEST)

@@ -12,6 +12,7 @@ from topologies.errors import InputError
 from topologies.input_file import (
     MAX_DEPTH,
     MAX_DIGITS,
+    file_in,
     parse_json,
     parse_toml,
     read_file,
@@ -118,3 +119,12 @@ def test_any_bytes_are_a_document_or_explained(content):
         found, expected = {}, error.expected
     assert isinstance(found, dict)
     assert found or expected or not content.strip() or b"#" in content
+
+
+def test_a_folder_stands_for_its_file_and_a_hopeless_name_for_itself(tmp_path):
+    assert file_in(tmp_path, "a.json") == tmp_path / "a.json"
+    assert file_in(tmp_path / "b", "a.json") == tmp_path / "b"
+    long = Path("x" * 5000)
+    assert file_in(long, "a.json") == long
+    with pytest.raises(InputError, match="too long"):
+        read_file(long, expected="a file", most_bytes=1)
