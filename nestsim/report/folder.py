@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nestsim.report.assumptions import assumptions_json
-from nestsim.report.destination import claimed_folder
 from nestsim.report.figure_data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
 from nestsim.report.simulation import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
-from planner.progress import Progress
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate, ReplayedResult
@@ -34,51 +32,6 @@ FILES = (
 """Files of the folder, but the manifest; without a plan there are fewer."""
 
 _TEXT_WIDTH = 100
-
-
-def write_results(
-    result: "ReplayedResult",
-    scenario_bytes: bytes,
-    directory: Path,
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Path:
-    """Write the folder of results, whole or not at all.
-
-    A new, empty or earlier folder of results is written into; files of other origin
-    stay.
-
-    Parameters
-    ----------
-    result
-        What `nestsim.job.run_job` or `nestsim.simulate_job.simulate_job` returned.
-    scenario_bytes
-        The scenario file as the user wrote it.
-    directory
-        Where to; parents are made.
-    force
-        Write into a folder that holds files of other origin, beside them.
-    progress
-        Told about every file.
-
-    Returns
-    -------
-    Path
-        The folder, resolved.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be written, or is of other origin.
-    """
-    with claimed_folder(directory, FILES, force=force) as folder:
-        folder.write(
-            result_writers(result, scenario_bytes),
-            result_facts(result, scenario_bytes),
-            progress=progress,
-        )
-    return folder.path
 
 
 def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, Any]:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.report.destination import claimed_folder
 from nestsim.report.figure_data import hottest_link_use
-from nestsim.report.folder import write_results
+from nestsim.report.folder import FILES as NAMES
+from nestsim.report.folder import result_facts, result_writers
 from nestsim.report.json import dump_json, job_json, reported_candidate
 from planner.plan import Plan
 from tests.nestsim.report.examples import (
@@ -32,6 +34,14 @@ FILES = {
     "manifest.json",
     *(f"figures/{n}.png" for n in ("timeline", "memory", "links", "gap", "topology")),
 }
+
+
+def write_results(result, scenario, directory, *, force=False, progress=None):
+    """Write a folder of results as the commands do; return it, links resolved."""
+    with claimed_folder(directory, NAMES, force=force) as folder:
+        writers = result_writers(result, scenario)
+        folder.write(writers, result_facts(result, scenario), progress=progress)
+    return folder.path
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
