@@ -23,7 +23,7 @@ PIPE_WIDTH = 120
 FIRST_LINES = (5.0, 10.0, 15.0, 30.0)
 """Between lines of progress where there is no terminal; then the last one [s]."""
 
-_LEAST_TOLD = 1.0
+LEAST_TOLD = 1.0
 """What is done once on a machine is told if it takes as long [s]."""
 
 _LEAST_SHARE = 0.02
@@ -77,7 +77,7 @@ def progress_bar(*, quiet: bool) -> Iterator[Progress | None]:
         finally:
             NOTICES.listener = None
             lines.end()
-    for sentence in NOTICES.sentences(_LEAST_TOLD):
+    for sentence in NOTICES.sentences(LEAST_TOLD):
         note(sentence, quiet=quiet)
 
 
