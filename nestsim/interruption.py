@@ -136,6 +136,11 @@ def unheard_by_children() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    from multiprocessing import resource_tracker
+
+    # The first process that is started starts this one too, which up to Python 3.12
+    # unblocks SIGINT and SIGTERM again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

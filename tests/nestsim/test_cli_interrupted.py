@@ -312,3 +312,32 @@ def test_a_signal_that_a_library_swallows_is_heard_again() -> None:
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (1, "heard\n")
+
+
+WORKERS = """
+import signal
+import joblib
+from nestsim.interruption import SIGNALS, unheard_by_children
+def heard():
+    return sorted(set(SIGNALS) - signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+if __name__ == "__main__":
+    pool = joblib.Parallel(n_jobs=2, return_as="generator_unordered")
+    with unheard_by_children():
+        answers = pool(joblib.delayed(heard)() for _ in range(4))
+    print(list(answers), heard() == sorted(SIGNALS))
+"""
+"""The first workers of a process, which start what keeps track of them too."""
+
+
+def test_workers_hear_nothing_of_what_a_terminal_sends_to_all(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    ended = subprocess.run(
+        [sys.executable, "workers.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "[[], [], [], []] True\n"
