@@ -1,0 +1,295 @@
+"""Lower bounds of the replayed time, under rates that nothing else slows down.
+
+`planner.kernels.replay_bound` has the bounds and why they hold. Here are the times that
+it reads: passes no longer than in any replay, with everything hidden that the framework
+hides behind compute.
+
+A collective that goes on beside the compute it belongs to leaves a pass at least as
+long as either. What is sent inside of layers is priced as the passes of a replay by
+stages are; in a replay by layers each collective may be alone on its links, and counts
+as if no placement could beat it.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layer_work import Degrees
+from planner.bounds import job_constants
+from planner.class_table import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
+from planner.kernels import replay_bound as kernel
+from planner.kernels import tables
+from planner.replayed.alone import AloneRates
+from planner.schedules import BACKWARD, SCHEDULES
+from planner.stage_rates import StageRates
+from planner.step.execution import Execution
+from planner.workload import Workload
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class Shape(NamedTuple):
+    """What a bound depends on beside rates and choices."""
+
+    degrees: Degrees
+    dp: int
+    p: int
+    v: int
+    m: int
+    """Microbatches."""
+
+
+class _Columns(NamedTuple):
+    """What the kernel reads of a layer table."""
+
+    layers: FloatArray
+    boundary_bytes: float
+    """What each lane sends over every boundary [byte]."""
+    is_alike: bool
+    """Whether all blocks have the same parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplayBounds:
+    """Bounds the replayed time of plans of one job."""
+
+    workload: Workload
+    """Model, job and device."""
+
+    execution: Execution
+    """What the framework hides."""
+
+    by_layer: bool
+    """Whether replays send the collectives inside of layers over the links."""
+
+    memory: float
+    """What plans may use of each device [byte]."""
+
+    _columns: dict[Degrees, _Columns] = field(default_factory=dict)
+
+    def relaxed(
+        self, shape: Shape, rates: StageRates, layouts: IntArray, choices: IntArray,
+        cutoff: float,
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """Bound plans under rates that no placement can beat, ``(K, Y)`` each.
+
+        The bounds [s], infinite where a plan does not fit, and the memory that its
+        fullest stage needs [byte].
+        """
+        table = self.workload.table(shape.degrees)
+        wires = np.zeros((1, shape.p, 2))
+        if shape.p > 1:
+            sent = self.columns(shape.degrees).boundary_bytes
+            wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * sent
+        ends = np.repeat(rates.rows, shape.p, axis=0)
+        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
+        return self._bound(shape, rates, wires, ends, tied, layouts, choices, cutoff)
+
+    def placed(
+        self,
+        shape: Shape,
+        relaxed: StageRates,
+        rates: StageRates,
+        alone: AloneRates,
+        layouts: IntArray,
+        choices: IntArray,
+        cutoff: float,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bound plans on one placement, ``(K, Y)`` each, as `relaxed` does."""
+        table = self.workload.table(shape.degrees)
+        sent = self.columns(shape.degrees).boundary_bytes
+        wires = alone.boundary[..., 0] + alone.boundary[..., 1] * sent
+        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
+        inside = rates
+        if self.by_layer:
+            rows = rates.rows.copy()
+            rows[:, : tables.DENSE_REDUCE] = relaxed.rows[:, : tables.DENSE_REDUCE]
+            rows[:, tables.EXPERT_PASS : tables.SHARD_PASS] = 0.0
+            rows[:, tables.SHARD_PASS :] = 0.0
+            inside = rates._replace(rows=rows)
+        return self._bound(
+            shape, inside, wires, alone.ends, tied, layouts, choices, cutoff
+        )
+
+    def _bound(
+        self,
+        shape: Shape,
+        rates: StageRates,
+        wires: FloatArray,
+        ends: FloatArray,
+        tied: float,
+        layouts: IntArray,
+        choices: IntArray,
+        cutoff: float,
+    ) -> tuple[FloatArray, FloatArray]:
+        table = self.workload.table(shape.degrees)
+        times = self._times(table, rates, shape)
+        job = np.zeros(kernel.NUM_JOB)
+        job[kernel.STEP_ONCE] = self.workload.iteration_time
+        job[kernel.SHARD_TIME] = self.workload.shard_time
+        job[kernel.TIED_TIME] = tied if table.tied_parameters > 0 else 0.0
+        job[kernel.TIED_PARAMETERS] = table.tied_parameters
+        job[kernel.ENTERING_BYTES] = table.boundary_bytes[1:-1].max(initial=0.0)
+        constants = job_constants(self.workload)
+        constants[tables.MEMORY] = self.memory
+        cp, ep = shape.degrees.cp, shape.degrees.ep
+        constants[tables.EXPERT_GROUP] = shape.dp * cp // ep
+        switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
+        switches[kernel.REDUCES_BEHIND] = self.execution.overlap_grad_reduce
+        switches[kernel.GATHERS_AHEAD] = self.execution.overlap_param_gather
+        switches[kernel.BY_LAYER] = self.by_layer
+        schedule = "1f1b" if shape.v == 1 else "interleaved-1f1b"
+        in_flight, first = _counts(schedule, shape.p, shape.m, shape.v)
+        found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
+            shape.p,
+            shape.v,
+            shape.m,
+            layouts,
+            choices,
+            *times,
+            rates.signature,
+            self.columns(shape.degrees).layers,
+            np.ascontiguousarray(wires),
+            np.ascontiguousarray(ends),
+            rates.group_sizes,
+            rates.senders,
+            in_flight,
+            first,
+            switches,
+            constants,
+            job,
+            cutoff,
+        )
+        return found
+
+    def _tied_bytes(self, table: LayerTable) -> float:
+        return table.tied_parameters * self.workload.parameter_bytes.reduce
+
+    def columns(self, degrees: Degrees) -> _Columns:
+        """Return what the kernel reads of a layer table, made once."""
+        if degrees not in self._columns:
+            self._columns[degrees] = _read(self.workload.table(degrees))
+        return self._columns[degrees]
+
+    def _times(
+        self, table: LayerTable, rates: StageRates, shape: Shape
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
+        rows = rates.rows[:, None, :]
+        num_rows, num_layers = len(rates.rows), table.num_layers
+        modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
+        tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
+        other = np.zeros_like(tensor)
+        skew = min(self.execution.expert_skew, float(shape.degrees.ep))
+        for item in table.traffic:
+            column = RATE_COLUMNS[item.group, item.operation]
+            latency, inverse = rows[..., column], rows[..., column + 1]
+            if item.group == "expert":
+                inverse = inverse * skew
+            sums = tensor if item.group == "tensor" else other
+            sums[0] += item.forward_count * latency + item.forward_bytes * inverse
+            sums[1] += item.backward_count * latency + item.backward_bytes * inverse
+            for mode, share in recompute_shares(item, table).items():
+                count, sent = item.forward_count * share, item.forward_bytes * share
+                sums[2 + modes[mode]] += count * latency + sent * inverse
+        compute = np.zeros((2 + tables.NUM_MODES, 1, num_layers))
+        compute[0], compute[1] = table.forward_time, table.backward_time
+        for mode, number in modes.items():
+            compute[2 + number] = table.recompute_time[mode]
+        if self.execution.tp_comm_overlap:
+            both = np.maximum(compute, tensor) + other
+        else:
+            both = compute + tensor + other
+        backward = both[1][None] + both[2:]
+        return (
+            _prefix(both[0]),
+            _prefix(np.ascontiguousarray(np.swapaxes(backward, 0, 1))),
+            *self._shared(table, rates, shape),
+        )
+
+    def _shared(
+        self, table: LayerTable, rates: StageRates, shape: Shape
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return what ZeRO-2 and 3 send in passes: added to them, and beside them.
+
+        What goes on beside passes is as long as the blocks' together, which follow one
+        another, if they are alike; that of the ends of the chain counts for nothing.
+        """
+        each = self.workload.parameter_bytes
+        rows = rates.rows
+        options = len(rates.group_sizes)
+        known = self.columns(shape.degrees)
+        dense, expert = known.layers[kernel.DENSE], known.layers[kernel.EXPERT]
+        if shape.p == 1:
+            dense = dense.copy()
+            dense[-1] -= table.tied_parameters
+        has_experts = bool(expert.any())
+        sent = np.zeros((len(rows), options, 2, table.num_layers))
+        for option in range(options):
+            inside = tables.SHARD_PASS + 4 * option
+            for place, width in enumerate((each.gather, each.reduce)):
+                part = sent[:, option, place]
+                part += rows[:, None, inside] * (dense > 0)
+                part += width * dense * rows[:, None, inside + 1]
+                if has_experts:
+                    part += rows[:, None, tables.EXPERT_PASS] * (expert > 0)
+                    part += width * expert * rows[:, None, tables.EXPERT_PASS + 1]
+        beside = np.zeros_like(sent)
+        is_hidden = (
+            self.execution.overlap_param_gather,
+            self.execution.overlap_grad_reduce,
+        )
+        for place, hides in enumerate(is_hidden):
+            if hides:
+                if known.is_alike and not has_experts:
+                    beside[:, :, place] = sent[:, :, place] * table.is_block
+                sent[:, :, place] = 0.0
+        return _prefix(sent), _prefix(beside)
+
+
+def _read(table: LayerTable) -> _Columns:
+    layers = np.zeros((kernel.NUM_LAYER_ROWS, table.num_layers))
+    layers[kernel.DENSE] = table.parameters - table.expert_parameters
+    layers[kernel.EXPERT] = table.expert_parameters
+    layers[kernel.WHOLE] = table.parameters
+    layers[kernel.IS_BLOCK] = table.is_block
+    for mode, number in RECOMPUTE_MODES.items():
+        # Recompute of a whole stage brings everything back.
+        kept = "none" if mode == "stage" else mode
+        layers[kernel.SAVED + number] = table.saved_bytes[kept]
+        layers[kernel.WORKING + number] = table.working_bytes[kept]
+    dense = layers[kernel.DENSE][table.is_block > 0]
+    return _Columns(
+        layers=layers,
+        boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
+        is_alike=bool(dense.size) and bool((dense == dense[0]).all()),
+    )
+
+
+def _prefix(values: FloatArray) -> FloatArray:
+    """Return sums over the layers before each, one entry more in the last axis."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+@lru_cache(maxsize=8192)
+def _counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
+    """Return passes in flight, and forward passes before the first backward one.
+
+    Neither grows beyond ``2 p`` microbatches.
+    """
+    found = SCHEDULES[schedule]
+    m = min(m, 2 * p)
+    in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
+    program = found.program(p, m, v)
+    first = np.zeros(p, dtype=np.int64)
+    for i in range(p):
+        kinds = program.kind[program.indptr[i] : program.indptr[i + 1]]
+        first[i] = np.argmax(kinds == BACKWARD)
+    return in_flight, first
