@@ -156,7 +156,7 @@ def job_facts(
             preset=scenario.software_preset,
             software=workload.software,
             training=workload.training,
-            replay=scenario.simulation.replay,
+            execution=workload.execution,
             accelerator_name=workload.accelerator.name,
             profile=workload.profile,
         ),
@@ -193,6 +193,7 @@ def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workl
         training=scenario.training,
         accelerator=scenario.accelerator,
         software=cluster_software(scenario, network),
+        execution=scenario.execution,
         profile=scenario.profile,
     )
     if scenario.profile is not None:

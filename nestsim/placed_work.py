@@ -32,6 +32,7 @@ from planner.pricing import device_grid, plan_degrees, rates_of
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from planner.stage_memory import stage_share
 from planner.stage_rates import PlacementRates
+from planner.step.execution import Execution
 from planner.workload import Workload
 from topologies import Network
 
@@ -69,7 +70,7 @@ def place_work(
     network, workload, priced
         The plan, and what it was made for.
     settings
-        What is simulated event by event.
+        Whether what layers send is simulated event by event.
     slowdown
         What the compute times of each device of the network are multiplied by, shape
         ``(N,)``; all 1 if None.
@@ -89,7 +90,7 @@ def place_work(
     InputError
         If the step has too many passes to be written down.
     """
-    plan = priced.plan
+    plan, execution = priced.plan, workload.execution
     if slowdown is None:
         slowdown = np.ones(network.num_devices)
     find_schedule(plan.schedule).check_length(
@@ -104,11 +105,11 @@ def place_work(
     p, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     lanes = grid.reshape(p, grid.shape[1] * grid.shape[2], -1)
     by_layer = settings.granularity == "layer"
-    is_default = not by_layer and _leaves_durations(priced, settings)
+    is_default = not by_layer and _leaves_durations(priced, execution)
     rates = None
-    if settings.communication_slowdown > 1.0 or not (by_layer or is_default):
+    if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
-    placed = _stages(network, workload, priced, settings, rates)
+    placed = _stages(network, workload, priced, rates)
     order = [(c, s) for c in range(v) for s in range(p)]
     passes = [placed[s].passes[c] for c, s in order]
     compute = _pass_times([{k: one.worked for k, one in own.items()} for own in passes])
@@ -143,7 +144,7 @@ def place_work(
         sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
         layers=layers,
         boundary_bytes=np.full(p * v - 1, priced.stages[0].boundary_bytes),
-        blocking_transfers=not settings.overlap_p2p_comm,
+        blocking_transfers=not execution.overlap_p2p_comm,
         reduce_buckets=tuple(one.reduce_buckets for one in placed),
         reduce_phases=tuple(one.reduce_phases for one in placed),
         optimizer_time=np.array([stage.optimizer_time for stage in priced.stages]),
@@ -151,57 +152,54 @@ def place_work(
         gather_buckets=tuple(one.gather_buckets for one in placed),
         tied_phases=_tied(network, workload, table, lanes),
         slowdown=slowest_lanes(lanes, slowdown),
-        interference=settings.communication_slowdown,
+        interference=execution.communication_slowdown,
         memory=tuple(
             stage_account(table, plan, s, cost, workload.parameter_bytes)
             for s, cost in enumerate(priced.stages)
         ),
         folded=(
-            *folded_sentences(priced, settings),
+            *folded_sentences(priced, settings, execution),
             *left_out_sentences(network, plan),
             *slow_device_sentences(priced, slowdown),
         ),
     )
 
 
-def _leaves_durations(priced: PricedPlan, settings: ReplaySettings) -> bool:
+def _leaves_durations(priced: PricedPlan, execution: Execution) -> bool:
     """Return whether passes last as long as the planner says."""
     zero = max(stage.zero_stage for stage in priced.plan.stages)
     overlaps = (
-        settings.tp_comm_overlap,
-        settings.overlap_param_gather and zero == 3,
-        settings.overlap_grad_reduce and zero >= 2,
+        execution.tp_comm_overlap,
+        execution.overlap_param_gather and zero == 3,
+        execution.overlap_grad_reduce and zero >= 2,
     )
-    return not any(overlaps) and settings.expert_skew == 1.0
+    return not any(overlaps) and execution.expert_skew == 1.0
 
 
 def _stages(
     network: Network,
     workload: Workload,
     priced: PricedPlan,
-    settings: ReplaySettings,
     rates: PlacementRates | None,
 ) -> list[_StageWork]:
-    plan = priced.plan
+    plan, skew = priced.plan, workload.execution.expert_skew
     grid = device_grid(plan)
     experts = Experts(*np.zeros((3, len(workload.graph.names))))
-    if settings.expert_skew > 1.0 and grid.shape[2] > 1:
+    if skew > 1.0 and grid.shape[2] > 1:
         experts = expert_compute(workload, plan_degrees(plan))
     placed = []
     for index in range(len(plan.stages)):
         own = grid[index : index + 1]
-        traffic = StageTraffic(network, plan, own, index, settings.expert_skew)
-        writer = StagePasses(workload, plan, traffic, settings, experts, rates)
+        traffic = StageTraffic(network, plan, own, index, skew)
+        writer = StagePasses(workload, plan, traffic, experts, rates)
         tail = StageTail(
             network, plan, plan.stages[index], own, workload.parameter_bytes
         )
-        placed.append(_stage(writer, tail, settings))
+        placed.append(_stage(writer, tail, workload.execution))
     return placed
 
 
-def _stage(
-    writer: StagePasses, tail: StageTail, settings: ReplaySettings
-) -> _StageWork:
+def _stage(writer: StagePasses, tail: StageTail, execution: Execution) -> _StageWork:
     plan, stage = writer.plan, writer.stage
     passes = writer.write()
     share = stage_share(writer.table, stage, plan)
@@ -210,13 +208,13 @@ def _stage(
     reduces: tuple[Bucket, ...] = ()
     gathers: tuple[Bucket, ...] = ()
     reduce = gather = Phases()
-    if settings.overlap_grad_reduce:
+    if execution.overlap_grad_reduce:
         # The last chunk is the first one through the backward pass.
         order = [*reversed(_progress(writer, passes, completing))]
         reduces = reduce_buckets(tail, order, size)
     else:
         reduce = tail.reduce(share.dense, share.expert)
-    if settings.overlap_param_gather:
+    if execution.overlap_param_gather:
         gathers = gather_buckets(tail, _progress(writer, passes, FORWARD), size)
     else:
         gather = tail.gather(share.dense, share.expert)

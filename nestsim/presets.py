@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from estimators.software import IDEAL, Software
-from nestsim.simulator.settings import ReplaySettings
+from planner.step.execution import NOTHING_HIDDEN, Execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Preset:
     software: Software
     """Kernels, and what the host costs."""
 
-    replay: ReplaySettings
+    execution: Execution
     """Overlaps of communication and compute."""
 
 
@@ -66,8 +66,7 @@ _FP32_IF_BF16 = MappingProxyType({"bf16": "fp32", "fp16": "bf16", "fp32": "fp32"
 _FP32 = MappingProxyType({"bf16": "fp32", "fp16": "fp32", "fp32": "fp32"})
 _AS_WEIGHTS = MappingProxyType({"bf16": "bf16", "fp16": "bf16", "fp32": "fp32"})
 
-_EXPOSED = ReplaySettings()
-_OVERLAPPED = ReplaySettings(overlap_grad_reduce=True, overlap_param_gather=True)
+_OVERLAPPED = Execution(overlap_grad_reduce=True, overlap_param_gather=True)
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
@@ -83,7 +82,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             attention="plain",
             dropout=0.1,
             precision="fp16",
-            replay=_EXPOSED,
+            execution=NOTHING_HIDDEN,
         ),
         # Megatron Core as NeMo, Megatron-Bridge and MLPerf submissions start it:
         # use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather,
@@ -95,7 +94,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             zero_stage=1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
-            replay=ReplaySettings(
+            execution=Execution(
                 overlap_grad_reduce=True,
                 overlap_param_gather=True,
                 tp_comm_overlap=True,
@@ -117,7 +116,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             gradients=_AS_WEIGHTS,
             attention="plain",
             dropout=0.1,
-            replay=_EXPOSED,
+            execution=NOTHING_HIDDEN,
         ),
         # torch.distributed.fsdp: FULL_SHARD; backward_prefetch and the limiter keep one
         # gather ahead, reductions run on their own stream.
@@ -130,7 +129,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sequence_parallel=True,
             zero_stage=3,
             gradients=_FP32,
-            replay=_OVERLAPPED,
+            execution=_OVERLAPPED,
         ),
         # torchtitan's FSDP2: as above; selective recompute is by operators.
         "torchtitan": Preset(
@@ -147,7 +146,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sequence_parallel=True,
             zero_stage=3,
             gradients=_FP32,
-            replay=_OVERLAPPED,
+            execution=_OVERLAPPED,
         ),
         # MaxText: fully sharded by ici_fsdp_parallelism; XLA's latency-hiding
         # scheduler overlaps gathers and reductions; gradients in the weights' bf16.
@@ -156,7 +155,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             software=Software(name="maxtext", attention_kernel="flash", compiled=True),
             zero_stage=3,
             gradients=_AS_WEIGHTS,
-            replay=_OVERLAPPED,
+            execution=_OVERLAPPED,
         ),
         # InternEvo's HybridZeroOptimizer: overlap_sync_grad and overlap_sync_param in
         # its published configurations.
@@ -165,7 +164,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             software=Software(name="internevo", attention_kernel="flash"),
             zero_stage=1,
             gradients=_AS_WEIGHTS,
-            replay=_OVERLAPPED,
+            execution=_OVERLAPPED,
         ),
         # torch.nn.parallel.DistributedDataParallel reduces buckets behind backward.
         "ddp": Preset(
@@ -174,7 +173,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             gradients=_AS_WEIGHTS,
             attention="plain",
             dropout=0.1,
-            replay=ReplaySettings(overlap_grad_reduce=True),
+            execution=Execution(overlap_grad_reduce=True),
         ),
         # Aceso's runtime is Megatron-LM's with stages of their own; no dropout masks
         # are left in its logs' memory. Gradients are fp16 unless they are asked for in
@@ -185,7 +184,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             gradients=_AS_WEIGHTS,
             precision="fp16",
             attention="plain",
-            replay=_EXPOSED,
+            execution=NOTHING_HIDDEN,
         ),
         # Mist: PyTorch modules of its own, fp16 with fp32 states, dropout off.
         "mist": Preset(
@@ -194,7 +193,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             gradients=_AS_WEIGHTS,
             precision="fp16",
             attention="plain",
-            replay=_EXPOSED,
+            execution=NOTHING_HIDDEN,
         ),
     }
 )
@@ -245,7 +244,7 @@ IDEAL_PRESET = Preset(
     name="ideal",
     gradients=_FP32,
     software=IDEAL,
-    replay=_EXPOSED,
+    execution=NOTHING_HIDDEN,
 )
 """The device's own time: nothing of any framework."""
 

@@ -7,11 +7,11 @@ from estimators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.simulator.outcome import Replay
-from nestsim.simulator.settings import ReplaySettings
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
 from planner.explain import Explanation
 from planner.objective import PricedPlan
+from planner.step.execution import Execution
 from planner.work import Spent
 from topologies.network import Network
 
@@ -73,7 +73,7 @@ class Assumptions:
 
     software: Software
     training: TrainingSpec
-    replay: ReplaySettings
+    execution: Execution
     accelerator_name: str
     profile: Profile | None = None
     """Where operator times were measured; None for the accelerator's rates."""

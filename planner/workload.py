@@ -13,6 +13,7 @@ from estimators.platform import Platform
 from estimators.profile import Profile
 from estimators.software import IDEAL, Software
 from estimators.training import ParameterBytes, TrainingSpec
+from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
 
 
@@ -31,6 +32,9 @@ class Workload:
 
     software: Software = IDEAL
     """What drives it."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What it hides behind compute."""
 
     constants: Constants = field(default_factory=load_constants)
     """What both reach."""

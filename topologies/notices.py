@@ -1,8 +1,9 @@
-"""What a machine does once, and does without: told to whoever listens.
+"""What users should know beside a result, told to whoever listens.
 
 Kernels are compiled and models traced when they are first needed, and kept in the
 user's folder of caches. That takes seconds, in the middle of other work, so the command
-line tells users of it; results do not depend on it.
+line tells users of it; results do not depend on it. Nor do they depend on where a
+setting stands that has moved: both places are read for one release.
 """
 
 import time
@@ -26,6 +27,9 @@ class Notices:
 
     problems: dict[str, str] = field(default_factory=dict)
     """What must be done anew each time -> why it cannot be kept."""
+
+    moved: dict[str, str] = field(default_factory=dict)
+    """File and setting that was read at its old place -> its new one."""
 
     _depth: int = 0
 
@@ -53,8 +57,15 @@ class Notices:
         """Note that something will be done again by the next command."""
         self.problems[what] = why
 
+    def setting_moved(self, old: str, new: str) -> None:
+        """Note that a setting was read at a place that the next release refuses."""
+        self.moved[old] = new
+
     def sentences(self, least: float) -> list[str]:
-        """Say what took at least so long [s], and what cannot be kept; then forget."""
+        """Say what took at least so long [s], what cannot be kept, and what has moved.
+
+        Then forget it.
+        """
         told = [
             f"{doing}, once: {seconds:.0f} s"
             for doing, seconds in self.seconds.items()
@@ -64,7 +75,11 @@ class Notices:
             f"{what} cannot be kept for the next command: {why}"
             for what, why in self.problems.items()
         ]
-        for kept in (self.seconds, self.counts, self.problems):
+        told += [
+            f"{old} has moved to {new}; the next release no longer reads it here"
+            for old, new in self.moved.items()
+        ]
+        for kept in (self.seconds, self.counts, self.problems, self.moved):
             kept.clear()
         return told
 

@@ -25,7 +25,6 @@ from estimators.layer_table import LayerTable
 from nestsim.placing.messages import layer_messages
 from nestsim.placing.moves import Pass
 from nestsim.placing.traffic import Message, StageTraffic
-from nestsim.simulator.settings import ReplaySettings
 from planner.plan import Plan
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.stage_rates import PlacementRates
@@ -49,13 +48,11 @@ class StagePasses:
     Parameters
     ----------
     workload
-        What is trained.
+        What is trained, and what is hidden behind compute.
     plan
         How it is split.
     traffic
         The stage's collectives, to which those of the passes are added.
-    settings
-        Overlaps and factors.
     experts
         Compute that a skewed routing makes longer.
     rates
@@ -67,7 +64,6 @@ class StagePasses:
         workload: Workload,
         plan: Plan,
         traffic: StageTraffic,
-        settings: ReplaySettings,
         experts: Experts,
         rates: PlacementRates | None,
     ) -> None:
@@ -76,10 +72,11 @@ class StagePasses:
         self.table = workload.table(traffic.degrees)
         self.rates = rates
         self.splits = SCHEDULES[plan.schedule].splits_backward
-        self.hides_tensor = settings.tp_comm_overlap
-        self.gathers_ahead = settings.overlap_param_gather
-        self.reduces_behind = settings.overlap_grad_reduce
-        self.factor = settings.communication_slowdown
+        execution = workload.execution
+        self.hides_tensor = execution.tp_comm_overlap
+        self.gathers_ahead = execution.overlap_param_gather
+        self.reduces_behind = execution.overlap_grad_reduce
+        self.factor = execution.communication_slowdown
         self.times = _compute(self.table, self.stage.recompute, experts, traffic.skew)
         self.messages = layer_messages(self.table, self.stage, traffic)
 

@@ -13,6 +13,7 @@ from planner.plan import Plan
 from planner.pricing import device_grid
 from planner.rates import dense_groups, expert_data_groups
 from planner.schedules import SCHEDULES
+from planner.step.execution import Execution
 from topologies.network import Network
 
 IntArray = NDArray[np.int64]
@@ -30,11 +31,13 @@ _MOST_DEVICES = 8
 """Slow devices that a sentence names."""
 
 
-def folded_sentences(priced: PricedPlan, settings: ReplaySettings) -> tuple[str, ...]:
+def folded_sentences(
+    priced: PricedPlan, settings: ReplaySettings, execution: Execution
+) -> tuple[str, ...]:
     """Return one sentence for each thing that is not simulated event by event."""
     by_layer = settings.granularity == "layer"
-    said = _by_layer(priced) if by_layer else _by_stage(priced, settings)
-    if not settings.overlap_p2p_comm and len(priced.plan.stages) > 1:
+    said = _by_layer(priced) if by_layer else _by_stage(priced, execution)
+    if not execution.overlap_p2p_comm and len(priced.plan.stages) > 1:
         said.append(
             "A sender waits until its message has arrived; whether the receiver is "
             "ready for it is not modelled."
@@ -42,13 +45,13 @@ def folded_sentences(priced: PricedPlan, settings: ReplaySettings) -> tuple[str,
             else "Transfers between stages start when both sides are ready, and both "
             "wait for them."
         )
-    if settings.communication_slowdown > 1.0:
+    if execution.communication_slowdown > 1.0:
         said.append(
             "Compute is slowed down beside gradient buckets, beside parameter buckets "
             "on the first stage, and beside collectives of layers that overlap it; not "
             "beside transfers between stages."
         )
-    if settings.expert_skew > 1.0:
+    if execution.expert_skew > 1.0:
         said.append(
             "The first rank of each expert-parallel group is the busiest in every "
             "layer; what it holds in memory is not larger."
@@ -60,7 +63,7 @@ def _has(priced: PricedPlan, part: str) -> bool:
     return any(stage.parts[part] > 0 for stage in priced.stages)
 
 
-def _by_stage(priced: PricedPlan, settings: ReplaySettings) -> list[str]:
+def _by_stage(priced: PricedPlan, execution: Execution) -> list[str]:
     said = []
     for part, name in _NAMES.items():
         if _has(priced, part):
@@ -70,7 +73,7 @@ def _by_stage(priced: PricedPlan, settings: ReplaySettings) -> list[str]:
                 "at once."
             )
     if _has(priced, "zero gathers"):
-        hidden = settings.overlap_param_gather or settings.overlap_grad_reduce
+        hidden = execution.overlap_param_gather or execution.overlap_grad_reduce
         said.append(
             "What ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
             f"times, {'partly' if hidden else 'not'} hidden behind compute."

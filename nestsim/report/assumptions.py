@@ -12,7 +12,7 @@ from topologies.units import format_size
 if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from nestsim.results import Assumptions
-    from nestsim.simulator.settings import ReplaySettings
+    from planner.step.execution import Execution
 
 _OVERLAPS = {
     "overlap_grad_reduce": "gradient reduction",
@@ -30,8 +30,8 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "software": assumed.preset,
         "attention_kernel": software.attention_kernel,
         "compiled": software.compiled,
-        **{name: getattr(assumed.replay, name) for name in _OVERLAPS},
-        "communication_slowdown": assumed.replay.communication_slowdown,
+        **{name: getattr(assumed.execution, name) for name in _OVERLAPS},
+        "communication_slowdown": assumed.execution.communication_slowdown,
         "precision": training.precision,
         "matmul_precision": training.matmul_precision or training.precision,
         "gradient_precision": _gradients(training),
@@ -51,8 +51,8 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
     """Return what was assumed in words, by name."""
     return {
         "software": _software(assumed),
-        "overlaps": _overlaps(assumed.replay),
-        "interference": _interference(assumed.replay),
+        "overlaps": _overlaps(assumed.execution),
+        "interference": _interference(assumed.execution),
         "number formats": _formats(assumed.training),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
@@ -84,13 +84,13 @@ def _software(assumed: "Assumptions") -> str:
     return ", ".join(words)
 
 
-def _overlaps(replay: "ReplaySettings") -> str:
-    hidden = [what for name, what in _OVERLAPS.items() if getattr(replay, name)]
+def _overlaps(execution: "Execution") -> str:
+    hidden = [what for name, what in _OVERLAPS.items() if getattr(execution, name)]
     return ", ".join(hidden) if hidden else "none"
 
 
-def _interference(replay: "ReplaySettings") -> str:
-    factor = replay.communication_slowdown
+def _interference(execution: "Execution") -> str:
+    factor = execution.communication_slowdown
     if factor == 1.0:
         return "compute is not slowed down by communication beside it"
     return f"compute takes {factor:g} times as long while its device communicates"

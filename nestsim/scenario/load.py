@@ -18,6 +18,7 @@ from topologies.degradation import Degradation
 from topologies.errors import InputError, Problems
 from topologies.input_file import parse_toml, read_file
 from topologies.link_file import read_link_file
+from topologies.notices import NOTICES
 from topologies.specs import CustomSpec, NetworkSpec
 
 MAX_FILE = 1_000_000
@@ -90,6 +91,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             training = _training(table, accelerator)
             with problems.noted():
                 profile = _profile(table, training, folder)
+    with problems.noted():
+        execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
         zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
         search = table.search.build(table.cluster.memory_reserve, zero_stages)
@@ -100,6 +103,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted("stress"):
         stress = table.stress.build()
     problems.refuse()
+    for name in table.simulation.moved:
+        NOTICES.setting_moved(f"{file}: simulation.{name}", f"software.{name}")
     return Scenario(
         path=file,
         text=text,
@@ -111,9 +116,10 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         degradation=_degradation(table),
         software_preset=software.preset,
         software=software.build(),
+        execution=execution,
         profile=profile,
         search=search,
-        simulation=table.simulation.build(software.defaults.replay),
+        simulation=table.simulation.build(),
         plan=plan,
         planner=table.search.planner,
         planner_settings=planner_settings,

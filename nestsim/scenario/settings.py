@@ -9,6 +9,7 @@ from estimators.software import IDEAL, Software
 from nestsim.scenario.stress_settings import StressSpec
 from nestsim.simulator.settings import ReplaySettings
 from planner.baselines.protocol import PlannerSettings
+from planner.step.execution import NOTHING_HIDDEN, Execution
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -119,6 +120,9 @@ class Scenario:
 
     software: Software = IDEAL
     """What drives the devices."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What it hides behind compute."""
 
     profile: "Profile | None" = None
     """Operator times that were measured, which are taken instead of the device's rates;

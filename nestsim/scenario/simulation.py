@@ -1,15 +1,20 @@
 """The table [simulation]: how plans are replayed and judged."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from nestsim.scenario.base import Choice, Factor, Table
 from nestsim.scenario.settings import TRACES, SimulationSpec
+from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.settings import ENGINES, GRANULARITIES, ReplaySettings
 
 _DEFAULT = ReplaySettings()
+
+
+def _moved() -> Any:
+    """Return the field of a setting that stood here before it moved to [software]."""
+    return Field(None, json_schema_extra={"deprecated": True})
 
 
 class SimulationTable(Table):
@@ -40,52 +45,47 @@ class SimulationTable(Table):
     """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
     The results are the same to the bit."""
 
-    overlap_grad_reduce: bool | None = Field(None, examples=[True])
-    """Megatron's: gradients are reduced bucket by bucket behind the last backward
-    pass, instead of after it. Left out, as `software.preset` does; "ideal" does
-    not."""
-
-    overlap_param_gather: bool | None = Field(None, examples=[True])
-    """Megatron's: parameters are gathered bucket by bucket behind the next forward
-    pass, instead of after the optimizer step. Left out, as `software.preset` does;
-    "ideal" does not."""
-
-    overlap_p2p_comm: bool | None = Field(None, examples=[False])
-    """Megatron's: transfers between stages do not stop the stages' work. Left out, as
-    `software.preset` does; all presets do."""
-
-    tp_comm_overlap: bool | None = Field(None, examples=[True])
-    """Megatron's: tensor-parallel collectives run behind the products next to them.
-    Left out, as `software.preset` does; "ideal" does not."""
-
-    communication_slowdown: Factor = Field(
-        _DEFAULT.communication_slowdown, examples=[1.1]
-    )
-    """Factor on the duration of compute while one of the overlaps above has the same
-    device communicate beside it; not beside transfers between stages. 1, also what all
-    presets have: communication never slows compute down, which is too good where both
-    want the same memory or the same processors of a device."""
-
-    expert_skew: Factor = Field(_DEFAULT.expert_skew, examples=[1.5])
-    """Tokens that the busiest expert-parallel rank receives, over the mean."""
-
     seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
     """Of everything that is drawn at random."""
 
-    def build(self, defaults: ReplaySettings = _DEFAULT) -> SimulationSpec:
-        """Return the settings for the simulator.
+    overlap_grad_reduce: bool | None = _moved()
+    """Moved to `software.overlap_grad_reduce`; still read here in this release."""
 
-        Parameters
-        ----------
-        defaults
-            Overlaps where the table is silent.
-        """
-        written: dict[str, Any] = self.model_dump(
-            exclude={"tolerance", "trace_events", "trace"}, exclude_none=True
-        )
+    overlap_param_gather: bool | None = _moved()
+    """Moved to `software.overlap_param_gather`; still read here in this release."""
+
+    overlap_p2p_comm: bool | None = _moved()
+    """Moved to `software.overlap_p2p_comm`; still read here in this release."""
+
+    tp_comm_overlap: bool | None = _moved()
+    """Moved to `software.tp_comm_overlap`; still read here in this release."""
+
+    communication_slowdown: Factor | None = _moved()
+    """Moved to `software.communication_slowdown`; still read here in this release."""
+
+    expert_skew: Factor | None = _moved()
+    """Moved to `software.expert_skew`; still read here in this release."""
+
+    @property
+    def moved(self) -> dict[str, Any]:
+        """What is set here that now belongs to [software]."""
+        return {
+            name: value
+            for name in EXECUTION
+            if (value := getattr(self, name)) is not None
+        }
+
+    def build(self) -> SimulationSpec:
+        """Return the settings for the simulator."""
         return SimulationSpec(
             tolerance=self.tolerance,
             trace_events=self.trace_events,
             trace=self.trace,
-            replay=replace(defaults, **written),
+            replay=ReplaySettings(
+                granularity=self.granularity,
+                folding=self.folding,
+                skipping=self.skipping,
+                engine=self.engine,
+                seed=self.seed,
+            ),
         )

@@ -1,22 +1,28 @@
 """The table [software]: which framework runs the job."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from estimators.software import Software
 from nestsim.presets import NAMED_PRESETS, Preset
-from nestsim.scenario.base import Choice, Table
+from nestsim.scenario.base import Choice, Factor, Table
+from planner.step.execution import Execution
+from topologies.errors import InputError
 
 DEFAULT_PRESET = "ideal"
 """What a scenario without [software] assumes."""
 
+EXECUTION = tuple(field.name for field in fields(Execution))
+"""Settings that say how the framework executes a step."""
+
 
 class SoftwareTable(Table):
-    """Which framework runs the job: what other tables leave out is as it does it.
+    """Which framework runs the job: what the scenario leaves out is as it does it.
 
-    Kernels, host time, and defaults of [training], [simulation], [search] and [plan].
+    Kernels, host time, overlaps, and defaults of [training], [search] and [plan].
     """
 
     preset: Annotated[str, Choice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
@@ -40,6 +46,33 @@ class SoftwareTable(Table):
     """Whether collectives inside layers cost what a library such as NCCL adds to their
     time on the wire. Left out, the preset's."""
 
+    overlap_grad_reduce: bool | None = Field(None, examples=[True])
+    """Megatron's: gradients are reduced bucket by bucket behind the last backward
+    pass, instead of after it. Left out, the preset's; "ideal" does not."""
+
+    overlap_param_gather: bool | None = Field(None, examples=[True])
+    """Megatron's: parameters are gathered bucket by bucket behind the next forward
+    pass, instead of after the optimizer step. Left out, the preset's; "ideal" does
+    not."""
+
+    overlap_p2p_comm: bool | None = Field(None, examples=[False])
+    """Megatron's: transfers between stages do not stop the stages' work. Left out, the
+    preset's; all presets do."""
+
+    tp_comm_overlap: bool | None = Field(None, examples=[True])
+    """Megatron's: tensor-parallel collectives run behind the products next to them.
+    Left out, the preset's; "ideal" does not."""
+
+    communication_slowdown: Factor | None = Field(None, examples=[1.1])
+    """Factor on the duration of compute while one of the overlaps above has the same
+    device communicate beside it; not beside transfers between stages. Left out, the
+    preset's; 1 with all of them: communication never slows compute down, which is too
+    good where both want the same memory or the same processors of a device."""
+
+    expert_skew: Factor | None = Field(None, examples=[1.5])
+    """Tokens that the busiest expert-parallel rank receives, over the mean. Left out,
+    the preset's; 1 with all of them."""
+
     @property
     def defaults(self) -> Preset:
         """What holds where the scenario is silent."""
@@ -55,3 +88,31 @@ class SoftwareTable(Table):
         }
         given = {name: value for name, value in written.items() if value is not None}
         return replace(self.defaults.software, **given)
+
+    def build_execution(self, moved: Mapping[str, Any]) -> Execution:
+        """Return how a step is executed.
+
+        Parameters
+        ----------
+        moved
+            Settings of this table that stand in [simulation], where they were before.
+
+        Raises
+        ------
+        InputError
+            If one of them stands here, too.
+        """
+        written = {
+            name: value
+            for name in EXECUTION
+            if (value := getattr(self, name)) is not None
+        }
+        for name, value in moved.items():
+            if name in written:
+                raise InputError(
+                    "is set in [software], too, where it has moved to",
+                    where=f"simulation.{name}",
+                    got=value,
+                    expected=f"left out, as software.{name} is set",
+                )
+        return replace(self.defaults.execution, **moved, **written)

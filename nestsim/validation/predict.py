@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
     from estimators.software import Software
     from estimators.training import TrainingSpec
+    from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
 
 
@@ -48,6 +49,10 @@ class Job(Protocol):
     @property
     def software(self) -> "Software":
         """Kernels and host."""
+
+    @property
+    def execution(self) -> "Execution":
+        """Overlaps."""
 
 
 class StageMemory(NamedTuple):
@@ -128,7 +133,7 @@ class Predictor:
             case.software,
             case.network,
             case.plan,
-            case.replay,
+            case.execution,
             memory,
         )
         if key not in self._done:
@@ -148,8 +153,8 @@ class Predictor:
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
         network, workload = self._network(case.network), self.workload(case)
         priced = price_plan(network, workload, build_plan(network, workload, case.plan))
-        work = place_work(network, workload, priced, case.replay)
-        done = replay(network, work, case.replay, memory=memory)
+        work = place_work(network, workload, priced)
+        done = replay(network, work, memory=memory)
         peaks = tuple(timeline.peak for timeline in done.memory)
         return Prediction(
             iteration_time=done.iteration_time,
@@ -164,13 +169,20 @@ class Predictor:
 
     def workload(self, case: Job) -> Workload:
         """Return what is trained on which device, made once."""
-        key = (case.model, case.training, case.accelerator.name, case.software)
+        key = (
+            case.model,
+            case.training,
+            case.accelerator.name,
+            case.software,
+            case.execution,
+        )
         if key not in self._workloads:
             self._workloads[key] = Workload(
                 graph=self.graph(case),
                 training=case.training,
                 accelerator=case.accelerator,
                 software=case.software,
+                execution=case.execution,
                 constants=self.constants,
             )
         return self._workloads[key]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from nestsim.simulator.settings import ReplaySettings
 from nestsim.validation.columns import Row
 from nestsim.validation.reading import COUNT, Reading
 from nestsim.validation.refusals import RowRefusedError, refusing
@@ -18,6 +17,7 @@ from nestsim.validation.row_cluster import read_accelerator, read_network
 from nestsim.validation.row_model import read_model
 from nestsim.validation.row_training import check_format, read_software, read_training
 from planner.plan_spec import PlanSpec
+from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
 from topologies.checks import check_num_devices
 from topologies.specs import NetworkSpec
@@ -48,7 +48,7 @@ class Case:
     software: Software
     """Kernels and host."""
 
-    replay: ReplaySettings
+    execution: Execution
     """Overlaps."""
 
     num_devices: int
@@ -88,7 +88,7 @@ def read_case(row: Row) -> Case:
         network=network,
         plan=plan,
         software=read_software(reading, network, num_devices),
-        replay=reading.preset.replay,
+        execution=reading.preset.execution,
         num_devices=num_devices,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),

@@ -26,6 +26,7 @@ from nestsim.validation.row_cluster import read_accelerator
 from nestsim.validation.row_model import read_model
 from nestsim.validation.row_training import read_training
 from planner.stage_memory import BlockStage
+from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
 
 _ACESO_OPERATORS = 13
@@ -61,6 +62,9 @@ class StageCase:
 
     software: Software
     """Framework."""
+
+    execution: Execution
+    """Its overlaps."""
 
     degrees: Degrees
     """How each of its layers is split."""
@@ -122,6 +126,7 @@ def read_stage(row: Row) -> StageCase | None:
         training=training,
         accelerator=accelerator,
         software=reading.preset.software,
+        execution=reading.preset.execution,
         degrees=degrees,
         stage=stage,
         preset=reading.preset.name,

@@ -124,9 +124,20 @@ def _cluster(
     return cluster, num_devices, parts
 
 
-def _softwares() -> st.SearchStrategy[Tree]:
+@st.composite
+def _softwares(draw: st.DrawFn) -> Tree:
     presets = ["ideal", "megatron-lm", "megatron-core", "deepspeed", "fsdp", "ddp"]
-    return st.sampled_from(presets).map(lambda preset: {"preset": preset})
+    some = {
+        "overlap_grad_reduce": [True, False],
+        "overlap_param_gather": [True],
+        "overlap_p2p_comm": [False],
+        "tp_comm_overlap": [True],
+        "communication_slowdown": [1.1, 3.0],
+        "expert_skew": [2.0],
+    }
+    chosen = draw(st.lists(st.sampled_from(list(some)), max_size=3, unique=True))
+    overlaps = {name: draw(st.sampled_from(some[name])) for name in chosen}
+    return {"preset": draw(st.sampled_from(presets)), **overlaps}
 
 
 @st.composite
@@ -384,12 +395,7 @@ def _simulations(draw: st.DrawFn) -> Tree:
         "folding": [False],
         "skipping": [False],
         "engine": ["compiled", "simpy"],
-        "overlap_grad_reduce": [True, False],
-        "overlap_param_gather": [True],
-        "overlap_p2p_comm": [False],
-        "tp_comm_overlap": [True],
-        "communication_slowdown": [1.1, 3.0],
-        "expert_skew": [1.5],
+        "expert_skew": [1.5],  # where it stood before
         "tolerance": [0.05, 0.9],
         "trace": ["all"],
         "trace_events": [0, 10],

@@ -19,11 +19,11 @@ from tests.nestsim.simulator.arrivals import (
 )
 from tests.nestsim.simulator.folding_cases import steps
 from tests.nestsim.test_placed_work import priced_plans, real, relaxed
+from tests.planner.examples import executed
 from tests.planner.instances import ANY, instances
 
-switches = st.builds(
-    ReplaySettings,
-    granularity=st.sampled_from(GRANULARITIES),
+executions = st.builds(
+    dict,
     overlap_grad_reduce=st.booleans(),
     overlap_param_gather=st.booleans(),
     overlap_p2p_comm=st.booleans(),
@@ -45,15 +45,17 @@ WIDE = instances(
 
 @given(
     priced_plans() | priced_plans(WIDE),
-    switches,
+    st.sampled_from(GRANULARITIES),
+    executions,
     st.sampled_from(("hierarchical", "hierarchical", *ALGORITHM_NAMES)),
     st.floats(1.0, 30.0),
 )
 @settings(relaxed, max_examples=60)
 def test_all_that_a_plan_sends_arrives_before_it_is_needed(
-    case, chosen, algorithm, size
+    case, granularity, execution, algorithm, size
 ):
     network, job, priced = case
+    job, chosen = executed(job, **execution), ReplaySettings(granularity=granularity)
     plan = replace(priced.plan, gradient_algorithm=algorithm)
     priced = price_plan(network, job, plan)
     with pytest.MonkeyPatch.context() as patch:
@@ -77,8 +79,8 @@ def test_gradients_reduced_level_by_level_arrive_before_the_optimizer_step(zero)
     whole = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
     net, job, priced = real("tensor", data_parallel_size=8, zero_stage=zero, **whole)
     plan = replace(priced.plan, gradient_algorithm="hierarchical")
-    overlap = ReplaySettings(overlap_grad_reduce=True, overlap_param_gather=True)
-    work = place_work(net, job, price_plan(net, job, plan), overlap)
+    job = executed(job, overlap_grad_reduce=True, overlap_param_gather=True)
+    work = place_work(net, job, price_plan(net, job, plan))
     phases = [len(one.phases) for own in work.reduce_buckets for one in own]
     assert max(phases) == 3 - zero
     result = assert_nothing_is_left(net, work)

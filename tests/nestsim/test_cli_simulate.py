@@ -13,6 +13,7 @@ import nestsim.job
 from nestsim.cli import main
 from nestsim.scenario import load_scenario
 from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.software import EXECUTION
 from nestsim.simulate_job import simulate_job
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
@@ -302,12 +303,6 @@ MISTAKES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         *("zero_stage = 1", '[simulation]\ngranularity = "all"', "simulation.granul"),
         ("unknown choice", 'one of "stage", "layer"'),
     ),
-    "slow-down below 1": (
-        "zero_stage = 1",
-        "[simulation]\ncommunication_slowdown = 0.5",
-        "simulation.communication_slowdown",
-        ("must be at least 1",),
-    ),
 }
 
 
@@ -398,8 +393,6 @@ def test_every_schedule_can_be_replayed(
 OTHER_VALUES: dict[str, object] = {
     "granularity": "layer",
     "engine": "simpy",
-    "communication_slowdown": 1.25,
-    "expert_skew": 2.0,
     "seed": 7,
 }
 
@@ -416,12 +409,8 @@ def changed_settings() -> dict[str, Any]:
 def test_every_setting_of_the_replay_can_be_written() -> None:
     names = {field.name for field in fields(ReplaySettings)}
     assert set(changed_settings()) == names
-    assert set(SimulationTable.model_fields) == {
-        *names,
-        "tolerance",
-        "trace_events",
-        "trace",
-    }
+    others = {"tolerance", "trace_events", "trace", *EXECUTION}
+    assert set(SimulationTable.model_fields) == names | others
     assert SimulationTable().build().replay == ReplaySettings()
 
 

@@ -23,12 +23,14 @@ from planner.plan_spec import PlanSpec
 from planner.pricing import plan_degrees, price_plan, rates_of
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.search import search
-from tests.planner.examples import eight_devices, tiny_job
+from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.instances import instances, interleaved
 from tests.planner.test_pricing import TREE, plan, workload
 from topologies import FatTreeSpec, LevelSpec, build_network
 
 BY_LAYER = ReplaySettings(granularity="layer")
+
+IN_BUCKETS = {"overlap_grad_reduce": True, "overlap_param_gather": True}
 
 relaxed = settings(
     deadline=None,
@@ -77,7 +79,7 @@ def test_passes_take_as_long_as_the_planner_says(case):
     assert list(zip(*times, strict=True)) == expected
     # Layer by layer, if every collective takes the planner's price.
     rates = rates_of(network, job, priced.plan)
-    stages = _stages(network, job, priced, BY_LAYER, rates)
+    stages = _stages(network, job, priced, rates)
     for stage, cost in zip(stages, priced.stages, strict=True):
         prices = stage.traffic.times(rates)
         total = np.zeros(3)
@@ -202,8 +204,9 @@ def test_any_plan_is_replayed_layer_by_layer(case):
 def test_folding_and_skipping_change_nothing_whatever_overlaps(case, switches, size):
     network, job, priced = case
     by_layer, reduce, gather, p2p, tensor = switches
-    chosen = ReplaySettings(
-        granularity="layer" if by_layer else "stage",
+    chosen = BY_LAYER if by_layer else ReplaySettings()
+    job = executed(
+        job,
         overlap_grad_reduce=reduce,
         overlap_param_gather=gather,
         overlap_p2p_comm=p2p,
@@ -278,8 +281,9 @@ def joined(said):
 # Overlaps, by hand: the layers of `tests.planner.test_pricing`.
 
 
-def by_hand(devices, job, settings, **changes):
-    one = plan(devices, (), m=1, **changes)
+def by_hand(devices, job, settings, *, zero=0, **overlaps):
+    one = plan(devices, (), m=1, zero=zero)
+    job = executed(job, **overlaps)
     return place_work(TREE, job, price_plan(TREE, job, one), settings)
 
 
@@ -308,11 +312,9 @@ def test_tensor_collectives_beside_compute_take_the_longer_time(
     work = by_hand(
         [[[0, 1]]],
         workload(tp=2, global_batch=1),
-        ReplaySettings(
-            granularity=granularity,
-            tp_comm_overlap=True,
-            communication_slowdown=factor,
-        ),
+        ReplaySettings(granularity=granularity),
+        tp_comm_overlap=True,
+        communication_slowdown=factor,
     )
     spans = replay(TREE, work).spans
     assert (spans.end - spans.start)[0] == pytest.approx(expected)
@@ -326,8 +328,9 @@ def test_weights_are_gathered_and_gradients_reduced_beside_the_neighbouring_laye
         work = by_hand(
             [[[0], [1]]],
             workload(global_batch=2),
-            ReplaySettings(granularity=granularity, **overlap),
+            ReplaySettings(granularity=granularity),
             zero=3,
+            **overlap,
         )
         spans = replay(TREE, work).spans
         return (spans.end - spans.start)[:2]
@@ -347,8 +350,13 @@ def test_weights_are_gathered_and_gradients_reduced_beside_the_neighbouring_laye
 
 def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
     monkeypatch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: 16.0)
-    overlap = ReplaySettings(overlap_grad_reduce=True, overlap_param_gather=True)
-    work = by_hand([[[0], [1]]], workload(global_batch=2), overlap, zero=1)
+    work = by_hand(
+        [[[0], [1]]],
+        workload(global_batch=2),
+        ReplaySettings(),
+        zero=1,
+        **IN_BUCKETS,
+    )
     # Backward: 10 parameters in 4 s, 20 in 8 s, 10 in 2 s.
     (reduces,) = work.reduce_buckets
     assert [one.at * 14 for one in reduces] == pytest.approx([6.4, 12.4, 14.0])
@@ -380,10 +388,9 @@ def test_buckets_are_as_large_as_megatrons():
 @settings(relaxed, max_examples=15)
 def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
     network, job, priced = case
-    overlap = ReplaySettings(overlap_grad_reduce=True, overlap_param_gather=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: size)
-        hidden = place_work(network, job, priced, overlap)
+        hidden = place_work(network, executed(job, **IN_BUCKETS), priced)
     shown = place_work(network, job, priced)
     pairs = (
         (hidden.reduce_buckets, shown.reduce_phases),
@@ -435,9 +442,9 @@ def test_a_skewed_routing_makes_passes_longer(granularity):
             net,
             place_work(
                 net,
-                job,
+                executed(job, expert_skew=skew),
                 priced,
-                ReplaySettings(granularity=granularity, expert_skew=skew),
+                ReplaySettings(granularity=granularity),
             ),
         ).pipeline_time
         for skew in (1.0, 1.25, 1.5, 2.0, 9.0)
@@ -540,17 +547,10 @@ def test_what_is_folded_and_modelled_is_said():
     net, job, priced = real("zero-2")
     by_stage = place_work(net, job, priced).folded
     assert any("not hidden behind compute" in one for one in by_stage)
-    everything = place_work(
-        net,
-        job,
-        priced,
-        ReplaySettings(
-            granularity="layer",
-            overlap_p2p_comm=False,
-            communication_slowdown=1.5,
-            expert_skew=2.0,
-        ),
-    ).folded
+    job = executed(
+        job, overlap_p2p_comm=False, communication_slowdown=1.5, expert_skew=2.0
+    )
+    everything = place_work(net, job, priced, BY_LAYER).folded
     assert not any("part of the stage times" in one for one in everything)
     for words in ("both sides are ready", "slowed down beside", "busiest"):
         assert any(words in one for one in everything)

@@ -1,6 +1,7 @@
 """[software]: what a framework does holds where the scenario is silent, only there."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,10 @@ from nestsim.job import built, plan_job
 from nestsim.presets import NAMED_PRESETS, ZERO_STAGES
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
-from nestsim.scenario.software import DEFAULT_PRESET
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
+from planner.step.execution import Execution
 from topologies.errors import InputError
+from topologies.notices import Notices
 
 JOB = """
 name = "a job"
@@ -43,6 +45,16 @@ latency = "2 us"
 {tables}
 """
 
+EXECUTED = {
+    "overlap_grad_reduce": False,
+    "overlap_param_gather": True,
+    "overlap_p2p_comm": False,
+    "tp_comm_overlap": False,
+    "communication_slowdown": 1.25,
+    "expert_skew": 2.0,
+}
+"""None of them as `Execution` has it, but for two that some presets change."""
+
 PLAN = "[plan]\nmicro_batch_size = 2"
 
 
@@ -65,7 +77,7 @@ def preset(name: str) -> str:
 def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) -> None:
     scenario, known = load(preset(name), PLAN), NAMED_PRESETS[name]
     assert scenario.software == known.software
-    assert scenario.simulation.replay == known.replay
+    assert scenario.execution == known.execution
     training = scenario.training
     assert training.gradient_precision == known.gradients["bf16"]
     assert training.weights_in_fp32 == known.weights_in_fp32
@@ -86,16 +98,9 @@ def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> 
         compiled = true
         saves_products = true
         collective_library = false"""
-    overlaps = {
-        "overlap_grad_reduce": False,
-        "overlap_param_gather": True,
-        "overlap_p2p_comm": False,
-        "tp_comm_overlap": False,
-    }
-    lines = [f"{key} = {json.dumps(value)}" for key, value in overlaps.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in EXECUTED.items()]
     scenario = load(
-        preset(name) + software,
-        "\n".join(["[simulation]", *lines]),
+        "\n".join([preset(name) + software, *lines]),
         "[search]\nzero_stages = [2]",
         f'{PLAN}\nzero_stage = 2\nrecompute = "full"\nsequence_parallel = true',
         training="""
@@ -107,7 +112,7 @@ def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> 
             matmul_precision = "fp8"
         """,
     )
-    assert scenario.simulation.replay == ReplaySettings(**overlaps)
+    assert scenario.execution == Execution(**EXECUTED)
     assert scenario.search.zero_stages == (2,)
     plan, training = scenario.plan, scenario.training
     assert (plan.zero_stage, plan.recompute) == (2, "full")
@@ -123,9 +128,9 @@ def test_what_the_scenario_says_wins_over_every_preset(name: str, load: Any) -> 
 def test_without_the_table_nothing_of_any_framework_is_assumed(load: Any) -> None:
     silent, named = load(PLAN), load(preset(DEFAULT_PRESET), PLAN)
     assert silent.software_preset == DEFAULT_PRESET == "ideal"
-    for part in ("software", "training", "simulation", "search", "plan"):
+    for part in ("software", "execution", "training", "search", "plan"):
         assert getattr(silent, part) == getattr(named, part)
-    assert silent.simulation.replay == ReplaySettings()
+    assert silent.execution == Execution()
     assert silent.training.parameter_bytes == (2, 4, 12, 2, 4)
 
 
@@ -137,9 +142,70 @@ def test_a_habit_gives_way_to_an_optimizer_that_it_does_not_go_with(load: Any) -
     assert caught.value.where.endswith("training.optimizer")
 
 
+def test_everything_of_an_execution_can_be_written() -> None:
+    names = {field.name for field in fields(Execution)}
+    assert set(EXECUTED) == names
+    assert names <= set(SoftwareTable.model_fields)
+
+
+@pytest.fixture
+def notices(monkeypatch: pytest.MonkeyPatch) -> Notices:
+    found = Notices()
+    monkeypatch.setattr("nestsim.scenario.load.NOTICES", found)
+    monkeypatch.setattr("nestsim.cli.output.NOTICES", found)
+    return found
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_the_old_place_of_a_setting_is_read_with_a_notice(
+    name: str, load: Any, notices: Notices
+) -> None:
+    line = f"{name} = {json.dumps(EXECUTED[name])}"
+    new = load(f"{preset('megatron-core')}\n{line}")
+    assert notices.sentences(0.0) == []
+    old = load(preset("megatron-core"), f"[simulation]\n{line}")
+    assert old.execution == new.execution
+    assert getattr(old.execution, name) == EXECUTED[name]
+    assert old.simulation == new.simulation
+    (told,) = notices.sentences(0.0)
+    assert told.startswith(f"{old.path}: simulation.{name} has moved to software.")
+    assert f"software.{name};" in told
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_a_setting_at_its_old_and_its_new_place_is_refused(
+    name: str, load: Any, notices: Notices
+) -> None:
+    line = f"{name} = {json.dumps(EXECUTED[name])}"
+    with pytest.raises(InputError, match="is set in \\[software\\], too") as caught:
+        load(f"{preset('fsdp')}\n{line}", f"[simulation]\n{line}")
+    assert caught.value.where.endswith(f"simulation.{name}")
+    assert f"software.{name}" in caught.value.expected
+    assert notices.sentences(0.0) == []
+
+
+def test_a_notice_goes_to_standard_error_once_and_not_with_quiet(
+    load: Any, notices: Notices, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(load(PLAN, "[simulation]\nexpert_skew = 2.0").path)
+    for options, expected in (([], 1), (["--quiet"], 0)):
+        assert main(["simulate", path, *options]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.count("has moved to software.expert_skew") == expected
+        assert "has moved" not in captured.out
+
+
 @pytest.mark.parametrize(
     ("tables", "training", "where", "words"),
     [
+        *(
+            (f"[{table}]\n{line}", "", f"{table}.{line.split()[0]}", words)
+            for table in ("software", "simulation")
+            for line, words in (
+                ("communication_slowdown = 0.5", "must be at least 1"),
+                ("tp_comm_overlap = 1", "true or false"),
+            )
+        ),
         (preset("megatron"), "", "software.preset", 'did you mean "megatron-lm"'),
         ("[software]\npreset = 3", "", "software.preset", "megatron-core"),
         ('[software]\ncompiled = "yes"', "", "software.compiled", "true or false"),
@@ -205,6 +271,7 @@ def test_the_software_reaches_the_workload(load: Any) -> None:
     network, workload = built(scenario, None)
     assert workload.software == cluster_software(scenario, network)
     assert workload.software.name == scenario.software.name
+    assert workload.execution == scenario.execution == NAMED_PRESETS["fsdp"].execution
 
 
 def test_reports_say_which_software_was_assumed(
@@ -229,7 +296,7 @@ def test_reports_say_which_software_was_assumed(
 
 
 def test_words_follow_what_was_assumed(load: Any) -> None:
-    tables = [preset("fsdp"), "[simulation]\noverlap_p2p_comm = false"]
+    tables = [f"{preset('fsdp')}\noverlap_p2p_comm = false"]
     result = plan_job(load(*tables, "[search]\nkeep_best = 1\nwork_limit = 1_000_000"))
     rows = assumptions_rows(result.assumptions)
     assert rows["overlaps"] == "gradient reduction, parameter gathering"
@@ -244,7 +311,7 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
         assumed = SimpleNamespace(
             preset=preset,
             software=NAMED_PRESETS[preset].software,
-            replay=NAMED_PRESETS[preset].replay,
+            execution=NAMED_PRESETS[preset].execution,
             training=TrainingSpec(global_batch_size=8),
             profile=None,
             accelerator_name="h100-sxm",

@@ -200,8 +200,8 @@ def test_a_framework_is_known_by_its_name(software, name):
 
 
 def test_the_preset_decides_what_is_overlapped():
-    exposed = read_case(gpt()).replay
-    overlapped = read_case(gpt(software="NeMo")).replay
+    exposed = read_case(gpt()).execution
+    overlapped = read_case(gpt(software="NeMo")).execution
     assert not exposed.overlap_grad_reduce
     assert not exposed.tp_comm_overlap
     assert overlapped.overlap_grad_reduce

@@ -1,9 +1,11 @@
 """A small job on eight devices, real enough to run short of memory."""
 
 from dataclasses import replace
+from typing import Any
 
 from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
+from planner.step.execution import Execution
 from planner.workload import Workload
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
@@ -22,6 +24,13 @@ def eight_devices() -> Network:
             )
         )
     )
+
+
+def executed(job: Workload, **overlaps: Any) -> Workload:
+    """Return a job under a framework that hides other things; its tables are kept."""
+    other = replace(job, execution=Execution(**overlaps))
+    other._tables.update(job._tables)
+    return other
 
 
 def tiny_job(memory: float, *, num_blocks: int = 4, family: str = "gpt") -> Workload:

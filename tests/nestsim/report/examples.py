@@ -30,10 +30,10 @@ from nestsim.simulator.outcome import (
     Spans,
     Transfers,
 )
-from nestsim.simulator.settings import ReplaySettings
 from nestsim.verdict import Gap, Verdict
 from planner.objective import PricedPlan, StageCost
 from planner.plan import Plan, Stage
+from planner.step.execution import Execution
 from planner.work import WORK_LIMIT, Spent, stopped_sentence
 from topologies import Network, SpineLeafSpec, build_network
 
@@ -489,7 +489,7 @@ ASSUMED = Assumptions(
     preset="ideal",
     software=IDEAL,
     training=TrainingSpec(global_batch_size=512),
-    replay=ReplaySettings(),
+    execution=Execution(),
     accelerator_name="h100-sxm",
 )
 
