@@ -92,7 +92,7 @@ def inner_configurations(
     inner: list[Inner] = []
     outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
     count = 0
-    for degrees in _degrees(model, spec, num_devices):
+    for degrees in degrees_of(model, spec, num_devices):
         if divisibility_problem(model, degrees) is not None:
             dropped["not divisible"] += 1
             continue
@@ -167,15 +167,16 @@ def _too_large(
     )
 
 
-def _degrees(
+def degrees_of(
     model: TransformerSpec, spec: SearchSpec, num_devices: int
 ) -> Iterator[Degrees]:
-    tps = spec.tensor_model_parallel_sizes or _divisors(model.num_attention_heads)
+    """Yield what layer tables depend on, dividing the model or not."""
+    tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (
         powers if model.attention_implementation == "flash" else [1]
     )
-    eps = spec.expert_model_parallel_sizes or _divisors(max(model.num_moe_experts, 1))
+    eps = spec.expert_model_parallel_sizes or divisors(max(model.num_moe_experts, 1))
     batches = spec.micro_batch_sizes or [
         2**k for k in range(LARGEST_MICRO_BATCH.bit_length())
     ]
@@ -186,12 +187,13 @@ def _degrees(
                     yield Degrees(tp, cp, ep, b, sequence_parallel(spec, tp))
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, rising; none of 0."""
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
-    sizes = spec.virtual_pipeline_model_parallel_sizes or _divisors(max(num_blocks, 1))
+    sizes = spec.virtual_pipeline_model_parallel_sizes or divisors(max(num_blocks, 1))
     if set(spec.recompute) == {"stage"}:
         # A stage is run again from its input as a whole: it has one chunk.
         sizes = [v for v in sizes if v == 1]

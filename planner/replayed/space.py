@@ -1,0 +1,167 @@
+"""The configurations that a framework can launch on a cluster.
+
+Letters as in `planner.space`, with ``C = p v`` virtual stages and ``m`` microbatches.
+Replicas times micro-batch size divide the batch, and all devices have work unless idle
+ones are asked for.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_work import Degrees
+from estimators.models.spec import TransformerSpec
+from estimators.sharding import divisibility_problem
+from planner.launch_rules import ALWAYS, LaunchRules
+from planner.replayed.layouts import block_counts
+from planner.search_spec import SearchSpec
+from planner.space import Configuration, degrees_of, divisors
+from planner.workload import Workload
+
+IntArray = NDArray[np.int64]
+
+
+class Family(NamedTuple):
+    """Configurations with the same layer tables."""
+
+    degrees: Degrees
+    pp: IntArray
+    """Numbers of stages."""
+    v: IntArray
+    """Chunks of each stage, in step with `pp`."""
+    dp: IntArray
+    """Numbers of replicas, in step with `pp`."""
+
+    def configuration(self, index: int) -> Configuration:
+        """Return one of its configurations."""
+        tp, cp, ep, b, _ = self.degrees
+        pp, v, dp = (int(column[index]) for column in self[1:])
+        return Configuration(tp, cp, ep, b, v, pp, dp)
+
+    def using(self, num_devices: int) -> "Family | None":
+        """Return those that use so many devices, or None if none does."""
+        lanes = self.degrees.tp * self.degrees.cp
+        chosen = lanes * self.pp * self.dp == num_devices
+        if not chosen.any():
+            return None
+        return Family(self.degrees, self.pp[chosen], self.v[chosen], self.dp[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaunchableSpace:
+    """What a framework can launch of a job."""
+
+    workload: Workload
+    """Model and batch."""
+
+    spec: SearchSpec
+    """What to try."""
+
+    rules: LaunchRules
+    """What the framework can do."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    def families(self) -> tuple[tuple[Family, ...], Counter[str]]:
+        """Return the configurations, and how many sizes were left out, and why.
+
+        Those that leave no device idle, if there are any and idle ones are not asked
+        for.
+        """
+        dropped: Counter[str] = Counter()
+        model = self.workload.graph.spec
+        found = [
+            family
+            for degrees in degrees_of(model, self.spec, self.num_devices)
+            if self._is_allowed(degrees, dropped)
+            and (family := self._family(degrees)) is not None
+        ]
+        if not self.spec.idle_devices:
+            whole = [
+                whole
+                for family in found
+                if (whole := family.using(self.num_devices)) is not None
+            ]
+            if whole:
+                dropped["left devices idle"] = sum(
+                    len(family.pp) for family in found
+                ) - sum(len(family.pp) for family in whole)
+                found = whole
+        return tuple(found), dropped
+
+    def layouts(self, p: int, v: int) -> tuple[tuple[int, ...], ...]:
+        """Return the blocks of each virtual stage, for each way to share them out."""
+        rules = self.rules
+        return block_counts(
+            self.workload.chain[1], p, v, rules.splits, empty_ends=rules.empty_ends
+        )
+
+    def _is_allowed(self, degrees: Degrees, dropped: Counter[str]) -> bool:
+        model, rules = self.workload.graph.spec, self.rules
+        if divisibility_problem(model, degrees) is not None:
+            dropped["not divisible"] += 1
+            return False
+        allowed = (
+            (degrees.tp == 1 or rules.tensor_parallel)
+            and (degrees.cp == 1 or "ring" in rules.context_parallel)
+            and (degrees.ep == 1 or rules.expert_parallel)
+            and (rules.copies_query_groups or _shares_groups(model, degrees.tp))
+        )
+        if not allowed:
+            dropped["not in the framework"] += 1
+        return allowed
+
+    def _family(self, degrees: Degrees) -> Family | None:
+        """Return the configurations of some degrees, or None if there are none."""
+        rows = [
+            (pp, v, dp)
+            for pp, dp in self._shapes(degrees)
+            for v in self._chunks(degrees, pp, dp)
+        ]
+        if not rows:
+            return None
+        columns = np.array(rows, dtype=np.int64).T
+        return Family(degrees, *np.ascontiguousarray(columns))
+
+    def _shapes(self, degrees: Degrees) -> Iterator[tuple[int, int]]:
+        """Yield numbers of stages and of replicas."""
+        spec, batch = self.spec, self.workload.training.global_batch_size
+        groups = self.num_devices // (degrees.tp * degrees.cp)
+        replicas = [
+            dp
+            for dp in divisors(batch // degrees.micro_batch_size)
+            if batch % (dp * degrees.micro_batch_size) == 0
+            and dp % degrees.ep == 0
+            and (spec.data_parallel_sizes is None or dp in spec.data_parallel_sizes)
+        ]
+        stages = spec.pipeline_model_parallel_sizes
+        most = max(self.workload.chain[1], 1) if self.rules.pipeline else 1
+        for pp in range(1, min(groups, most) + 1):
+            if stages is None or pp in stages:
+                yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
+
+    def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
+        """Yield numbers of chunks."""
+        m = self.workload.training.global_batch_size // (dp * degrees.micro_batch_size)
+        deals = m % pp == 0
+        if pp > 1 and self.rules.microbatches == ALWAYS and not deals:
+            return
+        sizes = self.spec.virtual_pipeline_model_parallel_sizes
+        for v in range(1, self.workload.chain[1] // pp + 2):
+            name = "1f1b" if v == 1 else "interleaved-1f1b"
+            if pp > 1 and name not in self.rules.schedules:
+                continue
+            if v > 1 and (pp == 1 or not deals):
+                return
+            if (sizes is None or v in sizes) and self.layouts(pp, v):
+                yield v
+
+
+def _shares_groups(model: TransformerSpec, tp: int) -> bool:
+    groups = model.num_query_groups or model.num_attention_heads
+    return groups % tp == 0
