@@ -16,7 +16,7 @@ import numpy as np
 
 from estimators.layer_work import Degrees
 from estimators.parallelism import ParallelismConfig, Sizes
-from planner.placements import Extents, Placement, placements
+from planner.placements import Extents, Placement, placements, whole_dimensions
 from planner.plan import Plan, Stage
 from planner.plan_checks import AUTO, check_model, check_plan, check_sizes
 from planner.plan_spec import PlanSpec, order_names
@@ -288,11 +288,4 @@ def _ordered(order: str | None, extents: Extents) -> Placement:
                 got=order,
                 expected=f"{name} in it, whose size is {size}",
             )
-    steps, stride, name = dict.fromkeys(size_of, (1, 0, 0)), 1, ""
-    for dimension in names:
-        size = size_of[dimension]
-        if size > 1 or dimension == "tp":
-            steps[dimension] = (size, stride, 0)
-            name += f" {dimension}{size}"
-        stride *= size
-    return Placement(name=name.strip(), extents=extents, steps=tuple(steps.values()))
+    return whole_dimensions(names, extents)

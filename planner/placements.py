@@ -12,6 +12,7 @@ be padded to the size of a block, leaving devices idle to avoid a slow link.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -105,6 +106,27 @@ def placements(
         )
         for row, log in zip(steps.tolist(), logs.tolist(), strict=True)
     )
+
+
+def whole_dimensions(order: Sequence[str], extents: Extents) -> Placement:
+    """Return the placement of whole dimensions nested into each other.
+
+    Parameters
+    ----------
+    order
+        Names of the dimensions, innermost first; those of size 1 may be left out.
+    extents
+        Sizes of the dimensions.
+    """
+    sizes = extents._asdict()
+    steps, stride, parts = dict.fromkeys(sizes, (1, 0, 0)), 1, []
+    for dimension in order:
+        size = sizes[dimension]
+        if size > 1 or dimension == "tp":
+            steps[dimension] = (size, stride, 0)
+            parts.append(f"{dimension}{size}")
+        stride *= size
+    return Placement(name=" ".join(parts), extents=extents, steps=tuple(steps.values()))
 
 
 def _name(tp: int, log: list[int]) -> str:
