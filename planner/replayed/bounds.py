@@ -26,7 +26,6 @@ from planner.kernels import tables
 from planner.replayed.alone import AloneRates
 from planner.schedules import BACKWARD, SCHEDULES
 from planner.stage_rates import StageRates
-from planner.step.execution import Execution
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -60,9 +59,6 @@ class ReplayBounds:
 
     workload: Workload
     """Model, job and device."""
-
-    execution: Execution
-    """What the framework hides."""
 
     by_layer: bool
     """Whether replays send the collectives inside of layers over the links."""
@@ -140,8 +136,8 @@ class ReplayBounds:
         cp, ep = shape.degrees.cp, shape.degrees.ep
         constants[tables.EXPERT_GROUP] = shape.dp * cp // ep
         switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
-        switches[kernel.REDUCES_BEHIND] = self.execution.overlap_grad_reduce
-        switches[kernel.GATHERS_AHEAD] = self.execution.overlap_param_gather
+        switches[kernel.REDUCES_BEHIND] = self.workload.execution.overlap_grad_reduce
+        switches[kernel.GATHERS_AHEAD] = self.workload.execution.overlap_param_gather
         switches[kernel.BY_LAYER] = self.by_layer
         schedule = "1f1b" if shape.v == 1 else "interleaved-1f1b"
         in_flight, first = _counts(schedule, shape.p, shape.m, shape.v)
@@ -170,6 +166,14 @@ class ReplayBounds:
     def _tied_bytes(self, table: LayerTable) -> float:
         return table.tied_parameters * self.workload.parameter_bytes.reduce
 
+    def pass_times(
+        self, degrees: Degrees, rates: StageRates
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the least forward and backward time of each layer, ``(L,)`` [s]."""
+        table = self.workload.table(degrees)
+        forward, backward, *_ = self._times(table, rates, Shape(degrees, 1, 1, 1, 1))
+        return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
+
     def columns(self, degrees: Degrees) -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
         if degrees not in self._columns:
@@ -185,7 +189,7 @@ class ReplayBounds:
         modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
         tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
         other = np.zeros_like(tensor)
-        skew = min(self.execution.expert_skew, float(shape.degrees.ep))
+        skew = min(self.workload.execution.expert_skew, float(shape.degrees.ep))
         for item in table.traffic:
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
@@ -201,7 +205,7 @@ class ReplayBounds:
         compute[0], compute[1] = table.forward_time, table.backward_time
         for mode, number in modes.items():
             compute[2 + number] = table.recompute_time[mode]
-        if self.execution.tp_comm_overlap:
+        if self.workload.execution.tp_comm_overlap:
             both = np.maximum(compute, tensor) + other
         else:
             both = compute + tensor + other
@@ -241,8 +245,8 @@ class ReplayBounds:
                     part += width * expert * rows[:, None, tables.EXPERT_PASS + 1]
         beside = np.zeros_like(sent)
         is_hidden = (
-            self.execution.overlap_param_gather,
-            self.execution.overlap_grad_reduce,
+            self.workload.execution.overlap_param_gather,
+            self.workload.execution.overlap_grad_reduce,
         )
         for place, hides in enumerate(is_hidden):
             if hides:

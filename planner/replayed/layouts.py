@@ -120,58 +120,6 @@ def layouts(
     return bounds
 
 
-def _is_allowed(
-    first: int, last: int, over: int, v: int, splits: tuple[str, ...]
-) -> bool:
-    """Tell whether a framework has a split.
-
-    Parameters
-    ----------
-    first, last
-        Blocks that the first and the last virtual stage have less than the others.
-    over
-        Virtual stages that have one block more.
-    v, splits
-        As for `block_counts`.
-    """
-    if LAYOUT in splits:
-        return v == 1 or max(first, last) <= 1
-    counts_ends = max(first, last) <= 1
-    if over:
-        return BALANCED in splits and counts_ends
-    if first == last == 0 and EVEN in splits:
-        return True
-    if counts_ends and (ACCOUNTED in splits or BALANCED in splits):
-        return True
-    return ENDS in splits and v == 1
-
-
-def layouts(
-    counts: tuple[tuple[int, ...], ...], before: int, after: int
-) -> IntArray:
-    """Return the first layer of each virtual stage, and their number.
-
-    Parameters
-    ----------
-    counts
-        Blocks of each virtual stage, for each layout; at least one layout.
-    before, after
-        Layers in front of the first block, and behind the last one.
-
-    Returns
-    -------
-    numpy.ndarray
-        Shape ``(Y, C + 1)``.
-    """
-    counts = np.array(block_counts(num_blocks, p, v, splits), dtype=np.int64)
-    counts = counts.reshape(-1, p * v)
-    bounds = np.zeros((len(counts), p * v + 1), dtype=np.int64)
-    np.cumsum(counts, axis=1, out=bounds[:, 1:])
-    bounds[:, 1:] += before
-    bounds[:, -1] += after
-    return bounds
-
-
 def _counts(
     num_blocks: int, p: int, v: int, first: int, last: int
 ) -> tuple[int, ...]:

@@ -1,0 +1,342 @@
+"""The launchable plans of a job: their bounds, and the plans themselves."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layer_work import Degrees
+from estimators.parallelism import ParallelismConfig, Sizes
+from planner.chain_split import schedule_name
+from planner.class_table import Choice, choice_array
+from planner.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.placements import Extents, Placement, whole_dimensions
+from planner.plan import Plan, Stage
+from planner.pricing import placement_choices
+from planner.progress import Progress
+from planner.rates import PricedGrid
+from planner.relaxation import Relaxation, best_group_rates
+from planner.replayed.alone import AloneGrid, AloneRates
+from planner.replayed.bounds import ReplayBounds, Shape
+from planner.replayed.layouts import layouts
+from planner.replayed.space import Family, LaunchableSpace
+from planner.search_spec import SearchSpec
+from planner.space import Configuration, sequence_parallel
+from planner.stage_rates import PlacementRates, StageRates
+from planner.virtual import block_span
+from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Work
+from planner.workload import Workload
+from topologies import Network
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_PRICED_DEVICES = 2**22
+"""Devices of the placements whose rates are kept at a time: about 100 MB."""
+
+BOUND = 150
+"""Units of work of a bound, ..."""
+
+BOUNDED_LAYERS = 40
+"""... and one more for so many layers, each counted once a choice and layout."""
+
+MOST_FAMILIES_SILENT = 16
+"""Families of configurations between two reports of progress."""
+
+
+class Leaf(NamedTuple):
+    """A plan, but for its devices' prices."""
+
+    configuration: Configuration
+    layout: tuple[int, ...]
+    """First layer of each virtual stage, and the number of layers."""
+    choice: Choice
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaunchableCandidates:
+    """The plans of a space, bounded from the whole to the single one."""
+
+    network: Network
+    workload: Workload
+    spec: SearchSpec
+    space: LaunchableSpace
+    families: tuple[Family, ...]
+    relaxation: Relaxation
+    tensor_rates: dict[int, FloatArray]
+    bounds: ReplayBounds
+    statistics: Counter[str]
+    work: Work
+    first_bounds: FloatArray
+    """A bound of every configuration, families one after another [s]."""
+    starts: IntArray
+    """Number of the first configuration of each family, and of all."""
+    _priced: dict[object, tuple[PricedGrid, AloneGrid]] = field(default_factory=dict)
+
+    @classmethod
+    def enumerate(
+        cls,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        *,
+        by_layer: bool,
+        work: Work,
+        progress: Progress | None = None,
+    ) -> "LaunchableCandidates":
+        """List the space and bound every configuration of it.
+
+        Parameters
+        ----------
+        network, workload, spec
+            The job.
+        by_layer
+            Whether replays send the collectives inside of layers over the links.
+        work
+            What all of it is counted on.
+        progress
+            Called now and then.
+        """
+        if progress is not None:
+            progress("search: list what can be launched", None)
+        rules = spec.rules or LAUNCH_RULES["ideal"]
+        space = LaunchableSpace(
+            workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
+        )
+        families, dropped = space.families()
+        bounds = ReplayBounds(
+            workload=workload,
+            by_layer=by_layer,
+            memory=workload.tensor_memory(spec.memory_reserve),
+        )
+        relaxation = Relaxation.of(network)
+        tensor: dict[int, FloatArray] = {}
+        first: list[FloatArray] = [np.zeros(0)]
+        for number, family in enumerate(families):
+            if progress is not None and number % MOST_FAMILIES_SILENT == 0:
+                progress("search: bound the layers", number / len(families))
+            tp = family.degrees.tp
+            if tp not in tensor:
+                work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
+                tensor[tp] = best_group_rates(network, tp)
+            work.count(LAYER_TABLE)
+            rates = _relaxed(relaxation, tensor[tp], family.configuration(0))
+            times = [bounds.pass_times(family.degrees, one) for one in rates]
+            first.append(_first_bounds(workload, family, times))
+        sizes = [0, *(len(family.pp) for family in families)]
+        dropped["configurations"] = sum(sizes)
+        return cls(
+            network=network,
+            workload=workload,
+            spec=spec,
+            space=space,
+            families=families,
+            relaxation=relaxation,
+            tensor_rates=tensor,
+            bounds=bounds,
+            statistics=dropped,
+            work=work,
+            first_bounds=np.concatenate(first),
+            starts=np.cumsum(sizes),
+        )
+
+    @property
+    def rules(self) -> LaunchRules:
+        """What the framework can launch."""
+        return self.space.rules
+
+    def __len__(self) -> int:
+        return len(self.first_bounds)
+
+    def __getitem__(self, index: int) -> Configuration:
+        number = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.families[number].configuration(index - int(self.starts[number]))
+
+    def relaxed_bound(self, configuration: Configuration, cutoff: float) -> float:
+        """Bound a configuration's plans under rates that no placement can beat [s].
+
+        Infinite if none fits in memory.
+        """
+        shape, cuts = self._shape(configuration), self._layouts(configuration)
+        least = np.inf
+        for rates in self._relaxed(configuration):
+            options = len(rates.group_sizes)
+            choices = self.choices(configuration, options)
+            self._spend(cuts, choices)
+            found, _ = self.bounds.relaxed(
+                shape, rates, cuts, choice_array(choices), cutoff
+            )
+            least = min(least, float(found.min()))
+        return least
+
+    def leaves(
+        self, configuration: Configuration, cutoff: float
+    ) -> Iterator[tuple[float, Leaf]]:
+        """Yield the plans of a configuration that fit, with their bounds [s]."""
+        shape, cuts = self._shape(configuration), self._layouts(configuration)
+        seen: set[bytes] = set()
+        relaxed = self._least(self._relaxed(configuration))
+        for placement in self.placements(configuration):
+            rates, alone = self.rates(configuration, placement)
+            read = rates.stage_rates
+            key = b"".join(
+                array.tobytes() for array in (*read, alone.ends, alone.boundary)
+            )
+            if key in seen:
+                self.statistics["placements priced alike"] += 1
+                continue
+            seen.add(key)
+            self.statistics["placements"] += 1
+            choices = self.choices(configuration, len(rates.shardings))
+            self._spend(cuts, choices)
+            found, _ = self.bounds.placed(
+                shape, relaxed, read, alone, cuts, choice_array(choices), cutoff
+            )
+            for c, y in np.argwhere(np.isfinite(found)).tolist():
+                layout = tuple(cuts[y].tolist())
+                leaf = Leaf(configuration, layout, choices[c], placement)
+                yield float(found[c, y]), leaf
+
+    def plan(self, leaf: Leaf) -> Plan:
+        """Write a plan out."""
+        configuration, layout, choice, placement = leaf
+        rates, _ = self.rates(configuration, placement)
+        p, v = configuration.pp, configuration.v
+        group = 1
+        if choice.zero_stage:
+            group = rates.shardings[choice.sharding].group_size
+        stages = tuple(
+            Stage(
+                chunks=tuple(
+                    (layout[c * p + i], layout[c * p + i + 1] - 1) for c in range(v)
+                ),
+                devices=tuple(tuple(row) for row in devices.tolist()),
+                recompute=choice.recompute,
+                zero_stage=choice.zero_stage,
+                sharding_group_size=group,
+            )
+            for i, devices in enumerate(placement.devices)
+        )
+        shape = self._shape(configuration)
+        return Plan(
+            parallel=ParallelismConfig(
+                tensor_model_parallel_size=configuration.tp,
+                pipeline_model_parallel_size=p,
+                data_parallel_size=configuration.dp,
+                context_parallel_size=configuration.cp,
+                expert_model_parallel_size=configuration.ep,
+                sequence_parallel=shape.degrees.sequence_parallel,
+            ),
+            virtual_pipeline_model_parallel_size=v,
+            micro_batch_size=configuration.b,
+            num_microbatches=shape.m,
+            schedule=schedule_name(v),
+            placement=placement.name,
+            gradient_algorithm=rates.gradient_algorithm,
+            tensor_algorithm=rates.tensor_algorithm,
+            stages=stages,
+        )
+
+    def choices(
+        self, configuration: Configuration, num_options: int
+    ) -> tuple[Choice, ...]:
+        """Return what all stages of a configuration may do about their memory."""
+        rules, spec = self.rules, self.spec
+        has = rules.zero_stages_of(configuration.pp)
+        zeros = sorted(set(spec.zero_stages) & set(has))
+        if configuration.dp * configuration.cp == 1:
+            zeros = zeros[:1]
+        modes = [mode for mode in spec.recompute if mode in rules.recompute]
+        if configuration.v > 1:
+            modes = [mode for mode in modes if mode != "stage"]
+        return tuple(
+            Choice(mode, zero, option)
+            for mode in modes
+            for zero in zeros
+            for option in range(num_options if zero in rules.hybrid_sharding else 1)
+        )
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return the placements that ranks numbered by the framework lead to."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        extents = Extents(tp, cp, ep, dp // ep, pp)
+        found = {}
+        for order in self.rules.orders:
+            placement = whole_dimensions(order, extents)
+            found.setdefault(placement.steps, placement)
+        return tuple(found.values())
+
+    def rates(
+        self, configuration: Configuration, placement: Placement
+    ) -> tuple[PlacementRates, AloneRates]:
+        """Price a placement, all groups at the same time and each alone."""
+        table = self.workload.table(self._shape(configuration).degrees)
+        tensor, gradient = placement_choices(table, self.workload, configuration.pp)
+        key = placement.extents, placement.steps
+        if key not in self._priced:
+            if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
+                self._priced.clear()
+            members = configuration.devices * (2 + configuration.ep)
+            self.work.spend(2 * PRICED + members // PRICED_DEVICES)
+            grid = placement.grid
+            self._priced[key] = (
+                PricedGrid(self.network, grid),
+                AloneGrid(network=self.network, grid=grid),
+            )
+        together, alone = self._priced[key]
+        rates = together.rates(tensor, gradient)
+        return rates, alone.rates(rates)
+
+    def _spend(self, cuts: IntArray, choices: tuple[Choice, ...]) -> None:
+        layers = len(cuts) * len(choices) * self.workload.chain[0]
+        self.work.spend(BOUND + layers // BOUNDED_LAYERS)
+
+    def _shape(self, configuration: Configuration) -> Shape:
+        tp, cp, ep, b, v, pp, dp = configuration
+        degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
+        return Shape(degrees, dp, pp, v, self.workload.num_microbatches(b, dp))
+
+    def _layouts(self, configuration: Configuration) -> IntArray:
+        table = self.workload.table(self._shape(configuration).degrees)
+        first, last = block_span(table.is_block)
+        counts = self.space.layouts(configuration.pp, configuration.v)
+        return layouts(counts, first, table.num_layers - last)
+
+    def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
+        tensor = self.tensor_rates[configuration.tp]
+        return _relaxed(self.relaxation, tensor, configuration)
+
+    def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
+        """Return rates that are at most any of some."""
+        rows = np.min([one.rows for one in rates], axis=0)
+        return rates[0]._replace(rows=rows)
+
+
+def _relaxed(
+    relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
+) -> tuple[StageRates, ...]:
+    """Return rates one of which no placement of a configuration can beat."""
+    tp, cp, ep, _, _, pp, dp = configuration
+    sizes = Sizes(tp, cp, ep, dp, pp)
+    return tuple(
+        relaxation.rates(tensor, sizes, together)
+        for together in relaxation.expert_spreads(sizes)
+    )
+
+
+def _first_bounds(
+    workload: Workload, family: Family, times: list[tuple[FloatArray, FloatArray]]
+) -> FloatArray:
+    """Bound the configurations of a family: some stage has the mean stage's work [s].
+
+    ``times`` are of the layers' forward and backward passes, under rates one of which
+    holds.
+    """
+    whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
+    batch = workload.training.global_batch_size
+    m = np.ceil(batch / (family.degrees.micro_batch_size * family.dp))
+    return np.asarray(m * whole / family.pp * (1.0 - 1e-12))

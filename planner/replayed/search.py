@@ -1,0 +1,309 @@
+"""Best-first search for the launchable plan that replays fastest.
+
+Everything is ordered by a lower bound of the replayed time, sharpened step by step::
+
+    all configurations   some stage has the mean stage's work
+    a configuration      paths of waits, under rates that no placement can beat
+    a plan               the same on its placement, each transfer alone on its links
+    the replay           of the plan with the least bound
+
+The search ends when no bound left is below the best replay over 1 + `tolerance`: no
+other plan of the space replays faster by more than that. Stopped before, the least
+bound left still says how much faster any plan could be.
+"""
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from planner.objective import PricedPlan
+from planner.pricing import price_plan
+from planner.progress import Progress
+from planner.replayed.candidates import LaunchableCandidates, Leaf
+from planner.search_spec import SearchSpec
+from planner.space import Configuration
+from planner.work import PLAN, LimitReachedError, Spent, Work
+from planner.workload import Workload
+from topologies import Network
+
+REPLAY = 15_000
+"""Units of work of a replay, ..."""
+
+REPLAYED_PASSES = 10
+"""... and so many for each pass of the plan's stages."""
+
+TOLD_EVERY = 64
+"""Steps between two reports of progress."""
+
+SLACK = 1.25
+"""Bounds are worked out in full up to the best replay times this: plans beyond it are
+not even alternatives."""
+
+LEFT = "left when stopped"
+"""In the statistics: configurations that a stopped search has not finished with."""
+
+
+class Judge(Protocol):
+    """Replays a plan."""
+
+    def __call__(self, priced: PricedPlan, cutoff: float) -> float:
+        """Return its replayed iteration time, infinity if it does not fit [s].
+
+        Any number from ``cutoff`` on may stand for a time that is longer.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedPlan:
+    """A plan that was replayed."""
+
+    time: float
+    """Replayed iteration time [s]."""
+
+    priced: PricedPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedSearch:
+    """What a search found, and how sure it is."""
+
+    plans: tuple[ReplayedPlan, ...]
+    """The fastest of each of the best configurations, best first; empty if nothing
+    fits."""
+
+    lower_bound: float
+    """No plan of the space replays faster [s]; infinite if nothing fits."""
+
+    statistics: Mapping[str, int]
+    """Configurations, plans and replays by what became of them."""
+
+    spent: Spent
+    """The work, and which limit stopped it, if one did."""
+
+
+_CONFIGURATION, _PLAN = range(2)
+
+
+class _Waiting(NamedTuple):
+    """What a bound is known of."""
+
+    bound: float
+    sharpness: int
+    number: int
+    """Makes the order one of its own, whatever follows."""
+    item: Configuration | Leaf
+
+
+@dataclass(slots=True, kw_only=True)
+class _Best:
+    """The fastest replay of each of the best configurations."""
+
+    keep: int
+    found: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
+
+    @property
+    def time(self) -> float:
+        """Of the fastest [s]."""
+        return min((one.time for one in self.found.values()), default=np.inf)
+
+    @property
+    def cutoff(self) -> float:
+        """Replays from here on are not kept [s]."""
+        if len(self.found) < self.keep:
+            return np.inf
+        return max(one.time for one in self.found.values())
+
+    def add(self, configuration: Configuration, plan: ReplayedPlan) -> None:
+        """Keep a plan if it is among the best."""
+        known = self.found.get(configuration)
+        if known is None or plan.time < known.time:
+            self.found[configuration] = plan
+        if len(self.found) > self.keep:
+            slowest = max(self.found, key=lambda c: (self.found[c].time, c))
+            del self.found[slowest]
+
+    def ranked(self) -> tuple[ReplayedPlan, ...]:
+        """Return the plans, best first; ties by configuration."""
+        order = sorted(self.found.items(), key=lambda item: (item[1].time, item[0]))
+        return tuple(plan for _, plan in order)
+
+
+def search_replayed(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    judge: Judge,
+    *,
+    by_layer: bool = False,
+    tolerance: float = 0.01,
+    work: Work | None = None,
+    progress: Progress | None = None,
+) -> ReplayedSearch:
+    """Find the launchable plan that replays fastest, with proof.
+
+    Parameters
+    ----------
+    network, workload, spec
+        The job, what to try and when to stop.
+    judge
+        Replays plans.
+    by_layer
+        Whether it sends the collectives inside of layers over the links.
+    tolerance
+        The search ends when no other plan can be faster by more than this, relative.
+    work
+        What it is counted on, with limits instead of those of ``spec``.
+    progress
+        Called now and then.
+    """
+    if work is None:
+        work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
+    candidates = LaunchableCandidates.enumerate(
+        network, workload, spec, by_layer=by_layer, work=work, progress=progress
+    )
+    search = _Search(candidates, judge, tolerance, progress)
+    try:
+        search.prove()
+        search.fill()
+    except LimitReachedError:
+        pass
+    spent = work.total()
+    if search.is_proven:
+        # The limit came with the end.
+        spent = replace(spent, stopped_by="")
+    else:
+        candidates.statistics[LEFT] = search.num_left
+    return ReplayedSearch(
+        plans=search.best.ranked(),
+        lower_bound=min(search.bound, search.best.time),
+        statistics=dict(candidates.statistics),
+        spent=spent,
+    )
+
+
+class _Search:
+    """What is left of the space, by its sharpest bounds."""
+
+    def __init__(
+        self,
+        candidates: LaunchableCandidates,
+        judge: Judge,
+        tolerance: float,
+        progress: Progress | None,
+    ) -> None:
+        self.candidates, self.judge = candidates, judge
+        self.tolerance, self._progress = tolerance, progress
+        self.best = _Best(keep=candidates.spec.keep_best)
+        self._order = np.argsort(candidates.first_bounds, kind="stable")
+        self._next = 0
+        self._waiting: list[_Waiting] = []
+        self._number = 0
+
+    @property
+    def bound(self) -> float:
+        """The smallest bound left: no plan that was not replayed is faster [s]."""
+        fresh = np.inf
+        if self._next < len(self._order):
+            fresh = float(self.candidates.first_bounds[self._order[self._next]])
+        return min(fresh, self._waiting[0].bound) if self._waiting else fresh
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan left can be faster by more than the tolerance."""
+        return self.bound >= self.best.time / (1.0 + self.tolerance)
+
+    @property
+    def num_left(self) -> int:
+        """Configurations that are not finished with."""
+        waiting = {
+            item.item if item.sharpness == _CONFIGURATION else item.item[0]
+            for item in self._waiting
+        }
+        return len(self._order) - self._next + len(waiting)
+
+    def prove(self) -> None:
+        """Go on until nothing left can be faster by more than the tolerance."""
+        steps = 0
+        while not self.is_proven:
+            self._advance()
+            steps += 1
+            if steps % TOLD_EVERY == 0:
+                self._tell()
+
+    def fill(self) -> None:
+        """Replay some more plans, as alternatives, where few were looked at."""
+        limit = self.best.time * SLACK
+        for _ in range(8 * self.best.keep):
+            if len(self.best.found) >= self.best.keep or not self.bound < limit:
+                return
+            self._advance()
+
+    def _advance(self) -> None:
+        """Sharpen the smallest bound left, or replay the plan that it is of."""
+        fresh = self._next < len(self._order)
+        if fresh and not (
+            self._waiting
+            and self._waiting[0].bound
+            < self.candidates.first_bounds[self._order[self._next]]
+        ):
+            configuration = self.candidates[int(self._order[self._next])]
+            floor = float(self.candidates.first_bounds[self._order[self._next]])
+            value = self.candidates.relaxed_bound(configuration, self._cutoff)
+            self._next += 1
+            if np.isinf(value):
+                self.candidates.statistics["out of memory"] += 1
+                return
+            self._wait(max(value, floor), _CONFIGURATION, configuration)
+            return
+        waiting = heapq.heappop(self._waiting)
+        try:
+            if isinstance(waiting.item, Leaf):
+                self._replay(waiting.item)
+            else:
+                found = list(self.candidates.leaves(waiting.item, self._cutoff))
+                self.candidates.statistics["configurations opened"] += 1
+                for value, leaf in found:
+                    self._wait(max(value, waiting.bound), _PLAN, leaf)
+        except LimitReachedError:
+            heapq.heappush(self._waiting, waiting)
+            raise
+
+    @property
+    def _cutoff(self) -> float:
+        return self.best.time * SLACK
+
+    def _wait(self, bound: float, sharpness: int, item: Configuration | Leaf) -> None:
+        self._number += 1
+        heapq.heappush(self._waiting, _Waiting(bound, sharpness, self._number, item))
+
+    def _replay(self, leaf: Leaf) -> None:
+        candidates = self.candidates
+        passes = 2 * leaf.configuration.pp * leaf.configuration.v
+        passes *= candidates.workload.num_microbatches(
+            leaf.configuration.b, leaf.configuration.dp
+        )
+        candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
+        plan = candidates.plan(leaf)
+        priced = price_plan(candidates.network, candidates.workload, plan)
+        time = self.judge(priced, self.best.cutoff)
+        candidates.statistics["plans replayed"] += 1
+        if np.isfinite(time):
+            self.best.add(leaf.configuration, ReplayedPlan(time=time, priced=priced))
+            candidates.work.a_plan()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is None:
+            return
+        work, statistics = self.candidates.work, self.candidates.statistics
+        text = (
+            f"search: {self._next:,} of {len(self._order):,} configurations bounded, "
+            f"{statistics['plans replayed']} plans replayed"
+        )
+        if np.isfinite(self.best.time):
+            gap = max(0.0, self.best.time / self.bound - 1.0)
+            text += f", best {self.best.time:.4g} s, proven to {gap:.1%}"
+        self._progress(text, min(work.share, 1.0) or None)
