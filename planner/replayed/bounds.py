@@ -104,9 +104,17 @@ class ReplayBounds:
         inside = rates
         if self.by_layer:
             rows = rates.rows.copy()
+            shared = (
+                relaxed.rows[:, tables.SHARD_PASS :: 4],
+                relaxed.rows[:, tables.SHARD_PASS + 1 :: 4],
+            )
             rows[:, : tables.DENSE_REDUCE] = relaxed.rows[:, : tables.DENSE_REDUCE]
-            rows[:, tables.EXPERT_PASS : tables.SHARD_PASS] = 0.0
-            rows[:, tables.SHARD_PASS :] = 0.0
+            rows[:, tables.EXPERT_PASS : tables.SHARD_PASS] = relaxed.rows[
+                :, tables.EXPERT_PASS : tables.SHARD_PASS
+            ]
+            for place, least in enumerate(shared):
+                rows[:, tables.SHARD_PASS + place :: 4] = least.min()
+                rows[:, tables.SHARD_PASS + place] = least[:, 0]
             inside = rates._replace(rows=rows)
         return self._bound(
             shape, inside, wires, alone.ends, tied, layouts, choices, cutoff

@@ -95,9 +95,7 @@ def _is_allowed(
     return ENDS in splits and v == 1
 
 
-def layouts(
-    counts: tuple[tuple[int, ...], ...], before: int, after: int
-) -> IntArray:
+def layouts(counts: tuple[tuple[int, ...], ...], before: int, after: int) -> IntArray:
     """Return the first layer of each virtual stage, and their number.
 
     Parameters
@@ -120,9 +118,7 @@ def layouts(
     return bounds
 
 
-def _counts(
-    num_blocks: int, p: int, v: int, first: int, last: int
-) -> tuple[int, ...]:
+def _counts(num_blocks: int, p: int, v: int, first: int, last: int) -> tuple[int, ...]:
     """Return the blocks of each virtual stage.
 
     What is left over goes to late stages, which keep the fewest activations, but to the
