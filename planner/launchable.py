@@ -30,6 +30,7 @@ from planner.launch_rules import (
 )
 from planner.placements import Extents, whole_dimensions
 from planner.plan import Plan
+from planner.pricing import device_grid
 from planner.workload import Workload
 
 T = TypeVar("T", str, int)
@@ -185,9 +186,9 @@ def rank_order(plan: Plan, orders: Sequence[Order] = ANY_ORDER) -> Order | None:
     Where sizes of 1 leave several, `ANY_ORDER` begins with Megatron's default.
     """
     extents = plan_extents(plan)
-    devices = np.array([stage.devices for stage in plan.stages], dtype=np.int64)
+    grid = device_grid(plan)
     for order in orders:
-        if np.array_equal(devices, whole_dimensions(order, extents).devices):
+        if np.array_equal(grid, whole_dimensions(order, extents).grid):
             return order
     return None
 

@@ -15,6 +15,7 @@ from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.parallelism import ParallelismConfig, Sizes
 from estimators.sharding import divisibility_problem
+from planner.class_table import RECOMPUTE_MODES
 from planner.plan import Plan, Stage
 from planner.pricing import plan_degrees
 from planner.schedules import find_schedule
@@ -27,7 +28,7 @@ FloatArray = NDArray[np.float64]
 AUTO = "auto"
 """The algorithm that stands for the cheapest one."""
 
-RECOMPUTE_MODES = SearchSpec().recompute
+MODES = tuple(RECOMPUTE_MODES)
 ZERO_STAGES = SearchSpec().zero_stages
 
 _LARGEST_TRIED = 128
@@ -145,13 +146,13 @@ def check_schedule(plan: Plan) -> None:
 
 def check_savings(stage: Stage, num_chunks: int) -> None:
     """Refuse ways to save memory that there are not."""
-    _check_choice("recompute", stage.recompute, RECOMPUTE_MODES)
+    _check_choice("recompute", stage.recompute, MODES)
     if stage.recompute == "stage" and num_chunks > 1:
         raise InputError(
             "a stage of several chunks is not run again as a whole",
             where="recompute",
             got=stage.recompute,
-            expected=", ".join(f'"{mode}"' for mode in RECOMPUTE_MODES[:-1])
+            expected=", ".join(f'"{mode}"' for mode in MODES[:-1])
             + f", or one chunk per stage, not {num_chunks}",
         )
     _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)

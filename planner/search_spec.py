@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from planner.launch_rules import LaunchRules
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpec:
@@ -35,12 +37,20 @@ class SearchSpec:
     sequence_parallel: bool | None = None
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
 
-    recompute: tuple[str, ...] = ("none", "selective", "full", "stage")
-    """Modes that a stage may use: ``"none"``, ``"selective"``, ``"full"``,
-    ``"stage"``."""
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    """Modes that a stage may use: these, and ``"stage"``, which no framework has."""
 
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages that a stage may use, 0 to 3."""
+
+    launchable: bool = True
+    """Whether the search keeps to what the framework can launch."""
+
+    rules: LaunchRules | None = None
+    """What that is; None for no framework's rules."""
+
+    idle_devices: bool = False
+    """Whether launchable plans may leave devices without work."""
 
     keep_best: int = 5
     """Distinct plans to return, best first."""
