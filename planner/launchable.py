@@ -232,7 +232,7 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         yield "split", found, "at least one block in each"
     elif not any(SPLIT_CHECKS[kind](counts, pp) for kind in rules.splits):
         yield "split", found, wanted
-    elif not _ends_together(plan, facts.is_block):
+    elif not ends_together(plan, facts.is_block):
         yield (
             "split",
             "an end of the chain apart from the end of the pipeline",
@@ -240,7 +240,7 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         )
 
 
-def _ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
+def ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
     """Tell whether all before the first block, and all after the last, are together."""
     blocks = [layer for layer, block in enumerate(is_block) if block]
     first, last = plan.stages[0].chunks[0], plan.stages[-1].chunks[-1]
