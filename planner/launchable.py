@@ -129,7 +129,7 @@ def broken_rules(
         for breach in check(plan, rules, facts)
     )
     return tuple(
-        BrokenRule(rule=rule, found=what, expected=expected, source=rules.sources[rule])
+        BrokenRule(rule=rule, found=what, expected=expected, source=rules.source(rule))
         for rule, what, expected in found
     )
 
