@@ -24,7 +24,9 @@ from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
 from planner.explain import explain
+from planner.launchable import BrokenRule, LaunchFacts, broken_rules
 from planner.objective import PricedPlan
+from planner.plan import Plan
 from planner.progress import Progress
 from planner.schedules import find_schedule
 from planner.search import SearchResult
@@ -256,7 +258,21 @@ def replayed(
         replay=done,
         simulated=_throughput(network, workload, done.iteration_time, peak),
         verdict=judge(network, priced, done, **_demands(scenario, workload)),
+        broken_rules=launch_breaches(scenario, network, workload, priced.plan),
     )
+
+
+def launch_breaches(
+    scenario: Scenario, network: Network, workload: Workload, plan: Plan
+) -> tuple[BrokenRule, ...]:
+    """Return the rules of a scenario's framework that a plan breaks."""
+    search = scenario.search
+    if search.rules is None:
+        return ()
+    facts = LaunchFacts.of(
+        workload, network.num_devices, idle_devices=search.idle_devices
+    )
+    return broken_rules(plan, search.rules, facts)
 
 
 def explained(

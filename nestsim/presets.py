@@ -252,25 +252,3 @@ NAMED_PRESETS: Mapping[str, Preset] = MappingProxyType(
     {"ideal": IDEAL_PRESET, **PRESETS}
 )
 """What a scenario may name."""
-
-ALL_ZERO_STAGES = (0, 1, 2, 3)
-
-ZERO_STAGES: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {
-        # --use-distributed-optimizer.
-        "megatron-lm": (0, 1),
-        "megatron-core": (0, 1),
-        # zero_optimization.stage.
-        "deepspeed": ALL_ZERO_STAGES,
-        # ShardingStrategy: NO_SHARD, SHARD_GRAD_OP, FULL_SHARD.
-        "fsdp": (0, 2, 3),
-        # fully_shard(reshard_after_forward=...): parameters are always sharded.
-        "torchtitan": (2, 3),
-        # ici_data_parallelism, ici_fsdp_parallelism.
-        "maxtext": (0, 3),
-        # parallel.zero1.
-        "internevo": (0, 1),
-        "ddp": (0,),
-    }
-)
-"""Preset -> ZeRO stages that the framework has; all of them if it is not here."""

@@ -10,6 +10,7 @@ from nestsim.simulator.outcome import Replay
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
 from planner.explain import Explanation
+from planner.launchable import BrokenRule
 from planner.objective import PricedPlan
 from planner.step.execution import Execution
 from planner.work import Spent
@@ -51,6 +52,10 @@ class Candidate:
     replay: Replay
     simulated: Throughput
     verdict: Verdict
+
+    broken_rules: tuple[BrokenRule, ...] = ()
+    """Rules of the scenario's framework that the plan does not keep: it cannot be
+    launched there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ belongs to the first stage, final norm and head to the last.
 """
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from planner.plan import Plan, Stage
 from planner.plan_checks import AUTO, check_model, check_plan, check_sizes
 from planner.plan_spec import PlanSpec, order_names
 from planner.pricing import rates_of
-from planner.virtual import block_span, unfold_bounds
+from planner.virtual import block_span
 from planner.workload import Workload
 from topologies import InputError, Network
 
@@ -54,8 +55,12 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
     chunks = _chunks(workload, degrees, spec)
     placement = _placement(network, spec, sizes)
-    savings = zip(spec.each_recompute(), spec.each_zero_stage(), strict=True)
-    group = spec.sharding_group_size or sizes.dp * sizes.cp
+    savings = zip(
+        spec.each_recompute(),
+        spec.each_zero_stage(),
+        spec.each_sharding_group(sizes.dp * sizes.cp),
+        strict=True,
+    )
     plan = Plan(
         parallel=parallel,
         virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
@@ -73,7 +78,7 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
                 zero_stage=zero_stage,
                 sharding_group_size=group if zero_stage else 1,
             )
-            for held, devices, (recompute, zero_stage) in zip(
+            for held, devices, (recompute, zero_stage, group) in zip(
                 chunks, placement.devices, savings, strict=True
             )
         ),
@@ -128,7 +133,9 @@ def _parallel(spec: PlanSpec, num_devices: int) -> ParallelismConfig:
 
 
 def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
-    """Return the microbatches of a replica, all of them full."""
+    """Return the microbatches of a replica, all of them full if none are given."""
+    if spec.num_microbatches is not None:
+        return spec.num_microbatches
     batch, per_round = workload.training.global_batch_size, spec.micro_batch_size * dp
     if batch % per_round:
         raise InputError(
@@ -137,6 +144,7 @@ def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
             got=spec.micro_batch_size,
             expected=f"micro_batch_size x data_parallel_size ({dp}) to divide "
             f"global_batch_size {batch}",
+            hint=f"num_microbatches = {-(-batch // per_round)} pads the last ones",
         )
     return batch // per_round
 
@@ -152,43 +160,71 @@ def _chunks(workload: Workload, degrees: Degrees, spec: PlanSpec) -> Chunks:
     """Return the intervals of the chain that each stage holds."""
     is_block = workload.table(degrees).is_block
     first, last = block_span(is_block)
-    v = spec.virtual_pipeline_model_parallel_size
+    counts = _counts(spec, last - first)
+    starts = first + np.cumsum(counts[:-1])
+    bounds = [0, *starts.tolist(), len(is_block)]
+    intervals = [(start, end - 1) for start, end in pairwise(bounds)]
+    pp = spec.pipeline_model_parallel_size
+    return tuple(tuple(intervals[stage::pp]) for stage in range(pp))
+
+
+def _counts(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
+    """Return how many transformer blocks each virtual stage holds."""
+    layout = spec.pipeline_model_parallel_layout
+    if layout is not None:
+        _check_sum(layout, num_layers, "pipeline_model_parallel_layout")
+        _check_inner(layout)
+        return layout
     if (
         spec.account_for_embedding_in_pipeline_split
         or spec.account_for_loss_in_pipeline_split
     ):
-        return _accounted(spec, first, last, len(is_block))
-    blocks = _blocks(spec, last - first)
-    inner = first + np.cumsum(blocks[:-1]) // v
-    end = len(is_block) - (last - first) + (last - first) // v
-    return unfold_bounds(np.array([0, *inner, end]), is_block, v)
+        return _accounted(spec, num_layers)
+    v = spec.virtual_pipeline_model_parallel_size
+    return tuple(count // v for count in _blocks(spec, num_layers)) * v
 
 
-def _accounted(spec: PlanSpec, first: int, last: int, length: int) -> Chunks:
+def _check_inner(layout: tuple[int, ...]) -> None:
+    """Refuse virtual stages without work: the ends have embedding and head."""
+    if 0 in layout[1:-1]:
+        raise InputError(
+            "a virtual stage between the ends has no block",
+            where="pipeline_model_parallel_layout",
+            got=list(layout),
+            expected="at least 1 for each but the first and the last",
+        )
+
+
+def _check_sum(counts: tuple[int, ...], num_layers: int, where: str) -> None:
+    if sum(counts) != num_layers:
+        raise InputError(
+            "does not add up to the model's layers",
+            where=where,
+            got=list(counts),
+            expected=f"numbers that add up to {num_layers}, not {sum(counts)}",
+        )
+
+
+def _accounted(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
     """Share blocks evenly, the ends of the chain counting as one each where asked."""
-    pp, v = (
-        spec.pipeline_model_parallel_size,
-        spec.virtual_pipeline_model_parallel_size,
+    parts = (
+        spec.pipeline_model_parallel_size * spec.virtual_pipeline_model_parallel_size
     )
     leads = int(spec.account_for_embedding_in_pipeline_split)
-    total = last - first + leads + int(spec.account_for_loss_in_pipeline_split)
-    if total % (pp * v) or total < pp * v:
+    trails = int(spec.account_for_loss_in_pipeline_split)
+    total = num_layers + leads + trails
+    if total % parts or total < parts:
         raise InputError(
             "the layers do not split evenly over the stages",
             where="account_for_embedding_in_pipeline_split",
             got=f"{total} layers, ends of the chain included",
-            expected=f"a multiple of {pp * v}: {pp} stages x {v} chunks",
+            expected=f"a multiple of {parts}: {spec.pipeline_model_parallel_size} "
+            f"stages x {spec.virtual_pipeline_model_parallel_size} chunks",
         )
-    each = total // (pp * v)
-    starts = [first - leads + part * each for part in range(pp * v)]
-    bounds = [0, *starts[1:], length]
-    return tuple(
-        tuple(
-            (bounds[chunk * pp + stage], bounds[chunk * pp + stage + 1] - 1)
-            for chunk in range(v)
-        )
-        for stage in range(pp)
-    )
+    counts = [total // parts] * parts
+    counts[0] -= leads
+    counts[-1] -= trails
+    return tuple(counts)
 
 
 def _blocks(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
@@ -196,13 +232,7 @@ def _blocks(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
     if spec.num_layers_per_pipeline_stage is not None:
         blocks = spec.num_layers_per_pipeline_stage
         where = "num_layers_per_pipeline_stage"
-        if sum(blocks) != num_layers:
-            raise InputError(
-                "does not add up to the model's layers",
-                where=where,
-                got=list(blocks),
-                expected=f"numbers that add up to {num_layers}, not {sum(blocks)}",
-            )
+        _check_sum(blocks, num_layers, where)
     else:
         blocks, where = _even_blocks(spec, num_layers)
     _check_blocks(spec, blocks, where)
@@ -229,7 +259,10 @@ def _even_blocks(spec: PlanSpec, num_layers: int) -> tuple[tuple[int, ...], str]
             expected=f"{others} stages to share {left} layers{ends} evenly"
             if left >= 0
             else f"at most {num_layers} layers in the first and the last stage",
-            hint="" if given else "list num_layers_per_pipeline_stage",
+            hint=""
+            if given
+            else "list num_layers_per_pipeline_stage, or with chunks "
+            "pipeline_model_parallel_layout",
         )
     middle = left // others if others else 0
     blocks = [middle] * pp

@@ -138,8 +138,8 @@ class LaunchRules:
     orders: tuple[Order, ...]
     """Orders in which ranks are numbered. Dimensions of size 1 may be anywhere."""
 
-    sources: Mapping[str, str]
-    """Name of a rule, one of `RULES` -> where the framework's side of it stands."""
+    sources: tuple[tuple[str, str], ...]
+    """For each of `RULES` its name, and where the framework's side of it stands."""
 
     @property
     def pipeline(self) -> bool:
@@ -151,6 +151,10 @@ class LaunchRules:
         """Whether stages may have several chunks."""
         return "interleaved-1f1b" in self.schedules
 
+    def source(self, rule: str) -> str:
+        """Return where the framework's side of a rule stands."""
+        return dict(self.sources)[rule]
+
     def zero_stages_of(self, num_stages: int) -> tuple[int, ...]:
         """Return the ZeRO stages that go with a number of pipeline stages."""
         if num_stages > 1 and self.pipeline:
@@ -158,9 +162,9 @@ class LaunchRules:
         return self.zero_stages
 
 
-def _sources(default: str, **known: str) -> Mapping[str, str]:
+def _sources(default: str, **known: str) -> tuple[tuple[str, str], ...]:
     """Return a source for every rule; ``default`` for those that are not named."""
-    return MappingProxyType({rule: known.get(rule, default) for rule in RULES})
+    return tuple((rule, known.get(rule, default)) for rule in RULES)
 
 
 _UNCHECKED = "as known; not checked"
@@ -197,7 +201,7 @@ _MEGATRON_SOURCES = {
 
 def _megatron_sources(
     split: str, sharding_group: str, tp: str = ""
-) -> Mapping[str, str]:
+) -> tuple[tuple[str, str], ...]:
     known = {**_MEGATRON_SOURCES, "split": split, "sharding_group": sharding_group}
     if tp:
         known["tensor_parallelism"] = tp

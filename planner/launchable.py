@@ -30,6 +30,7 @@ from planner.launch_rules import (
 )
 from planner.placements import Extents, whole_dimensions
 from planner.plan import Plan
+from planner.pricing import device_grid
 from planner.workload import Workload
 
 T = TypeVar("T", str, int)
@@ -128,7 +129,7 @@ def broken_rules(
         for breach in check(plan, rules, facts)
     )
     return tuple(
-        BrokenRule(rule=rule, found=what, expected=expected, source=rules.sources[rule])
+        BrokenRule(rule=rule, found=what, expected=expected, source=rules.source(rule))
         for rule, what, expected in found
     )
 
@@ -185,9 +186,9 @@ def rank_order(plan: Plan, orders: Sequence[Order] = ANY_ORDER) -> Order | None:
     Where sizes of 1 leave several, `ANY_ORDER` begins with Megatron's default.
     """
     extents = plan_extents(plan)
-    devices = np.array([stage.devices for stage in plan.stages], dtype=np.int64)
+    grid = device_grid(plan)
     for order in orders:
-        if np.array_equal(devices, whole_dimensions(order, extents).devices):
+        if np.array_equal(grid, whole_dimensions(order, extents).grid):
             return order
     return None
 
@@ -231,7 +232,7 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         yield "split", found, "at least one block in each"
     elif not any(SPLIT_CHECKS[kind](counts, pp) for kind in rules.splits):
         yield "split", found, wanted
-    elif not _ends_together(plan, facts.is_block):
+    elif not ends_together(plan, facts.is_block):
         yield (
             "split",
             "an end of the chain apart from the end of the pipeline",
@@ -239,7 +240,7 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
         )
 
 
-def _ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
+def ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
     """Tell whether all before the first block, and all after the last, are together."""
     blocks = [layer for layer, block in enumerate(is_block) if block]
     first, last = plan.stages[0].chunks[0], plan.stages[-1].chunks[-1]

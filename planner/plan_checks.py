@@ -15,6 +15,7 @@ from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.parallelism import ParallelismConfig, Sizes
 from estimators.sharding import divisibility_problem
+from planner.class_table import RECOMPUTE_MODES
 from planner.plan import Plan, Stage
 from planner.pricing import plan_degrees
 from planner.schedules import find_schedule
@@ -27,7 +28,7 @@ FloatArray = NDArray[np.float64]
 AUTO = "auto"
 """The algorithm that stands for the cheapest one."""
 
-RECOMPUTE_MODES = SearchSpec().recompute
+MODES = tuple(RECOMPUTE_MODES)
 ZERO_STAGES = SearchSpec().zero_stages
 
 _LARGEST_TRIED = 128
@@ -55,7 +56,7 @@ def check_plan(workload: Workload, plan: Plan, num_devices: int) -> None:
     for name in ("gradient_algorithm", "tensor_algorithm"):
         _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES))
     _check_batch(workload, plan)
-    _check_stages(workload, plan)
+    _check_stages(plan)
     _check_devices(plan, num_devices)
 
 
@@ -145,13 +146,13 @@ def check_schedule(plan: Plan) -> None:
 
 def check_savings(stage: Stage, num_chunks: int) -> None:
     """Refuse ways to save memory that there are not."""
-    _check_choice("recompute", stage.recompute, RECOMPUTE_MODES)
+    _check_choice("recompute", stage.recompute, MODES)
     if stage.recompute == "stage" and num_chunks > 1:
         raise InputError(
             "a stage of several chunks is not run again as a whole",
             where="recompute",
             got=stage.recompute,
-            expected=", ".join(f'"{mode}"' for mode in RECOMPUTE_MODES[:-1])
+            expected=", ".join(f'"{mode}"' for mode in MODES[:-1])
             + f", or one chunk per stage, not {num_chunks}",
         )
     _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)
@@ -185,8 +186,8 @@ def _check_batch(workload: Workload, plan: Plan) -> None:
         )
 
 
-def _check_stages(workload: Workload, plan: Plan) -> None:
-    """Refuse stages in another number, and rounds of chunks that are not alike."""
+def _check_stages(plan: Plan) -> None:
+    """Refuse stages in another number, and ways of theirs that there are not."""
     pp = plan.parallel.pipeline_model_parallel_size
     if len(plan.stages) != pp:
         raise InputError(
@@ -195,34 +196,23 @@ def _check_stages(workload: Workload, plan: Plan) -> None:
             got=len(plan.stages),
             expected=f"{pp}, as parallel.pipeline_model_parallel_size says",
         )
-    is_block = workload.table(plan_degrees(plan)).is_block
     v = plan.virtual_pipeline_model_parallel_size
     for index, stage in enumerate(plan.stages):
         try:
             check_savings(stage, v)
-            _check_chunks(stage, v, is_block)
+            _check_chunks(stage, v)
         except InputError as error:
             raise error.at(f"stages[{index}]") from None
 
 
-def _check_chunks(stage: Stage, num_chunks: int, is_block: FloatArray) -> None:
-    """Refuse chunks in another number, or with unlike numbers of blocks.
-
-    A chunk that holds an end of the chain may have one less, as where embedding and
-    loss count as blocks.
-    """
-    counts = [int(is_block[first : last + 1].sum()) for first, last in stage.chunks]
-    ends = [first == 0 or last == len(is_block) - 1 for first, last in stage.chunks]
-    most = max(counts, default=0)
-    alike = all(
-        most - count <= int(end) for count, end in zip(counts, ends, strict=True)
-    )
-    if len(stage.chunks) != num_chunks or not alike:
+def _check_chunks(stage: Stage, num_chunks: int) -> None:
+    """Refuse chunks in another number than the schedule has."""
+    if len(stage.chunks) != num_chunks:
         raise InputError(
             "does not have the chunks of its schedule",
             where="chunks",
             got=[list(chunk) for chunk in stage.chunks],
-            expected=f"{num_chunks} intervals of layers with the same number of blocks",
+            expected=f"{num_chunks} intervals of layers",
         )
 
 

@@ -13,6 +13,17 @@ DEFAULT_ORDER = "-".join(DIMENSIONS)
 
 T = TypeVar("T", str, int)
 
+_WAYS_TO_SHARE = (
+    ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+    ("num_layers_per_pipeline_stage",),
+    ("pipeline_model_parallel_layout",),
+    (
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+    ),
+)
+"""Settings that say how blocks are shared out; those of one group go together."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
@@ -39,6 +50,10 @@ class PlanSpec:
     data_parallel_size: int | None = None
     """Replicas of the pipeline; None for as many as the devices suffice for."""
 
+    num_microbatches: int | None = None
+    """Microbatches of each replica, the last of which may then be padded; None for as
+    many as make the global batch, all of them full."""
+
     context_parallel_size: int = 1
     """Devices that share each sequence."""
 
@@ -61,8 +76,9 @@ class PlanSpec:
     """Of all stages, or of each: 0 to 3. Megatron's ``use_distributed_optimizer`` is
     1."""
 
-    sharding_group_size: int | None = None
-    """Data-parallel ranks that share ZeRO's shards; None for all of them."""
+    sharding_group_size: int | tuple[int, ...] | None = None
+    """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
+    all of them."""
 
     num_layers_in_first_pipeline_stage: int | None = None
     """Transformer blocks of the first stage; None for as many as the others."""
@@ -72,6 +88,10 @@ class PlanSpec:
 
     num_layers_per_pipeline_stage: tuple[int, ...] | None = None
     """Transformer blocks of each stage, instead of the two above."""
+
+    pipeline_model_parallel_layout: tuple[int, ...] | None = None
+    """Transformer blocks of each virtual stage in the order of the chain, instead of
+    the three above: chunk 0 of every stage, then chunk 1, and so on."""
 
     account_for_embedding_in_pipeline_split: bool = False
     """Whether the embedding counts as a block where they are shared out evenly."""
@@ -106,6 +126,11 @@ class PlanSpec:
         """Return the ZeRO stage of each stage."""
         return self._each(self.zero_stage)
 
+    def each_sharding_group(self, whole: int) -> tuple[int, ...]:
+        """Return the sharding group of each stage, ``whole`` where none is given."""
+        group = self.sharding_group_size
+        return self._each(whole if group is None else group)
+
     def _each(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
         if isinstance(value, tuple):
             return value
@@ -114,7 +139,8 @@ class PlanSpec:
     def _check_stages(self) -> None:
         """Refuse lists that do not have one entry for each stage."""
         pp = self.pipeline_model_parallel_size
-        for name in ("recompute", "zero_stage", "num_layers_per_pipeline_stage"):
+        names = ("recompute", "zero_stage", "sharding_group_size")
+        for name in (*names, "num_layers_per_pipeline_stage"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != pp:
                 raise InputError(
@@ -126,27 +152,40 @@ class PlanSpec:
 
     def _check_layers(self) -> None:
         """Refuse two ways to share the layers, and ends that are not there."""
-        ends = (
-            "num_layers_in_first_pipeline_stage",
-            "num_layers_in_last_pipeline_stage",
-        )
-        given = [name for name in ends if getattr(self, name) is not None]
-        if not given:
-            return
-        where, got = given[0], getattr(self, given[0])
-        if self.num_layers_per_pipeline_stage is not None:
+        given = [
+            [name for name in names if _is_given(getattr(self, name))]
+            for names in _WAYS_TO_SHARE
+        ]
+        ways = [names[0] for names in given if names]
+        if len(ways) > 1:
             raise InputError(
-                "does not go with num_layers_per_pipeline_stage",
-                where=where,
-                got=got,
+                f"does not go with {ways[1]}",
+                where=ways[0],
+                got=_written(getattr(self, ways[0])),
                 expected="one of the two settings",
             )
-        if self.pipeline_model_parallel_size < 2:
+        if given[0] and self.pipeline_model_parallel_size < 2:
             raise InputError(
                 "needs at least 2 pipeline stages",
-                where=where,
-                got=got,
+                where=ways[0],
+                got=getattr(self, ways[0]),
                 expected="pipeline_model_parallel_size = 2 or more",
+            )
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        """Refuse a layout that does not have one entry for each virtual stage."""
+        layout = self.pipeline_model_parallel_layout
+        pp, v = (
+            self.pipeline_model_parallel_size,
+            self.virtual_pipeline_model_parallel_size,
+        )
+        if layout is not None and len(layout) != pp * v:
+            raise InputError(
+                "must have one entry for each virtual stage",
+                where="pipeline_model_parallel_layout",
+                got=list(layout),
+                expected=f"a list of {pp * v}: {pp} stages x {v} chunks",
             )
 
     def _check_order(self) -> None:
@@ -176,9 +215,18 @@ class PlanSpec:
             raise InputError(
                 "there is nothing to share without ZeRO",
                 where="sharding_group_size",
-                got=group,
+                got=_written(group),
                 expected="zero_stage = 1, 2 or 3 beside it",
             )
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _written(value: object) -> object:
+    """Return a value as it stands in a file."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def order_names(order: str | None) -> tuple[str, ...]:

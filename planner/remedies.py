@@ -136,7 +136,7 @@ def restricted_settings(spec: SearchSpec) -> tuple[str, ...]:
     chosen = [
         name
         for name in ("recompute", "zero_stages")
-        if set(getattr(spec, name)) < set(getattr(_WHOLE, name))
+        if not set(_widest(spec, name)) <= set(getattr(spec, name))
     ]
     if spec.sequence_parallel is False:
         chosen.append("sequence_parallel")
@@ -153,9 +153,23 @@ def binding_settings(spec: SearchSpec) -> tuple[str, ...]:
     )
 
 
+def _widest(spec: SearchSpec, name: str) -> Any:
+    """Return what a setting can be at most: of lists, also what it has beyond that.
+
+    Modes and stages that the framework does not have are no remedy.
+    """
+    whole = getattr(_WHOLE, name)
+    if name not in {"recompute", "zero_stages"}:
+        return whole
+    given = getattr(spec, name)
+    if spec.launchable and spec.rules is not None:
+        whole = [value for value in whole if value in getattr(spec.rules, name)]
+    return (*whole, *(value for value in given if value not in whole))
+
+
 def _thriftiest_space(spec: SearchSpec) -> SearchSpec:
     """Return the space without restrictions, but for sizes that are best left at 1."""
-    settings = {name: getattr(_WHOLE, name) for name in restricted_settings(spec)}
+    settings = {name: _widest(spec, name) for name in restricted_settings(spec)}
     return _thrifty(changed_spec(spec, settings))
 
 
@@ -193,7 +207,7 @@ def _changes(spec: SearchSpec) -> Iterator[_Change]:
             yield _Change(name, size, "", changed_spec(spec, {name: None}))
         else:
             # In the order of the time that they cost.
-            for value in (v for v in getattr(_WHOLE, name) if v not in values):
+            for value in (v for v in _widest(spec, name) if v not in values):
                 shown = f'"{value}"' if isinstance(value, str) else str(value)
                 changed = changed_spec(spec, {name: (*values, value)})
                 yield _Change(name, "", shown, changed)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.sharding import divisibility_problem
+from planner.class_table import RECOMPUTE_MODES
 from planner.remedies import SIZE_SETTINGS, changed_spec, restricted_settings
 from planner.search_spec import SearchSpec
 from planner.space import LARGEST_MICRO_BATCH
@@ -33,11 +34,10 @@ ALIASES: Mapping[str, str] = MappingProxyType({"mbs": "b", "vpp": "v"})
 LARGEST_SIZE = 1_000_000_000
 """Sizes above it are slips of the keyboard."""
 
-_WHOLE = SearchSpec()
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "recompute": _WHOLE.recompute,
-        "zero": tuple(str(stage) for stage in _WHOLE.zero_stages),
+        "recompute": tuple(RECOMPUTE_MODES),
+        "zero": tuple(str(stage) for stage in SearchSpec().zero_stages),
     }
 )
 _EXAMPLE = "e.g. tp=8,pp=4,dp=32"

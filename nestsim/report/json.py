@@ -91,6 +91,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "scenario": result.scenario_name,
         "verdict": best.verdict.kind if best else _no_plan(result),
         "reason": best.verdict.reason if best else result.shortfall,
+        "broken_rules": broken_rules_json(best) if best else [],
         "confirmed": result.chosen is not None,
         "planner_rank": best.rank if best else None,
         "plan": best.priced.plan.to_json() if best else None,
@@ -109,6 +110,11 @@ def job_json(result: "JobResult") -> dict[str, Any]:
     }
     plain: dict[str, Any] = plain_values(report)
     return plain
+
+
+def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
+    """Return the rules of the framework that a plan breaks."""
+    return [rule.to_json() for rule in candidate.broken_rules]
 
 
 def _no_plan(result: "SearchFacts") -> str:

@@ -7,13 +7,20 @@ from rich.console import Console
 from nestsim.report.assumptions import assumptions_json
 from nestsim.report.json import (
     band_json,
+    broken_rules_json,
     gap_json,
     job_json,
     plain_values,
     planned_json,
     simulated_json,
 )
-from nestsim.report.text import print_headline, print_job, print_times, print_traffic
+from nestsim.report.text import (
+    print_broken_rules,
+    print_headline,
+    print_job,
+    print_times,
+    print_traffic,
+)
 from nestsim.results import SimulateResult
 
 if TYPE_CHECKING:
@@ -46,6 +53,7 @@ def simulation_json(result: SimulateResult) -> dict[str, Any]:
         "scenario": result.scenario_name,
         "verdict": candidate.verdict.kind,
         "reason": candidate.verdict.reason,
+        "broken_rules": broken_rules_json(candidate),
         "confirmed": result.chosen is not None,
         "plan": candidate.priced.plan.to_json(),
         "planned": planned_json(candidate),
@@ -65,5 +73,6 @@ def print_simulation(result: SimulateResult, console: Console) -> None:
     """Print what `nestsim simulate` found: verdict, plan, planned beside simulated."""
     candidate = result.candidate
     print_headline(console, result, candidate)
+    print_broken_rules(console, result, candidate)
     print_times(console, result, candidate)
     print_traffic(console, candidate, result.network)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.placing.said import left_out_sentences
+from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_rows
 from nestsim.report.causes import iteration_causes
 from nestsim.report.json import optimality_gap, reported_candidate
@@ -75,6 +76,7 @@ def print_job(result: "JobResult", console: Console) -> None:
             Text("No replayed plan was confirmed; the fastest one is shown."),
             highlight=False,
         )
+    print_broken_rules(console, result, best)
     print_times(console, result, best)
     print_section(
         console,
@@ -138,6 +140,21 @@ def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> N
             ),
             highlight=False,
         )
+
+
+def print_broken_rules(
+    console: Console, result: "JobFacts", candidate: "Candidate"
+) -> None:
+    """Print what keeps a framework from launching a plan; nothing if it can."""
+    if not candidate.broken_rules:
+        return
+    preset = result.assumptions.preset
+    who = "any framework" if preset == IDEAL_PRESET.name else preset
+    rows = {
+        rule.rule.replace("_", " "): f"{rule.found}; expected: {rule.expected}"
+        for rule in candidate.broken_rules
+    }
+    print_section(console, f"What keeps {who} from launching it", facts(rows))
 
 
 def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None:

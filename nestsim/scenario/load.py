@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from estimators.profile import Profile
 from estimators.training import TrainingSpec
-from nestsim.presets import ALL_ZERO_STAGES, ZERO_STAGES
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
+from planner.launch_rules import LAUNCH_RULES
 from topologies.accelerators import Accelerator
 from topologies.degradation import Degradation
 from topologies.errors import InputError, Problems
@@ -94,8 +94,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
-        zero_stages = ZERO_STAGES.get(software.preset, ALL_ZERO_STAGES)
-        search = table.search.build(table.cluster.memory_reserve, zero_stages)
+        rules = LAUNCH_RULES[software.preset]
+        search = table.search.build(table.cluster.memory_reserve, rules)
     with problems.noted("plan"):
         plan = None if table.plan is None else table.plan.build(software.defaults)
         with problems.noted("search"):

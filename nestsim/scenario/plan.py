@@ -11,6 +11,7 @@ from planner.plan_spec import PlanSpec
 from planner.schedules import SCHEDULES
 
 MOST_STAGES = 10_000
+MOST_VIRTUAL_STAGES = 100_000
 
 ScheduleName = Annotated[str, Choice(tuple(SCHEDULES))]
 Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -31,6 +32,11 @@ ZeroStageOfStages = Annotated[
     Annotated[ZeroStage, Tag("one")] | Annotated[list[ZeroStage], _EACH, Tag("each")],
     _ONE_OR_EACH,
 ]
+GroupOfStages = Annotated[
+    Annotated[Count, Tag("one")] | Annotated[list[Count], _EACH, Tag("each")],
+    _ONE_OR_EACH,
+]
+"""One value for all stages, or a list with one for each."""
 
 
 class PlanTable(Table):
@@ -50,6 +56,10 @@ class PlanTable(Table):
 
     data_parallel_size: Count | None = Field(None, examples=[8])
     """Replicas of the pipeline; left out, as many as the devices suffice for."""
+
+    num_microbatches: Count | None = Field(None, examples=[16])
+    """Microbatches of each replica; left out, those that make the global batch, which
+    must all be full. If it is given, the last ones may be padded."""
 
     context_parallel_size: Count = Field(1, examples=[2])
     """Devices that share each sequence; more than 1 needs flash attention."""
@@ -76,8 +86,9 @@ class PlanTable(Table):
     use_distributed_optimizer is 1. Left out, as `software.preset` has it; 0 with
     "ideal"."""
 
-    sharding_group_size: Count | None = Field(None, examples=[8])
-    """Data-parallel ranks that share ZeRO's shards; left out, all of them."""
+    sharding_group_size: GroupOfStages | None = Field(None, examples=[8, [8, 4]])
+    """Data-parallel ranks that share ZeRO's shards, in all stages, or a list with one
+    number for each; left out, all of them."""
 
     num_layers_in_first_pipeline_stage: Layers | None = Field(None, examples=[5])
     """Transformer blocks of the first stage, where it differs from the others.
@@ -90,6 +101,14 @@ class PlanTable(Table):
         Annotated[list[Layers], Field(min_length=1, max_length=MOST_STAGES)] | None
     ) = Field(None, examples=[[7, 8, 8, 7]])
     """Transformer blocks of each stage, instead of the two settings above."""
+
+    pipeline_model_parallel_layout: (
+        Annotated[list[Layers], Field(min_length=1, max_length=MOST_VIRTUAL_STAGES)]
+        | None
+    ) = Field(None, examples=[[1, 2, 2, 2, 2, 2, 2, 1]])
+    """Transformer blocks of each virtual stage in the order of the model, instead of
+    the settings above: chunk 0 of every stage, then chunk 1, and so on. What
+    Megatron's --pipeline-model-parallel-layout says with letters."""
 
     account_for_embedding_in_pipeline_split: bool = Field(False, examples=[True])
     """Megatron's: the embedding counts as a block where blocks are shared out

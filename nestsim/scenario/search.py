@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
-from nestsim.presets import ALL_ZERO_STAGES, IDEAL_PRESET, Preset
+from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, Table
 from planner.baselines.protocol import PlannerSettings
+from planner.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.plan_spec import PlanSpec
 from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
@@ -191,10 +192,11 @@ class SearchTable(Table):
     tensor-parallel size exceeds 1."""
 
     recompute: Distinct[Recompute] = Field(
-        ["none", "selective", "full", "stage"], examples=[["none", "full"]]
+        ["none", "selective", "full"], examples=[["none", "full"]]
     )
-    """What a stage may recompute in the backward pass: nothing, the attention core,
-    each block from its input, or everything from the stage's input."""
+    """What a stage may recompute in the backward pass: nothing, the attention core, or
+    each block from its input. No framework has "stage", everything from the stage's
+    input: it is tried where it is listed."""
 
     zero_stages: Distinct[ZeroStage] | None = Field(None, examples=[[0, 1]])
     """ZeRO stages that a stage may use. Left out, those that `software.preset` has; all
@@ -204,6 +206,13 @@ class SearchTable(Table):
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
     )
     """Order of the microbatches' forward and backward passes."""
+
+    launchable: bool = Field(True, examples=[False])
+    """Whether the search keeps to plans that the framework of `software.preset` can
+    launch. If not, it explores beyond, and reports say which rules a plan breaks."""
+
+    idle_devices: bool = Field(False, examples=[True])
+    """Whether launchable plans may leave devices of the cluster without work."""
 
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
     """Distinct plans to keep and replay, best first."""
@@ -220,7 +229,7 @@ class SearchTable(Table):
     may then differ from run to run. Left out, there is no such limit."""
 
     def build(
-        self, memory_reserve: float, zero_stages: tuple[int, ...] = ALL_ZERO_STAGES
+        self, memory_reserve: float, rules: LaunchRules = LAUNCH_RULES["ideal"]
     ) -> SearchSpec:
         """Return the settings for the planner.
 
@@ -228,8 +237,8 @@ class SearchTable(Table):
         ----------
         memory_reserve
             Device memory that plans leave free [byte].
-        zero_stages
-            Those that the software has.
+        rules
+            What the software can launch.
         """
         return SearchSpec(
             micro_batch_sizes=_frozen(self.micro_batch_sizes),
@@ -241,7 +250,10 @@ class SearchTable(Table):
             virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
             sequence_parallel=self.sequence_parallel,
             recompute=tuple(self.recompute),
-            zero_stages=_frozen(self.zero_stages) or zero_stages,
+            zero_stages=_frozen(self.zero_stages) or rules.zero_stages,
+            launchable=self.launchable,
+            rules=rules,
+            idle_devices=self.idle_devices,
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             work_limit=self.work_limit,

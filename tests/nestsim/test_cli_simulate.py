@@ -102,6 +102,36 @@ def test_json_has_the_approved_keys(
     assert json.dumps(keys(data), indent=2) == snapshot
 
 
+def test_a_plan_that_no_framework_launches_is_replayed_and_told_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From [plan] and from a file alike; the plan of the test above mixes modes."""
+    preset = '[software]\npreset = "megatron-core"\n'
+    layout = """
+[plan]
+pipeline_model_parallel_size = 2
+virtual_pipeline_model_parallel_size = 2
+data_parallel_size = 3
+num_microbatches = 86
+micro_batch_size = 2
+pipeline_model_parallel_layout = [5, 7, 7, 5]
+zero_stage = 2
+recompute = "full"
+"""
+    _, data = answer(capsys, write(folder, EIGHT + PLAN))
+    assert [one["rule"] for one in data["broken_rules"]] == ["recompute"]
+    scenario = write(folder, EIGHT.replace("[cluster]", preset + "[cluster]") + layout)
+    _, data = answer(capsys, scenario)
+    broken = [one["rule"] for one in data["broken_rules"]]
+    assert broken == ["global_batch", "idle_devices", "zero_stage"]
+    (folder / "plan.json").write_text(json.dumps(data["plan"]), encoding="utf-8")
+    _, again = answer(capsys, scenario, "--plan", "plan.json")
+    assert again == data
+    _, out = simulated(capsys, scenario)
+    assert "What keeps megatron-core from launching it" in out
+    assert "zero stage 2; expected: one of 0, 1" in " ".join(out.split())
+
+
 def test_the_report_is_that_of_a_run_without_the_search(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -148,7 +148,7 @@ def test_what_is_left_out_has_the_documented_defaults(load: Any) -> None:
     assert search.micro_batch_sizes is None
     assert search.data_parallel_sizes is None
     assert search.sequence_parallel is None
-    assert search.recompute == ("none", "selective", "full", "stage")
+    assert search.recompute == ("none", "selective", "full")
     assert search.context_parallel_sizes is None
     assert search.virtual_pipeline_model_parallel_sizes is None
     assert search.zero_stages == (0, 1, 2, 3)

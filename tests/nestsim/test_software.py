@@ -13,10 +13,11 @@ from nestsim.cli import main
 from nestsim.cluster_network import cluster_network
 from nestsim.cluster_software import cluster_software
 from nestsim.job import built, plan_job
-from nestsim.presets import NAMED_PRESETS, ZERO_STAGES
+from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
+from planner.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from topologies.errors import InputError
 from topologies.notices import Notices
@@ -87,7 +88,7 @@ def test_a_preset_fills_in_what_the_scenario_leaves_out(name: str, load: Any) ->
     assert scenario.plan.zero_stage == known.zero_stage
     assert scenario.plan.recompute == known.recompute
     assert scenario.plan.sequence_parallel == known.sequence_parallel
-    assert scenario.search.zero_stages == ZERO_STAGES.get(name, (0, 1, 2, 3))
+    assert scenario.search.zero_stages == LAUNCH_RULES[name].zero_stages
     assert known.zero_stage in scenario.search.zero_stages
 
 
@@ -319,3 +320,13 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
         stated[preset] = assumptions_rows(assumed)
     assert "memory" not in stated["ideal"]
     assert "fragmentation" in stated["megatron-core"]["memory"]
+
+
+def test_the_search_keeps_to_what_the_framework_launches_unless_told(load: Any) -> None:
+    search = load(preset("megatron-core"), PLAN).search
+    assert search.rules is LAUNCH_RULES["megatron-core"]
+    assert (search.launchable, search.idle_devices) == (True, False)
+    free = "[search]\nlaunchable = false\nidle_devices = true"
+    search = load(preset("deepspeed"), free, PLAN).search
+    assert search.rules is LAUNCH_RULES["deepspeed"]
+    assert (search.launchable, search.idle_devices) == (False, True)

@@ -29,6 +29,7 @@ SMALL = SearchSpec(
     tensor_model_parallel_sizes=(1, 2),
     context_parallel_sizes=(1,),
     virtual_pipeline_model_parallel_sizes=(1, 2),
+    recompute=("none", "selective", "full", "stage"),
 )
 
 AMPLE = 80e9

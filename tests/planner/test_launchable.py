@@ -1,5 +1,6 @@
 """Plans made by hand: for every preset, each rule kept once and broken once."""
 
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -344,8 +345,10 @@ NEVER_BROKEN = {
 def test_every_preset_has_rules_and_every_rule_a_source():
     assert set(LAUNCH_RULES) == set(NAMED_PRESETS)
     for rules in LAUNCH_RULES.values():
-        assert set(rules.sources) == set(RULES)
-        assert all(rules.sources.values())
+        assert [rule for rule, _ in rules.sources] == list(RULES)
+        assert all(rules.source(rule) for rule in RULES)
+        assert pickle.loads(pickle.dumps(rules)) == rules
+        assert hash(rules) is not None
         assert set(rules.splits) <= set(SPLITS) == set(SPLIT_CHECKS)
         assert set(rules.schedules) <= set(SCHEDULES)
         assert rules.microbatches in MICROBATCHES

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from estimators.models.library import load_model
 from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
+from planner import remedies
 from planner.candidates import CandidateSet
-from planner.remedies import binding_settings, smallest_change
+from planner.launch_rules import LAUNCH_RULES
+from planner.remedies import (
+    binding_settings,
+    restricted_settings,
+    smallest_change,
+)
 from planner.search import search
 from planner.search_spec import SearchSpec
 from planner.shortfall import PRECISION, memory_shortfall, thriftiest_plan
@@ -251,3 +257,19 @@ def test_shortfall_and_remedy_of_a_large_space_are_found():
     said = memory_shortfall(candidates)
     said += smallest_change(network, workload, spec)
     assert "Out of memory" in said
+
+
+def test_what_the_framework_does_not_have_is_no_remedy():
+    spec = SearchSpec(recompute=("none",), zero_stages=(0, 1))
+    assert restricted_settings(spec) == ("recompute", "zero_stages")
+    ours = replace(spec, rules=LAUNCH_RULES["megatron-core"])
+    assert restricted_settings(ours) == ("recompute",)
+    free = replace(ours, launchable=False)
+    assert restricted_settings(free) == ("recompute", "zero_stages")
+
+
+def test_what_a_space_has_beyond_the_default_is_kept_where_more_is_allowed():
+    spec = SearchSpec(recompute=("full", "stage"))
+    assert restricted_settings(spec) == ("recompute",)
+    widest = remedies._thriftiest_space(spec)
+    assert set(widest.recompute) == {"none", "selective", "full", "stage"}
