@@ -325,6 +325,7 @@ def _throughput(
     sequences = workload.training.global_batch_size
     tokens = sequences * workload.graph.spec.sequence_length / iteration_time
     flops = sequences * model_flops_per_sequence(workload.graph) / iteration_time
+    causal = sequences * model_flops_per_sequence(workload.graph, counts_masked=False)
     per_device = flops / network.num_devices
     peak = workload.accelerator.peak_flops[workload.training.precision]
     return Throughput(
@@ -333,5 +334,6 @@ def _throughput(
         tokens_per_second_per_device=tokens / network.num_devices,
         flops_per_device=per_device,
         mfu=per_device / peak,
+        mfu_causal=causal / iteration_time / network.num_devices / peak,
         peak_memory=peak_memory,
     )

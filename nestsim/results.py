@@ -34,7 +34,10 @@ class Throughput:
     """Model FLOPs (forward and backward, no recompute) per second and device."""
 
     mfu: float
-    """`flops_per_device` over the device's peak."""
+    """`flops_per_device` over the device's peak; attention counts in full."""
+
+    mfu_causal: float
+    """The same with what a causal mask hides left out; `mfu` without such a mask."""
 
     peak_memory: float
     """Of the fullest device [byte]."""

@@ -170,6 +170,7 @@ def _throughput(throughput: "Throughput") -> dict[str, Any]:
         "tokens_per_s_per_device": throughput.tokens_per_second_per_device,
         "tflops_per_device": throughput.flops_per_device / 1e12,
         "mfu": throughput.mfu,
+        "mfu_causal": throughput.mfu_causal,
         "peak_memory_bytes": throughput.peak_memory,
     }
 

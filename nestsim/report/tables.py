@@ -97,12 +97,15 @@ def _throughput_rows(
     def memory(used: float) -> str:
         return size_of_limit(used, device_memory)
 
+    mfu = [("MFU", row("mfu", percent))]
+    if simulated.mfu_causal != simulated.mfu:
+        mfu.append(("MFU, causal", row("mfu_causal", percent)))
     return [
         ("Iteration time", row("iteration_time", format_duration)),
         ("Tokens/s", row("tokens_per_second", number)),
         ("Tokens/s/device", row("tokens_per_second_per_device", number)),
         ("TFLOP/s/device", row("flops_per_device", number, 1e12)),
-        ("MFU", row("mfu", percent)),
+        *mfu,
         ("Peak memory", row("peak_memory", memory)),
     ]
 

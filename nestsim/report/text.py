@@ -40,6 +40,7 @@ from nestsim.report.tables import (
 from nestsim.report.wording import (
     VERDICT_WORDS,
     gap_sentence,
+    mfu_words,
     no_plan_words,
     number,
     parallel_sentence,
@@ -125,7 +126,7 @@ def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> N
         Text(VERDICT_WORDS[kind], style=VERDICT_STYLES[kind]),
         f"{result.scenario_name}: {number(simulated.tokens_per_second)} tokens/s on "
         f"{plural(result.network.num_devices, 'device')}, "
-        f"MFU {percent(simulated.mfu)}, "
+        f"MFU {mfu_words(simulated)}, "
         f"{format_duration(simulated.iteration_time)} per iteration",
     )
     reason = best.verdict.reason

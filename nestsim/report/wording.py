@@ -9,12 +9,24 @@ from planner.work import Spent
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from nestsim.results import Throughput
     from nestsim.verdict import Gap
 
 
 def percent(share: float) -> str:
     """Write a share for people: ``46.1 %``."""
     return f"{100 * share:.1f} %" if math.isfinite(share) else "-"
+
+
+def mfu_words(throughput: "Throughput") -> str:
+    """Write an MFU with its convention, where there are two.
+
+    ``45.2 % (attention counted in full; 43.9 % causal)``.
+    """
+    mfu, causal = throughput.mfu, throughput.mfu_causal
+    if causal == mfu:
+        return percent(mfu)
+    return f"{percent(mfu)} (attention counted in full; {percent(causal)} causal)"
 
 
 def signed_percent(share: float) -> str:

@@ -133,7 +133,8 @@ class AssertTable(Table):
     """Of the whole cluster."""
 
     mfu: Share | None = None
-    """Share of the devices' peak that the model's FLOPs take."""
+    """Share of the devices' peak that the model's FLOPs take, attention counted in
+    full."""
 
     peak_memory: Memory | None = None
     """Of the fullest device."""

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from planner.baselines.manual import propose as propose_manual
+from planner.baselines.manual import manual_plans
 from planner.baselines.mcmc_moves import propose
 from planner.baselines.mcmc_state import State, Walkable
 from planner.baselines.proposals import best_time, priced_best_first
@@ -211,8 +211,12 @@ def _first(space: Walkable, settings: PlannerSettings, work: Work) -> State | No
     candidates = space.prices.candidates
     if settings.init == "manual":
         network, workload = candidates.network, candidates.workload
-        plan = propose_manual(network, workload, candidates.spec, work).plan
-        return None if plan is None else space.state_of(plan)
+        # Its first plan is not the walks' first: their limits count from that on.
+        recipe = Work(limit=work.limit)
+        plans = manual_plans(network, workload, candidates.spec, recipe)
+        work.count(recipe.spent)
+        states = (space.state_of(plan) for plan in plans)
+        return next((state for state in states if state is not None), None)
     if settings.init == "dp":
         return _data_parallel(space)
     return None

@@ -16,7 +16,9 @@ from planner.class_table import Choice
 from planner.loads import iteration_weights
 from planner.placements import Placement
 from planner.plan import Plan
+from planner.pricing import plan_degrees
 from planner.space import Configuration
+from planner.virtual import unfold_bounds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -101,9 +103,12 @@ class Walkable:
             state.choices,
         )
 
-    def state_of(self, plan: Plan) -> State:
-        """Return the state of a plan of the space without virtual stages."""
+    def state_of(self, plan: Plan) -> State | None:
+        """Return the state of a plan, None if its chunks are not alike."""
         configuration = configuration_of(plan)
+        bounds = self._bounds_of(plan)
+        if bounds is None:
+            return None
         names = [one.name for one in self.placements(configuration)]
         number = names.index(plan.placement)
         groups = [
@@ -118,9 +123,20 @@ class Walkable:
             )
             for stage in plan.stages
         )
-        starts = tuple(stage.layers[0] for stage in plan.stages)
-        last = plan.stages[-1].layers[1] + 1
-        return State(configuration, number, (*starts, last), choices)
+        return State(configuration, number, bounds, choices)
+
+    def _bounds_of(self, plan: Plan) -> tuple[int, ...] | None:
+        """Return the split of the folded chain that a plan unfolds, if there is one."""
+        num_layers, num_blocks = self.prices.candidates.workload.chain
+        v = plan.virtual_pipeline_model_parallel_size
+        if num_blocks % v:
+            return None
+        starts = tuple(stage.chunks[0][0] for stage in plan.stages)
+        bounds = (*starts, num_layers - num_blocks + num_blocks // v)
+        is_block = self.prices.candidates.workload.table(plan_degrees(plan)).is_block
+        chunks = tuple(stage.chunks for stage in plan.stages)
+        alike = unfold_bounds(np.array(bounds), is_block, v) == chunks
+        return bounds if alike else None
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return a configuration's placements, at least one."""

@@ -124,3 +124,20 @@ def test_layers_add_up_to_the_model(name: str) -> None:
     layers = [layer_work(graph, k, degrees, 2) for k in range(len(graph.layers))]
     total = sum(layers[kind].model_flops for kind in graph.kinds)
     assert 3 * total == 3 * model_flops_per_sequence(graph)
+
+
+@pytest.mark.parametrize("attention", ["plain", "flash"])
+def test_what_a_causal_mask_hides_is_half_of_the_square(attention: str) -> None:
+    """6 s^2 h of 12 s^2 h that PaLM, appendix B, counts for a layer and sequence."""
+    spec = replace(load_model("llama2-7b"), attention_implementation=attention)
+    graph = trace_model(spec)
+    s, h, n = spec.sequence_length, spec.hidden_size, spec.num_layers
+    hidden = model_flops_per_sequence(graph)
+    hidden -= model_flops_per_sequence(graph, counts_masked=False)
+    assert hidden == pytest.approx(6 * s * s * h * n, rel=1e-12)
+
+
+def test_without_a_causal_mask_there_is_one_count() -> None:
+    graph = trace_model(load_model("bert-large"))
+    whole = model_flops_per_sequence(graph)
+    assert model_flops_per_sequence(graph, counts_masked=False) == whole

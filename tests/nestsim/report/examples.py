@@ -443,6 +443,7 @@ def throughput(
         tokens_per_second_per_device=tokens / time / num_devices,
         flops_per_device=flops / time / num_devices,
         mfu=flops / time / num_devices / PEAK_FLOPS,
+        mfu_causal=0.95 * flops / time / num_devices / PEAK_FLOPS,
         peak_memory=memory,
     )
 

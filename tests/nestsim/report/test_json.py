@@ -47,6 +47,7 @@ THROUGHPUT_KEYS = {
     "tokens_per_s_per_device",
     "tflops_per_device",
     "mfu",
+    "mfu_causal",
     "peak_memory_bytes",
 }
 values = st.recursive(

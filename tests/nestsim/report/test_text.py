@@ -152,3 +152,15 @@ def test_only_software_that_was_measured_has_a_band() -> None:
     assert said not in shown(lambda console: print_job(job, console))
     with_band = replace(job, band=Band(0.5, 2.0))
     assert said in shown(lambda console: print_job(with_band, console))
+
+
+def test_a_model_without_a_causal_mask_has_one_mfu() -> None:
+    result = make_job(*FOUR_STAGES)
+    (first, *others) = result.candidates
+    one = replace(first, simulated=replace(first.simulated, mfu_causal=0.25, mfu=0.25))
+    text = shown(
+        lambda console: print_job(replace(result, candidates=(one, *others)), console),
+        120,
+    )
+    assert "MFU 25.0 %, " in text
+    assert "MFU, causal" not in text

