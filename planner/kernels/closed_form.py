@@ -49,7 +49,6 @@ def least_cost(
     reduced: float,
     group: float,
     weight: float,
-    zeros: IntVector,
     ledger: FloatMatrix,
     job: FloatVector,
 ) -> float:
@@ -62,14 +61,17 @@ def least_cost(
     """
     least = np.inf
     gradient, weights, step = job[_REDUCE_BYTES], job[_GATHER_BYTES], job[_STEP_TIME]
-    for zero in zeros:
-        sent = ledger[zero]
-        cost = step / group if sent[_SHARDS_OPTIMIZER] > 0.0 else step
-        cost += sent[_REDUCED_WHOLE] * 2.0 * gradient * reduced
-        cost += sent[_REDUCED_ONCE] * gradient * scattered
-        cost += sent[_GATHERED_ONCE] * weights * inverse
-        cost += sent[_REDUCED_EACH] * weight * gradient * inverse
-        cost += sent[_GATHERED_EACH] * weight * weights * inverse
+    shard, repeated = step / group, weight * inverse
+    for z in range(ledger.shape[0]):
+        cost = shard if ledger[z, _SHARDS_OPTIMIZER] > 0.0 else step
+        cost += gradient * (
+            ledger[z, _REDUCED_WHOLE] * 2.0 * reduced
+            + ledger[z, _REDUCED_ONCE] * scattered
+            + ledger[z, _REDUCED_EACH] * repeated
+        )
+        cost += weights * (
+            ledger[z, _GATHERED_ONCE] * inverse + ledger[z, _GATHERED_EACH] * repeated
+        )
         least = min(least, cost)
     return least
 
@@ -79,7 +81,6 @@ def closed_form(
     entries: FloatVector,
     constants: FloatVector,
     job: FloatVector,
-    zeros: IntVector,
     ledger: FloatMatrix,
     tp: int,
     cp: int,
@@ -103,7 +104,7 @@ def closed_form(
     as much as the whole group in a reduce-scatter under ZeRO-1, and may pay next to
     nothing else. Memory is that of the mean stage under the thriftiest ZeRO stage.
     ``constants`` as in `planner.kernels.relaxed`, ``job`` and ``ledger`` as in
-    `planner.kernels.tables`. O(1) each.
+    `planner.kernels.tables`, rows of the ZeRO stages that may be chosen. O(1) each.
     """
     bounds = np.empty(pp.shape[0])
     memory = np.empty(pp.shape[0])
@@ -136,17 +137,13 @@ def closed_form(
             cost = (
                 dense
                 / p
-                * least_cost(
-                    inside, scattered, whole, n, weight * p, zeros, ledger, job
-                )
+                * least_cost(inside, scattered, whole, n, weight * p, ledger, job)
             )
             if expert > 0.0:
                 cost += (
                     expert
                     / p
-                    * least_cost(
-                        apart, apart, apart, members, weight * p, zeros, ledger, job
-                    )
+                    * least_cost(apart, apart, apart, members, weight * p, ledger, job)
                 )
             if variant == 0:
                 time = ws * total + wm * max(total / p, largest)
@@ -157,15 +154,14 @@ def closed_form(
         least = np.inf
         every = (dense + expert) / p
         shard = (dense / n + expert / members) / p
-        for zero in zeros:
-            holds = ledger[zero]
+        for z in range(ledger.shape[0]):
             held = (
                 job[_OPTIMIZER_BYTES]
-                * (shard if holds[_SHARDS_OPTIMIZER] > 0.0 else every)
+                * (shard if ledger[z, _SHARDS_OPTIMIZER] > 0.0 else every)
                 + job[_GRADIENT_BYTES]
-                * (shard if holds[_SHARDS_GRADIENTS] > 0.0 else every)
+                * (shard if ledger[z, _SHARDS_GRADIENTS] > 0.0 else every)
                 + job[_WEIGHT_BYTES]
-                * (shard if holds[_SHARDS_WEIGHTS] > 0.0 else every)
+                * (shard if ledger[z, _SHARDS_WEIGHTS] > 0.0 else every)
             )
             least = min(least, held)
         memory[i] = least * _SAFE
