@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.training import ParameterBytes
 from planner.kernels import tables
 
 FORWARD = "forward"
@@ -114,6 +115,12 @@ _REDUCE_ACROSS = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, ACROSS)
 _GATHER_ONCE = Sent("all_gather", WEIGHTS, AFTER_OPTIMIZER, INSIDE)
 _GATHER_FORWARD = Sent("all_gather", WEIGHTS, FORWARD, INSIDE)
 _GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
+
+
+def wire_bytes(sent: Sent, each: ParameterBytes) -> int:
+    """Return what a parameter of a collective has on the wire [byte]."""
+    return each.gather if sent.tensor == WEIGHTS else each.reduce
+
 
 LEDGER: tuple[ZeroStage, ...] = (
     ZeroStage(
