@@ -15,6 +15,7 @@ from planner.kernels import tables
 from planner.relaxation import Relaxation
 from planner.search_spec import SearchSpec
 from planner.space import Inner
+from planner.step.ledger import KERNEL_LEDGER
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -111,7 +112,7 @@ def closed_form_bounds(
         entries,
         relaxation.constants_of(degrees.tp),
         job_constants(workload),
-        np.array(sorted(set(spec.zero_stages)), dtype=np.int64),
+        KERNEL_LEDGER[sorted(set(spec.zero_stages))],
         degrees.tp,
         degrees.cp,
         degrees.ep,

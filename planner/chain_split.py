@@ -27,6 +27,7 @@ from planner.schedules import SCHEDULES
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, sequence_parallel
 from planner.stage_rates import StageRates
+from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.virtual import fold_sums, fold_table
 from planner.work import FOLD, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from planner.workload import Workload
@@ -106,9 +107,12 @@ class Splitter:
             rates.group_sizes,
             rates.rows,
             constants,
+            KERNEL_LEDGER,
         )
         tail += self._sending_time(choices, rates.senders)
-        slots = tables.memory_slots(table.sums, choices, rates.group_sizes, constants)
+        slots = tables.memory_slots(
+            table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
+        )
         if v > 1:
             # Every stage has a block in each of its chunks.
             slots[:, folded.no_block] = 0
@@ -142,10 +146,10 @@ class Splitter:
     def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
         """Return what sending shards out rank by rank takes each choice [s].
 
-        Shape ``(C, 1)``; ZeRO-1 and 2 do so at the end of a step.
+        Shape ``(C, 1)``; what is gathered in every pass is in none of it.
         """
-        sends = np.isin(choices[:, tables.CHOICE_ZERO], (1, 2))
-        ranks = sends * senders[choices[:, tables.CHOICE_SHARDING]]
+        times = gathers_once(choices[:, tables.CHOICE_ZERO])
+        ranks = times * senders[choices[:, tables.CHOICE_SHARDING]]
         return np.asarray(self.workload.shard_time * ranks[:, None])
 
     def fits(
@@ -157,8 +161,9 @@ class Splitter:
         """
         table = self.folded(configuration).table
         choices = self.choice_array(configuration, len(group_sizes))
+        constants = self.constants(configuration, memory)
         slots = tables.memory_slots(
-            table.sums, choices, group_sizes, self.constants(configuration, memory)
+            table.sums, choices, group_sizes, constants, KERNEL_LEDGER
         )
         in_flight = self.in_flight(configuration)
         return bool(kernel.fits_in_memory(table.classes.class_of, slots, in_flight))

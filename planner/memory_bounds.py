@@ -12,6 +12,7 @@ from planner.kernels import memory_bound as kernel
 from planner.loads import iteration_weights
 from planner.space import Configuration
 from planner.stage_rates import StageRates
+from planner.step.ledger import KERNEL_LEDGER
 
 FloatArray = NDArray[np.float64]
 
@@ -46,6 +47,7 @@ class MemoryBounds:
                 choices,
                 rates.group_sizes[0],
                 constants,
+                KERNEL_LEDGER,
                 in_flight,
                 v,
                 weights.sum,

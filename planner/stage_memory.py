@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layer_table import LayerTable
-from estimators.memory import Sharded, static_bytes
 from estimators.training import ParameterBytes
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES
+from planner.step.memory import Sharded, static_bytes
 from planner.workload import Workload
 
 

@@ -5,8 +5,8 @@ and by name. The planner takes them all to be there at once; here
 
 - activations, and the logits that the head saves, are held from the forward pass to the
   backward pass; what weight gradients need in their place until those are done;
-- ZeRO-3's gathered layers are there in forward and backward passes, the gradients of a
-  layer that ZeRO-2 and 3 have not reduced in passes that complete gradients;
+- gathered layers are there in forward and backward passes, the gradients of a layer
+  that are not reduced yet in passes that complete gradients (`planner.step.ledger`);
 - working memory, with what recompute brings back, in the pass that needs it.
 
 Buckets of other collectives are views of weights and gradients, and cost nothing
@@ -25,6 +25,7 @@ from planner.objective import StageCost
 from planner.plan import Plan, Stage
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.stage_memory import stage_activations
+from planner.step.ledger import LEDGER
 
 _STATIC = ("weights", "gradients", "optimizer")
 
@@ -93,11 +94,13 @@ def _working(
 def _parameters(
     stage: Stage, chunk: int, buffers: float, each: ParameterBytes, *, splits: bool
 ) -> Iterator[Held]:
-    """Return the whole layers that ZeRO-2 and 3 have on a device (`static_bytes`)."""
-    if stage.zero_stage < 2:
+    """Return the whole layers that ZeRO has on a device (`static_bytes`)."""
+    ledger = LEDGER[stage.zero_stage]
+    gradients = ledger.whole_gradients * each.gradients
+    gathered = ledger.whole_weights * each.gather
+    if gradients + gathered == 0:
         return
-    gathered = 2 * each.gather if stage.zero_stage == 3 else 0
-    reduced = buffers * each.gradients / (each.gradients + gathered)
+    reduced = buffers * gradients / (gradients + gathered)
     completing = WEIGHT if splits else BACKWARD
     yield Held("gradient bucket", chunk, completing, completing, reduced)
     for kind in (FORWARD, BACKWARD):

@@ -28,6 +28,8 @@ from nestsim.placing.traffic import Message, StageTraffic
 from planner.plan import Plan
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from planner.stage_rates import PlacementRates
+from planner.step import ledger
+from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -71,6 +73,10 @@ class StagePasses:
         self.stage = plan.stages[traffic.index]
         self.table = workload.table(traffic.degrees)
         self.rates = rates
+        self.has_experts = any(
+            self.table.expert_parameters[first : last + 1].any()
+            for first, last in self.stage.chunks
+        )
         self.splits = SCHEDULES[plan.schedule].splits_backward
         execution = workload.execution
         self.hides_tensor = execution.tp_comm_overlap
@@ -104,8 +110,11 @@ class StagePasses:
 
     def _write(self, kind: int, layers: list[int]) -> Pass:
         found = Pass()
-        gathers = [self._gathered(kind, layer) for layer in layers]
-        reduces = [self._reduced(kind, layer) for layer in layers]
+        sent = self._sent(kind)
+        weights = [one for one in sent if one.tensor == WEIGHTS]
+        gradients = [one for one in sent if one.tensor == GRADIENTS]
+        gathers = [self._numbers(weights, layer) for layer in layers]
+        reduces = [self._numbers(gradients, layer) for layer in layers]
         again = kind == BACKWARD and self.stage.recompute == "stage"
         ahead = self.gathers_ahead and not again
         if again:
@@ -181,34 +190,30 @@ class StagePasses:
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
         return min(duration * (self.factor - 1.0), longest * (1.0 - 1.0 / self.factor))
 
-    def _gathered(self, kind: int, layer: int) -> list[int]:
-        """Return the numbers of what a pass gathers of a layer's weights."""
-        if self.stage.zero_stage < 3 or kind == WEIGHT:
-            return []
-        return self._sharded("layer gather", "all_gather", layer)
+    def _sent(self, kind: int) -> tuple[Sent, ...]:
+        """Return what parameters have passes of a kind send, layer by layer."""
+        moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
+        if kind == (WEIGHT if self.splits else BACKWARD):
+            moments[kind].append(ledger.GRADIENT)
+        return ledger.LEDGER[self.stage.zero_stage].sent_at(*moments[kind])
 
-    def _reduced(self, kind: int, layer: int) -> list[int]:
-        """Return the numbers of what a pass reduces of a layer's gradients."""
-        completes = WEIGHT if self.splits else BACKWARD
-        if self.stage.zero_stage < 2 or kind != completes:
-            return []
-        return self._sharded("layer reduce", "reduce_scatter", layer)
-
-    def _sharded(self, kind: str, operation: str, layer: int) -> list[int]:
+    def _numbers(self, sent: list[Sent], layer: int) -> list[int]:
+        """Return the numbers of what is sent of a layer's parameters."""
         each = self.workload.parameter_bytes
-        width = each.gather if kind == "layer gather" else each.reduce
-        has_experts = any(
-            self.table.expert_parameters[first : last + 1].any()
-            for first, last in self.stage.chunks
-        )
         numbers = []
-        for experts, count in enumerate(self.parameters(layer)):
-            wanted = has_experts or not experts
-            if wanted and self.traffic.is_sent(kind, experts=bool(experts)):
-                size = width * count
-                message = Message(kind, operation, size, experts=bool(experts))
-                numbers.append(self.traffic.number(message))
+        for one in sent:
+            kind = _KINDS[one.tensor]
+            for experts, count in enumerate(self.parameters(layer)):
+                wanted = self.has_experts or not experts
+                if wanted and self.traffic.is_sent(kind, experts=bool(experts)):
+                    size = wire_bytes(one, each) * count
+                    message = Message(kind, one.operation, size, experts=bool(experts))
+                    numbers.append(self.traffic.number(message))
         return numbers
+
+
+_KINDS = {WEIGHTS: "layer gather", GRADIENTS: "layer reduce"}
+"""What is sent layer by layer -> the kind of its messages."""
 
 
 class _Compute(NamedTuple):

@@ -1,9 +1,10 @@
 """The collectives of one stage around its optimizer step, whole or in buckets.
 
-Without overlap the gradients are reduced after the last backward pass, and what ZeRO-1
-and 2 have updated is gathered after the optimizer step. With overlap both go bucket by
-bucket behind compute, as in Megatron-LM's distributed data parallelism [1]_: gradients
-behind the backward pass that completes them, parameters behind the next forward pass.
+Without overlap the gradients are reduced after the last backward pass, and what was
+updated in shards is gathered after the optimizer step (`planner.step.ledger`). With
+overlap both go bucket by bucket behind compute, as in Megatron-LM's distributed data
+parallelism [1]_: gradients behind the backward pass that completes them, parameters
+behind the next forward pass.
 A layer's parameters are taken to be spread evenly over its compute. Dense parameters
 and experts have buckets of their own, and so has each chunk.
 
@@ -30,6 +31,15 @@ from nestsim.simulator.phases import EdgePhase, Phase, RingPhase
 from nestsim.simulator.work import Bucket
 from planner.plan import Plan, Stage
 from planner.rates import dense_groups, expert_data_groups
+from planner.step.ledger import (
+    ACROSS,
+    AFTER_OPTIMIZER,
+    BEFORE_OPTIMIZER,
+    INSIDE,
+    LEDGER,
+    REPLICAS,
+    wire_bytes,
+)
 from topologies import Network
 
 IntArray = NDArray[np.int64]
@@ -72,34 +82,32 @@ class StageTail:
 
     def reduce(self, dense: float, expert: float) -> Phases:
         """Return what reduces the gradients of some parameters of a device."""
-        dense, expert = dense * self.each.reduce, expert * self.each.reduce
-        if self.stage.zero_stage == 0:
-            whole = self._over(self.dense, "all_reduce", dense)
-            return whole + self._over(self.experts, "all_reduce", expert)
-        group = self.stage.sharding_group_size
-        inside, across = self._sharded(group)
-        phases: Phases = ()
-        if self.stage.zero_stage == 1:
-            phases = self._over(inside, "reduce_scatter", dense)
-            phases += self._over(self.experts, "reduce_scatter", expert)
-        return phases + self._over(across, "all_reduce", dense / group)
+        return self._sent(BEFORE_OPTIMIZER, dense, expert)
 
     def gather(self, dense: float, expert: float) -> Phases:
         """Return what gathers the weights of some parameters after an update."""
-        if self.stage.zero_stage not in {1, 2}:
-            return ()
-        inside, _ = self._sharded(self.stage.sharding_group_size)
-        gathered = self._over(inside, "all_gather", dense * self.each.gather)
-        return gathered + self._over(
-            self.experts, "all_gather", expert * self.each.gather
-        )
+        return self._sent(AFTER_OPTIMIZER, dense, expert)
 
-    def _sharded(self, group: int) -> tuple[IntArray, IntArray]:
-        """Return the ranks that share shards, and those that hold the same one."""
-        size = self.dense.shape[1]
-        parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, group)
-        across = np.swapaxes(parts, 1, 2).reshape(-1, size // group)
-        return parts.reshape(-1, group), across
+    def _sent(self, moment: str, dense: float, expert: float) -> Phases:
+        """Return what some parameters have a device send at a moment."""
+        phases: Phases = ()
+        for one in LEDGER[self.stage.zero_stage].sent_at(moment):
+            width = wire_bytes(one, self.each)
+            groups, part = self._members(one.group)
+            phases += self._over(groups, one.operation, dense * width / part)
+            if one.group != ACROSS:
+                phases += self._over(self.experts, one.operation, expert * width)
+        return phases
+
+    def _members(self, group: str) -> tuple[IntArray, int]:
+        """Return the groups of dense parameters, and in how many shards these are."""
+        if group == REPLICAS:
+            return self.dense, 1
+        size = self.stage.sharding_group_size
+        parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, size)
+        if group == INSIDE:
+            return parts.reshape(-1, size), 1
+        return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1]), size
 
     def _over(self, groups: IntArray, operation: str, num_bytes: float) -> Phases:
         if num_bytes == 0.0:

@@ -21,6 +21,7 @@ from planner.placements import Placement
 from planner.plan import Plan
 from planner.space import Configuration, Inner
 from planner.stage_rates import PlacementRates
+from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.work import SPLIT, SPLIT_NUMBERS
 
 FloatArray = NDArray[np.float64]
@@ -168,11 +169,14 @@ class ChainPrices:
             read.group_sizes,
             read.rows,
             constants,
+            KERNEL_LEDGER,
         )
-        sends = np.isin(numbers[:, tables.CHOICE_ZERO], (1, 2))
-        ranks = sends * read.senders[numbers[:, tables.CHOICE_SHARDING]]
+        times = gathers_once(numbers[:, tables.CHOICE_ZERO])
+        ranks = times * read.senders[numbers[:, tables.CHOICE_SHARDING]]
         tail += workload.shard_time * ranks[:, None]
-        slots = tables.memory_slots(table.sums, numbers, read.group_sizes, constants)
+        slots = tables.memory_slots(
+            table.sums, numbers, read.group_sizes, constants, KERNEL_LEDGER
+        )
         priced = time.size + tail.size + slots.size
         candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
         if v > 1:

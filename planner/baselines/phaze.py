@@ -48,6 +48,7 @@ from planner.plan import Plan
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
 from planner.space import Configuration
+from planner.step.ledger import KERNEL_LEDGER
 from planner.work import (
     BELIEVED,
     PLAN,
@@ -308,6 +309,7 @@ class Program:
             np.ones(1),
             self._rates(configuration)[None],
             splitter.constants(configuration, splitter.memory),
+            KERNEL_LEDGER,
         )
         parameters = sums[tables.PARAMETERS] + sums[tables.EXPERT_PARAMETERS]
         static = (each.weights + each.gradients + each.optimizer) * parameters

@@ -8,7 +8,7 @@ microbatch, ``p`` stages, ``v`` virtual stages, ``m`` microbatches, ``n`` replic
 import numpy as np
 
 from planner.kernels import relaxed, tables
-from topologies.arrays import FloatArray, FloatVector, IntVector
+from topologies.arrays import FloatArray, FloatMatrix, FloatVector, IntVector
 from topologies.compiling import kernel, subkernel
 
 # Of an inner configuration, entries of an array.
@@ -31,6 +31,14 @@ _REDUCE_BYTES = tables.REDUCE_BYTES
 _GRADIENT_BYTES = tables.GRADIENT_BYTES
 _OPTIMIZER_BYTES = tables.OPTIMIZER_BYTES
 _STEP_TIME = tables.STEP_TIME
+_REDUCED_EACH = tables.REDUCED_EACH
+_GATHERED_EACH = tables.GATHERED_EACH
+_REDUCED_WHOLE = tables.REDUCED_WHOLE
+_REDUCED_ONCE = tables.REDUCED_ONCE
+_GATHERED_ONCE = tables.GATHERED_ONCE
+_SHARDS_OPTIMIZER = tables.SHARDS_OPTIMIZER
+_SHARDS_GRADIENTS = tables.SHARDS_GRADIENTS
+_SHARDS_WEIGHTS = tables.SHARDS_WEIGHTS
 _pass_inverse = relaxed.pass_inverse
 
 
@@ -41,27 +49,29 @@ def least_cost(
     reduced: float,
     group: float,
     weight: float,
-    zeros: IntVector,
+    ledger: FloatMatrix,
     job: FloatVector,
 ) -> float:
     """Return the least that a parameter costs the mean stage, over ZeRO stages [s].
 
     Its tail, and ``weight`` times what it sends in every microbatch. ``inverse`` bounds
-    a reduce-scatter or all-gather under ZeRO, ``scattered`` the gradients' under
-    ZeRO-1, ``reduced`` half of an all-reduce. O(1).
+    a reduce-scatter or all-gather among devices that share shards, ``scattered`` one of
+    gradients once a step, ``reduced`` half of an all-reduce of all replicas. What is
+    reduced across may cost nothing. O(1).
     """
     least = np.inf
     gradient, weights, step = job[_REDUCE_BYTES], job[_GATHER_BYTES], job[_STEP_TIME]
-    for zero in zeros:
-        cost = step / group if zero >= 1 else step + 2.0 * gradient * reduced
-        if zero == 1:
-            cost += gradient * scattered
-        if zero in (1, 2):
-            cost += weights * inverse
-        if zero >= 2:
-            cost += weight * gradient * inverse
-        if zero == 3:
-            cost += weight * 2.0 * weights * inverse
+    shard, repeated = step / group, weight * inverse
+    for z in range(ledger.shape[0]):
+        cost = shard if ledger[z, _SHARDS_OPTIMIZER] > 0.0 else step
+        cost += gradient * (
+            ledger[z, _REDUCED_WHOLE] * 2.0 * reduced
+            + ledger[z, _REDUCED_ONCE] * scattered
+            + ledger[z, _REDUCED_EACH] * repeated
+        )
+        cost += weights * (
+            ledger[z, _GATHERED_ONCE] * inverse + ledger[z, _GATHERED_EACH] * repeated
+        )
         least = min(least, cost)
     return least
 
@@ -71,7 +81,7 @@ def closed_form(
     entries: FloatVector,
     constants: FloatVector,
     job: FloatVector,
-    zeros: IntVector,
+    ledger: FloatMatrix,
     tp: int,
     cp: int,
     ep: int,
@@ -93,8 +103,8 @@ def closed_form(
     a sum is at least the sum of the least. Hybrid sharding pays for gradients at least
     as much as the whole group in a reduce-scatter under ZeRO-1, and may pay next to
     nothing else. Memory is that of the mean stage under the thriftiest ZeRO stage.
-    ``constants`` as in `planner.kernels.relaxed`, ``job`` as in
-    `planner.kernels.tables`. O(1) each.
+    ``constants`` as in `planner.kernels.relaxed`, ``job`` and ``ledger`` as in
+    `planner.kernels.tables`, rows of the ZeRO stages that may be chosen. O(1) each.
     """
     bounds = np.empty(pp.shape[0])
     memory = np.empty(pp.shape[0])
@@ -127,13 +137,13 @@ def closed_form(
             cost = (
                 dense
                 / p
-                * least_cost(inside, scattered, whole, n, weight * p, zeros, job)
+                * least_cost(inside, scattered, whole, n, weight * p, ledger, job)
             )
             if expert > 0.0:
                 cost += (
                     expert
                     / p
-                    * least_cost(apart, apart, apart, members, weight * p, zeros, job)
+                    * least_cost(apart, apart, apart, members, weight * p, ledger, job)
                 )
             if variant == 0:
                 time = ws * total + wm * max(total / p, largest)
@@ -144,11 +154,14 @@ def closed_form(
         least = np.inf
         every = (dense + expert) / p
         shard = (dense / n + expert / members) / p
-        for zero in zeros:
+        for z in range(ledger.shape[0]):
             held = (
-                job[_OPTIMIZER_BYTES] * (shard if zero >= 1 else every)
-                + job[_GRADIENT_BYTES] * (shard if zero >= 2 else every)
-                + job[_WEIGHT_BYTES] * (shard if zero >= 3 else every)
+                job[_OPTIMIZER_BYTES]
+                * (shard if ledger[z, _SHARDS_OPTIMIZER] > 0.0 else every)
+                + job[_GRADIENT_BYTES]
+                * (shard if ledger[z, _SHARDS_GRADIENTS] > 0.0 else every)
+                + job[_WEIGHT_BYTES]
+                * (shard if ledger[z, _SHARDS_WEIGHTS] > 0.0 else every)
             )
             least = min(least, held)
         memory[i] = least * _SAFE

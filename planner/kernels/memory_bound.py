@@ -68,6 +68,15 @@ _EXPERT_GROUP = tables.EXPERT_GROUP
 _CONTEXT = tables.CONTEXT
 _EXPERT = tables.EXPERT
 _STAGE = tables.STAGE
+_REDUCED_EACH = tables.REDUCED_EACH
+_GATHERED_EACH = tables.GATHERED_EACH
+_REDUCED_WHOLE = tables.REDUCED_WHOLE
+_REDUCED_ONCE = tables.REDUCED_ONCE
+_REDUCED_ACROSS = tables.REDUCED_ACROSS
+_GATHERED_ONCE = tables.GATHERED_ONCE
+_SHARDS_OPTIMIZER = tables.SHARDS_OPTIMIZER
+_SHARDS_GRADIENTS = tables.SHARDS_GRADIENTS
+_SHARDS_WEIGHTS = tables.SHARDS_WEIGHTS
 
 
 @subkernel
@@ -75,34 +84,32 @@ def parameter_cost(
     row: FloatVector,
     constants: FloatVector,
     group: float,
-    zero: int,
+    ledger: FloatVector,
     option: int,
     dense: float,
     expert: float,
 ) -> tuple[float, float]:
     """Return what parameters send in every microbatch, and their tail [s].
 
-    The bytes' share of `planner.kernels.tables.time_and_tail`. O(1).
+    The bytes' share of `planner.kernels.tables.time_and_tail`; ``ledger`` is the row of
+    a ZeRO stage. O(1).
     """
     weight, gradient = constants[_GATHER_BYTES], constants[_REDUCE_BYTES]
     step = constants[_STEP_TIME]
     inside = row[_SHARD_PASS + 4 * option + 1]
     across = row[_SHARD_ACROSS + 4 * option + 1]
     shared = dense * inside + expert * row[_EXPERT_PASS + 1]
-    if zero == 0:
-        reduced = dense * row[_DENSE_REDUCE + 1] + expert * row[_EXPERT_REDUCE + 1]
-        return 0.0, gradient * reduced + step * (dense + expert)
-    tail = gradient * dense / group * across
-    tail += step * (dense / group + expert / constants[_EXPERT_GROUP])
-    if zero == 1:
-        tail += gradient * shared
-    if zero <= 2:
-        tail += weight * shared
-    sent = 0.0
-    if zero >= 2:
-        sent += gradient * shared
-    if zero == 3:
-        sent += 2.0 * weight * shared
+    reduced = dense * row[_DENSE_REDUCE + 1] + expert * row[_EXPERT_REDUCE + 1]
+    updated = dense + expert
+    if ledger[_SHARDS_OPTIMIZER] > 0.0:
+        updated = dense / group + expert / constants[_EXPERT_GROUP]
+    tail = step * updated
+    tail += ledger[_REDUCED_WHOLE] * gradient * reduced
+    tail += ledger[_REDUCED_ACROSS] * gradient * dense / group * across
+    tail += ledger[_REDUCED_ONCE] * gradient * shared
+    tail += ledger[_GATHERED_ONCE] * weight * shared
+    sent = ledger[_REDUCED_EACH] * gradient * shared
+    sent += ledger[_GATHERED_EACH] * weight * shared
     return sent, tail
 
 
@@ -143,6 +150,7 @@ def choice_costs(
     choices: IntMatrix,
     group: float,
     constants: FloatVector,
+    ledger: FloatMatrix,
     in_flight: FloatVector,
     per_microbatch: float,
 ) -> float:
@@ -160,7 +168,7 @@ def choice_costs(
         As in `planner.kernels.tables`, shape ``(C, 3)``.
     group
         Ranks that share dense shards.
-    constants
+    constants, ledger
         As in `planner.kernels.tables`.
     in_flight
         Whole microbatches in flight at each stage, shape ``(p,)``.
@@ -182,9 +190,10 @@ def choice_costs(
     cheapest = np.inf
     for c in range(num_choices):
         mode, zero, option = choices[c, 0], choices[c, 1], choices[c, 2]
-        sent, tail = parameter_cost(row, constants, group, zero, option, dense, expert)
+        own = ledger[zero]
+        sent, tail = parameter_cost(row, constants, group, own, option, dense, expert)
         others = parameter_cost(
-            row, constants, group, zero, option, other_dense, other_expert
+            row, constants, group, own, option, other_dense, other_expert
         )
         rest = min(rest, per_microbatch * others[0] + others[1] / p)
         redone = inner[RECOMPUTE + mode]
@@ -194,9 +203,12 @@ def choice_costs(
         sharded = dense / group + expert / constants[_EXPERT_GROUP]
         whole = dense + expert
         static[c] = (
-            constants[_OPTIMIZER_BYTES] * (sharded if zero >= 1 else whole)
-            + constants[_GRADIENT_BYTES] * (sharded if zero >= 2 else whole)
-            + constants[_WEIGHT_BYTES] * (sharded if zero >= 3 else whole)
+            constants[_OPTIMIZER_BYTES]
+            * (sharded if own[_SHARDS_OPTIMIZER] > 0.0 else whole)
+            + constants[_GRADIENT_BYTES]
+            * (sharded if own[_SHARDS_GRADIENTS] > 0.0 else whole)
+            + constants[_WEIGHT_BYTES]
+            * (sharded if own[_SHARDS_WEIGHTS] > 0.0 else whole)
         )
         saved[c] = inner[SAVED + mode]
         if mode == _STAGE:
@@ -261,6 +273,7 @@ def time_bound(
     choices: IntMatrix,
     group: float,
     constants: FloatVector,
+    ledger: FloatMatrix,
     in_flight: FloatVector,
     num_chunks: int,
     sum_weight: float,
@@ -281,6 +294,6 @@ def time_bound(
     total += inner[EXPERT_BYTES] * exchange
     total += largest_transfers(boundary, inner[BOUNDARY_BYTES], num_chunks)
     mean = sum_weight + max_weight / in_flight.shape[0]
-    costs = choice_costs(inner, row, choices, group, constants, in_flight, mean)
+    costs = choice_costs(inner, row, choices, group, constants, ledger, in_flight, mean)
     bound: float = (mean * total + costs) * _SAFE
     return bound

@@ -5,27 +5,25 @@ Letters: ``K`` interval classes, ``C`` choices, ``J`` kinds of in-layer collecti
 of the inputs are named by the constants below. A rate is a pair of latency [s] and
 inverse bandwidth [s/byte].
 
-Time of one microbatch (``P`` dense and ``E`` expert parameters, ``G`` and ``W`` bytes
-of a gradient and a weight on the wire, ``n`` layers)::
+What ``z`` sends and holds stands in a row of the ledger (`planner.step.ledger`): how
+many times, in the columns named below. Time of one microbatch (``P`` dense and ``E``
+expert parameters, ``G`` and ``W`` bytes of a gradient and a weight on the wire, ``n``
+layers)::
 
     compute + collectives + recompute(r)
-    + [z >= 2] reduce-scatter(n, G P; G E) + [z = 3] 2 all-gather(n, W P; W E)
+    + REDUCED_EACH reduce-scatter(n, G P; G E)
+    + GATHERED_EACH all-gather(n, W P; W E)
 
 Tail, after the last backward pass::
 
-    z = 0   all-reduce(G P) + all-reduce(G E)
-    z = 1   reduce-scatter(G P; G E) + across(G P / g) + all-gather(W P; W E)
-    z = 2   across(G P / g) + all-gather(W P; W E)
-    z = 3   across(G P / g)
-    always  optimizer step on (P / g + E / ge) parameters (z = 0: P + E)
+      REDUCED_WHOLE all-reduce(G P) + all-reduce(G E)
+    + REDUCED_ACROSS across(G P / g)
+    + optimizer step on P + E parameters, P / g + E / ge if it is sharded
+    + REDUCED_ONCE reduce-scatter(G P; G E)
+    + GATHERED_ONCE all-gather(W P; W E)
 
 Memory: ``once + static(z, g) + working(r) + in_flight * saved(r)``, solved for the
 passes in flight.
-
-References
-----------
-.. [1] Rajbhandari et al., "ZeRO", SC 2020, sections 5 and 7.
-.. [2] Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2: hybrid sharding.
 """
 
 import numpy as np
@@ -95,6 +93,23 @@ GATHER_BYTES = 6  # of a weight on the wire
 REDUCE_BYTES = 7  # of a gradient on the wire
 NUM_CONSTANTS = 8
 
+# Columns of the ledger, a row for each ZeRO stage: how often a step sends, over devices
+# that share shards unless said otherwise ..
+REDUCED_EACH = 0  # gradients in every microbatch, layer by layer
+GATHERED_EACH = 1  # weights in every microbatch, layer by layer
+REDUCED_WHOLE = 2  # gradients at the end, over all replicas
+REDUCED_ONCE = 3  # gradients at the end
+REDUCED_ACROSS = 4  # a shard of them at the end, over devices that hold the same one
+GATHERED_ONCE = 5  # weights after the optimizer step
+# .. whether it shards ..
+SHARDS_OPTIMIZER = 6
+SHARDS_GRADIENTS = 7
+SHARDS_WEIGHTS = 8
+# .. and how many layers are whole beside the shards.
+WHOLE_GRADIENTS = 9
+WHOLE_WEIGHTS = 10
+NUM_LEDGER = 11
+
 
 @kernel
 def time_and_tail(
@@ -105,12 +120,13 @@ def time_and_tail(
     group_sizes: FloatVector,
     rates: FloatMatrix,
     constants: FloatVector,
+    ledger: FloatMatrix,
 ) -> tuple[FloatArray, FloatArray]:
     """Return time and tail, each of shape ``(sig, C, K)`` [s].
 
     ``traffic_rate (J,)`` says which rate each kind of collective has; ``group_sizes``
-    the devices of each sharding option; ``rates (sig, R)`` the rates of each signature.
-    O(sig C K).
+    the devices of each sharding option; ``rates (sig, R)`` the rates of each signature;
+    ``ledger`` what each ZeRO stage sends. O(sig C K).
     """
     num_classes = sums.shape[1]
     shape = (rates.shape[0], choices.shape[0], num_classes)
@@ -139,45 +155,57 @@ def time_and_tail(
                     )
         for c in range(shape[1]):
             mode = choices[c, CHOICE_RECOMPUTE]
-            zero = choices[c, CHOICE_ZERO]
+            sent = ledger[choices[c, CHOICE_ZERO]]
             option = choices[c, CHOICE_SHARDING]
             inside = SHARD_PASS + 4 * option
             across = SHARD_ACROSS + 4 * option
             group = group_sizes[option]
+            reduced_each, gathered_each = sent[REDUCED_EACH], sent[GATHERED_EACH]
+            reduced_whole, reduced_once = sent[REDUCED_WHOLE], sent[REDUCED_ONCE]
+            reduced_across, gathered_once = sent[REDUCED_ACROSS], sent[GATHERED_ONCE]
+            is_sharded = sent[SHARDS_OPTIMIZER] > 0.0
             for k in range(num_classes):
                 dense = sums[PARAMETERS, k]
                 expert = sums[EXPERT_PARAMETERS, k]
                 layers = sums[NUM_LAYERS, k]
                 expert_layers = layers if expert > 0.0 else 0.0
                 t = plain[k] + extra[mode, k]
-                if zero >= 2:
-                    t += layers * rate[inside] + gradient * dense * rate[inside + 1]
-                    t += expert_layers * rate[EXPERT_PASS]
-                    t += gradient * expert * rate[EXPERT_PASS + 1]
-                if zero == 3:
+                if reduced_each > 0.0:
+                    reduce = layers * rate[inside]
+                    reduce += gradient * dense * rate[inside + 1]
+                    reduce += expert_layers * rate[EXPERT_PASS]
+                    reduce += gradient * expert * rate[EXPERT_PASS + 1]
+                    t += reduced_each * reduce
+                if gathered_each > 0.0:
                     gather = layers * rate[inside]
                     gather += weight * dense * rate[inside + 1]
                     gather += expert_layers * rate[EXPERT_PASS]
                     gather += weight * expert * rate[EXPERT_PASS + 1]
-                    t += 2.0 * gather
+                    t += gathered_each * gather
                 time[row, c, k] = t
                 present = 1.0 if expert > 0.0 else 0.0
-                if zero == 0:
-                    y = rate[DENSE_REDUCE] + gradient * dense * rate[DENSE_REDUCE + 1]
-                    y += present * rate[EXPERT_REDUCE]
-                    y += gradient * expert * rate[EXPERT_REDUCE + 1]
-                    y += step * (dense + expert)
-                else:
-                    y = rate[across] + gradient * dense / group * rate[across + 1]
-                    y += step * (dense / group + expert / expert_group)
-                    if zero == 1:
-                        y += rate[inside] + gradient * dense * rate[inside + 1]
-                        y += present * rate[EXPERT_PASS]
-                        y += gradient * expert * rate[EXPERT_PASS + 1]
-                    if zero <= 2:
-                        y += rate[inside] + weight * dense * rate[inside + 1]
-                        y += present * rate[EXPERT_PASS]
-                        y += weight * expert * rate[EXPERT_PASS + 1]
+                y = step * (dense + expert)
+                if is_sharded:
+                    y = step * (dense / group + expert / expert_group)
+                if reduced_whole > 0.0:
+                    reduce = rate[DENSE_REDUCE]
+                    reduce += gradient * dense * rate[DENSE_REDUCE + 1]
+                    reduce += present * rate[EXPERT_REDUCE]
+                    reduce += gradient * expert * rate[EXPERT_REDUCE + 1]
+                    y += reduced_whole * reduce
+                if reduced_across > 0.0:
+                    reduce = rate[across] + gradient * dense / group * rate[across + 1]
+                    y += reduced_across * reduce
+                if reduced_once > 0.0:
+                    reduce = rate[inside] + gradient * dense * rate[inside + 1]
+                    reduce += present * rate[EXPERT_PASS]
+                    reduce += gradient * expert * rate[EXPERT_PASS + 1]
+                    y += reduced_once * reduce
+                if gathered_once > 0.0:
+                    gather = rate[inside] + weight * dense * rate[inside + 1]
+                    gather += present * rate[EXPERT_PASS]
+                    gather += weight * expert * rate[EXPERT_PASS + 1]
+                    y += gathered_once * gather
                 tail[row, c, k] = y
     return time, tail
 
@@ -188,12 +216,9 @@ def memory_slots(
     choices: IntMatrix,
     group_sizes: FloatVector,
     constants: FloatVector,
+    ledger: FloatMatrix,
 ) -> IntArray:
-    """Return how many passes may be in flight, shape ``(C, K)``; 0 if none.
-
-    ZeRO-2 keeps one layer's gradients whole until they are reduced; ZeRO-3 also two
-    layers' weights gathered, the one in use and the one prefetched. O(C K).
-    """
+    """Return how many passes may be in flight, shape ``(C, K)``; 0 if none. O(C K)."""
     num_classes = sums.shape[1]
     slots = np.zeros((choices.shape[0], num_classes), dtype=np.int64)
     weight = constants[WEIGHT_BYTES]
@@ -202,22 +227,20 @@ def memory_slots(
     optimizer = constants[OPTIMIZER_BYTES]
     for c in range(choices.shape[0]):
         mode = choices[c, CHOICE_RECOMPUTE]
-        zero = choices[c, CHOICE_ZERO]
+        holds = ledger[choices[c, CHOICE_ZERO]]
         group = group_sizes[choices[c, CHOICE_SHARDING]]
         expert_group = constants[EXPERT_GROUP]
         shared = 1.0 if max(group, expert_group) > 1.0 else 0.0
+        buffers = holds[WHOLE_GRADIENTS] * gradient + holds[WHOLE_WEIGHTS] * gathered
         for k in range(num_classes):
             dense = sums[PARAMETERS, k]
             expert = sums[EXPERT_PARAMETERS, k]
             sharded = dense / group + expert / expert_group
             whole = dense + expert
-            held = optimizer * (sharded if zero >= 1 else whole)
-            held += gradient * (sharded if zero >= 2 else whole)
-            held += weight * (sharded if zero >= 3 else whole)
-            if zero >= 2:
-                held += shared * gradient * sums[LARGEST_LAYER, k]
-            if zero >= 3:
-                held += shared * 2.0 * gathered * sums[LARGEST_LAYER, k]
+            held = optimizer * (sharded if holds[SHARDS_OPTIMIZER] > 0.0 else whole)
+            held += gradient * (sharded if holds[SHARDS_GRADIENTS] > 0.0 else whole)
+            held += weight * (sharded if holds[SHARDS_WEIGHTS] > 0.0 else whole)
+            held += shared * buffers * sums[LARGEST_LAYER, k]
             room = constants[MEMORY] - held - sums[ONCE, k] - sums[WORKING + mode, k]
             if room < 0.0:
                 continue

@@ -29,7 +29,9 @@ boundary = np.zeros((1, 1, 2))
 job = 1.0 + np.arange(float(tables.NUM_CONSTANTS))
 job[tables.MEMORY] = 1e9
 choices = np.array([[0, 2, 0]])
-arguments = (inner, rows, boundary, choices, 2.0, job, np.ones(1), 1, 1.0, 1.0)
+ledger = np.eye(4, tables.NUM_LEDGER)
+ledger[2, tables.REDUCED_EACH] = ledger[2, tables.REDUCED_ACROSS] = 1.0
+arguments = (inner, rows, boundary, choices, 2.0, job, ledger, np.ones(1), 1, 1.0, 1.0)
 print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))
 """
 """Prints a bound that reads constants of another kernel file, compiled and not."""

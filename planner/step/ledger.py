@@ -1,0 +1,196 @@
+"""What each ZeRO stage sends in a step, when and over which group, and what it holds.
+
+One row for each stage, as data: the search's kernels, the prices of plans, the replay,
+the traffic report and memory all read it. ``n`` replicas reduce gradients and, sharded,
+gather weights; with hybrid sharding [2]_ the ``n`` are cut into sharding groups, and
+ranks with the same shard in different groups reduce theirs *across*.
+
+With ``P`` parameters and all replicas in one group, a step of one microbatch sends over
+a ring ``2 P`` elements for each rank under ZeRO-0, 1 and 2, ``3 P`` under ZeRO-3 [1]_.
+
+Routed experts are replicated over fewer ranks, the *expert data group*. Their shards
+are shared by all of them: it is both the group of replicas and the one inside, and
+nothing goes across.
+
+References
+----------
+.. [1] Rajbhandari et al., "ZeRO", SC 2020, section 5: what each stage shards; section
+   7: what it sends.
+.. [2] Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2: hybrid sharding.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.training import ParameterBytes
+from planner.kernels import tables
+
+FORWARD = "forward"
+"""In every forward pass, layer by layer."""
+
+BACKWARD = "backward"
+"""In every backward pass of activations, layer by layer."""
+
+GRADIENT = "gradient"
+"""In every pass that completes gradients, layer by layer: the backward pass, or that of
+weight gradients where the schedule splits them off."""
+
+BEFORE_OPTIMIZER = "before optimizer"
+"""Once in a step, when the last gradient is there."""
+
+AFTER_OPTIMIZER = "after optimizer"
+"""Once in a step, when the optimizer has updated its share."""
+
+PASSES = (FORWARD, BACKWARD, GRADIENT)
+"""The moments that return in every microbatch."""
+
+REPLICAS = "replicas"
+"""All ranks that hold the same parameters."""
+
+INSIDE = "inside"
+"""Those of them that share shards."""
+
+ACROSS = "across"
+"""Those of them that hold the same shard."""
+
+WEIGHTS = "weights"
+"""In the format that weights are gathered in."""
+
+GRADIENTS = "gradients"
+"""In the format that gradients are reduced in."""
+
+OPTIMIZER = "optimizer"
+"""The optimizer's states."""
+
+
+class Sent(NamedTuple):
+    """A collective that parameters need."""
+
+    operation: str
+    """One of `estimators.algorithms.OPERATIONS`."""
+
+    tensor: str
+    """`WEIGHTS` or `GRADIENTS`."""
+
+    moment: str
+    """`FORWARD`, `BACKWARD`, `GRADIENT`, `BEFORE_OPTIMIZER` or `AFTER_OPTIMIZER`."""
+
+    group: str
+    """`REPLICAS`, `INSIDE` or `ACROSS`."""
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the full tensor of the operation is one rank's shard."""
+        return self.group == ACROSS
+
+
+class ZeroStage(NamedTuple):
+    """What a stage of ZeRO sends and holds."""
+
+    sent: tuple[Sent, ...]
+    """In the order in which a step sends them."""
+
+    sharded: frozenset[str]
+    """Which of `OPTIMIZER`, `GRADIENTS` and `WEIGHTS` a rank holds its shard of."""
+
+    whole_gradients: int
+    """Layers whose gradients are whole on a device, until they are reduced."""
+
+    whole_weights: int
+    """Layers whose weights are gathered on a device: in use, and prefetched."""
+
+    def sent_at(self, *moments: str) -> tuple[Sent, ...]:
+        """Return what is sent at some moments."""
+        return tuple(one for one in self.sent if one.moment in moments)
+
+
+_REDUCE_WHOLE = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, REPLICAS)
+_REDUCE_ONCE = Sent("reduce_scatter", GRADIENTS, BEFORE_OPTIMIZER, INSIDE)
+_REDUCE_EACH = Sent("reduce_scatter", GRADIENTS, GRADIENT, INSIDE)
+_REDUCE_ACROSS = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, ACROSS)
+_GATHER_ONCE = Sent("all_gather", WEIGHTS, AFTER_OPTIMIZER, INSIDE)
+_GATHER_FORWARD = Sent("all_gather", WEIGHTS, FORWARD, INSIDE)
+_GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
+
+
+def wire_bytes(sent: Sent, each: ParameterBytes) -> int:
+    """Return what a parameter of a collective has on the wire [byte]."""
+    return each.gather if sent.tensor == WEIGHTS else each.reduce
+
+
+LEDGER: tuple[ZeroStage, ...] = (
+    ZeroStage(
+        sent=(_REDUCE_WHOLE,),
+        sharded=frozenset(),
+        whole_gradients=0,
+        whole_weights=0,
+    ),
+    ZeroStage(
+        sent=(_REDUCE_ONCE, _REDUCE_ACROSS, _GATHER_ONCE),
+        sharded=frozenset({OPTIMIZER}),
+        whole_gradients=0,
+        whole_weights=0,
+    ),
+    ZeroStage(
+        sent=(_REDUCE_EACH, _REDUCE_ACROSS, _GATHER_ONCE),
+        sharded=frozenset({OPTIMIZER, GRADIENTS}),
+        whole_gradients=1,
+        whole_weights=0,
+    ),
+    ZeroStage(
+        sent=(_GATHER_FORWARD, _GATHER_BACKWARD, _REDUCE_EACH, _REDUCE_ACROSS),
+        sharded=frozenset({OPTIMIZER, GRADIENTS, WEIGHTS}),
+        whole_gradients=1,
+        whole_weights=2,
+    ),
+)
+"""The stages of ZeRO by number."""
+
+_SENT_COLUMNS: Mapping[Sent, int] = MappingProxyType(
+    {
+        _REDUCE_EACH: tables.REDUCED_EACH,
+        _GATHER_FORWARD: tables.GATHERED_EACH,
+        _GATHER_BACKWARD: tables.GATHERED_EACH,
+        _REDUCE_WHOLE: tables.REDUCED_WHOLE,
+        _REDUCE_ONCE: tables.REDUCED_ONCE,
+        _REDUCE_ACROSS: tables.REDUCED_ACROSS,
+        _GATHER_ONCE: tables.GATHERED_ONCE,
+    }
+)
+"""Column in which the kernels count a collective."""
+
+_SHARDED_COLUMNS: Mapping[str, int] = MappingProxyType(
+    {
+        OPTIMIZER: tables.SHARDS_OPTIMIZER,
+        GRADIENTS: tables.SHARDS_GRADIENTS,
+        WEIGHTS: tables.SHARDS_WEIGHTS,
+    }
+)
+
+
+def _kernel_ledger() -> NDArray[np.float64]:
+    found = np.zeros((len(LEDGER), tables.NUM_LEDGER))
+    for row, stage in zip(found, LEDGER, strict=True):
+        for one in stage.sent:
+            row[_SENT_COLUMNS[one]] += 1.0
+        for tensor in stage.sharded:
+            row[_SHARDED_COLUMNS[tensor]] = 1.0
+        row[tables.WHOLE_GRADIENTS] = stage.whole_gradients
+        row[tables.WHOLE_WEIGHTS] = stage.whole_weights
+    return found
+
+
+KERNEL_LEDGER = _kernel_ledger()
+"""The same as the kernels read it, columns as in `planner.kernels.tables`."""
+
+
+def gathers_once(zero_stages: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how often each of some ZeRO stages sends shards out after the optimizer.
+
+    What ranks do one by one then is counted by it (`Workload.shard_time`).
+    """
+    return np.asarray(KERNEL_LEDGER[zero_stages, tables.GATHERED_ONCE])
