@@ -30,6 +30,13 @@ gradients' reduction, the optimizer step, and the gathering of weights. Buckets 
 reduced behind backward passes begin with the last pass of the last chunk at the
 earliest, which is followed by ``p`` passes of each other chunk.
 
+What must leave a block of the network takes its time over all ways out together: the
+transfers of the whole step and the collectives of its end; and those collectives alone,
+after the earliest moment at which one of them can begin::
+
+    T >= sum of bytes / capacity
+    T >= min_{k <= i} E_k + sum_{k <= i} bytes of the end of stage k / capacity
+
 References
 ----------
 .. [1] Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity: An Algebra
@@ -63,7 +70,8 @@ NUM_LAYER_ROWS = 12
 REDUCES_BEHIND = 0  # gradients behind backward passes
 GATHERS_AHEAD = 1  # weights behind forward passes
 BY_LAYER = 2  # what ZeRO sends in a pass is that of its layers, not of a mean one
-NUM_SWITCHES = 3
+IS_CHOICE = 3  # rows of exits are what placements may choose from, not blocks of one
+NUM_SWITCHES = 4
 
 # What the plan's job is, entries of an array.
 STEP_ONCE = 0  # of every step and stage, whatever it holds [s]
@@ -71,7 +79,8 @@ SHARD_TIME = 1  # of every rank that shards go to one by one [s]
 TIED_TIME = 2  # all-reduce of a tied embedding [s]
 TIED_PARAMETERS = 3  # on one device
 ENTERING_BYTES = 4  # a stage's input [byte]
-NUM_JOB = 5
+BOUNDARY_BYTES = 5  # what each lane sends over every boundary [byte]
+NUM_JOB = 6
 
 _SAFE = 1.0 - 1e-12
 _STAGE = tables.STAGE
@@ -93,7 +102,7 @@ _SHARD_ACROSS = tables.SHARD_ACROSS
 @subkernel
 def _reduction(
     rate: FloatVector,
-    zero: int,
+    sent: FloatVector,
     option: int,
     group: float,
     dense: float,
@@ -102,43 +111,39 @@ def _reduction(
 ) -> float:
     """Return the gradient collective of some parameters, alone on its links [s]."""
     gradient = constants[_REDUCE_BYTES]
-    time = 0.0
-    if zero == 0:
-        if dense > 0.0:
-            time += rate[_DENSE_REDUCE] + gradient * dense * rate[_DENSE_REDUCE + 1]
-        if expert > 0.0:
-            time += rate[_EXPERT_REDUCE] + gradient * expert * rate[_EXPERT_REDUCE + 1]
-        return time
     inside, across = _SHARD_PASS + 4 * option, _SHARD_ACROSS + 4 * option
+    time = 0.0
     if dense > 0.0:
-        time += rate[across] + gradient * dense / group * rate[across + 1]
-    if zero == 1:
-        if dense > 0.0:
-            time += rate[inside] + gradient * dense * rate[inside + 1]
-        if expert > 0.0:
-            time += rate[_EXPERT_PASS] + gradient * expert * rate[_EXPERT_PASS + 1]
+        whole = rate[_DENSE_REDUCE] + gradient * dense * rate[_DENSE_REDUCE + 1]
+        once = rate[inside] + gradient * dense * rate[inside + 1]
+        part = rate[across] + gradient * dense / group * rate[across + 1]
+        time += sent[tables.REDUCED_WHOLE] * whole + sent[tables.REDUCED_ONCE] * once
+        time += sent[tables.REDUCED_ACROSS] * part
+    if expert > 0.0:
+        whole = rate[_EXPERT_REDUCE] + gradient * expert * rate[_EXPERT_REDUCE + 1]
+        once = rate[_EXPERT_PASS] + gradient * expert * rate[_EXPERT_PASS + 1]
+        time += sent[tables.REDUCED_WHOLE] * whole + sent[tables.REDUCED_ONCE] * once
     return time
 
 
 @subkernel
 def _gathering(
     rate: FloatVector,
-    zero: int,
+    sent: FloatVector,
     option: int,
     dense: float,
     expert: float,
     constants: FloatVector,
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
+    inside = _SHARD_PASS + 4 * option
+    weight = constants[_GATHER_BYTES]
     time = 0.0
-    if zero == 1 or zero == 2:
-        inside = _SHARD_PASS + 4 * option
-        weight = constants[_GATHER_BYTES]
-        if dense > 0.0:
-            time += rate[inside] + weight * dense * rate[inside + 1]
-        if expert > 0.0:
-            time += rate[_EXPERT_PASS] + weight * expert * rate[_EXPERT_PASS + 1]
-    return time
+    if dense > 0.0:
+        time += rate[inside] + weight * dense * rate[inside + 1]
+    if expert > 0.0:
+        time += rate[_EXPERT_PASS] + weight * expert * rate[_EXPERT_PASS + 1]
+    return time * sent[tables.GATHERED_ONCE]
 
 
 @subkernel
@@ -150,7 +155,7 @@ def _stage_memory(
     v: int,
     in_flight: float,
     mode: int,
-    zero: int,
+    sent: FloatVector,
     group: float,
     constants: FloatVector,
     job: FloatVector,
@@ -175,24 +180,31 @@ def _stage_memory(
         dense -= job[TIED_PARAMETERS]
     experts = constants[_EXPERT_GROUP]
     whole, shard = dense + expert, dense / group + expert / experts
-    total = constants[_OPTIMIZER_BYTES] * (shard if zero >= 1 else whole)
-    total += constants[_GRADIENT_BYTES] * (shard if zero >= 2 else whole)
-    total += constants[_WEIGHT_BYTES] * (shard if zero >= 3 else whole)
+    total: float = working
+    total += constants[_OPTIMIZER_BYTES] * (
+        shard if sent[tables.SHARDS_OPTIMIZER] > 0.0 else whole
+    )
+    total += constants[_GRADIENT_BYTES] * (
+        shard if sent[tables.SHARDS_GRADIENTS] > 0.0 else whole
+    )
+    total += constants[_WEIGHT_BYTES] * (
+        shard if sent[tables.SHARDS_WEIGHTS] > 0.0 else whole
+    )
     if max(group, experts) > 1.0:
-        if zero >= 2:
-            total += constants[_GRADIENT_BYTES] * largest
-        if zero == 3:
-            total += 2.0 * constants[_GATHER_BYTES] * largest
-    total += working
+        layer = sent[tables.WHOLE_GRADIENTS] * constants[_GRADIENT_BYTES]
+        layer += sent[tables.WHOLE_WEIGHTS] * constants[_GATHER_BYTES]
+        total += layer * largest
     if mode == _STAGE:
         entering = 0.0 if bounds[stage] == 0 else job[ENTERING_BYTES]
-        return total + in_flight * entering + redone
+        total += in_flight * entering + redone
+        return total
     saved = SAVED + mode
     if v == 1:
         once = 0.0
         for layer in range(bounds[stage], bounds[stage + 1]):
             once += layers[saved, layer]
-        return total + in_flight * once
+        total += in_flight * once
+        return total
     # Any mixture of chunks may be in flight: each block by its largest round.
     each, leads, trails = 0.0, 0.0, 0.0
     for j in range(most):
@@ -214,7 +226,68 @@ def _stage_memory(
                     leads += layers[saved, layer]
                 else:
                     trails += layers[saved, layer]
-    return total + in_flight * (each + leads) + trails
+    total += in_flight * (each + leads) + trails
+    return total
+
+
+@subkernel
+def _least_exit(
+    exits: FloatCube,
+    across: FloatCube,
+    inverses: FloatVector,
+    is_choice: bool,
+    sizes: FloatMatrix,
+    released: FloatVector,
+    sent: FloatVector,
+    option: int,
+    group: float,
+    counts: FloatVector,
+    is_ahead: bool,
+    constants: FloatVector,
+) -> float:
+    """Bound the step by what must leave blocks of the network [s].
+
+    ``sizes (2, p)`` are the dense and expert parameters of each stage, ``released`` the
+    earliest begin of its collectives, ``counts (p,)`` the bytes that a lane sends over
+    the boundary after it in a step, one way.
+    """
+    p = released.shape[0]
+    reduced = constants[_REDUCE_BYTES] * (
+        2.0 * sent[tables.REDUCED_WHOLE] + sent[tables.REDUCED_ONCE]
+    )
+    gathered = constants[_GATHER_BYTES] * sent[tables.GATHERED_ONCE]
+    if option > 0:
+        # Shared inside blocks that may hold all of a group: only what goes across.
+        reduced, gathered = 0.0, 0.0
+    shared = 2.0 * constants[_REDUCE_BYTES] * sent[tables.REDUCED_ACROSS] / group
+    smallest = np.empty(2)
+    for kind in range(2):
+        smallest[kind] = np.inf
+        for i in range(p):
+            smallest[kind] = min(smallest[kind], sizes[kind, i])
+    found = np.inf if is_choice else 0.0
+    for row in range(exits.shape[0]):
+        total, ends, last, least = 0.0, 0.0, 0.0, np.inf
+        for i in range(p):
+            total += counts[i] * (exits[row, 0, i] + exits[row, 1, i])
+            least = min(least, released[i])
+            volume, gathers = 0.0, 0.0
+            for kind in range(2):
+                # Which stages stand where is open: all like the smallest.
+                size = smallest[kind] if is_choice else sizes[kind, i]
+                volume += exits[row, 2 + kind, i] * reduced * size
+                gathers += exits[row, 2 + kind, i] * gathered * size
+                if kind == 0 and option > 0:
+                    volume += across[row, option, i] * shared * size
+            ends += volume if is_ahead else volume + gathers
+            total += volume + gathers
+            if not is_choice:
+                last = max(last, least + ends * inverses[row])
+        if is_choice:
+            last = least + ends * inverses[row] if ends > 0.0 else 0.0
+        value = max(total * inverses[row], last)
+        found = min(found, value) if is_choice else max(found, value)
+    return found if found < np.inf else 0.0
 
 
 @kernel
@@ -236,9 +309,13 @@ def replay_bounds(
     senders: FloatVector,
     in_flight: IntVector,
     first_passes: IntVector,
+    exits: FloatCube,
+    across: FloatCube,
+    exit_inverses: FloatVector,
     switches: IntVector,
     constants: FloatVector,
     job: FloatVector,
+    ledger: FloatMatrix,
     cutoff: float,
 ) -> tuple[FloatArray, FloatArray]:
     """Return bounds [s] and the most memory of any stage [byte], both ``(K, Y)``.
@@ -277,7 +354,16 @@ def replay_bounds(
     in_flight, first_passes
         Passes whose activations a stage keeps, and forward passes before its first
         backward pass, shape ``(p,)``.
-    switches, constants, job
+    exits
+        Of blocks of the network, what leaves them: lanes of the boundary after each
+        stage, activations (0) and gradients (1); shares of the dense (2) and expert (3)
+        gradients of each stage, summed over groups of ranks, ``(rows, 4, p)``.
+    across
+        The same of what goes across sharding groups, by option, in shards, ``(rows,
+        options, p)``.
+    exit_inverses
+        To leave each block, all ways out together, shape ``(rows,)`` [s/byte].
+    switches, constants, job, ledger
         Entries as named above and in `planner.kernels.tables`.
     cutoff
         Bounds from here on are of no interest [s].
@@ -290,17 +376,24 @@ def replay_bounds(
     b = np.empty(num_virtual)
     work = np.empty(p)
     tails = np.empty(p)
+    hidden_work = np.empty(p)
+    released = np.empty(p)
+    sizes = np.empty((2, p))
+    sent_bytes = np.empty(p)
+    for i in range(p):
+        times = v if i < p - 1 else v - 1
+        sent_bytes[i] = job[BOUNDARY_BYTES] * m * times
     for y in range(layouts.shape[0]):
         bounds = layouts[y]
         for c in range(choices.shape[0]):
             mode = choices[c, tables.CHOICE_RECOMPUTE]
-            zero = choices[c, tables.CHOICE_ZERO]
+            sent = ledger[choices[c, tables.CHOICE_ZERO]]
             option = choices[c, tables.CHOICE_SHARDING]
             group = group_sizes[option]
             most = 0.0
             for i in range(p):
                 used = _stage_memory(
-                    layers, bounds, i, p, v, float(in_flight[i]), mode, zero, group,
+                    layers, bounds, i, p, v, float(in_flight[i]), mode, sent, group,
                     constants, job,
                 )  # fmt: skip
                 most = max(most, used)
@@ -314,7 +407,8 @@ def replay_bounds(
                 begin, end = bounds[k], bounds[k + 1]
                 f[k] = forward[row, end] - forward[row, begin]
                 b[k] = backward[row, mode, end] - backward[row, mode, begin]
-                if zero >= 2:
+                each, gathers = sent[tables.REDUCED_EACH], sent[tables.GATHERED_EACH]
+                if each + gathers > 0.0:
                     first, second = begin, end
                     share = 1.0
                     if switches[BY_LAYER] == 0 and v > 1:
@@ -330,20 +424,17 @@ def replay_bounds(
                         elif chunk > 0:
                             break
                         reduced = sharded[row, option, 1, second]
-                        b[k] += share * (reduced - sharded[row, option, 1, first])
-                        if zero == 3:
-                            gathered = sharded[row, option, 0, second]
-                            gathered -= sharded[row, option, 0, first]
-                            f[k] += share * gathered
-                            b[k] += share * gathered
-                if zero >= 2:
-                    beside = hidden[row, option, 1, end]
-                    b[k] = max(b[k], beside - hidden[row, option, 1, begin])
-                if zero == 3:
-                    beside = hidden[row, option, 0, end]
-                    beside -= hidden[row, option, 0, begin]
-                    f[k] = max(f[k], beside)
-                    b[k] = max(b[k], beside)
+                        reduced -= sharded[row, option, 1, first]
+                        gathered = sharded[row, option, 0, second]
+                        gathered -= sharded[row, option, 0, first]
+                        # Half of the gathers in either pass.
+                        f[k] += share * 0.5 * gathers * gathered
+                        b[k] += share * (each * reduced + 0.5 * gathers * gathered)
+                    beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
+                    b[k] = max(b[k], each * beside)
+                    beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
+                    f[k] = max(f[k], 0.5 * gathers * beside)
+                    b[k] = max(b[k], 0.5 * gathers * beside)
             first_end, start_wait = 0.0, 0.0
             for i in range(p):
                 work[i] = 0.0
@@ -362,18 +453,25 @@ def replay_bounds(
                     dense -= job[TIED_PARAMETERS]
                 rate = ends[i]
                 experts = constants[_EXPERT_GROUP]
-                step = dense / (group if zero >= 1 else 1.0)
-                step += expert / (experts if zero >= 1 else 1.0)
+                step = dense + expert
+                if sent[tables.SHARDS_OPTIMIZER] > 0.0:
+                    step = dense / group + expert / experts
+                sizes[0, i], sizes[1, i] = dense, expert
                 optimizer = step * constants[_STEP_TIME] + job[STEP_ONCE]
-                if zero == 1 or zero == 2:
-                    optimizer += job[SHARD_TIME] * senders[option]
+                optimizer += (
+                    job[SHARD_TIME] * senders[option] * sent[tables.GATHERED_ONCE]
+                )
                 if p > 1 and (i == 0 or i == p - 1):
                     optimizer += job[TIED_TIME]
                 if switches[GATHERS_AHEAD] == 0:
-                    optimizer += _gathering(rate, zero, option, dense, expert, constants)
+                    optimizer += _gathering(
+                        rate, sent, option, dense, expert, constants
+                    )
                 reduced = _reduction(
-                    rate, zero, option, group, dense, expert, constants
+                    rate, sent, option, group, dense, expert, constants
                 )
+                hidden_work[i] = later if switches[REDUCES_BEHIND] == 1 else 0.0
+                released[i] = 0.0
                 if switches[REDUCES_BEHIND] == 1:
                     tails[i] = optimizer + max(0.0, reduced - later)
                 else:
@@ -382,13 +480,13 @@ def replay_bounds(
                     first_end = tails[0]
                     if switches[REDUCES_BEHIND] == 1 and v > 1:
                         alone = _reduction(
-                            rate, zero, option, group, first_dense, first_expert,
+                            rate, sent, option, group, first_dense, first_expert,
                             constants,
                         )  # fmt: skip
                         first_end = optimizer + max(0.0, alone - b[0])
                     if switches[GATHERS_AHEAD] == 1:
                         needed = _gathering(
-                            rate, zero, option, first_dense, first_expert, constants
+                            rate, sent, option, first_dense, first_expert, constants
                         )
                         start_wait = max(0.0, needed - f[0])
             value = 0.0
@@ -422,6 +520,7 @@ def replay_bounds(
                     end = max(arrived + busy, there + before + busy - done)
                     value = max(value, end + returned + first_end)
                     value = max(value, end + tails[i])
+                    released[i] = max(released[i], end - hidden_work[i])
                     most_work = max(most_work, work[i])
                     arrived += f[i] + wires[r, i, 0]
                     returned += b[i] + wires[r, i, 1]
@@ -432,5 +531,13 @@ def replay_bounds(
                         value = max(value, whole_way + rest * most_work + first_end)
                 if value + start_wait >= cutoff:
                     break
-            values[c, y] = (value + start_wait) * _SAFE
+            value += start_wait
+            if exits.shape[0] > 0 and value < cutoff:
+                least = _least_exit(
+                    exits, across, exit_inverses, switches[IS_CHOICE] == 1, sizes,
+                    released, sent, option, group, sent_bytes,
+                    switches[GATHERS_AHEAD] == 1, constants,
+                )  # fmt: skip
+                value = max(value, least)
+            values[c, y] = value * _SAFE
     return values, memory

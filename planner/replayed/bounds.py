@@ -24,8 +24,10 @@ from planner.class_table import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
 from planner.kernels import replay_bound as kernel
 from planner.kernels import tables
 from planner.replayed.alone import AloneRates
+from planner.replayed.exits import Exits, no_exits
 from planner.schedules import BACKWARD, SCHEDULES
 from planner.stage_rates import StageRates
+from planner.step.ledger import KERNEL_LEDGER
 from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
@@ -69,9 +71,14 @@ class ReplayBounds:
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
 
     def relaxed(
-        self, shape: Shape, rates: StageRates, layouts: IntArray, choices: IntArray,
+        self,
+        shape: Shape,
+        rates: StageRates,
+        exits: tuple[Exits, ...],
+        layouts: IntArray,
+        choices: IntArray,
         cutoff: float,
-    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    ) -> tuple[FloatArray, FloatArray]:
         """Bound plans under rates that no placement can beat, ``(K, Y)`` each.
 
         The bounds [s], infinite where a plan does not fit, and the memory that its
@@ -84,7 +91,12 @@ class ReplayBounds:
             wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * sent
         ends = np.repeat(rates.rows, shape.p, axis=0)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
-        return self._bound(shape, rates, wires, ends, tied, layouts, choices, cutoff)
+        every = exits or (no_exits(len(rates.group_sizes), shape.p),)
+        found = [
+            self._bound(shape, rates, wires, ends, one, tied, layouts, choices, cutoff)
+            for one in every
+        ]
+        return np.max([values for values, _ in found], axis=0), found[0][1]
 
     def placed(
         self,
@@ -92,6 +104,7 @@ class ReplayBounds:
         relaxed: StageRates,
         rates: StageRates,
         alone: AloneRates,
+        exits: Exits,
         layouts: IntArray,
         choices: IntArray,
         cutoff: float,
@@ -117,7 +130,7 @@ class ReplayBounds:
                 rows[:, tables.SHARD_PASS + place] = least[:, 0]
             inside = rates._replace(rows=rows)
         return self._bound(
-            shape, inside, wires, alone.ends, tied, layouts, choices, cutoff
+            shape, inside, wires, alone.ends, exits, tied, layouts, choices, cutoff
         )
 
     def _bound(
@@ -126,6 +139,7 @@ class ReplayBounds:
         rates: StageRates,
         wires: FloatArray,
         ends: FloatArray,
+        exits: Exits,
         tied: float,
         layouts: IntArray,
         choices: IntArray,
@@ -139,6 +153,7 @@ class ReplayBounds:
         job[kernel.TIED_TIME] = tied if table.tied_parameters > 0 else 0.0
         job[kernel.TIED_PARAMETERS] = table.tied_parameters
         job[kernel.ENTERING_BYTES] = table.boundary_bytes[1:-1].max(initial=0.0)
+        job[kernel.BOUNDARY_BYTES] = self.columns(shape.degrees).boundary_bytes
         constants = job_constants(self.workload)
         constants[tables.MEMORY] = self.memory
         cp, ep = shape.degrees.cp, shape.degrees.ep
@@ -147,6 +162,7 @@ class ReplayBounds:
         switches[kernel.REDUCES_BEHIND] = self.workload.execution.overlap_grad_reduce
         switches[kernel.GATHERS_AHEAD] = self.workload.execution.overlap_param_gather
         switches[kernel.BY_LAYER] = self.by_layer
+        switches[kernel.IS_CHOICE] = exits.is_choice
         schedule = "1f1b" if shape.v == 1 else "interleaved-1f1b"
         in_flight, first = _counts(schedule, shape.p, shape.m, shape.v)
         found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
@@ -164,9 +180,13 @@ class ReplayBounds:
             rates.senders,
             in_flight,
             first,
+            exits.shares,
+            exits.across,
+            exits.inverses,
             switches,
             constants,
             job,
+            KERNEL_LEDGER,
             cutoff,
         )
         return found

@@ -13,6 +13,7 @@ from estimators.parallelism import ParallelismConfig, Sizes
 from planner.chain_split import schedule_name
 from planner.class_table import Choice, choice_array
 from planner.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, whole_dimensions
 from planner.plan import Plan, Stage
 from planner.pricing import placement_choices
@@ -21,6 +22,7 @@ from planner.rates import PricedGrid
 from planner.relaxation import Relaxation, best_group_rates
 from planner.replayed.alone import AloneGrid, AloneRates
 from planner.replayed.bounds import ReplayBounds, Shape
+from planner.replayed.exits import Exits, placed_exits, relaxed_exits
 from planner.replayed.layouts import layouts
 from planner.replayed.space import Family, LaunchableSpace
 from planner.search_spec import SearchSpec
@@ -75,7 +77,11 @@ class LaunchableCandidates:
     """A bound of every configuration, families one after another [s]."""
     starts: IntArray
     """Number of the first configuration of each family, and of all."""
-    _priced: dict[object, tuple[PricedGrid, AloneGrid]] = field(default_factory=dict)
+    tiers: PlacementBounds
+    """Blocks of the network."""
+    _priced: dict[object, tuple[PricedGrid, AloneGrid, Exits | None]] = field(
+        default_factory=dict
+    )
 
     @classmethod
     def enumerate(
@@ -142,6 +148,7 @@ class LaunchableCandidates:
             work=work,
             first_bounds=np.concatenate(first),
             starts=np.cumsum(sizes),
+            tiers=PlacementBounds.of(network),
         )
 
     @property
@@ -168,7 +175,12 @@ class LaunchableCandidates:
             choices = self.choices(configuration, options)
             self._spend(cuts, choices)
             found, _ = self.bounds.relaxed(
-                shape, rates, cuts, choice_array(choices), cutoff
+                shape,
+                rates,
+                relaxed_exits(self.tiers, configuration, options),
+                cuts,
+                choice_array(choices),
+                cutoff,
             )
             least = min(least, float(found.min()))
         return least
@@ -181,10 +193,11 @@ class LaunchableCandidates:
         seen: set[bytes] = set()
         relaxed = self._least(self._relaxed(configuration))
         for placement in self.placements(configuration):
-            rates, alone = self.rates(configuration, placement)
+            rates, alone, exits = self.rates(configuration, placement)
             read = rates.stage_rates
             key = b"".join(
-                array.tobytes() for array in (*read, alone.ends, alone.boundary)
+                array.tobytes()
+                for array in (*read, alone.ends, alone.boundary, *exits[:3])
             )
             if key in seen:
                 self.statistics["placements priced alike"] += 1
@@ -194,7 +207,14 @@ class LaunchableCandidates:
             choices = self.choices(configuration, len(rates.shardings))
             self._spend(cuts, choices)
             found, _ = self.bounds.placed(
-                shape, relaxed, read, alone, cuts, choice_array(choices), cutoff
+                shape,
+                relaxed,
+                read,
+                alone,
+                exits,
+                cuts,
+                choice_array(choices),
+                cutoff,
             )
             for c, y in np.argwhere(np.isfinite(found)).tolist():
                 layout = tuple(cuts[y].tolist())
@@ -204,7 +224,7 @@ class LaunchableCandidates:
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
         configuration, layout, choice, placement = leaf
-        rates, _ = self.rates(configuration, placement)
+        rates, *_ = self.rates(configuration, placement)
         p, v = configuration.pp, configuration.v
         group = 1
         if choice.zero_stage:
@@ -272,8 +292,11 @@ class LaunchableCandidates:
 
     def rates(
         self, configuration: Configuration, placement: Placement
-    ) -> tuple[PlacementRates, AloneRates]:
-        """Price a placement, all groups at the same time and each alone."""
+    ) -> tuple[PlacementRates, AloneRates, Exits]:
+        """Price a placement, all groups at the same time and each alone.
+
+        And what leaves blocks of the network.
+        """
         table = self.workload.table(self._shape(configuration).degrees)
         tensor, gradient = placement_choices(table, self.workload, configuration.pp)
         key = placement.extents, placement.steps
@@ -286,10 +309,15 @@ class LaunchableCandidates:
             self._priced[key] = (
                 PricedGrid(self.network, grid),
                 AloneGrid(network=self.network, grid=grid),
+                None,
             )
-        together, alone = self._priced[key]
+        together, alone, exits = self._priced[key]
         rates = together.rates(tensor, gradient)
-        return rates, alone.rates(rates)
+        if exits is None:
+            sizes = tuple(option.group_size for option in rates.shardings)
+            exits = placed_exits(self.tiers, placement.grid, sizes)
+            self._priced[key] = together, alone, exits
+        return rates, alone.rates(rates), exits
 
     def _spend(self, cuts: IntArray, choices: tuple[Choice, ...]) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]

@@ -1,0 +1,162 @@
+"""What a plan sends out of the blocks of a tree, whatever else is under way.
+
+A block holds ``u`` tensor groups. Of a group of ``n`` ranks that reduce gradients of
+``S`` bytes, with ``k`` in the block, at least ``(1 - k / n) S`` leave it in a
+reduce-scatter, as much enters it in an all-gather, and both do in an all-reduce.
+
+Where nothing is known of a placement, a block with ``a`` different stages holds
+``u / a`` tensor groups of each in the mean, and at least ``u / a`` runs of consecutive
+stages, each of which sends activations to the next one and gradients to the one before;
+per block ``u / p`` runs begin or end a pipeline. The first shrinks as ``a`` grows, the
+second grows; blocks may differ in ``a``, but the one is convex and the other linear, so
+that some real ``a`` does no better than all of them together.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.placement_bounds import PlacementBounds
+from planner.rates import dense_groups, expert_data_groups
+from planner.space import Configuration
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+GRID = 4
+"""Numbers of stages in a block that are looked at between two whole ones."""
+
+
+class Exits(NamedTuple):
+    """What leaves blocks, as `planner.kernels.replay_bound` reads it."""
+
+    shares: FloatArray
+    """Lanes of each boundary that leave a block, forth and back, and shares of the
+    dense and expert gradients of each stage, ``(rows, 4, p)``."""
+
+    across: FloatArray
+    """Shards of gradients that leave in what goes across sharding groups, by option,
+    ``(rows, options, p)``."""
+
+    inverses: FloatArray
+    """To leave, all ways out together, shape ``(rows,)`` [s/byte]."""
+
+    is_choice: bool
+    """Whether rows are what placements choose from, instead of blocks of one."""
+
+
+def placed_exits(
+    bounds: PlacementBounds, grid: IntArray, group_sizes: tuple[int, ...]
+) -> Exits:
+    """Return what leaves each block of a placement, alike ones once.
+
+    Parameters
+    ----------
+    bounds
+        Tiers of the network.
+    grid
+        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    group_sizes
+        Ranks of each sharding option, the whole group first.
+    """
+    pp, dp, ep, cp, tp = grid.shape
+    lanes = grid.reshape(pp, -1)
+    dense = dense_groups(grid)
+    experts = expert_data_groups(grid) if ep > 1 else None
+    parts = []
+    for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
+        count = -(-bounds.num_devices // int(size))
+        block = lanes // size
+        following = np.roll(block, -1, axis=0)
+        stage = np.broadcast_to(np.arange(pp)[:, None], block.shape)
+        leaves = (block != following).ravel()
+        shares = np.zeros((count, 4 + len(group_sizes), pp))
+        for row, ends in enumerate((block, following)):
+            place = (ends * pp + stage).ravel()[leaves]
+            shares[:, row] = np.bincount(place, minlength=count * pp).reshape(count, pp)
+        shares[:, 2] = _shares(dense // size, count)
+        if experts is not None:
+            shares[:, 3] = _shares(experts // size, count)
+        for option, part in enumerate(group_sizes):
+            if option > 0:
+                split = np.sort(dense, axis=2).reshape(pp, dense.shape[1], -1, part)
+                across = np.swapaxes(split, 2, 3).reshape(pp, -1, split.shape[2])
+                shares[:, 4 + option] = _shares(across // size, count)
+        if (shares == shares[0]).all():
+            shares = shares[:1]
+        else:
+            shares = np.unique(shares, axis=0)
+        parts.append((shares, np.full(len(shares), inverse)))
+    return _joined(parts, len(group_sizes), pp, is_choice=False)
+
+
+def relaxed_exits(
+    bounds: PlacementBounds, configuration: Configuration, num_options: int
+) -> tuple[Exits, ...]:
+    """Return what leaves the blocks of each tier at least, whatever the placement.
+
+    Nothing is known of tiers whose blocks tensor groups straddle, nor where devices
+    are left idle.
+    """
+    tp, cp, ep, _, _, p, dp = configuration
+    found = []
+    if configuration.devices < bounds.num_devices:
+        return ()
+    n = dp * cp
+    for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
+        if size % tp:
+            continue
+        groups = int(size) // tp
+        most = min(groups, p)
+        stages = np.linspace(1.0, most, GRID * (most - 1) + 1)
+        later = np.append(stages[1:], stages[-1])
+        shares = np.zeros((len(stages), 4 + num_options, p))
+        if p > 1:
+            runs = np.maximum(groups / later - groups / p, 0.0) * tp / (p - 1)
+            shares[:, :2, :-1] = runs[:, None, None]
+        for row, ranks in ((2, n), (3, n // ep)):
+            leaving = np.maximum(stages - groups / ranks, 0.0) * tp / p
+            shares[:, row] = leaving[:, None]
+        if ep == 1:
+            shares[:, 3] = 0.0
+        part = shares, np.full(len(stages), inverse)
+        found.append(_joined([part], num_options, p, is_choice=True))
+    return tuple(found)
+
+
+def no_exits(num_options: int, num_stages: int) -> Exits:
+    """Return what leaves blocks of a network that has none."""
+    return _joined([], num_options, num_stages, is_choice=False)
+
+
+def _shares(blocks: IntArray, count: int) -> FloatArray:
+    """Sum ``1 - k / n`` over groups with ``k`` of ``n`` ranks in a block.
+
+    ``blocks`` are those of the ranks, shape ``(p, groups, n)``; shape ``(count, p)``.
+    """
+    num_stages, num_groups, size = blocks.shape
+    number = np.arange(num_stages * num_groups)[:, None] * count
+    keys, members = np.unique(number + blocks.reshape(-1, size), return_counts=True)
+    group, block = np.divmod(keys, count)
+    place = block * num_stages + group // num_groups
+    left = np.bincount(place, 1.0 - members / size, minlength=count * num_stages)
+    return np.asarray(left.reshape(count, num_stages))
+
+
+def _joined(
+    parts: list[tuple[FloatArray, FloatArray]],
+    num_options: int,
+    num_stages: int,
+    *,
+    is_choice: bool,
+) -> Exits:
+    shares = np.zeros((0, 4 + num_options, num_stages))
+    whole = np.concatenate([shares, *(part for part, _ in parts)])
+    inverses = np.concatenate([np.zeros(0), *(inverse for _, inverse in parts)])
+    return Exits(
+        np.ascontiguousarray(whole[:, :4]),
+        np.ascontiguousarray(whole[:, 4:]),
+        inverses,
+        is_choice,
+    )
