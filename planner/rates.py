@@ -7,6 +7,7 @@ all replicas of a boundary sending at the same time in either direction.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,19 @@ from topologies import Network
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+class AlgorithmChooser(NamedTuple):
+    """Chooses algorithms by what an all-reduce costs each stage, ``(p, 2)``."""
+
+    tensor: Mapping[str, FloatArray]
+    gradient: Mapping[str, FloatArray]
+
+    def names(
+        self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
+    ) -> tuple[str, str]:
+        """Return the algorithms of tensor and of data collectives."""
+        return _cheapest(self.tensor, tensor), _cheapest(self.gradient, gradient)
 
 
 class PricedGrid:
@@ -65,10 +79,19 @@ class PricedGrid:
         """Return the rates under the algorithms chosen, made once for each choice."""
         self._name(self._tensor, self._lanes, tensor)
         self._name(self._data, self._dense, gradient)
-        names = _cheapest(self._tensor, tensor), _cheapest(self._data, gradient)
+        names = self.chooser().names(tensor, gradient)
         if names not in self._chosen:
             self._chosen[names] = self._assemble(*names)
         return self._chosen[names]
+
+    def chooser(self) -> "AlgorithmChooser":
+        """Return what tells which algorithms are chosen, without the rest."""
+        return AlgorithmChooser(
+            *(
+                {name: rates[name]["all_reduce"] for name in ALGORITHMS}
+                for rates in (self._tensor, self._data)
+            )
+        )
 
     def _name(
         self, priced: dict[str, Rates], groups: IntArray, choice: AlgorithmChoice
@@ -165,13 +188,13 @@ def _alike(rates: Rates) -> Rates:
     return {**rates, "all_gather": one, "reduce_scatter": one}
 
 
-def _cheapest(priced: Mapping[str, Rates], choice: AlgorithmChoice) -> str:
+def _cheapest(reduces: Mapping[str, FloatArray], choice: AlgorithmChoice) -> str:
     """Return the algorithm that the slowest stage fares best with; ties the first."""
     if choice.name != "auto":
         return choice.name
 
     def slowest(name: str) -> float:
-        rates = priced[name]["all_reduce"]
+        rates = reduces[name]
         return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
 
     return min(ALGORITHMS, key=slowest)

@@ -6,12 +6,12 @@ layouts (ways to cut the chain), ``K`` choices of recompute, ZeRO and sharding, 
 replicas. ``f`` and ``b`` are the passes of a microbatch through a virtual stage, no
 longer than in any replay of the plan; ``x`` a transfer that nothing else slows down.
 
-A replay is a network of events in which each waits for others and for its own duration;
-the end can only come later if a duration grows or a wait is added. So each path of
-waits that the schedule alone implies is a lower bound [1]_. Of stage ``i``, with ``t_i``
-all of its passes of one microbatch and ``E_i`` the end of its last backward pass::
+In a replay each event waits for others and for its own duration; the end can only come
+later if a duration grows or a wait is added. So each path of waits that the schedule
+alone implies is a lower bound [1]_. Of stage ``i``, with ``t_i`` all of its passes of
+one microbatch and ``E_i`` the end of its last backward pass::
 
-    E_i >= sum_{k < i} (f_k + x) + m t_i                 it works after the first arrival
+    E_i >= sum_{k < i} (f_k + x) + m t_i              it works after the first arrival
     E_i >= sum_k (f_k + x) + sum_{k > (v-1) p + i} (b_k + x) + m t_i - n_i f
 
 since the first backward pass needs a whole way there and back, before which a stage
@@ -143,7 +143,8 @@ def _gathering(
         time += rate[inside] + weight * dense * rate[inside + 1]
     if expert > 0.0:
         time += rate[_EXPERT_PASS] + weight * expert * rate[_EXPERT_PASS + 1]
-    return time * sent[tables.GATHERED_ONCE]
+    time *= sent[tables.GATHERED_ONCE]
+    return time
 
 
 @subkernel

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
 from planner.bounds import job_constants
 from planner.class_table import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
@@ -32,6 +32,10 @@ from planner.workload import Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+MOST_PASSES = 256
+"""Times of passes that are kept at a time."""
 
 
 class Shape(NamedTuple):
@@ -69,6 +73,7 @@ class ReplayBounds:
     """What plans may use of each device [byte]."""
 
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
+    _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
     def relaxed(
         self,
@@ -212,12 +217,23 @@ class ReplayBounds:
         self, table: LayerTable, rates: StageRates, shape: Shape
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
+        key = shape.degrees, rates.rows[:, : tables.DENSE_REDUCE].tobytes()
+        if key not in self._passes:
+            if len(self._passes) >= MOST_PASSES:
+                self._passes.clear()
+            self._passes[key] = self._in_layers(table, rates, shape.degrees.ep)
+        return (*self._passes[key], *self._shared(table, rates, shape))
+
+    def _in_layers(
+        self, table: LayerTable, rates: StageRates, ep: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the times of passes without what ZeRO sends in them [s]."""
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
         modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
         tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
         other = np.zeros_like(tensor)
-        skew = min(self.workload.execution.expert_skew, float(shape.degrees.ep))
+        skew = min(self.workload.execution.expert_skew, float(ep))
         for item in table.traffic:
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
@@ -241,7 +257,6 @@ class ReplayBounds:
         return (
             _prefix(both[0]),
             _prefix(np.ascontiguousarray(np.swapaxes(backward, 0, 1))),
-            *self._shared(table, rates, shape),
         )
 
     def _shared(

@@ -12,22 +12,23 @@ from estimators.layer_work import Degrees
 from estimators.parallelism import ParallelismConfig, Sizes
 from planner.chain_split import schedule_name
 from planner.class_table import Choice, choice_array
+from planner.kernels import tables
 from planner.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, whole_dimensions
 from planner.plan import Plan, Stage
 from planner.pricing import placement_choices
 from planner.progress import Progress
-from planner.rates import PricedGrid
+from planner.rates import AlgorithmChooser, PricedGrid
 from planner.relaxation import Relaxation, best_group_rates
-from planner.replayed.alone import AloneGrid, AloneRates
+from planner.replayed.alone import AloneRates, alone_rates
 from planner.replayed.bounds import ReplayBounds, Shape
 from planner.replayed.exits import Exits, placed_exits, relaxed_exits
 from planner.replayed.layouts import layouts
 from planner.replayed.space import Family, LaunchableSpace
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, sequence_parallel
-from planner.stage_rates import PlacementRates, StageRates
+from planner.stage_rates import AlgorithmChoice, PlacementRates, StageRates
 from planner.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Work
 from planner.workload import Workload
@@ -36,8 +37,8 @@ from topologies import Network
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-MOST_PRICED_DEVICES = 2**22
-"""Devices of the placements whose rates are kept at a time: about 100 MB."""
+MOST_PRICED_NUMBERS = 2**25
+"""Numbers that are kept of placements at a time: 256 MB."""
 
 BOUND = 150
 """Units of work of a bound, ..."""
@@ -45,8 +46,27 @@ BOUND = 150
 BOUNDED_LAYERS = 40
 """... and one more for so many layers, each counted once a choice and layout."""
 
+MOST_GRIDS = 64
+"""Placements whose prices under every algorithm are kept at a time."""
+
 MOST_FAMILIES_SILENT = 16
 """Families of configurations between two reports of progress."""
+
+
+class Placed(NamedTuple):
+    """What bounds read of a placement."""
+
+    rates: StageRates
+    """All groups at the same time; boundaries are left out."""
+    alone: AloneRates
+    exits: Exits
+    key: bytes
+    """The same for placements that no bound can tell apart."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it keeps."""
+        return len(self.key) // 8
 
 
 class Leaf(NamedTuple):
@@ -57,6 +77,29 @@ class Leaf(NamedTuple):
     """First layer of each virtual stage, and the number of layers."""
     choice: Choice
     placement: Placement
+
+
+class Leaves(NamedTuple):
+    """The plans of a configuration on a placement, by their bounds."""
+
+    configuration: Configuration
+    placement: Placement
+    choices: tuple[Choice, ...]
+    layouts: IntArray
+    bounds: FloatArray
+    """Rising [s]."""
+    numbers: IntArray
+    """Choice and layout of each, shape ``(n, 2)``."""
+
+    def leaf(self, index: int) -> Leaf:
+        """Return one of the plans."""
+        choice, layout = self.numbers[index].tolist()
+        return Leaf(
+            self.configuration,
+            tuple(self.layouts[layout].tolist()),
+            self.choices[choice],
+            self.placement,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,9 +122,11 @@ class LaunchableCandidates:
     """Number of the first configuration of each family, and of all."""
     tiers: PlacementBounds
     """Blocks of the network."""
-    _priced: dict[object, tuple[PricedGrid, AloneGrid, Exits | None]] = field(
-        default_factory=dict
-    )
+    _placed: dict[object, Placed] = field(default_factory=dict)
+    _grids: dict[object, PricedGrid] = field(default_factory=dict)
+    _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=lambda: [0])
+    """How many numbers are kept, in a list because the rest is frozen."""
 
     @classmethod
     def enumerate(
@@ -185,46 +230,40 @@ class LaunchableCandidates:
             least = min(least, float(found.min()))
         return least
 
-    def leaves(
-        self, configuration: Configuration, cutoff: float
-    ) -> Iterator[tuple[float, Leaf]]:
-        """Yield the plans of a configuration that fit, with their bounds [s]."""
+    def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
+        """Yield the plans of a configuration that fit, placement by placement."""
         shape, cuts = self._shape(configuration), self._layouts(configuration)
         seen: set[bytes] = set()
         relaxed = self._least(self._relaxed(configuration))
         for placement in self.placements(configuration):
-            rates, alone, exits = self.rates(configuration, placement)
-            read = rates.stage_rates
-            key = b"".join(
-                array.tobytes()
-                for array in (*read, alone.ends, alone.boundary, *exits[:3])
-            )
-            if key in seen:
+            placed = self.placed(configuration, placement)
+            if placed.key in seen:
                 self.statistics["placements priced alike"] += 1
                 continue
-            seen.add(key)
+            seen.add(placed.key)
             self.statistics["placements"] += 1
-            choices = self.choices(configuration, len(rates.shardings))
+            choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
             found, _ = self.bounds.placed(
-                shape,
-                relaxed,
-                read,
-                alone,
-                exits,
-                cuts,
-                choice_array(choices),
-                cutoff,
+                shape, relaxed, *placed[:3], cuts, choice_array(choices), cutoff
             )
-            for c, y in np.argwhere(np.isfinite(found)).tolist():
-                layout = tuple(cuts[y].tolist())
-                leaf = Leaf(configuration, layout, choices[c], placement)
-                yield float(found[c, y]), leaf
+            fits = np.argwhere(np.isfinite(found))
+            values = found[tuple(fits.T)]
+            order = np.argsort(values, kind="stable")
+            if order.size:
+                yield Leaves(
+                    configuration,
+                    placement,
+                    choices,
+                    cuts,
+                    np.ascontiguousarray(values[order]),
+                    np.ascontiguousarray(fits[order]),
+                )
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
         configuration, layout, choice, placement = leaf
-        rates, *_ = self.rates(configuration, placement)
+        rates = self.rates(configuration, placement)
         p, v = configuration.pp, configuration.v
         group = 1
         if choice.zero_stage:
@@ -284,40 +323,54 @@ class LaunchableCandidates:
         """Return the placements that ranks numbered by the framework lead to."""
         tp, cp, ep, _, _, pp, dp = configuration
         extents = Extents(tp, cp, ep, dp // ep, pp)
-        found = {}
+        found: dict[object, Placement] = {}
         for order in self.rules.orders:
             placement = whole_dimensions(order, extents)
             found.setdefault(placement.steps, placement)
         return tuple(found.values())
 
-    def rates(
-        self, configuration: Configuration, placement: Placement
-    ) -> tuple[PlacementRates, AloneRates, Exits]:
-        """Price a placement, all groups at the same time and each alone.
-
-        And what leaves blocks of the network.
-        """
-        table = self.workload.table(self._shape(configuration).degrees)
-        tensor, gradient = placement_choices(table, self.workload, configuration.pp)
-        key = placement.extents, placement.steps
-        if key not in self._priced:
-            if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
-                self._priced.clear()
-            members = configuration.devices * (2 + configuration.ep)
-            self.work.spend(2 * PRICED + members // PRICED_DEVICES)
-            grid = placement.grid
-            self._priced[key] = (
-                PricedGrid(self.network, grid),
-                AloneGrid(network=self.network, grid=grid),
-                None,
-            )
-        together, alone, exits = self._priced[key]
-        rates = together.rates(tensor, gradient)
-        if exits is None:
+    def placed(self, configuration: Configuration, placement: Placement) -> Placed:
+        """Return what bounds read of a placement, made once."""
+        place = placement.extents, placement.steps
+        if place not in self._choosers:
+            self.rates(configuration, placement)
+            self._choosers[place] = self._grids[place].chooser()
+        names = self._choosers[place].names(*self._algorithms(configuration))
+        key = place, names
+        if key not in self._placed:
+            rates = self.rates(configuration, placement)
+            alone = alone_rates(self.network, placement.grid, rates)
             sizes = tuple(option.group_size for option in rates.shardings)
             exits = placed_exits(self.tiers, placement.grid, sizes)
-            self._priced[key] = together, alone, exits
-        return rates, alone.rates(rates), exits
+            read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
+            arrays = (*read, alone.ends, alone.boundary, *exits[:3])
+            found = Placed(read, alone, exits, b"".join(a.tobytes() for a in arrays))
+            self._held[0] += 2 * found.size
+            if self._held[0] > MOST_PRICED_NUMBERS:
+                self._placed.clear()
+                self._held[0] = 2 * found.size
+            self._placed[key] = found
+        return self._placed[key]
+
+    def rates(
+        self, configuration: Configuration, placement: Placement
+    ) -> PlacementRates:
+        """Price a placement, all groups at the same time."""
+        key = placement.extents, placement.steps
+        if key not in self._grids:
+            if len(self._grids) >= MOST_GRIDS:
+                self._grids.clear()
+            members = configuration.devices * (2 + configuration.ep)
+            self.work.spend(2 * PRICED + members // PRICED_DEVICES)
+            self._grids[key] = PricedGrid(self.network, placement.grid)
+        return self._grids[key].rates(*self._algorithms(configuration))
+
+    def _algorithms(
+        self, configuration: Configuration
+    ) -> tuple[AlgorithmChoice, AlgorithmChoice]:
+        """Return how tensor and data collectives choose their algorithm."""
+        table = self.workload.table(self._shape(configuration).degrees)
+        return placement_choices(table, self.workload, configuration.pp)
 
     def _spend(self, cuts: IntArray, choices: tuple[Choice, ...]) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
@@ -336,7 +389,23 @@ class LaunchableCandidates:
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
-        return _relaxed(self.relaxation, tensor, configuration)
+        found = _relaxed(self.relaxation, tensor, configuration)
+        sizes = found[0].group_sizes
+        if len(sizes) == 1:
+            return found
+        # Shards are shared inside of a block; across rates are per byte of a shard.
+        blocks = self.network.block_sizes
+        inside = [blocks[0]] * (len(sizes) - 2) + [max(blocks[:-1], default=blocks[0])]
+        shared = sizes.copy()
+        for option, block in enumerate(inside, start=1):
+            shared[option] = min(sizes[0], max(block // configuration.tp, 1))
+        changed = []
+        for rates in found:
+            rows = rates.rows.copy()
+            first = tables.SHARD_ACROSS + 1
+            rows[:, first::4] *= shared / sizes
+            changed.append(rates._replace(rows=rows, group_sizes=shared))
+        return tuple(changed)
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.kernels.exits import leaving_shares
 from planner.placement_bounds import PlacementBounds
 from planner.rates import dense_groups, expert_data_groups
 from planner.space import Configuration
@@ -62,8 +63,8 @@ def placed_exits(
     """
     pp, dp, ep, cp, tp = grid.shape
     lanes = grid.reshape(pp, -1)
-    dense = dense_groups(grid)
-    experts = expert_data_groups(grid) if ep > 1 else None
+    dense = np.ascontiguousarray(dense_groups(grid))
+    experts = np.ascontiguousarray(expert_data_groups(grid)) if ep > 1 else None
     parts = []
     for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
         count = -(-bounds.num_devices // int(size))
@@ -75,19 +76,19 @@ def placed_exits(
         for row, ends in enumerate((block, following)):
             place = (ends * pp + stage).ravel()[leaves]
             shares[:, row] = np.bincount(place, minlength=count * pp).reshape(count, pp)
-        shares[:, 2] = _shares(dense // size, count)
+        shares[:, 2] = leaving_shares(dense, int(size), count)
         if experts is not None:
-            shares[:, 3] = _shares(experts // size, count)
+            shares[:, 3] = leaving_shares(experts, int(size), count)
         for option, part in enumerate(group_sizes):
             if option > 0:
                 split = np.sort(dense, axis=2).reshape(pp, dense.shape[1], -1, part)
                 across = np.swapaxes(split, 2, 3).reshape(pp, -1, split.shape[2])
-                shares[:, 4 + option] = _shares(across // size, count)
-        if (shares == shares[0]).all():
-            shares = shares[:1]
-        else:
-            shares = np.unique(shares, axis=0)
-        parts.append((shares, np.full(len(shares), inverse)))
+                shares[:, 4 + option] = leaving_shares(
+                    np.ascontiguousarray(across), int(size), count
+                )
+        distinct = {row.tobytes(): row for row in shares}
+        rows = np.array(list(distinct.values()))
+        parts.append((rows, np.full(len(rows), inverse)))
     return _joined(parts, len(group_sizes), pp, is_choice=False)
 
 
@@ -128,20 +129,6 @@ def relaxed_exits(
 def no_exits(num_options: int, num_stages: int) -> Exits:
     """Return what leaves blocks of a network that has none."""
     return _joined([], num_options, num_stages, is_choice=False)
-
-
-def _shares(blocks: IntArray, count: int) -> FloatArray:
-    """Sum ``1 - k / n`` over groups with ``k`` of ``n`` ranks in a block.
-
-    ``blocks`` are those of the ranks, shape ``(p, groups, n)``; shape ``(count, p)``.
-    """
-    num_stages, num_groups, size = blocks.shape
-    number = np.arange(num_stages * num_groups)[:, None] * count
-    keys, members = np.unique(number + blocks.reshape(-1, size), return_counts=True)
-    group, block = np.divmod(keys, count)
-    place = block * num_stages + group // num_groups
-    left = np.bincount(place, 1.0 - members / size, minlength=count * num_stages)
-    return np.asarray(left.reshape(count, num_stages))
 
 
 def _joined(

@@ -22,7 +22,7 @@ import numpy as np
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.progress import Progress
-from planner.replayed.candidates import LaunchableCandidates, Leaf
+from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
 from planner.search_spec import SearchSpec
 from planner.space import Configuration
 from planner.work import PLAN, LimitReachedError, Spent, Work
@@ -84,17 +84,15 @@ class ReplayedSearch:
     """The work, and which limit stopped it, if one did."""
 
 
-_CONFIGURATION, _PLAN = range(2)
-
-
 class _Waiting(NamedTuple):
     """What a bound is known of."""
 
     bound: float
-    sharpness: int
     number: int
     """Makes the order one of its own, whatever follows."""
-    item: Configuration | Leaf
+    item: Configuration | Leaves
+    place: int = 0
+    """Which of the plans of a placement."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +217,8 @@ class _Search:
     def num_left(self) -> int:
         """Configurations that are not finished with."""
         waiting = {
-            item.item if item.sharpness == _CONFIGURATION else item.item[0]
-            for item in self._waiting
+            one.item.configuration if isinstance(one.item, Leaves) else one.item
+            for one in self._waiting
         }
         return len(self._order) - self._next + len(waiting)
 
@@ -256,17 +254,18 @@ class _Search:
             if np.isinf(value):
                 self.candidates.statistics["out of memory"] += 1
                 return
-            self._wait(max(value, floor), _CONFIGURATION, configuration)
+            self._wait(max(value, floor), configuration)
             return
         waiting = heapq.heappop(self._waiting)
         try:
-            if isinstance(waiting.item, Leaf):
-                self._replay(waiting.item)
+            if isinstance(waiting.item, Leaves):
+                self._replay(waiting.item.leaf(waiting.place))
+                self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
                 found = list(self.candidates.leaves(waiting.item, self._cutoff))
                 self.candidates.statistics["configurations opened"] += 1
-                for value, leaf in found:
-                    self._wait(max(value, waiting.bound), _PLAN, leaf)
+                for leaves in found:
+                    self._wait_for(leaves, 0, waiting.bound)
         except LimitReachedError:
             heapq.heappush(self._waiting, waiting)
             raise
@@ -275,9 +274,17 @@ class _Search:
     def _cutoff(self) -> float:
         return self.best.time * SLACK
 
-    def _wait(self, bound: float, sharpness: int, item: Configuration | Leaf) -> None:
+    def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
-        heapq.heappush(self._waiting, _Waiting(bound, sharpness, self._number, item))
+        waiting = _Waiting(bound, self._number, configuration)
+        heapq.heappush(self._waiting, waiting)
+
+    def _wait_for(self, leaves: Leaves, index: int, floor: float) -> None:
+        """Wait for a plan of a placement, which is no faster than a floor."""
+        if index < len(leaves.bounds):
+            self._number += 1
+            bound = max(float(leaves.bounds[index]), floor)
+            heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
 
     def _replay(self, leaf: Leaf) -> None:
         candidates = self.candidates
