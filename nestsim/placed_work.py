@@ -33,6 +33,7 @@ from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedul
 from planner.stage_memory import stage_share
 from planner.stage_rates import PlacementRates
 from planner.step.execution import Execution
+from planner.step.ledger import GRADIENTS, LEDGER, PASSES, WEIGHTS
 from planner.workload import Workload
 from topologies import Network
 
@@ -167,11 +168,15 @@ def place_work(
 
 def _leaves_durations(priced: PricedPlan, execution: Execution) -> bool:
     """Return whether passes last as long as the planner says."""
-    zero = max(stage.zero_stage for stage in priced.plan.stages)
+    sent = {
+        one.tensor
+        for stage in priced.plan.stages
+        for one in LEDGER[stage.zero_stage].sent_at(*PASSES)
+    }
     overlaps = (
         execution.tp_comm_overlap,
-        execution.overlap_param_gather and zero == 3,
-        execution.overlap_grad_reduce and zero >= 2,
+        execution.overlap_param_gather and WEIGHTS in sent,
+        execution.overlap_grad_reduce and GRADIENTS in sent,
     )
     return not any(overlaps) and execution.expert_skew == 1.0
 

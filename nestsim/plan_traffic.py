@@ -9,6 +9,7 @@ microbatch repeats at that pace; what they send once, at the end of the step, do
 repeat, and has an infinite period.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,14 @@ from planner.plan import Plan, Stage
 from planner.pricing import device_grid, plan_degrees
 from planner.rates import dense_groups, expert_data_groups
 from planner.stage_cost import Share, stage_share
+from planner.step.ledger import (
+    ACROSS,
+    LEDGER,
+    PASSES,
+    REPLICAS,
+    Sent,
+    wire_bytes,
+)
 from planner.workload import Workload
 
 IntArray = NDArray[np.int64]
@@ -186,75 +195,53 @@ def _data(
     dense, experts = dense_groups(grid), expert_data_groups(grid)
     for number, stage in enumerate(plan.stages):
         share = stage_share(table, stage, plan)
-        whole = [(_name(stage, dense), _inside(stage, dense[number]), share.dense)]
-        if share.expert > 0:
-            whole.append(("expert data", experts[number], share.expert))
-        for kind, groups, parameters in whole:
-            for operation, num_bytes, period in _zero(
-                workload, stage, share, parameters, pace
-            ):
+        for one, period, part in _sent(stage, share, pace):
+            width = part * wire_bytes(one, workload.parameter_bytes)
+            kind, groups = _members(stage, one.group, dense[number])
+            shards = stage.sharding_group_size if one.is_divided else 1
+            parts = [(kind, groups, share.dense / shards)]
+            if share.expert > 0 and one.group != ACROSS:
+                parts.append(("expert data", experts[number], share.expert))
+            for name, members, parameters in parts:
                 yield _Part(
-                    kind,
-                    operation,
-                    groups[None],
+                    name,
+                    one.operation,
+                    members[None],
                     number,
-                    num_bytes,
+                    parameters * width,
                     period,
                     plan.gradient_algorithm,
                 )
-        yield from _across(workload, plan, number, dense[number], share)
 
 
-def _name(stage: Stage, dense: IntArray) -> str:
-    part = stage.zero_stage > 0 and stage.sharding_group_size < dense.shape[2]
-    return "data in blocks" if part else "data"
+def _members(stage: Stage, group: str, dense: IntArray) -> tuple[str, IntArray]:
+    """Return the kind of the groups that send dense parameters, and their members."""
+    if group == REPLICAS:
+        return "data", dense
+    size = stage.sharding_group_size
+    parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
+    if group == ACROSS:
+        across = np.swapaxes(parts, 1, 2)
+        return "data across blocks", across.reshape(-1, parts.shape[1])
+    kind = "data in blocks" if size < dense.shape[1] else "data"
+    return kind, parts.reshape(-1, size)
 
 
-def _inside(stage: Stage, groups: IntArray) -> IntArray:
-    """Return the ranks that share shards."""
-    if stage.zero_stage == 0:
-        return groups
-    return np.sort(groups, axis=1).reshape(-1, stage.sharding_group_size)
+def _sent(
+    stage: Stage, share: Share, pace: float
+) -> Iterator[tuple[Sent, float, float]]:
+    """Yield what is sent, its period and the part of the parameters in it.
 
-
-def _across(
-    workload: Workload, plan: Plan, number: int, groups: IntArray, share: Share
-) -> Iterator[_Part]:
-    """Yield the all-reduce among the ranks that hold the same shard."""
-    stage = plan.stages[number]
-    if stage.zero_stage == 0:
-        return
-    parts = _inside(stage, groups).reshape(len(groups), -1, stage.sharding_group_size)
-    size = share.dense * workload.parameter_bytes.reduce / stage.sharding_group_size
-    yield _Part(
-        "data across blocks",
-        "all_reduce",
-        np.swapaxes(parts, 1, 2).reshape(1, -1, parts.shape[1]),
-        number,
-        size,
-        np.inf,
-        plan.gradient_algorithm,
-    )
-
-
-def _zero(
-    workload: Workload, stage: Stage, share: Share, parameters: float, pace: float
-) -> Iterator[tuple[str, float, float]]:
-    """Yield operation, bytes and period: once a step, or layer by layer."""
-    each = workload.parameter_bytes
-    gradients, weights = parameters * each.reduce, parameters * each.gather
-    per_layer = 1.0 / share.num_layers
-    if stage.zero_stage == 0:
-        yield "all_reduce", gradients, np.inf
-    elif stage.zero_stage == 1:
-        yield "reduce_scatter", gradients, np.inf
-    else:
-        yield "reduce_scatter", gradients * per_layer, pace * per_layer
-    if stage.zero_stage in {1, 2}:
-        yield "all_gather", weights, np.inf
-    elif stage.zero_stage == 3:
-        # Once in the forward and once in the backward pass.
-        yield "all_gather", weights * per_layer, pace * per_layer / 2
+    Once a step, or layer by layer: the passes of a microbatch share its pace.
+    """
+    ledger = LEDGER[stage.zero_stage]
+    for one in ledger.sent:
+        if one.moment not in PASSES:
+            yield one, np.inf, 1.0
+    each = Counter(one._replace(moment="") for one in ledger.sent_at(*PASSES))
+    part = 1.0 / share.num_layers
+    for one, times in each.items():
+        yield one, pace * part / times, part
 
 
 def _embedding(

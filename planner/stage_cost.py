@@ -4,6 +4,7 @@ This evaluator shares rates and layer tables with the search but none of its int
 classes, folded chains and kernels: tests hold one against the other.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,21 @@ from planner.stage_memory import (
     stage_share,
 )
 from planner.stage_rates import PlacementRates, Sharding
+from planner.step.ledger import (
+    ACROSS,
+    AFTER_OPTIMIZER,
+    BACKWARD,
+    BEFORE_OPTIMIZER,
+    FORWARD,
+    GRADIENT,
+    INSIDE,
+    LEDGER,
+    OPTIMIZER,
+    REPLICAS,
+    Sent,
+    ZeroStage,
+    wire_bytes,
+)
 from planner.workload import Workload
 from topologies import InputError
 
@@ -46,17 +62,17 @@ def stage_cost(
 ) -> StageCost:
     """Price one stage; transfers are left at 0 for the caller to fill in."""
     stage = plan.stages[index]
-    share = stage_share(table, stage, plan)
     parts = dict.fromkeys(PART_NAMES, 0.0)
-    each = workload.parameter_bytes
-    sharding = sharding_of(rates, stage)
-    zero = _zero_times(rates, sharding, each, stage, share, index)
-    parts["zero gathers"] = 2 * zero.gather + zero.reduce
+    traffic = _ParameterTraffic.of(workload, table, rates, plan, index)
+    zero = traffic.in_passes()
+    parts["zero gathers"] = sum(zero)
     whole = [
         _chunk_time(table, rates, stage, chunk, index, parts) for chunk in stage.chunks
     ]
     # What ZeRO sends goes by layers: each chunk has its part of it.
-    layers = [(last - first + 1) / share.num_layers for first, last in stage.chunks]
+    layers = [
+        (last - first + 1) / traffic.share.num_layers for first, last in stage.chunks
+    ]
     arrange = _split if SCHEDULES[plan.schedule].splits_backward else _joined
     chunk_times = tuple(
         arrange(passes, zero, part) for passes, part in zip(whole, layers, strict=True)
@@ -71,7 +87,8 @@ def stage_cost(
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
         memory=stage_memory(workload, table, plan, index),
-        **_tail(workload, table, rates, plan, index),
+        tied_time=_tied_time(workload, table, rates, plan, index),
+        **_tail(workload, plan, traffic),
     )
 
 
@@ -157,107 +174,121 @@ class _Passes(NamedTuple):
 
 
 class _ZeroTimes(NamedTuple):
-    """What ZeRO sends in every microbatch [s]."""
+    """What parameters have passes send in every microbatch [s]."""
 
-    gather: float
-    """Weights, in each forward and each backward pass."""
+    forward: float
+    """In a forward pass."""
 
-    reduce: float
-    """Gradients, once they are there."""
+    backward: float
+    """In a backward pass."""
+
+    gradient: float
+    """Once gradients are there."""
 
 
 def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
     """Return the times with weight gradients as part of the backward pass."""
-    forward = passes.forward + part * zero.gather
-    return ChunkTimes(forward, passes.backward + part * (zero.gather + zero.reduce))
+    forward = passes.forward + part * zero.forward
+    backward = passes.backward + part * (zero.backward + zero.gradient)
+    return ChunkTimes(forward, backward)
 
 
 def _split(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
     """Return the times with weight gradients by themselves."""
     return ChunkTimes(
-        passes.forward + part * zero.gather,
-        passes.backward - passes.weight + part * zero.gather,
-        passes.weight + part * zero.reduce,
+        passes.forward + part * zero.forward,
+        passes.backward - passes.weight + part * zero.backward,
+        passes.weight + part * zero.gradient,
     )
 
 
-def _zero_times(
-    rates: PlacementRates,
-    sharding: Sharding,
-    each: ParameterBytes,
-    stage: Stage,
-    share: Share,
-    index: int,
-) -> _ZeroTimes:
-    """Return what ZeRO-2 and 3 send in each forward and backward pass [s]."""
+@dataclass(frozen=True, slots=True)
+class _ParameterTraffic:
+    """What the parameters of one stage have it send, at the rates of a placement."""
 
-    def both(width: int) -> float:
-        rate = sharding.inside["all_gather"][index]
-        time = _line(rate, share.num_layers, share.dense * width)
-        if share.expert > 0:
-            experts = rates.expert_data["all_gather"][index]
-            time += _line(experts, share.num_layers, share.expert * width)
+    rates: PlacementRates
+    sharding: Sharding
+    """Rates of its sharding group."""
+    ledger: ZeroStage
+    each: ParameterBytes
+    share: Share
+    index: int
+    """Which stage it is."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        table: LayerTable,
+        rates: PlacementRates,
+        plan: Plan,
+        index: int,
+    ) -> "_ParameterTraffic":
+        """Return what a stage of a plan sends."""
+        stage = plan.stages[index]
+        return cls(
+            rates,
+            sharding_of(rates, stage),
+            LEDGER[stage.zero_stage],
+            workload.parameter_bytes,
+            stage_share(table, stage, plan),
+            index,
+        )
+
+    def in_passes(self) -> _ZeroTimes:
+        """Return what is sent layer by layer in each kind of pass [s]."""
+        layers = self.share.num_layers
+        return _ZeroTimes(
+            self.time(FORWARD, layers),
+            self.time(BACKWARD, layers),
+            self.time(GRADIENT, layers),
+        )
+
+    def time(self, moment: str, parts: int = 1) -> float:
+        """Return the time of what is sent at a moment, in so many parts [s]."""
+        sent = self.ledger.sent_at(moment)
+        return sum((self._time(one, parts) for one in sent), start=0.0)
+
+    def _time(self, one: Sent, parts: int) -> float:
+        width = wire_bytes(one, self.each)
+        rates = {
+            REPLICAS: self.rates.data,
+            INSIDE: self.sharding.inside,
+            ACROSS: self.sharding.across,
+        }
+        rate = rates[one.group][one.operation][self.index]
+        shards = self.sharding.group_size if one.is_divided else 1
+        time = _line(rate, parts, self.share.dense * width / shards)
+        if self.share.expert > 0 and one.group != ACROSS:
+            rate = self.rates.expert_data[one.operation][self.index]
+            time += _line(rate, parts, self.share.expert * width)
         return time
-
-    reduce = both(each.reduce) if stage.zero_stage >= 2 else 0.0
-    gather = both(each.gather) if stage.zero_stage == 3 else 0.0
-    return _ZeroTimes(gather, reduce)
 
 
 def _tail(
-    workload: Workload,
-    table: LayerTable,
-    rates: PlacementRates,
-    plan: Plan,
-    index: int,
+    workload: Workload, plan: Plan, traffic: _ParameterTraffic
 ) -> dict[str, float]:
-    """Return what follows the stage's last backward pass [s]."""
-    each = workload.parameter_bytes
-    stage = plan.stages[index]
-    share = stage_share(table, stage, plan)
-    group = sharding_of(rates, stage)
-    sharded = stage.zero_stage >= 1
-    reduce = _reduce_time(rates, group, each, stage, share, index)
-    gather = 0.0
-    if stage.zero_stage in {1, 2}:
-        gather = _line(group.inside["all_gather"][index], 1, share.dense * each.gather)
-        if share.expert > 0:
-            rate = rates.expert_data["all_gather"][index]
-            gather += _line(rate, 1, share.expert * each.gather)
-    tied = 0.0
-    if len(plan.stages) > 1 and index in {0, len(plan.stages) - 1}:
-        tied = _line(rates.tied, 1, table.tied_parameters * each.reduce)
-    apart = group.group_size if stage.zero_stage in {1, 2} else 0
-    held = share.dense / (group.group_size if sharded else 1)
+    """Return what parameters add after the stage's last backward pass [s]."""
+    each, share, group = traffic.each, traffic.share, traffic.sharding.group_size
+    sharded = OPTIMIZER in traffic.ledger.sharded
+    apart = group * len(traffic.ledger.sent_at(AFTER_OPTIMIZER))
+    held = share.dense / (group if sharded else 1)
     held += share.expert / (expert_group_size(plan) if sharded else 1)
     return {
-        "reduce_time": reduce,
-        "tied_time": tied if table.tied_parameters > 0 else 0.0,
+        "reduce_time": traffic.time(BEFORE_OPTIMIZER),
         "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate
         + workload.iteration_time
         + workload.shard_time * apart,
-        "gather_time": gather,
+        "gather_time": traffic.time(AFTER_OPTIMIZER),
     }
 
 
-def _reduce_time(
-    rates: PlacementRates,
-    group: Sharding,
-    each: ParameterBytes,
-    stage: Stage,
-    share: Share,
-    index: int,
+def _tied_time(
+    workload: Workload, table: LayerTable, rates: PlacementRates, plan: Plan, index: int
 ) -> float:
-    dense, expert = share.dense * each.reduce, share.expert * each.reduce
-    if stage.zero_stage == 0:
-        time = _line(rates.data["all_reduce"][index], 1, dense)
-        operation = "all_reduce"
-    else:
-        across = group.across["all_reduce"][index]
-        time = _line(across, 1, dense / group.group_size)
-        operation = "reduce_scatter"
-        if stage.zero_stage == 1:
-            time += _line(group.inside["reduce_scatter"][index], 1, dense)
-    if share.expert > 0 and stage.zero_stage <= 1:
-        time += _line(rates.expert_data[operation][index], 1, expert)
-    return time
+    """Return what the ends of a chain send for an embedding that they share [s]."""
+    ends = {0, len(plan.stages) - 1}
+    if len(ends) == 1 or index not in ends or table.tied_parameters <= 0:
+        return 0.0
+    width = workload.parameter_bytes.reduce
+    return _line(rates.tied, 1, table.tied_parameters * width)

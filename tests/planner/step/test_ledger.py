@@ -1,5 +1,8 @@
 """What ZeRO stages send and hold against what their papers say."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 
 from planner.kernels import tables
 from planner.step.ledger import KERNEL_LEDGER, LEDGER
+
+ROOT = Path(__file__).parents[3]
 
 STAGES = range(4)
 
@@ -115,3 +120,50 @@ def test_the_kernels_count_the_same():
     ]
     assert KERNEL_LEDGER.dtype == np.float64
     assert KERNEL_LEDGER.flags.c_contiguous
+
+
+def branches(tree):
+    """Yield comparisons of a stage's number with another one than 0."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Compare):
+            continue
+        names = {getattr(node.left, "id", ""), getattr(node.left, "attr", "")}
+        if not names & {"zero", "zero_stage", "zero_stages"}:
+            continue
+        numbers = [
+            one.value
+            for part in node.comparators
+            for one in ast.walk(part)
+            if isinstance(one, ast.Constant)
+        ]
+        if any(numbers):
+            yield ast.unparse(node)
+
+
+def readers():
+    """Return the files that price, bound, place or list what a step sends."""
+    files = [
+        *(ROOT / "planner").rglob("*.py"),
+        *(ROOT / "nestsim").glob("*.py"),
+        *(ROOT / "nestsim" / "placing").glob("*.py"),
+    ]
+    # The solver of NEST's published instances keeps to their own rules.
+    return [
+        file
+        for file in files
+        if "nest_artifact" not in file.parts and not file.stem.startswith("nest_")
+    ]
+
+
+def test_no_other_file_knows_the_stages_by_their_numbers():
+    assert len(readers()) > 50
+    found = {str(file): [*branches(ast.parse(file.read_text()))] for file in readers()}
+    assert {file: those for file, those in found.items() if those} == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["zero >= 2", "stage.zero_stage == 3", "one.zero_stage in {1, 2}"]
+)
+def test_a_branch_on_the_number_of_a_stage_is_found(text):
+    assert [*branches(ast.parse(text))] == [text]
+    assert not [*branches(ast.parse("zero == 0"))]
