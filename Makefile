@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
 .PHONY: help demo test lint unit fuzz benchmark bench-planner bench-simulator validate refit \
-	paper paper-all slow clean
+	paper paper-all published slow clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -77,6 +77,11 @@ paper-all: paper  ## its figures 6 and 7 too, and the paper's own plans
 	# Status 1: the last point of figure 6 fits in no memory, here as in the paper.
 	$(BIN)/nestsim compare $(FIG6) --output results/paper/fig6 || test $$? -eq 1
 	$(BIN)/nestsim compare $(FIG7) --output results/paper/fig7
+
+published: $(STAMP)  ## published plans beside Manual's and ours: docs/published.md
+	$(BIN)/nestsim compare scenarios/published/*.toml --planners nest,manual,fixed \
+		--base fixed --output results/published
+	$(BIN)/python -m tests.nestsim.published_page results/published
 
 slow: $(STAMP)  ## validation that takes minutes
 	$(BIN)/python -m pytest -m slow

@@ -8,13 +8,15 @@ common price (`planner.pricing`) is taken, as a user takes the fastest of a few 
 2. Tensor parallelism stays inside a node, in powers of two ([1]_, takeaway 1), with
    sequence parallelism beside it ([2]_). Experts are spread by expert parallelism as
    far as a node goes with it, and further only where memory asks for that ([3]_).
-   Sequences of 32k tokens or more are split by context parallelism ([3]_).
+   Sequences of 8k tokens or more may be split by context parallelism, those of 32k
+   are ([3]_).
 3. The model-parallel size ``tp cp pp`` is the least that fits in memory, the rest is
    data parallelism ([1]_, takeaway 2), with the distributed optimizer (ZeRO-1) where
    there are several replicas. It is looked for without recompute first; selective
    recompute is tried only where it fits in less, full recompute only where that fits
-   in less again ([2]_; [3]_ recomputes last). All ways to write the least size as
-   ``tp cp pp`` are tried.
+   in less again ([2]_; [3]_ recomputes last). All ways to write the size as
+   ``tp cp pp`` are tried, and those of twice the least size, which leave room for
+   larger micro-batches, with the lightest recompute that fits.
 4. Stages, and their chunks, hold equally many blocks. Where the blocks do not split,
    embedding and loss count as blocks (``account_for_embedding_in_pipeline_split``,
    ``account_for_loss_in_pipeline_split``: 126 blocks and two ends over 16 stages of 8
@@ -22,9 +24,10 @@ common price (`planner.pricing`) is taken, as a user takes the fastest of a few 
 5. The micro-batch size is the smallest, or twice that as often as memory holds and the
    pipeline stays full ([1]_, takeaway 3): at least 4 microbatches for each stage, or 4
    passes of chunks ([5]_, section 2.3).
-6. Pipelines of 4 stages or more are interleaved where ``pp`` divides the number of
-   microbatches ([1]_, section 2.2), in the fewest chunks that leave a bubble of 5 %,
-   or in the most that there can be; and tried without, too.
+6. Pipelines are interleaved where their bubble exceeds 5 % and ``pp`` divides the
+   number of microbatches ([1]_, section 2.2; [3]_ from 2 stages on), in the fewest
+   chunks that leave a bubble of 5 %, in the most that there can be, or in fewer if
+   these do not fit; and tried without, too.
 7. Ranks are in Megatron's default order.
 
 Sizes that the scenario does not allow are passed over.
@@ -82,11 +85,12 @@ from topologies import Network
 LONGEST_WHOLE = 2**15
 """Sequences of at least so many tokens are split by context parallelism."""
 
+SHORTEST_PART = 2**12
+"""Tokens that context parallelism leaves to a device at least, unless the sequence is
+one of `LONGEST_WHOLE`."""
+
 FULL_PIPELINE = 4
 """Passes of chunks for each stage from which a pipeline counts as full."""
-
-DEEP_PIPELINE = 4
-"""Stages from which a pipeline is interleaved."""
 
 SMALL_BUBBLE = 0.05
 """Share of the useful time that more chunks need not shorten."""
@@ -156,11 +160,9 @@ def propose(
     """
     work = Work() if work is None else work
     recipe = _Recipe(network, workload, spec, work)
-    plans: list[Plan] = []
+    plans = recipe.found
     try:
-        for plan in recipe.plans():
-            plans.append(plan)
-            work.a_plan()
+        recipe.follow()
     except LimitReachedError:
         if not plans:
             why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
@@ -199,8 +201,11 @@ class _Recipe:
     spec: SearchSpec
     work: Work
 
+    found: list[Plan] = field(default_factory=list)
+    """What the rules leave."""
+
     num_tried: int = 0
-    """Plans that were written out."""
+    """Plans that were looked at."""
 
     _last: PlanSpec | None = None
     """The last one that did not fit."""
@@ -208,8 +213,8 @@ class _Recipe:
     _dropped: dict[str, list[int]] = field(default_factory=dict)
     """Numbers of stages that went with the cluster, by what they did not divide."""
 
-    def plans(self) -> Iterator[Plan]:
-        """Yield the plans that the rules leave.
+    def follow(self) -> None:
+        """Find the plans that the rules leave.
 
         Raises
         ------
@@ -218,16 +223,17 @@ class _Recipe:
         """
         smallest: tuple[int, int] | None = None
         ranked = sorted((self._rank(sizes), sizes) for sizes in self._sizes())
+        groups = {
+            rank: [sizes for _, sizes in group]
+            for rank, group in groupby(ranked, key=lambda item: item[0])
+        }
         for recompute in self._recompute_modes():
-            for rank, group in groupby(ranked, key=lambda item: item[0]):
-                if smallest is not None and rank >= smallest:
-                    break
-                fitting = self._fitting([sizes for _, sizes in group], recompute)
-                if fitting:
-                    smallest = rank
-                    for sizes, plan in fitting:
-                        yield plan
-                        yield from self._variants(sizes, recompute, plan)
+            wanted = [rank for rank in groups if smallest is None or rank < smallest]
+            for idle, part in wanted:
+                if self._find(groups[idle, part], recompute):
+                    if smallest is None:
+                        self._find(groups.get((idle, 2 * part), []), recompute)
+                    smallest = idle, part
                     break
 
     def why_not(self) -> str:
@@ -278,6 +284,19 @@ class _Recipe:
                 else:
                     self._dropped.setdefault("blocks", []).append(pp)
 
+    def _find(self, group: list[Sizes], recompute: str) -> bool:
+        """Keep the plans of sizes of one rank, and tell whether there are any."""
+        fitting = self._fitting(group, recompute)
+        self._keep([plan for _, plan in fitting])
+        for sizes, plan in fitting:
+            self._keep_variants(sizes, recompute, plan)
+        return bool(fitting)
+
+    def _keep(self, plans: list[Plan]) -> None:
+        self.found += plans
+        if plans:
+            self.work.a_plan()
+
     def _rank(self, sizes: Sizes) -> tuple[int, int]:
         """Return what makes sizes better: few idle devices, a small model part."""
         part = sizes.tp * sizes.cp * sizes.pp
@@ -296,8 +315,10 @@ class _Recipe:
         tps = tps or sorted(spec.tensor_model_parallel_sizes or ())[:1]
         cps = sorted(spec.context_parallel_sizes or powers)
         short = [cp for cp in cps if model.sequence_length / cp < LONGEST_WHOLE]
-        # Sequences that need not be split are not.
-        cps = [cp for cp in short or cps[-1:] if short[:1] != [1] or cp == 1]
+        if model.sequence_length < LONGEST_WHOLE:
+            some = [cp for cp in short if model.sequence_length / cp >= SHORTEST_PART]
+            short = [cp for cp in short if cp == 1 or cp in some]
+        cps = short or cps[-1:]
         eps = sorted(spec.expert_model_parallel_sizes or powers)
         eps = [ep for ep in eps if _is_power(ep)] or eps[:1]
         b = self._micro_batches()[0]
@@ -333,7 +354,7 @@ class _Recipe:
         return [mode for mode in allowed if mode != "stage"] or allowed
 
     def _layouts(self, sizes: Sizes, m: int) -> list[_Layout]:
-        """Return how blocks may be shared out, at most once with chunks.
+        """Return how blocks may be shared out: whole stages, then chunks as wanted.
 
         Parameters
         ----------
@@ -346,7 +367,7 @@ class _Recipe:
         allowed = self.spec.virtual_pipeline_model_parallel_sizes
         plain = [] if allowed and 1 not in allowed else [_layout(num_blocks, pp, 1)]
         found = [layout for layout in plain if layout is not None]
-        if pp < 2 or m % pp or (plain and pp < DEEP_PIPELINE):
+        if pp < 2 or m % pp:
             return found
         if self.spec.recompute == ("stage",):
             return found
@@ -357,8 +378,8 @@ class _Recipe:
         ]
         if plain and (pp - 1) / m <= SMALL_BUBBLE:
             return found or chunked[:1]
-        enough = [item for item in chunked if (pp - 1) / (m * item.v) <= SMALL_BUBBLE]
-        return found + (enough[:1] or chunked[-1:])
+        too_few = [item for item in chunked if (pp - 1) / (m * item.v) > SMALL_BUBBLE]
+        return found + chunked[: len(too_few) + 1][::-1]
 
     def _fitting(self, group: list[Sizes], recompute: str) -> list[tuple[Sizes, Plan]]:
         """Return which sizes of one rank fit with the smallest micro-batch.
@@ -369,7 +390,9 @@ class _Recipe:
         node = self.network.levels[0].block_size
         fitting: dict[tuple[int, ...], list[tuple[Sizes, Plan]]] = {}
         for sizes in sorted(group):
-            plan = self._first_that_fits(sizes, recompute)
+            b = self._micro_batches()[0]
+            layouts = self._layouts(sizes, self._num_microbatches(sizes, b))
+            plan = self._first_that_fits(sizes, layouts, b, recompute)
             if plan is not None:
                 key = sizes.tp, sizes.cp, sizes.pp
                 fitting.setdefault(key, []).append((sizes, plan))
@@ -379,17 +402,18 @@ class _Recipe:
             kept += [found[0], *near[-1:]]
         return kept
 
-    def _first_that_fits(self, sizes: Sizes, recompute: str) -> Plan | None:
+    def _first_that_fits(
+        self, sizes: Sizes, layouts: list[_Layout], b: int, recompute: str
+    ) -> Plan | None:
         """Return the plan of the first layout that fits."""
-        b = self._micro_batches()[0]
-        for layout in self._layouts(sizes, self._num_microbatches(sizes, b)):
+        for layout in layouts:
             plan = self._plan(sizes, layout, b, recompute)
             if plan is not None:
                 return plan
         return None
 
-    def _variants(self, sizes: Sizes, recompute: str, first: Plan) -> Iterator[Plan]:
-        """Yield the plans with chunks, and those with larger micro-batches."""
+    def _keep_variants(self, sizes: Sizes, recompute: str, first: Plan) -> None:
+        """Keep the plans with chunks, and those with larger micro-batches."""
         batch = self.workload.training.global_batch_size
         v = first.virtual_pipeline_model_parallel_size
         for b in self._micro_batches():
@@ -401,13 +425,15 @@ class _Recipe:
             if not is_first:
                 full = FULL_PIPELINE * sizes.pp
                 layouts = [x for x in layouts if sizes.pp == 1 or m * x.v >= full]
+            whole = [x for x in layouts if x.v == 1 and not is_first]
+            chunked = [x for x in layouts if x.v > 1 and not (is_first and x.v <= v)]
             plans = [
-                self._plan(sizes, layout, b, recompute)
-                for layout in layouts
-                if not (is_first and layout.v <= v)
+                plan
+                for some in (whole, chunked)
+                if (plan := self._first_that_fits(sizes, some, b, recompute))
             ]
-            yield from (plan for plan in plans if plan is not None)
-            if not is_first and not any(plans):
+            self._keep(plans)
+            if not is_first and not plans:
                 return
 
     def _num_microbatches(self, sizes: Sizes, b: int) -> int:

@@ -57,7 +57,7 @@ def test_settings_reach_the_planner(tmp_path):
 @pytest.mark.parametrize("name", ["manual", "phaze"])
 def test_the_plans_of_a_job_are_those_of_its_planner(tmp_path, name):
     result = plan_job(scenario(tmp_path, f'planner = "{name}"'))
-    assert len(result.candidates) == {"manual": 4, "phaze": 1}[name]
+    assert len(result.candidates) == {"manual": 5, "phaze": 1}[name]
     assert math.isnan(result.lower_bound)
     report = plan_json(result)
     assert report["lower_bound_s"] is None

@@ -1,5 +1,6 @@
 """Other ratios: the same switches with the bandwidths that were asked for."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -122,9 +123,10 @@ def test_more_oversubscription_never_makes_a_plan_faster(
     assert worse.simulated >= better.simulated * (1.0 - 0.01)
 
 
-def test_a_fixed_plan_without_contention_only_gets_slower(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_fixed_plan_without_contention_only_gets_slower(tmp_path: Path) -> None:
+    scenario = small(tmp_path)
+    alone = {f"{name}_model_parallel_sizes": (1,) for name in ("tensor", "pipeline")}
+    bench = Bench.of(replace(scenario, search=replace(scenario.search, **alone)))
     built = network_ratios(bench.scenario)
     plan = bench.make(ratio_condition(()), "manual").plan
     assert plan is not None

@@ -77,10 +77,12 @@ def test_heavier_recompute_is_for_a_smaller_model_parallel_size_only(memory):
     parts = {mode: set() for mode in ("none", "selective", "full") if mode in modes}
     for plan, mode in zip(plans, modes, strict=True):
         parts[mode].add(part(plan))
-    assert all(len(found) == 1 for found in parts.values())
     least = [min(found) for found in parts.values()]
-    assert least == sorted(least, reverse=True)
-    assert len(set(least)) == len(least)
+    assert least == sorted(set(least), reverse=True)
+    # The lightest is tried with twice the size, too, the others are not.
+    lightest, *others = parts.values()
+    assert lightest <= {least[0], 2 * least[0]}
+    assert all(len(found) == 1 for found in others)
 
 
 def test_the_first_plan_is_the_cheapest_of_those_that_the_rules_leave():
@@ -123,11 +125,21 @@ def test_embedding_and_loss_count_as_blocks_where_blocks_do_not_split(
     assert blocks_of(plan, workload) == blocks
 
 
-@pytest.mark.parametrize(("stages", "chunks"), [(2, {1}), (4, {1, 2})])
-def test_deep_pipelines_are_interleaved_and_tried_without(stages, chunks):
+@pytest.mark.parametrize(
+    ("stages", "replicas", "chunks"),
+    [
+        (4, 2, {1, 2}),  # as many as there can be: 3 / (8 x 2) is above 5 %
+        (2, 2, {1, 4}),  # 1 / (8 x 2) is, 1 / (8 x 4) is not
+        (2, 1, {1, 2}),
+    ],
+)
+def test_pipelines_with_bubbles_are_interleaved_and_tried_without(
+    stages, replicas, chunks
+):
     spec = replace(
         SPACE,
         pipeline_model_parallel_sizes=(stages,),
+        data_parallel_sizes=(replicas,),
         micro_batch_sizes=(1,),
         tensor_model_parallel_sizes=(1,),
     )
@@ -136,7 +148,11 @@ def test_deep_pipelines_are_interleaved_and_tried_without(stages, chunks):
 
 
 def test_micro_batches_are_larger_where_the_pipeline_stays_full():
-    spec = replace(SPACE, pipeline_model_parallel_sizes=(2,))
+    spec = replace(
+        SPACE,
+        pipeline_model_parallel_sizes=(2,),
+        virtual_pipeline_model_parallel_sizes=(1,),
+    )
     plans = manual_plans(*small_job(), replace(spec, data_parallel_sizes=(1,)))
     assert {plan.micro_batch_size for plan in plans} == {1, 2}
     plans = manual_plans(*small_job(), replace(spec, data_parallel_sizes=(4,)))
@@ -163,17 +179,17 @@ def test_no_device_idles_if_sizes_allow_it():
 
 def test_tensor_parallelism_stays_inside_a_node():
     spec = replace(SPACE, tensor_model_parallel_sizes=(2, 4, 8))
-    sizes = {
-        plan.parallel.tensor_model_parallel_size
-        for plan in manual_plans(*small_job(), spec)
-    }
-    assert sizes == {2}
-    spec = replace(spec, pipeline_model_parallel_sizes=(1,), data_parallel_sizes=(1,))
-    sizes = {
-        plan.parallel.tensor_model_parallel_size
-        for plan in manual_plans(*small_job(), spec)
-    }
-    assert sizes == {4}
+    for replicas, widths in ((None, {2, 4}), ((1,), {4})):
+        plans = manual_plans(
+            *small_job(),
+            replace(
+                spec,
+                data_parallel_sizes=replicas,
+                pipeline_model_parallel_sizes=(1,),
+            ),
+        )
+        found = {plan.parallel.tensor_model_parallel_size for plan in plans}
+        assert found == widths
 
 
 def test_bandwidth_does_not_change_which_plans_the_rules_leave():
