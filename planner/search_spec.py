@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from planner.launch_rules import LaunchRules
 
+OBJECTIVES = ("replayed", "planned")
+"""The time of a step in the replay, among launchable plans of one choice for all
+stages; or by a closed form, among all splits with a choice for each stage."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpec:
@@ -51,6 +55,13 @@ class SearchSpec:
 
     idle_devices: bool = False
     """Whether launchable plans may leave devices without work."""
+
+    objective: str = "replayed"
+    """What is minimised, of `OBJECTIVES`."""
+
+    proven_gap: float = 0.01
+    """A search for the fastest replay ends when no other plan can be faster by more
+    than this, relative."""
 
     keep_best: int = 5
     """Distinct plans to return, best first."""

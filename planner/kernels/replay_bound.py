@@ -138,7 +138,7 @@ def _gathering(
     """Return how long the weights of an update take to gather, alone [s]."""
     inside = _SHARD_PASS + 4 * option
     weight = constants[_GATHER_BYTES]
-    time = 0.0
+    time: float = 0.0
     if dense > 0.0:
         time += rate[inside] + weight * dense * rate[inside + 1]
     if expert > 0.0:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
 from planner.bounds import job_constants
+from planner.chain_split import schedule_name
 from planner.class_table import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
 from planner.kernels import replay_bound as kernel
 from planner.kernels import tables
@@ -59,6 +60,43 @@ class _Columns(NamedTuple):
     """Whether all blocks have the same parameters."""
 
 
+class Variants(NamedTuple):
+    """Plans that differ in nothing else."""
+
+    layouts: IntArray
+    """First layer of each virtual stage, and their number, ``(Y, C + 1)``."""
+    choices: IntArray
+    """Recompute, ZeRO stage and sharding option, ``(K, 3)``."""
+
+
+class Placed(NamedTuple):
+    """What bounds read of a placement."""
+
+    rates: StageRates
+    """All groups at the same time; boundaries are left out."""
+    alone: AloneRates
+    exits: Exits
+    key: bytes
+    """The same for placements that no bound can tell apart."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it keeps."""
+        return len(self.key) // 8
+
+
+class _Sent(NamedTuple):
+    """What a bound takes everything to cost that is sent."""
+
+    rates: StageRates
+    """Of what passes wait for."""
+    wires: FloatArray
+    """Transfers, as the kernel reads them."""
+    ends: FloatArray
+    """Rates of the step's end, likewise."""
+    exits: Exits
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayBounds:
     """Bounds the replayed time of plans of one job."""
@@ -80,107 +118,78 @@ class ReplayBounds:
         shape: Shape,
         rates: StageRates,
         exits: tuple[Exits, ...],
-        layouts: IntArray,
-        choices: IntArray,
+        variants: Variants,
         cutoff: float,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Bound plans under rates that no placement can beat, ``(K, Y)`` each.
+    ) -> FloatArray:
+        """Bound plans under rates that no placement can beat, shape ``(K, Y)`` [s].
 
-        The bounds [s], infinite where a plan does not fit, and the memory that its
-        fullest stage needs [byte].
+        Infinite where a plan does not fit.
         """
-        table = self.workload.table(shape.degrees)
         wires = np.zeros((1, shape.p, 2))
         if shape.p > 1:
-            sent = self.columns(shape.degrees).boundary_bytes
-            wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * sent
+            num_bytes = self.columns(shape.degrees).boundary_bytes
+            wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
         ends = np.repeat(rates.rows, shape.p, axis=0)
-        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
         found = [
-            self._bound(shape, rates, wires, ends, one, tied, layouts, choices, cutoff)
+            self._bound(shape, _Sent(rates, wires, ends, one), variants, cutoff)
             for one in every
         ]
-        return np.max([values for values, _ in found], axis=0), found[0][1]
+        return np.asarray(np.max(found, axis=0))
 
     def placed(
         self,
         shape: Shape,
         relaxed: StageRates,
-        rates: StageRates,
-        alone: AloneRates,
-        exits: Exits,
-        layouts: IntArray,
-        choices: IntArray,
+        placed: Placed,
+        variants: Variants,
         cutoff: float,
-    ) -> tuple[FloatArray, FloatArray]:
-        """Bound plans on one placement, ``(K, Y)`` each, as `relaxed` does."""
-        table = self.workload.table(shape.degrees)
-        sent = self.columns(shape.degrees).boundary_bytes
-        wires = alone.boundary[..., 0] + alone.boundary[..., 1] * sent
-        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
-        inside = rates
+    ) -> FloatArray:
+        """Bound plans on one placement, as `relaxed` does."""
+        num_bytes = self.columns(shape.degrees).boundary_bytes
+        alone, inside = placed.alone, placed.rates
+        wires = alone.boundary[..., 0] + alone.boundary[..., 1] * num_bytes
         if self.by_layer:
-            rows = rates.rows.copy()
-            shared = (
-                relaxed.rows[:, tables.SHARD_PASS :: 4],
-                relaxed.rows[:, tables.SHARD_PASS + 1 :: 4],
-            )
-            rows[:, : tables.DENSE_REDUCE] = relaxed.rows[:, : tables.DENSE_REDUCE]
-            rows[:, tables.EXPERT_PASS : tables.SHARD_PASS] = relaxed.rows[
-                :, tables.EXPERT_PASS : tables.SHARD_PASS
-            ]
-            for place, least in enumerate(shared):
-                rows[:, tables.SHARD_PASS + place :: 4] = least.min()
-                rows[:, tables.SHARD_PASS + place] = least[:, 0]
-            inside = rates._replace(rows=rows)
-        return self._bound(
-            shape, inside, wires, alone.ends, exits, tied, layouts, choices, cutoff
-        )
+            inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
+        sent = _Sent(inside, wires, alone.ends, placed.exits)
+        return self._bound(shape, sent, variants, cutoff)
 
     def _bound(
-        self,
-        shape: Shape,
-        rates: StageRates,
-        wires: FloatArray,
-        ends: FloatArray,
-        exits: Exits,
-        tied: float,
-        layouts: IntArray,
-        choices: IntArray,
-        cutoff: float,
-    ) -> tuple[FloatArray, FloatArray]:
+        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+    ) -> FloatArray:
         table = self.workload.table(shape.degrees)
-        times = self._times(table, rates, shape)
+        rates, exits = sent.rates, sent.exits
+        known = self.columns(shape.degrees)
+        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         job = np.zeros(kernel.NUM_JOB)
         job[kernel.STEP_ONCE] = self.workload.iteration_time
         job[kernel.SHARD_TIME] = self.workload.shard_time
         job[kernel.TIED_TIME] = tied if table.tied_parameters > 0 else 0.0
         job[kernel.TIED_PARAMETERS] = table.tied_parameters
-        job[kernel.ENTERING_BYTES] = table.boundary_bytes[1:-1].max(initial=0.0)
-        job[kernel.BOUNDARY_BYTES] = self.columns(shape.degrees).boundary_bytes
+        job[kernel.ENTERING_BYTES] = known.boundary_bytes
+        job[kernel.BOUNDARY_BYTES] = known.boundary_bytes
         constants = job_constants(self.workload)
         constants[tables.MEMORY] = self.memory
         cp, ep = shape.degrees.cp, shape.degrees.ep
         constants[tables.EXPERT_GROUP] = shape.dp * cp // ep
+        execution = self.workload.execution
         switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
-        switches[kernel.REDUCES_BEHIND] = self.workload.execution.overlap_grad_reduce
-        switches[kernel.GATHERS_AHEAD] = self.workload.execution.overlap_param_gather
+        switches[kernel.REDUCES_BEHIND] = execution.overlap_grad_reduce
+        switches[kernel.GATHERS_AHEAD] = execution.overlap_param_gather
         switches[kernel.BY_LAYER] = self.by_layer
         switches[kernel.IS_CHOICE] = exits.is_choice
-        schedule = "1f1b" if shape.v == 1 else "interleaved-1f1b"
-        in_flight, first = _counts(schedule, shape.p, shape.m, shape.v)
-        found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
+        in_flight, first = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
+        values: FloatArray
+        values, _ = kernel.replay_bounds(
             shape.p,
             shape.v,
             shape.m,
-            layouts,
-            choices,
-            *times,
+            *variants,
+            *self._times(table, rates, shape),
             rates.signature,
-            self.columns(shape.degrees).layers,
-            np.ascontiguousarray(wires),
-            np.ascontiguousarray(ends),
+            known.layers,
+            np.ascontiguousarray(sent.wires),
+            np.ascontiguousarray(sent.ends),
             rates.group_sizes,
             rates.senders,
             in_flight,
@@ -194,7 +203,7 @@ class ReplayBounds:
             KERNEL_LEDGER,
             cutoff,
         )
-        return found
+        return values
 
     def _tied_bytes(self, table: LayerTable) -> float:
         return table.tied_parameters * self.workload.parameter_bytes.reduce
@@ -297,6 +306,18 @@ class ReplayBounds:
                     beside[:, :, place] = sent[:, :, place] * table.is_block
                 sent[:, :, place] = 0.0
         return _prefix(sent), _prefix(beside)
+
+
+def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
+    """Return rates of what passes send if each collective is alone on its links."""
+    found = rows.copy()
+    found[:, : tables.DENSE_REDUCE] = relaxed[:, : tables.DENSE_REDUCE]
+    experts = slice(tables.EXPERT_PASS, tables.SHARD_PASS)
+    found[:, experts] = relaxed[:, experts]
+    for place in (tables.SHARD_PASS, tables.SHARD_PASS + 1):
+        found[:, place::4] = relaxed[:, place::4].min()
+        found[:, place] = relaxed[:, place]
+    return found
 
 
 def _read(table: LayerTable) -> _Columns:

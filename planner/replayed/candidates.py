@@ -21,9 +21,9 @@ from planner.pricing import placement_choices
 from planner.progress import Progress
 from planner.rates import AlgorithmChooser, PricedGrid
 from planner.relaxation import Relaxation, best_group_rates
-from planner.replayed.alone import AloneRates, alone_rates
-from planner.replayed.bounds import ReplayBounds, Shape
-from planner.replayed.exits import Exits, placed_exits, relaxed_exits
+from planner.replayed.alone import alone_rates
+from planner.replayed.bounds import Placed, ReplayBounds, Shape, Variants
+from planner.replayed.exits import placed_exits, relaxed_exits
 from planner.replayed.layouts import layouts
 from planner.replayed.space import Family, LaunchableSpace
 from planner.search_spec import SearchSpec
@@ -51,22 +51,6 @@ MOST_GRIDS = 64
 
 MOST_FAMILIES_SILENT = 16
 """Families of configurations between two reports of progress."""
-
-
-class Placed(NamedTuple):
-    """What bounds read of a placement."""
-
-    rates: StageRates
-    """All groups at the same time; boundaries are left out."""
-    alone: AloneRates
-    exits: Exits
-    key: bytes
-    """The same for placements that no bound can tell apart."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers it keeps."""
-        return len(self.key) // 8
 
 
 class Leaf(NamedTuple):
@@ -219,14 +203,9 @@ class LaunchableCandidates:
             options = len(rates.group_sizes)
             choices = self.choices(configuration, options)
             self._spend(cuts, choices)
-            found, _ = self.bounds.relaxed(
-                shape,
-                rates,
-                relaxed_exits(self.tiers, configuration, options),
-                cuts,
-                choice_array(choices),
-                cutoff,
-            )
+            variants = Variants(cuts, choice_array(choices))
+            exits = relaxed_exits(self.tiers, configuration, options)
+            found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
             least = min(least, float(found.min()))
         return least
 
@@ -244,9 +223,8 @@ class LaunchableCandidates:
             self.statistics["placements"] += 1
             choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
-            found, _ = self.bounds.placed(
-                shape, relaxed, *placed[:3], cuts, choice_array(choices), cutoff
-            )
+            variants = Variants(cuts, choice_array(choices))
+            found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
             fits = np.argwhere(np.isfinite(found))
             values = found[tuple(fits.T)]
             order = np.argsort(values, kind="stable")

@@ -61,7 +61,7 @@ def placed_exits(
     group_sizes
         Ranks of each sharding option, the whole group first.
     """
-    pp, dp, ep, cp, tp = grid.shape
+    pp, ep = grid.shape[0], grid.shape[2]
     lanes = grid.reshape(pp, -1)
     dense = np.ascontiguousarray(dense_groups(grid))
     experts = np.ascontiguousarray(expert_data_groups(grid)) if ep > 1 else None

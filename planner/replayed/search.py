@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from planner.objective import PricedPlan
+from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.progress import Progress
 from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
@@ -54,6 +55,20 @@ class Judge(Protocol):
 
         Any number from ``cutoff`` on may stand for a time that is longer.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """How plans are judged."""
+
+    judge: Judge
+    """Replays a plan."""
+
+    by_layer: bool = False
+    """Whether it sends the collectives inside of layers over the links."""
+
+    starts: tuple[Plan, ...] = ()
+    """Plans to begin with: the answer is no slower than any of them that fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +148,8 @@ def search_replayed(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
-    judge: Judge,
+    replays: Replays,
     *,
-    by_layer: bool = False,
-    tolerance: float = 0.01,
     work: Work | None = None,
     progress: Progress | None = None,
 ) -> ReplayedSearch:
@@ -146,12 +159,8 @@ def search_replayed(
     ----------
     network, workload, spec
         The job, what to try and when to stop.
-    judge
-        Replays plans.
-    by_layer
-        Whether it sends the collectives inside of layers over the links.
-    tolerance
-        The search ends when no other plan can be faster by more than this, relative.
+    replays
+        What judges plans, and how.
     work
         What it is counted on, with limits instead of those of ``spec``.
     progress
@@ -160,10 +169,17 @@ def search_replayed(
     if work is None:
         work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
     candidates = LaunchableCandidates.enumerate(
-        network, workload, spec, by_layer=by_layer, work=work, progress=progress
+        network,
+        workload,
+        spec,
+        by_layer=replays.by_layer,
+        work=work,
+        progress=progress,
     )
-    search = _Search(candidates, judge, tolerance, progress)
+    search = _Search(candidates, replays.judge, spec.proven_gap, progress)
     try:
+        for plan in replays.starts:
+            search.start(plan)
         search.prove()
         search.fill()
     except LimitReachedError:
@@ -221,6 +237,13 @@ class _Search:
             for one in self._waiting
         }
         return len(self._order) - self._next + len(waiting)
+
+    def start(self, plan: Plan) -> None:
+        """Replay a plan that somebody made."""
+        tp, cp, ep, dp, pp = plan.parallel.sizes()
+        v = plan.virtual_pipeline_model_parallel_size
+        configuration = Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
+        self._judge(configuration, plan)
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
@@ -287,18 +310,17 @@ class _Search:
             heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
 
     def _replay(self, leaf: Leaf) -> None:
+        self._judge(leaf.configuration, self.candidates.plan(leaf))
+
+    def _judge(self, configuration: Configuration, plan: Plan) -> None:
         candidates = self.candidates
-        passes = 2 * leaf.configuration.pp * leaf.configuration.v
-        passes *= candidates.workload.num_microbatches(
-            leaf.configuration.b, leaf.configuration.dp
-        )
+        passes = 2 * configuration.pp * configuration.v * plan.num_microbatches
         candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
-        plan = candidates.plan(leaf)
         priced = price_plan(candidates.network, candidates.workload, plan)
         time = self.judge(priced, self.best.cutoff)
         candidates.statistics["plans replayed"] += 1
         if np.isfinite(time):
-            self.best.add(leaf.configuration, ReplayedPlan(time=time, priced=priced))
+            self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
             candidates.work.a_plan()
         self._tell()
 
