@@ -451,7 +451,9 @@ def replay_bounds(
                     if chunk == 0:
                         first_dense, first_expert = dense, expert
                 if p == 1:
+                    # There is one chunk, too, and the tied ones are held once.
                     dense -= job[TIED_PARAMETERS]
+                    first_dense = dense
                 rate = ends[i]
                 experts = constants[_EXPERT_GROUP]
                 step = dense + expert
