@@ -10,7 +10,7 @@ import pytest
 
 from nestsim.scenario.load import scenario_of
 from tests.regret.measuring import ROUNDING, measure
-from tests.regret.scenarios import PRESETS, draw, draw_small
+from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml
 
 NUM_OTHERS = 40
@@ -46,3 +46,36 @@ def test_scenarios_are_valid_and_of_each_preset_in_turn(seed: int) -> None:
         text = drawn.text.encode()
         scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
         assert scenario.software_preset == PRESETS[seed % len(PRESETS)]
+
+
+TIED = """
+name = "a tied embedding behind slow adapters"
+[model]
+name = "gpt3-1.3b"
+num_layers = 2
+sequence_length = 256
+[training]
+global_batch_size = 16
+[software]
+preset = "megatron-core"
+[cluster]
+accelerator = "h100-sxm"
+[cluster.network]
+kind = "spine-leaf"
+devices_per_node = 2
+node_bandwidth = "450 GB/s"
+node_latency = "500 ns"
+nic = "node"
+nic_bandwidth = "100 Gbit/s"
+nic_latency = "1 us"
+nodes_per_leaf = 2
+num_leaves = 2
+spine_latency = "500 ns"
+[search]
+pipeline_model_parallel_sizes = [1]
+"""
+
+
+def test_weights_that_are_gathered_first_hold_a_tied_embedding_once() -> None:
+    row = measure(Drawn(0, TIED, "megatron-core"), most_others=NUM_OTHERS)
+    assert row.worst_bound <= 1.0 + ROUNDING, row.worst_plan
