@@ -43,7 +43,7 @@ class Evaluator:
     workload: Workload
     """Model, job and device."""
 
-    def judge(self, priced: PricedPlan, _cutoff: float = math.inf) -> float:
+    def judge(self, priced: PricedPlan, cutoff: float = math.inf) -> float:
         """Return the replayed iteration time of a plan [s].
 
         Infinite if the step has too many passes to be replayed; from the cutoff on any
