@@ -448,10 +448,10 @@ def replay_bounds(
                     for layer in range(bounds[k], bounds[k + 1]):
                         dense += layers[DENSE, layer]
                         expert += layers[EXPERT, layer]
+                    if p == 1:
+                        dense -= job[TIED_PARAMETERS]
                     if chunk == 0:
                         first_dense, first_expert = dense, expert
-                if p == 1:
-                    dense -= job[TIED_PARAMETERS]
                 rate = ends[i]
                 experts = constants[_EXPERT_GROUP]
                 step = dense + expert
