@@ -248,7 +248,9 @@ def _custom(rng: random.Random) -> Network:
     """Draw switches in a line with devices below each, every link as it comes."""
     switches = rng.randint(1, 3)
     below = rng.randint(2, 4)
-    links = [(f"{s * below + d}", f"s{s}") for s in range(switches) for d in range(below)]
+    links = [
+        (f"{s * below + d}", f"s{s}") for s in range(switches) for d in range(below)
+    ]
     links += [(f"s{s}", f"s{s + 1}") for s in range(switches - 1)]
     text = f"devices = {switches * below}\n"
     for source, target in links:
