@@ -193,7 +193,10 @@ class ReplayBounds:
         switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
         switches[kernel.REDUCES_BEHIND] = execution.overlap_grad_reduce
         switches[kernel.GATHERS_AHEAD] = execution.overlap_param_gather
-        switches[kernel.BY_LAYER] = self.by_layer
+        # Passes that hide or skew anything are written down layer by layer.
+        switches[kernel.BY_LAYER] = (
+            self.by_layer or execution.tp_comm_overlap or execution.expert_skew > 1.0
+        )
         switches[kernel.IS_CHOICE] = exits.is_choice
         in_flight, first = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
         found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
