@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from nestsim.cluster_network import device_slowdowns
 from nestsim.placed_work import place_work
 from nestsim.scenario.settings import Scenario
-from nestsim.simulator.replay import replay
+from nestsim.simulator.replay import replayed_time
 from planner.baselines.manual import manual_plans
 from planner.baselines.proposals import fits
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
@@ -57,7 +57,7 @@ class Evaluator:
             )
         except InputError:
             return math.inf
-        return replay(self.network, work, settings, memory=False).iteration_time
+        return replayed_time(self.network, work, settings, cutoff=cutoff)
 
     def find(
         self,
