@@ -159,7 +159,7 @@ class LaunchableCandidates:
                 work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
-            rates = _relaxed(relaxation, tensor[tp], family.configuration(0))
+            rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
             times = [bounds.pass_times(family.degrees, one) for one in rates]
             first.append(_first_bounds(workload, family, times))
         sizes = [0, *(len(family.pp) for family in families)]
@@ -237,6 +237,26 @@ class LaunchableCandidates:
                     np.ascontiguousarray(values[order]),
                     np.ascontiguousarray(fits[order]),
                 )
+
+    def thriftiest(self) -> Leaf:
+        """Return the plan that needs the least memory, the first of equals.
+
+        With shards shared by the whole group, which is the most that share them.
+        """
+        least, found = np.inf, None
+        for index in range(len(self)):
+            configuration = self[index]
+            choices = self.choices(configuration, 1)
+            cuts = self._layouts(configuration)
+            rates = self._relaxed(configuration)[0]
+            variants = Variants(cuts, choice_array(choices))
+            memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
+            if memory.min() < least:
+                least = float(memory.min())
+                choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                found = configuration, tuple(cuts[layout].tolist()), choices[choice]
+        assert found is not None, "the space is not empty"
+        return Leaf(*found, self.placements(found[0])[0])
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
@@ -367,7 +387,7 @@ class LaunchableCandidates:
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
-        found = _relaxed(self.relaxation, tensor, configuration)
+        found = relaxed_rates(self.relaxation, tensor, configuration)
         sizes = found[0].group_sizes
         if len(sizes) == 1:
             return found
@@ -391,7 +411,7 @@ class LaunchableCandidates:
         return rates[0]._replace(rows=rows)
 
 
-def _relaxed(
+def relaxed_rates(
     relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
 ) -> tuple[StageRates, ...]:
     """Return rates one of which no placement of a configuration can beat."""
