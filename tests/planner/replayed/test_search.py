@@ -20,6 +20,9 @@ from tests.planner.replayed.worlds import ROUNDING, World, random_world
 
 MOST_PLANS = 400
 
+SEEDS = range(24)
+"""Of the jobs that most tests try; about half of them are small enough."""
+
 
 class Whole(NamedTuple):
     """A job, and the replay of everything in its space."""
@@ -153,9 +156,9 @@ def check_answer(case, gap):
     assert {told_apart(plan) for plan in judge.plans} <= set(case.times)
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.01, 0.3])
+@pytest.mark.parametrize("gap", [0.0, 0.05])
 def test_the_answer_is_the_best_of_all_replays(gap):
-    cases = list(wholes(range(60)))
+    cases = list(wholes(SEEDS))
     assert len(cases) >= 5
     for case in cases:
         check_answer(case, gap)
@@ -170,7 +173,7 @@ def test_the_answer_is_the_best_of_all_replays_in_hundreds_of_spaces(batch):
 
 
 def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
-    for case in wholes(range(40)):
+    for case in wholes(SEEDS):
         found, _ = searched(case.world)
         spec = case.world.spec
         heads = case.world.workload.graph.spec.num_attention_heads
@@ -192,7 +195,7 @@ def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
 
 
 def test_a_search_twice_is_the_same():
-    for case in wholes(range(20)):
+    for case in wholes(SEEDS):
         (first, one), (second, two) = (searched(case.world) for _ in range(2))
         assert one.plans == two.plans
         assert first.spent == second.spent
@@ -201,7 +204,7 @@ def test_a_search_twice_is_the_same():
 
 def test_a_search_that_was_stopped_gives_a_true_bound():
     stopped = 0
-    for case in wholes(range(60)):
+    for case in wholes(SEEDS):
         if not case.times:
             continue
         full, _ = searched(case.world, proven_gap=0.0)
@@ -222,7 +225,7 @@ def test_a_search_that_was_stopped_gives_a_true_bound():
 
 def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
     rng, honoured = random.Random(5), 0
-    for case in wholes(range(60)):
+    for case in wholes(SEEDS):
         plans = [plan for plan in every_leaf(case.world) if fits(case.world, plan)]
         if not plans:
             continue
@@ -240,7 +243,7 @@ def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
 
 def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
     tried = 0
-    for case in wholes(range(60)):
+    for case in wholes(SEEDS):
         plans = [plan for plan in every_leaf(case.world) if not fits(case.world, plan)]
         if not plans:
             continue
@@ -253,7 +256,7 @@ def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
 
 
 def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
-    for case in wholes(range(40)):
+    for case in wholes(SEEDS):
         found, _ = searched(case.world, keep_best=3)
         sizes = [
             (plan.parallel.sizes(), plan.micro_batch_size)
