@@ -206,7 +206,7 @@ class LaunchableCandidates:
             variants = Variants(cuts, choice_array(choices))
             exits = relaxed_exits(self.tiers, configuration, options)
             found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
-            least = min(least, float(found.min()))
+            least = min(least, float(found.min(initial=np.inf)))
         return least
 
     def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
