@@ -210,17 +210,21 @@ class LaunchableCandidates:
         return least
 
     def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
-        """Yield the plans of a configuration that fit, placement by placement."""
+        """Yield the plans of a configuration that fit, placement by placement.
+
+        What bounds cannot tell apart has the same ones, but replays of its own: flows
+        may meet otherwise.
+        """
         shape, cuts = self._shape(configuration), self._layouts(configuration)
-        seen: set[bytes] = set()
+        known: dict[bytes, Leaves] = {}
         relaxed = self._least(self._relaxed(configuration))
         for placement in self.placements(configuration):
             placed = self.placed(configuration, placement)
-            if placed.key in seen:
-                self.statistics["placements priced alike"] += 1
-                continue
-            seen.add(placed.key)
             self.statistics["placements"] += 1
+            if placed.key in known:
+                self.statistics["placements priced alike"] += 1
+                yield known[placed.key]._replace(placement=placement)
+                continue
             choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
             variants = Variants(cuts, choice_array(choices))
@@ -228,15 +232,15 @@ class LaunchableCandidates:
             fits = np.argwhere(np.isfinite(found))
             values = found[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
-            if order.size:
-                yield Leaves(
-                    configuration,
-                    placement,
-                    choices,
-                    cuts,
-                    np.ascontiguousarray(values[order]),
-                    np.ascontiguousarray(fits[order]),
-                )
+            known[placed.key] = Leaves(
+                configuration,
+                placement,
+                choices,
+                cuts,
+                np.ascontiguousarray(values[order]),
+                np.ascontiguousarray(fits[order]),
+            )
+            yield known[placed.key]
 
     def thriftiest(self) -> Leaf:
         """Return the plan that needs the least memory, the first of equals.
