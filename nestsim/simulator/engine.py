@@ -60,9 +60,10 @@ class Engine:
                 zip(system.latency.tolist(), system.num_sources.tolist(), strict=True)
             )
         ]
+        programs = [tuple(steps) for steps in system.programs]
         self.actors = [
             Actor(
-                system.programs[program],
+                programs[program],
                 [None if c == NONE else self.channels[c] for c in slots],
             )
             for program, slots in zip(
