@@ -4,11 +4,17 @@
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nestsim.evaluate import Evaluator
+from nestsim.job import built
 from nestsim.scenario.load import scenario_of
+from planner.baselines.manual import manual_plans
+from planner.launch_rules import LAUNCH_RULES
+from planner.launchable import LaunchFacts, broken_rules
 from tests.regret.measuring import ROUNDING, measure
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml
@@ -79,3 +85,22 @@ pipeline_model_parallel_sizes = [1]
 def test_weights_that_are_gathered_first_hold_a_tied_embedding_once() -> None:
     row = measure(Drawn(0, TIED, "megatron-core"), most_others=NUM_OTHERS)
     assert row.worst_bound <= 1.0 + ROUNDING, row.worst_plan
+
+
+def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
+    drawn = draw_small(PRESETS.index("fsdp"))
+    text = drawn.text.encode()
+    scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
+    search = replace(scenario.search, work_limit=1, proven_gap=0.0)
+    scenario = replace(scenario, search=search)
+    network, workload = built(scenario, None)
+    facts = LaunchFacts.of(workload, network.num_devices)
+    rules = LAUNCH_RULES["fsdp"]
+    ordinary = manual_plans(network, workload, search)
+    assert any(broken_rules(plan, rules, facts) for plan in ordinary)
+    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    found = evaluator.find("nest", scenario.planner_settings)
+    assert found.spent.is_stopped
+    assert found.plans
+    for priced in found.plans:
+        assert not broken_rules(priced.plan, rules, facts)
