@@ -301,8 +301,8 @@ def _result(
     once = workload.iteration_time
     for priced, found in zip(plans, best.found, strict=True):
         value = found.value + once
-        assert np.isclose(priced.iteration_time, value, rtol=1e-9, atol=0.0)
-    times = (plan.iteration_time for plan in plans)
+        assert np.isclose(priced.closed_form_time, value, rtol=1e-9, atol=0.0)
+    times = (plan.closed_form_time for plan in plans)
     return SearchResult(
         plans=plans,
         lower_bound=min([frontier.bound + once, *times]),

@@ -180,7 +180,7 @@ def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     priced = candidate.priced
     return {
         **_throughput(candidate.planned),
-        "timeline_time_s": priced.timeline_time,
+        "closed_form_time_s": priced.closed_form_time,
         "terms_s": dict(priced.terms),
         "stages": _stage_costs(priced),
     }
