@@ -101,7 +101,7 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "uncertainty": band_json(result, best) if best else None,
         "lower_bound_s": result.lower_bound,
         "optimality_gap": optimality_gap(
-            best.priced.iteration_time if best else math.nan, result.lower_bound
+            best.priced.closed_form_time if best else math.nan, result.lower_bound
         ),
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
@@ -148,7 +148,7 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
                 "plan": candidate.priced.plan.to_json(),
                 "planned": planned_json(candidate),
                 "optimality_gap": optimality_gap(
-                    candidate.priced.iteration_time, result.lower_bound
+                    candidate.priced.closed_form_time, result.lower_bound
                 ),
             }
             for candidate in result.candidates

@@ -85,7 +85,9 @@ def print_job(result: "JobResult", console: Console) -> None:
         candidates_table(result.candidates, result.chosen or 0),
     )
     print_traffic(console, best, result.network)
-    print_section(console, "Search", _search_facts(result, best.priced.iteration_time))
+    print_section(
+        console, "Search", _search_facts(result, best.priced.closed_form_time)
+    )
 
 
 def print_plans(result: "PlanResult", console: Console) -> None:
@@ -114,7 +116,9 @@ def print_plans(result: "PlanResult", console: Console) -> None:
         "Its time, by cause",
         causes_table(best.priced.terms, best.priced.iteration_time),
     )
-    print_section(console, "Search", _search_facts(result, best.priced.iteration_time))
+    print_section(
+        console, "Search", _search_facts(result, best.priced.closed_form_time)
+    )
 
 
 def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> None:
@@ -244,15 +248,15 @@ def _sentences(candidate: "Candidate") -> Table:
     return table
 
 
-def _search_facts(result: "JobResult | PlanResult", best_time: float | None) -> Table:
+def _search_facts(result: "JobResult | PlanResult", best_value: float | None) -> Table:
     rows = {
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
     }
-    rows |= spent_words(result.spent, has_plan=best_time is not None)
+    rows |= spent_words(result.spent, has_plan=best_value is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
         rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
-        if best_time is not None:
-            gap = optimality_gap(best_time, result.lower_bound)
+        if best_value is not None:
+            gap = optimality_gap(best_value, result.lower_bound)
             rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
     return facts(rows)
