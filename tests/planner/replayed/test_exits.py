@@ -135,6 +135,12 @@ def with_exits(case, exits):
     )
 
 
+def passes_of_no_time(case):
+    """Return changes that leave only what is sent."""
+    times = ("forward", "backward", "sharded", "hidden", "wires")
+    return {name: np.zeros_like(getattr(case, name)).tolist() for name in times}
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     """Tensor groups stand anywhere; passes and parameters are arbitrary."""
@@ -153,6 +159,8 @@ def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     # Of experts there are none unless they are spread.
     if ep == 1:
         case = replace(case, expert=[0.0] * len(case.expert))
+    if seed % 2:
+        case = replace(case, **passes_of_no_time(case))
     least = max((compiled(with_exits(case, one)) for one in relaxed), default=0.0)
     for _ in range(20):
         grid = shuffled(rng, (pp, dp // ep, ep, cp, tp))
