@@ -15,7 +15,15 @@ from nestsim.simulator.clock import quantise, tick_for
 from nestsim.simulator.folding import fold
 from nestsim.simulator.run import run_system
 from nestsim.simulator.settings import ReplaySettings
-from nestsim.simulator.system import CLOSES, NONE, OPENS, Incidence, Step, System
+from nestsim.simulator.system import (
+    CLOSES,
+    NONE,
+    OPENS,
+    Incidence,
+    Step,
+    Steps,
+    System,
+)
 from topologies.network import Links, Network
 
 FloatArray = NDArray[np.float64]
@@ -138,7 +146,7 @@ def build_system(links: Links, units: Sequence[Repeated]) -> System:
     )
 
 
-def _program(gaps: tuple[float, ...], num_phases: int, tick: float) -> tuple[Step, ...]:
+def _program(gaps: tuple[float, ...], num_phases: int, tick: float) -> Steps:
     """Work, operation, work, operation: each is a span that its last arrival closes."""
     steps = []
     for number, gap in enumerate(gaps, start=1):
@@ -148,7 +156,7 @@ def _program(gaps: tuple[float, ...], num_phases: int, tick: float) -> tuple[Ste
             Step(0.0, phase - 1, number, phase, 0) for phase in range(1, num_phases)
         ]
         steps.append(Step(0.0, num_phases - 1, number, NONE, CLOSES))
-    return tuple(steps)
+    return Steps.of(steps)
 
 
 def _slots(num_phases: IntArray) -> IntArray:

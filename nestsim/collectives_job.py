@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nestsim.collective_measures import Table, measure
+from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.plan_traffic import plan_traffic
 from nestsim.scenario.settings import Scenario
@@ -11,8 +12,6 @@ from planner.fixed_plan import build_plan
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.progress import Progress
-from planner.remedies import shortfall_and_remedy
-from planner.search import search
 from planner.work import Spent
 from planner.workload import Workload
 from topologies.errors import InputError
@@ -53,14 +52,10 @@ def collectives_job(
     if scenario.plan is not None:
         priced = _given(scenario, network, workload)
     else:
-        found = search(network, workload, scenario.search, progress=progress)
-        spent = found.spent
-        if found.plans:
-            priced = found.plans[0]
-        else:
-            shortfall = shortfall_and_remedy(
-                network, workload, scenario.search, found, progress=progress
-            )
+        evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+        found = evaluator.find("nest", scenario.planner_settings, progress=progress)
+        spent, shortfall = found.spent, found.why_not
+        priced = found.plans[0] if found.plans else None
     tables: tuple[Table, ...] = ()
     if priced is not None:
         traffics = plan_traffic(workload, priced)

@@ -1,6 +1,8 @@
 """The main job: plan, replay the best plans, judge, and choose."""
 
+import math
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from estimators.layer_work import Degrees
@@ -8,8 +10,8 @@ from estimators.model_flops import model_flops_per_sequence
 from estimators.tracing import trace_model
 from nestsim.cluster_network import cluster_network, device_slowdowns
 from nestsim.cluster_software import cluster_software
+from nestsim.evaluate import Evaluator
 from nestsim.placed_work import place_work
-from nestsim.planning import find_plans
 from nestsim.results import (
     Assumptions,
     Candidate,
@@ -23,13 +25,13 @@ from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
+from planner.baselines.protocol import PlannerOutcome
 from planner.explain import explain
 from planner.launchable import BrokenRule, LaunchFacts, broken_rules
 from planner.objective import PricedPlan
 from planner.plan import Plan
 from planner.progress import Progress
 from planner.schedules import find_schedule
-from planner.search import SearchResult
 from planner.wanted import Wanted
 from planner.workload import Workload
 from topologies.errors import InputError
@@ -44,20 +46,22 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload, found = _search(scenario, progress)
+    network, workload = built(scenario, progress)
+    found = find_plans(scenario, network, workload, progress)
     return PlanResult(
         **job_facts(scenario, network, workload),
         candidates=tuple(
             PlannedCandidate(
-                rank=rank, priced=priced, planned=_planned(network, workload, priced)
+                rank=rank,
+                priced=priced,
+                planned=_planned(network, workload, priced),
+                replayed_time=time,
             )
-            for rank, priced in enumerate(found.plans, start=1)
+            for rank, (priced, time) in enumerate(
+                zip_longest(found.plans, found.replayed_times), start=1
+            )
         ),
-        lower_bound=found.lower_bound,
-        search_statistics=found.statistics,
-        shortfall=found.shortfall,
-        spent=found.spent,
-        covers_space=found.covers_space,
+        **_search_facts(scenario, found),
     )
 
 
@@ -117,11 +121,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
         **job_facts(scenario, network, workload),
         candidates=tuple(candidates),
         chosen=chosen,
-        lower_bound=found.lower_bound,
-        search_statistics=found.statistics,
-        shortfall=found.shortfall,
-        spent=found.spent,
-        covers_space=found.covers_space,
+        **_search_facts(scenario, found),
         max_trace_events=scenario.simulation.trace_events,
     )
 
@@ -216,11 +216,38 @@ def _check_measured(workload: Workload) -> None:
         ) from None
 
 
-def _search(
-    scenario: Scenario, progress: Progress | None
-) -> tuple[Network, Workload, SearchResult]:
-    network, workload = built(scenario, progress)
-    return network, workload, find_plans(scenario, network, workload, progress)
+def find_plans(
+    scenario: Scenario,
+    network: Network,
+    workload: Workload,
+    progress: Progress | None,
+) -> PlannerOutcome:
+    """Return the plans of a scenario's planner, or why there are none.
+
+    Raises
+    ------
+    InputError
+        If the planner refuses the space, or the plan that it is given.
+    """
+    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    settings = scenario.planner_settings
+    return evaluator.find(scenario.planner, settings, progress=progress)
+
+
+def _search_facts(scenario: Scenario, found: PlannerOutcome) -> dict[str, Any]:
+    """Return the fields that `SearchFacts` has beside those of `JobFacts`."""
+    statistics = dict(found.statistics)
+    if not statistics:
+        statistics = {f"plans priced by {found.planner}": found.evaluations}
+    bound = found.lower_bound
+    return {
+        "objective": scenario.search.objective,
+        "lower_bound": math.nan if bound is None else bound,
+        "search_statistics": statistics,
+        "shortfall": found.why_not,
+        "spent": found.spent,
+        "covers_space": found.covers_space,
+    }
 
 
 def announced(
@@ -257,7 +284,7 @@ def replayed(
         planned=_planned(network, workload, priced),
         replay=done,
         simulated=_throughput(network, workload, done.iteration_time, peak),
-        verdict=judge(network, priced, done, **_demands(scenario, workload)),
+        verdict=judge(network, priced, done, **_demands(scenario, workload, rank)),
         broken_rules=launch_breaches(scenario, network, workload, priced.plan),
     )
 
@@ -295,15 +322,16 @@ def explained(
     if scenario.simulation.trace == "all":
         done = replay(network, work, settings, every_actor=True)
     gap = explain_gap(network, candidate.priced, done, work, settings)
-    demands = _demands(scenario, workload)
+    demands = _demands(scenario, workload, candidate.rank)
     verdict = judge(network, candidate.priced, done, **demands, gap=gap)
     return replace(candidate, replay=done, verdict=verdict)
 
 
-def _demands(scenario: Scenario, workload: Workload) -> dict[str, Any]:
-    """Return what a plan must keep to."""
+def _demands(scenario: Scenario, workload: Workload, rank: int) -> dict[str, Any]:
+    """Return what a plan must keep to; ``rank`` is 0 for one that was given."""
+    by_replay = rank > 0 and scenario.search.objective == "replayed"
     return {
-        "tolerance": scenario.simulation.tolerance,
+        "tolerance": None if by_replay else scenario.simulation.tolerance,
         "memory": workload.tensor_memory(scenario.search.memory_reserve),
     }
 

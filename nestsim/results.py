@@ -71,6 +71,9 @@ class PlannedCandidate:
     priced: PricedPlan
     planned: Throughput
 
+    replayed_time: float | None = None
+    """Iteration time in the replay; None if the search did not replay it [s]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
@@ -109,8 +112,12 @@ class JobFacts:
 class SearchFacts(JobFacts):
     """What a report says of the search."""
 
+    objective: str = "planned"
+    """What the search minimised, one of `planner.search_spec.OBJECTIVES`."""
+
     lower_bound: float
-    """No plan of the search space is faster than this, by the planner's model [s]."""
+    """No plan of the search space is faster than this: in the replay, or by the
+    planner's model, as `objective` says [s]."""
 
     search_statistics: Mapping[str, int]
     """Configurations considered, priced, and why the others were dropped."""

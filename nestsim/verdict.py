@@ -13,6 +13,10 @@ from planner.objective import PricedPlan
 from topologies import Network
 from topologies.units import format_duration, format_size
 
+WORTH_A_CAUSE = 0.05
+"""A plan chosen by its replay that is slower than planned by this part, relative, is
+reported with the cause."""
+
 NEGLIGIBLE = 1e-3
 """Share of the iteration below which contention is not worth more replays."""
 
@@ -55,7 +59,7 @@ def judge(
     priced: PricedPlan,
     replay: Replay,
     *,
-    tolerance: float,
+    tolerance: float | None,
     memory: float,
     gap: Gap | None = None,
 ) -> Verdict:
@@ -70,6 +74,8 @@ def judge(
     tolerance
         A plan is confirmed if the simulated throughput is at least ``1 - tolerance``
         times the planned one. Faster is fine: the plan is an upper bound of the time.
+        None for a plan that was chosen by this replay, whose time is then what was
+        promised, however far it is from the planned one.
     memory
         What each device has to give [byte].
     gap
@@ -83,16 +89,17 @@ def judge(
         reason = f"stage {fullest} needs {format_size(peaks[fullest])}, {over} too much"
         return Verdict(kind="infeasible", reason=reason, gap=gap)
     ratio = priced.iteration_time / replay.iteration_time
-    if ratio >= 1.0 - tolerance:
+    if ratio >= 1.0 - (WORTH_A_CAUSE if tolerance is None else tolerance):
         reason = f"the replay reaches {ratio:.1%} of the planned throughput"
         return Verdict(kind="confirmed", reason=reason, gap=gap)
+    kind = "confirmed" if tolerance is None else "slower"
     cause = max(gap.terms, key=lambda term: gap.terms[term])
     reason = (
         f"the replay reaches {ratio:.1%} of the planned throughput: "
         f"{format_duration(gap.terms[cause])} of {cause}, "
         f"{_busiest(network, replay)}"
     )
-    return Verdict(kind="slower", reason=reason, gap=gap)
+    return Verdict(kind=kind, reason=reason, gap=gap)
 
 
 def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:

@@ -139,8 +139,10 @@ def explain(
         excluded=tuple(exclusions(spec, wanted)),
         memory=workload.tensor_memory(spec.memory_reserve),
         lower_bound=found.lower_bound,
-        shortfall=shortfall_and_remedy(
-            network, workload, spec, found, progress=progress
+        shortfall=found.shortfall
+        if found.spent.is_stopped
+        else shortfall_and_remedy(
+            network, workload, spec, found.shortfall, progress=progress
         ),
         spent=found.spent,
     )

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from planner.candidates import CandidateSet
 from planner.progress import Progress
-from planner.search import SearchResult
 from planner.search_spec import SearchSpec
 from planner.shortfall import (
     plan_within,
@@ -59,19 +58,22 @@ def shortfall_and_remedy(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
-    found: SearchResult,
+    why_not: str,
     *,
     progress: Progress | None = None,
 ) -> str:
-    """Say why a search found nothing and what would change that; empty if it did."""
-    if found.plans or found.spent.is_stopped:
-        return found.shortfall
+    """Say why a search found nothing, and what would change that.
+
+    ``why_not`` is what the search itself says, empty if it found something.
+    """
+    if not why_not:
+        return ""
     try:
         change = smallest_change(network, workload, spec, progress=progress)
     except InputError:
         # Without some of its lists the space is too large to look through.
         change = ""
-    return f"{found.shortfall} {change}".rstrip()
+    return f"{why_not} {change}".rstrip()
 
 
 def smallest_change(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.sharding import divisibility_problem
+from planner.plan import Plan
 from planner.search_spec import SearchSpec
 from topologies.errors import InputError
 
@@ -42,6 +43,13 @@ class Configuration(NamedTuple):
     def devices(self) -> int:
         """How many it uses."""
         return self.tp * self.cp * self.pp * self.dp
+
+
+def configuration_of(plan: Plan) -> Configuration:
+    """Return a plan's configuration."""
+    tp, cp, ep, dp, pp = plan.parallel.sizes()
+    v = plan.virtual_pipeline_model_parallel_size
+    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
 
 
 class Inner(NamedTuple):

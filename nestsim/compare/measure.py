@@ -3,23 +3,22 @@
 from dataclasses import replace
 
 from nestsim.compare.record import Entry, Found
+from nestsim.evaluate import Evaluator
 from nestsim.job import announced, built, explained, replayed
 from nestsim.scenario.settings import Scenario, SweepSpec
 from planner.baselines.protocol import PlannerSettings
-from planner.baselines.registry import PLANNERS
 from planner.progress import Progress
 from topologies.errors import InputError
 
 
 def for_comparison(scenario: Scenario) -> Scenario:
-    """Return a scenario as it is compared: one plan each, replayed folded.
+    """Return a scenario as it is compared: replayed folded.
 
     Folding is exact. What other commands do with it is left out.
     """
     simulation = scenario.simulation
     return replace(
         scenario,
-        search=replace(scenario.search, keep_best=1),
         sweep=SweepSpec(),
         assertions=(),
         simulation=replace(
@@ -40,7 +39,8 @@ def measure(
     """Return what a planner finds for a scenario, and what becomes of it.
 
     Network and prices are made anew, so that no planner profits from what another one
-    has looked up. Each planner answers for the plan that it proposes first.
+    has looked up. Each planner answers for the best replayed one of the plans that it
+    proposes.
 
     Parameters
     ----------
@@ -62,9 +62,8 @@ def measure(
     network, workload = built(scenario, progress)
     announced(progress, planner)
     try:
-        outcome = PLANNERS[planner].find(
-            network, workload, scenario.search, settings, progress=progress
-        )
+        evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+        outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
         return Entry(planner=planner, why_not=_refusal(error))
     found = None

@@ -84,6 +84,20 @@ def optimality_gap(iteration_time: float, lower_bound: float) -> float:
     return iteration_time / lower_bound - 1.0
 
 
+def promised_time(
+    result: "SearchFacts", candidate: "Candidate | PlannedCandidate"
+) -> float:
+    """Return the time of a plan that the search minimised [s]."""
+    if result.objective == "planned":
+        return candidate.priced.closed_form_time
+    time: float | None = (
+        candidate.simulated.iteration_time
+        if hasattr(candidate, "simulated")
+        else candidate.replayed_time
+    )
+    return math.nan if time is None else time
+
+
 def job_json(result: "JobResult") -> dict[str, Any]:
     """Return everything that `nestsim run` found, for programs."""
     best = reported_candidate(result)
@@ -100,8 +114,9 @@ def job_json(result: "JobResult") -> dict[str, Any]:
         "gap": gap_json(best) if best else None,
         "uncertainty": band_json(result, best) if best else None,
         "lower_bound_s": result.lower_bound,
+        "objective": result.objective,
         "optimality_gap": optimality_gap(
-            best.priced.closed_form_time if best else math.nan, result.lower_bound
+            promised_time(result, best) if best else math.nan, result.lower_bound
         ),
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
@@ -147,13 +162,15 @@ def plan_json(result: "PlanResult") -> dict[str, Any]:
                 "planner_rank": candidate.rank,
                 "plan": candidate.priced.plan.to_json(),
                 "planned": planned_json(candidate),
+                "replayed_iteration_time_s": candidate.replayed_time,
                 "optimality_gap": optimality_gap(
-                    candidate.priced.closed_form_time, result.lower_bound
+                    promised_time(result, candidate), result.lower_bound
                 ),
             }
             for candidate in result.candidates
         ],
         "reason": result.shortfall or None,
+        "objective": result.objective,
         "lower_bound_s": result.lower_bound,
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),

@@ -28,7 +28,7 @@ _TOLD = 1e-3
 
 _NEGATIVE = (
     "Negative: the re-made plan is faster as planned, but slower in the replay; with "
-    'stress.rank = "simulated" the replay chooses among the best ones.'
+    'search.objective = "replayed" the replay chooses.'
 )
 
 

@@ -22,7 +22,7 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
     return {
         "scenario": result.scenario_name,
         "planners": list(result.planners),
-        "rank": result.rank,
+        "objective": result.objective,
         "built_oversubscription": dict(result.built),
         "oversubscription": {k: list(v) for k, v in result.axes.items()},
         "conditions": [_condition_json(one) for one in result.conditions],

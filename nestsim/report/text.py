@@ -15,7 +15,7 @@ from nestsim.placing.said import left_out_sentences
 from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_rows
 from nestsim.report.causes import iteration_causes
-from nestsim.report.json import optimality_gap, reported_candidate
+from nestsim.report.json import optimality_gap, promised_time, reported_candidate
 from nestsim.report.sections import print_line, print_section
 from nestsim.report.statistics import (
     bubble_fraction,
@@ -59,7 +59,18 @@ from topologies.units import (
 )
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, JobFacts, JobResult, PlanResult
+    from nestsim.results import (
+        Candidate,
+        JobFacts,
+        JobResult,
+        PlannedCandidate,
+        PlanResult,
+    )
+
+    AnyCandidate = Candidate | PlannedCandidate
+
+ROUNDING = 1e-9
+"""Gaps up to this are none."""
 
 _NUM_LINKS = 5
 """Rows of the table of hottest links; `result.json` has more."""
@@ -77,6 +88,7 @@ def print_job(result: "JobResult", console: Console) -> None:
             Text("No replayed plan was confirmed; the fastest one is shown."),
             highlight=False,
         )
+    print_proof(console, result, best)
     print_broken_rules(console, result, best)
     print_times(console, result, best)
     print_section(
@@ -85,9 +97,31 @@ def print_job(result: "JobResult", console: Console) -> None:
         candidates_table(result.candidates, result.chosen or 0),
     )
     print_traffic(console, best, result.network)
-    print_section(
-        console, "Search", _search_facts(result, best.priced.closed_form_time)
-    )
+    print_section(console, "Search", _search_facts(result, best))
+
+
+def print_proof(
+    console: Console,
+    result: "JobResult | PlanResult",
+    best: "AnyCandidate",
+) -> None:
+    """Print what the search has proven of the plan that it found."""
+    gap = optimality_gap(promised_time(result, best), result.lower_bound)
+    if result.objective == "planned" or not math.isfinite(gap):
+        return
+    if result.spent.is_stopped:
+        sentence = (
+            f"Not proven: the {result.spent.stopped_by} ended the search, and another "
+            f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
+        )
+    elif gap <= ROUNDING:
+        sentence = "Proven: no other plan that can be launched replays faster."
+    else:
+        sentence = (
+            "Proven: no other plan that can be launched replays more than "
+            f"{percent(gap / (1.0 + gap))} faster."
+        )
+    console.print(Text(sentence), highlight=False)
 
 
 def print_plans(result: "PlanResult", console: Console) -> None:
@@ -98,9 +132,10 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     best = result.candidates[0]
     print_line(
         console,
-        Text(f"{plural(len(result.candidates), 'plan')}, not replayed", style="bold"),
+        Text(plural(len(result.candidates), "plan"), style="bold"),
         f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}",
     )
+    print_proof(console, result, best)
     print_section(console, "Plans, best first", plans_table(result.candidates))
     print_section(
         console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
@@ -116,9 +151,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
         "Its time, by cause",
         causes_table(best.priced.terms, best.priced.iteration_time),
     )
-    print_section(
-        console, "Search", _search_facts(result, best.priced.closed_form_time)
-    )
+    print_section(console, "Search", _search_facts(result, best))
 
 
 def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> None:
@@ -248,15 +281,20 @@ def _sentences(candidate: "Candidate") -> Table:
     return table
 
 
-def _search_facts(result: "JobResult | PlanResult", best_value: float | None) -> Table:
+def _search_facts(
+    result: "JobResult | PlanResult", best: "AnyCandidate | None"
+) -> Table:
     rows = {
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
     }
-    rows |= spent_words(result.spent, has_plan=best_value is not None)
+    rows |= spent_words(result.spent, has_plan=best is not None)
     if math.isfinite(result.lower_bound) and result.lower_bound > 0:
-        rows["lower bound"] = f"{format_duration(result.lower_bound)} per iteration"
-        if best_value is not None:
-            gap = optimality_gap(best_value, result.lower_bound)
-            rows["optimality gap"] = f"{percent(gap)} above the lower bound, as planned"
+        how = "as planned" if result.objective == "planned" else "in the replay"
+        rows["lower bound"] = (
+            f"{format_duration(result.lower_bound)} per iteration, {how}"
+        )
+        if best is not None:
+            gap = optimality_gap(promised_time(result, best), result.lower_bound)
+            rows["optimality gap"] = f"{percent(gap)} above the lower bound, {how}"
     return facts(rows)

@@ -6,12 +6,12 @@ from pydantic import BeforeValidator, Field
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.presets import IDEAL_PRESET, Preset
-from nestsim.scenario.base import Count, Distinct, Duration, Table
+from nestsim.scenario.base import Choice, Count, Distinct, Duration, Table
 from planner.baselines.protocol import PlannerSettings
 from planner.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.plan_spec import PlanSpec
 from planner.schedules import SCHEDULES
-from planner.search_spec import SearchSpec
+from planner.search_spec import OBJECTIVES, SearchSpec
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 
@@ -214,6 +214,15 @@ class SearchTable(Table):
     idle_devices: bool = Field(False, examples=[True])
     """Whether launchable plans may leave devices of the cluster without work."""
 
+    objective: Annotated[str, Choice(OBJECTIVES)] = OBJECTIVES[0]
+    """What the search minimises: the time of a step in the replay ("replayed"), among
+    plans whose stages are all treated alike, as frameworks have it; or a closed form of
+    it ("planned"), among all splits with recompute and ZeRO chosen stage by stage."""
+
+    proven_gap: float = Field(0.01, ge=0, lt=1, examples=[0.01])
+    """A search for the fastest replay ends when no other plan can be faster by more
+    than this part."""
+
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
     """Distinct plans to keep and replay, best first."""
 
@@ -254,6 +263,8 @@ class SearchTable(Table):
             launchable=self.launchable,
             rules=rules,
             idle_devices=self.idle_devices,
+            objective=self.objective,
+            proven_gap=self.proven_gap,
             keep_best=self.keep_best,
             time_limit=self.time_limit,
             work_limit=self.work_limit,

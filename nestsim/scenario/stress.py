@@ -111,10 +111,11 @@ class StressTable(Table):
     """Whose plans, by the names that `nestsim compare` knows; the first one's answer
     the questions below."""
 
-    rank: Annotated[str, Choice(RANKINGS)] = RANKINGS[0]
-    """Which of a planner's best plans is taken: the fastest by its planned time
-    ("planned"), or of `search.keep_best` plans the fastest in the replay
-    ("simulated")."""
+    rank: Annotated[str, Choice(tuple(RANKINGS))] | None = Field(
+        None, examples=["simulated"]
+    )
+    """Which of a planner's plans is taken: the fastest by its planned time ("planned"),
+    or in the replay ("simulated"). Left out, as `search.objective` says."""
 
     keep: Share | None = Field(None, examples=[0.95])
     """Ask how far a level can be worsened while this share of the throughput is

@@ -1,15 +1,20 @@
 """What a stress test does to a cluster, and what it asks, as the scenario says it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from planner.search_spec import SearchSpec
 from topologies.degradation import Degradation
 
 QUANTITIES = ("oversubscription", "bandwidth")
 """What of a level is worsened until too little throughput is left."""
 
-RANKINGS = ("planned", "simulated")
-"""By which time a planner's plan is chosen from its best ones."""
+RANKINGS: Mapping[str, str] = MappingProxyType(
+    {"planned": "planned", "simulated": "replayed"}
+)
+"""By which time plans are chosen -> what their search minimises, one of
+`planner.search_spec.OBJECTIVES`."""
 
 DEFAULT_PLANNERS = ("nest", "manual", "phaze")
 """Ours, what people do by hand, and a search that knows less of the network."""
@@ -67,8 +72,8 @@ class StressSpec:
     planners: tuple[str, ...] = DEFAULT_PLANNERS
     """Whose plans; the first one's answer the questions."""
 
-    rank: str = RANKINGS[0]
-    """One of `RANKINGS`."""
+    rank: str | None = None
+    """One of `RANKINGS`; None for what the search minimises."""
 
     keep: float | None = None
     """Share of the throughput that must be kept; None if it is not asked."""
@@ -81,3 +86,9 @@ class StressSpec:
 
     workers: int | None = None
     """Processes; None for one for each core."""
+
+    def ranked(self, search: SearchSpec) -> SearchSpec:
+        """Return a search that chooses as the stress test asks."""
+        if self.rank is None:
+            return search
+        return replace(search, objective=RANKINGS[self.rank])

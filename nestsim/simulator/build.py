@@ -123,7 +123,7 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
         each[number] = rows.max(axis=0)
     steps = [one.steps for one in programs.distinct]
     messages = float((num_posts(steps, slowest.shape[1]) * each).sum())
-    work = sum(step.duration for one in steps for step in one)
+    work = sum(float(one.duration.sum()) for one in steps)
     # Rounding to ticks adds less than the last term.
     return work + messages + 1.0
 

@@ -5,6 +5,7 @@ for runs of millions of steps. All state lies in arrays, which
 `nestsim.simulator.kernels.fluid.advance` moves on; skipping and logs are arranged here.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -54,17 +55,28 @@ def simulate_compiled(system: System, *, skipping: bool = False) -> Run:
     Returns bitwise what `nestsim.simulator.engine.simulate` returns.
     """
     engine = CompiledEngine(system, skipping=skipping)
-    engine.run()
-    return engine.result()
+    return engine.result(engine.run())
+
+
+def end_of_compiled_run(
+    system: System, *, skipping: bool = False, cutoff: float = math.inf
+) -> float:
+    """Return the end of the run alone, infinity if it is later than the cutoff [s].
+
+    Bitwise what `nestsim.simulator.engine.end_of_run` returns.
+    """
+    return CompiledEngine(system, skipping=skipping, recording=False).run(cutoff)
 
 
 class CompiledEngine:
     """Runs actors over channels until all are done."""
 
-    def __init__(self, system: System, *, skipping: bool = False) -> None:
+    def __init__(
+        self, system: System, *, skipping: bool = False, recording: bool = True
+    ) -> None:
         listing = list_steps(system)
         num_actors, num_channels = system.program.size, system.latency.size
-        self._fluid = Fluid(system, remember=skipping)
+        self._fluid = Fluid(system, remember=skipping, recording=recording)
         self._first = listing.first[system.program]
         self._actors = np.zeros((kernels.NUM_ACTOR_ROWS, num_actors), np.int64)
         self._actors[kernels.POSITION] = self._first
@@ -79,7 +91,7 @@ class CompiledEngine:
         self._channels[kernels.FIRST_WAITING] = NONE
         num_messages = num_posts_of_channels(system, listing) // system.num_sources
         self._channels[kernels.FIRST_MESSAGE] = _starts(num_messages)
-        spans = np.zeros((2, int(num_spans.sum())))
+        spans = np.zeros((2, int(num_spans.sum()) if recording else 0))
         messages = np.zeros((3, int(num_messages.sum())))
         self._opened, self._closed = (
             _Log(spans[row], self._actors[kernels.FIRST_SPAN], self._actors[length])
@@ -133,8 +145,12 @@ class CompiledEngine:
             *self._fluid.arguments,
         )
 
-    def run(self) -> None:
-        """Process events until the last actor is done."""
+    def run(self, cutoff: float = math.inf) -> float:
+        """Process events until the last actor is done; return that moment [s].
+
+        As soon as the cutoff has passed, infinity is returned instead.
+        """
+        self._moments[kernels.CUTOFF] = cutoff
         going_on = (kernels.LOOKING, kernels.PAUSED)
         while (status := kernels.advance(*self._arguments)) in going_on:
             if status == kernels.PAUSED:
@@ -142,10 +158,13 @@ class CompiledEngine:
             jump = self._watch.look(self._state())
             if jump is not None:
                 self._skip(jump)
+        if status == kernels.CUT_OFF:
+            return math.inf
         assert status != kernels.NO_PROGRESS, "filling made no progress"
         assert status == kernels.DONE, "an actor waits for ever"
+        return float(self._moments[kernels.NOW]) + self._delay
 
-    def result(self) -> Run:
+    def result(self, end: float) -> Run:
         """Collect the logs of a run that has ended."""
         actors, channels = self._actors, self._channels
         steps = int((actors[kernels.POSITION] - self._first).sum())
@@ -154,7 +173,7 @@ class CompiledEngine:
         skipped = sum(skip.num_events for skip in self._skips)
         arrived = self._left._replace(length=channels[kernels.NUM_ARRIVED])
         return Run(
-            end=float(self._moments[kernels.NOW]) + self._delay,
+            end=end,
             span_starts=self._opened.pieces(),
             span_ends=self._closed.pieces(),
             posts=self._posted.pieces(),
@@ -199,8 +218,9 @@ class CompiledEngine:
         self._loop[kernels.NUM_SETTLEMENTS] += jump.num_periods * jump.num_settlements
         self._actors[kernels.POSITION] += jump.num_periods * jump.steps
         self._channels[kernels.NUM_ARRIVED] += jump.num_periods * jump.messages
-        self._opened.record_again(jump.opened, jump)
-        self._closed.record_again(jump.closed, jump)
+        if self._opened.moments.size:
+            self._opened.record_again(jump.opened, jump)
+            self._closed.record_again(jump.closed, jump)
         for log in (self._posted, self._begun, self._left):
             log.record_again(jump.messages, jump)
 

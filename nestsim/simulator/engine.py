@@ -7,6 +7,7 @@ whoever comes first. Where the run repeats itself, periods are skipped: the stat
 as it is, in SimPy's queue too, and the clock gets a delay that all records add to it.
 """
 
+import math
 from collections.abc import Generator
 
 import numpy as np
@@ -38,10 +39,19 @@ def simulate(system: System, *, skipping: bool = False) -> Run:
     return engine.result(engine.run())
 
 
+def end_of_run(
+    system: System, *, skipping: bool = False, cutoff: float = math.inf
+) -> float:
+    """Return the end of the run alone, infinity if it is later than the cutoff [s]."""
+    return Engine(system, skipping=skipping, recording=False).run(cutoff)
+
+
 class Engine:
     """Runs actors over channels until all are done."""
 
-    def __init__(self, system: System, *, skipping: bool = False) -> None:
+    def __init__(
+        self, system: System, *, skipping: bool = False, recording: bool = True
+    ) -> None:
         self.environment = Environment()
         wired = system.wired.tolist()
         self.channels = [
@@ -50,16 +60,17 @@ class Engine:
                 zip(system.latency.tolist(), system.num_sources.tolist(), strict=True)
             )
         ]
+        programs = [tuple(steps) for steps in system.programs]
         self.actors = [
             Actor(
-                system.programs[program],
+                programs[program],
                 [None if c == NONE else self.channels[c] for c in slots],
             )
             for program, slots in zip(
                 system.program.tolist(), system.slots.tolist(), strict=True
             )
         ]
-        self._fluid = Fluid(system, remember=skipping)
+        self._fluid = Fluid(system, remember=skipping, recording=recording)
         self._settling = False
         self._looking = False
         self._num_settlements = 0
@@ -76,17 +87,20 @@ class Engine:
         for actor in self.actors:
             self.environment.process(self._run(actor))
 
-    def run(self) -> float:
+    def run(self, cutoff: float = math.inf) -> float:
         """Process events until the last actor is done; return that moment [s].
 
         Not until the queue is empty: SimPy cannot take back timeouts, and one that
         has become meaningless may lie after the end. The last instant is finished.
+        As soon as the cutoff has passed, infinity is returned instead.
         """
         environment = self.environment
         step = environment.step
         try:
             while self._working:
                 step()
+                if environment.now + self._delay > cutoff:
+                    return math.inf
         except EmptySchedule as nothing_left:
             raise AssertionError("an actor waits for ever") from nothing_left
         while environment.peek() == environment.now:

@@ -41,9 +41,13 @@ class Fluid:
         The flows and links.
     remember
         Whether what was moved lately can be booked again with `repeat`.
+    recording
+        Whether what is moved is booked at all; without it there are no bins.
     """
 
-    def __init__(self, system: System, *, remember: bool = False) -> None:
+    def __init__(
+        self, system: System, *, remember: bool = False, recording: bool = True
+    ) -> None:
         num_flows, num_links = system.num_bytes.size, system.capacity.size
         num_bins = NUM_BINS
         while num_bins > 16 and num_bins * system.num_recorded > _MAX_RECORD:
@@ -58,9 +62,11 @@ class Fluid:
         self._scalars = np.zeros(kernels.NUM_SCALARS)
         self._scalars[kernels.TICK] = system.tick
         self._scalars[kernels.BIN_WIDTH] = _FIRST_BIN_WIDTH
-        self.bins = np.zeros((num_flows, num_bins))
+        self.bins = np.zeros((num_flows, num_bins if recording else 0))
         num_recent = min(_DEPOSITS_PER_FLOW * num_flows, _MOST_DEPOSITS)
-        recent = np.zeros((kernels.NUM_DEPOSIT_ROWS, num_recent if remember else 0))
+        recent = np.zeros(
+            (kernels.NUM_DEPOSIT_ROWS, num_recent if remember and recording else 0)
+        )
         self.most_deposits = recent.shape[1]
         """Deposits that are remembered."""
         self._booking = (self._counters, self._scalars, self.bins, recent)

@@ -11,9 +11,7 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas. Virtual stage ``k``
 chunk ``k div p`` of stage ``k mod p``.
 """
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,9 +19,9 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS
 from nestsim.simulator.slots import StageSlots
-from nestsim.simulator.system import NONE, Step
+from nestsim.simulator.system import NONE, Step, Steps
 from nestsim.simulator.work import PipelineWork
-from nestsim.simulator.writer import Writer
+from nestsim.simulator.writer import Writer, pass_numbers
 from planner.schedules import find_schedule
 
 IntArray = NDArray[np.int64]
@@ -39,7 +37,7 @@ OPTIMIZER = SPAN_KINDS.index("optimizer")
 class StageProgram(NamedTuple):
     """The steps of actors, and what their spans mean."""
 
-    steps: tuple[Step, ...]
+    steps: Steps
 
     kinds: IntArray
     """Index into `SPAN_KINDS` of each span."""
@@ -81,19 +79,19 @@ def build_programs(
         schedule.instructions(stage, num_stages, work.num_microbatches, work.num_chunks)
         for stage in range(num_stages)
     ]
+    numbers = [pass_numbers(own, work) for own in lists]
     distinct: list[StageProgram] = []
     of_actor, streams = [], []
     for stage, own in enumerate(lists):
         kinds = np.append(_SPAN_OF_KIND[own.kind], OPTIMIZER)
         meaning = kinds, np.append(own.microbatch, -1), np.append(own.chunk, -1)
-        writer = Writer(work, lists, stage, slots[stage])
+        writer = Writer(work, own, numbers, stage, slots[stage])
         values, which = np.unique(work.slowdown[stage], return_inverse=True)
         of_actor.append(len(distinct) + which.ravel())
-        with _uncollected():
-            distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]
+        distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]
     for stage, own_slots in enumerate(slots):
         steps = _stream(own_slots)
-        if steps:
+        if len(steps):
             streams.append(stage)
             of_actor.append(np.full(num_replicas, len(distinct)))
             nothing = np.zeros(0, dtype=np.int64)
@@ -103,23 +101,7 @@ def build_programs(
     )
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python from looking for cycles while very many steps are made.
-
-    They have none. Looking through all objects again for each quarter more of them
-    takes twice as long as writing the programs.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _stream(slots: StageSlots) -> tuple[Step, ...]:
+def _stream(slots: StageSlots) -> Steps:
     """Return the program of a stage's communication streams, empty if there is none.
 
     Gathers leave one after another from the beginning on; then each gradient bucket
@@ -146,4 +128,4 @@ def _stream(slots: StageSlots) -> tuple[Step, ...]:
         pending = phases[0]
         for slot in phases[1:]:
             post(slot)
-    return tuple(steps)
+    return Steps.of(steps)

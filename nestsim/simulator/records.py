@@ -103,13 +103,12 @@ def _posted(program: StageProgram) -> tuple[IntArray, IntArray]:
 
     That of the span that the step is part of, -1 for what is posted outside of any.
     """
-    targets = np.array([step.target for step in program.steps], np.int64)
-    flags = np.array([step.span for step in program.steps], np.int64)
+    flags = program.steps.span
     opened = np.cumsum(flags & OPENS > 0)
     closes = flags & CLOSES > 0
     closed: IntArray = np.cumsum(closes) - closes
     spans = np.where(opened > closed, closed, -1)
-    return targets, np.append(program.microbatches, -1)[spans]
+    return program.steps.target, np.append(program.microbatches, -1)[spans]
 
 
 def _joined(logs: Sequence[FloatArray]) -> FloatArray:

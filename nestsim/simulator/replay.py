@@ -6,6 +6,7 @@ provably alike are simulated once.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,12 @@ from nestsim.simulator.memory import stage_memory_timeline
 from nestsim.simulator.model import Model, build_model
 from nestsim.simulator.outcome import SPAN_KINDS, MemoryTimeline, Replay
 from nestsim.simulator.records import collect_spans, collect_transfers
-from nestsim.simulator.run import choose_engine, forecast_seconds, run_system
+from nestsim.simulator.run import (
+    choose_engine,
+    forecast_seconds,
+    run_system,
+    system_time,
+)
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.system import Run, Skip, System
 from nestsim.simulator.traffic import Traffic
@@ -68,7 +74,7 @@ def replay(
         If the schedule does not exist or does not work with these sizes.
     """
     model = build_model(network, work)
-    folding = fold_model(model) if settings.folding else unfolded(model.system)
+    folding = _folding(model, settings)
     traffic = Traffic(network.links, model.flows, folding.channels)
     num_recorded = max(traffic.num_rows, folding.channels.first.size)
     system = dataclasses.replace(folding.system, num_recorded=num_recorded)
@@ -96,6 +102,32 @@ def replay(
         num_skipped=run.num_skipped,
         folded=folded,
     )
+
+
+def replayed_time(
+    network: Network,
+    work: PipelineWork,
+    settings: ReplaySettings = _DEFAULT,
+    *,
+    cutoff: float = math.inf,
+) -> float:
+    """Return how long one training step takes, and nothing else of it [s].
+
+    Bitwise `Replay.iteration_time` of `replay`; but infinity if that is more than the
+    cutoff [s], which is noticed as soon as the simulated time has passed it. Nothing of
+    what happened is recorded. For searches, which ask this of many plans.
+
+    Raises
+    ------
+    InputError
+        If the schedule does not exist or does not work with these sizes.
+    """
+    model = build_model(network, work)
+    return system_time(_folding(model, settings).system, settings, cutoff)
+
+
+def _folding(model: Model, settings: ReplaySettings) -> Folding:
+    return fold_model(model) if settings.folding else unfolded(model.system)
 
 
 def fold_model(model: Model) -> Folding:

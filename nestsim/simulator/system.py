@@ -8,6 +8,7 @@ stand for many that are alike: a class of flows is a flow with a larger weight.
 Letters: ``A`` actors, ``S`` slots, ``C`` channels, ``L`` links.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +51,32 @@ class Step(NamedTuple):
     part of a span that is open, or outside of any."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """A program: the fields of `Step` as columns of one length."""
+
+    duration: FloatArray
+    source: IntArray
+    need: IntArray
+    target: IntArray
+    span: IntArray
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> "Steps":
+        """Return a program that is written down step by step."""
+        # All whole numbers in the steps are exact as floats.
+        table = np.array([*steps], np.float64).reshape(-1, len(Step._fields)).T
+        rest = (column.astype(np.int64) for column in table[1:])
+        return cls(np.ascontiguousarray(table[0]), *rest)
+
+    def __len__(self) -> int:
+        return self.duration.size
+
+    def __iter__(self) -> Iterator[Step]:
+        columns = (self.duration, self.source, self.need, self.target, self.span)
+        return map(Step._make, zip(*(one.tolist() for one in columns), strict=True))
+
+
 class Incidence(NamedTuple):
     """Which flow crosses which link with what weight, in compressed rows by flow."""
 
@@ -77,7 +104,7 @@ class Incidence(NamedTuple):
 class System:
     """Everything that an engine needs."""
 
-    programs: tuple[tuple[Step, ...], ...]
+    programs: tuple[Steps, ...]
     """The distinct programs."""
 
     program: IntArray

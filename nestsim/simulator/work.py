@@ -197,12 +197,12 @@ class PipelineWork:
     folded: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
 
-    def pass_moves(self, kind: int) -> tuple[Moves, ...]:
-        """Return the moves of a kind of pass in each virtual stage."""
+    def pass_moves(self, kind: int, virtual: int) -> Moves:
+        """Return the moves of a kind of pass in a virtual stage."""
         if self.layers is not None and kind in self.layers.passes:
-            return self.layers.passes[kind]
+            return self.layers.passes[kind][virtual]
         times = (self.forward_time, self.backward_time, self.weight_time)[kind]
-        return tuple((Move(NONE, float(time), NONE),) for time in times)
+        return (Move(NONE, float(times[virtual]), NONE),)
 
 
 def slowest_lanes(devices: IntArray, slowdown: FloatArray) -> FloatArray:

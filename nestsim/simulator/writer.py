@@ -1,14 +1,21 @@
 """Writes down the steps of one stage's actors.
 
-Letters: ``p`` stages, ``v`` chunks of each. Virtual stage ``k`` is chunk ``k div p`` of
-stage ``k mod p``.
+A program is a list of *blocks*: a pass, what comes before it and after it, and the end
+of the step. Most blocks come again and again, and differ only in what they wait for; so
+each is written once, and the program is put together of them.
+
+Letters: ``p`` stages, ``v`` chunks of each, ``m`` microbatches, ``n`` passes of the
+stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import NamedTuple
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nestsim.simulator.clock import quantise
+from nestsim.simulator.kernels import steps as kernels
 from nestsim.simulator.pass_steps import (
     RUNNING,
     Mark,
@@ -28,9 +35,13 @@ from nestsim.simulator.slots import (
     SLOTS_PER_CHUNK,
     StageSlots,
 )
-from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step
+from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps
 from nestsim.simulator.work import PipelineWork
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Instructions
+
+IntArray = NDArray[np.int64]
+
+assert RUNNING == kernels.RUNNING
 
 _PORTS = {
     FORWARD: (ACTIVATION_IN, ACTIVATION_OUT),
@@ -38,35 +49,28 @@ _PORTS = {
 }
 """Kind of pass -> slots of its chunk that it receives from and sends to."""
 
-_FIRST, _PLAIN, _LAST = range(3)
-"""The first forward pass of a chunk, which may wait for buckets; others; and the pass
-that completes its gradients."""
+_KINDS = (FORWARD, BACKWARD, WEIGHT)
+
+_PLAIN, _FIRST, _LAST = range(3)
+"""Passes that wait for no bucket and fill none; the first forward pass of a chunk,
+which may wait for buckets; and the pass that completes its gradients."""
+
+_PASS, _RECEIVE, _SEND, _END = range(4)
+"""Blocks: a pass, being ready for its input, waiting for its output's arrival, and the
+end of the step."""
+
+_Block = tuple[Step, ...]
+"""Steps; the need of one may be `RUNNING`."""
 
 
-_step: Callable[[Iterable[float]], Step] = partial(tuple.__new__, Step)
-"""Makes a step of its fields, in two thirds of the time of ``Step._make``."""
+def pass_numbers(own: Instructions, work: PipelineWork) -> IntArray:
+    """Return which pass of its kind and chunk that of each microbatch is.
 
-
-class _Rows(NamedTuple):
-    """Parts as steps, but for what depends on where in the program they are."""
-
-    durations: tuple[float, ...]
-    """[s]"""
-
-    sources: tuple[int, ...]
-
-    fixed: tuple[tuple[int, int], ...]
-    """Parts with a known need, by number."""
-
-    ahead: tuple[int, ...]
-    """Of the others: what is posted to the source before, from the first part on."""
-
-    targets: tuple[int, ...]
-
-    spans: tuple[int, ...]
-
-    posts: tuple[tuple[int, int], ...]
-    """Slots, and what all parts together post to them."""
+    They are counted from 1, in the order of a stage, shape ``(3, v, m)``; 0 for what
+    the stage does not do.
+    """
+    shape = len(_KINDS), work.num_chunks, work.num_microbatches
+    return kernels.number_passes(own.kind, own.microbatch, own.chunk, *shape)
 
 
 class Writer:
@@ -76,8 +80,10 @@ class Writer:
     ----------
     work
         The training step.
-    lists
-        What its schedule has all stages do.
+    own
+        What its schedule has the stage do.
+    numbers
+        Of the passes of every stage, as of `pass_numbers`.
     stage
         Which one this is.
     slots
@@ -87,99 +93,147 @@ class Writer:
     def __init__(
         self,
         work: PipelineWork,
-        lists: list[Instructions],
+        own: Instructions,
+        numbers: Sequence[IntArray],
         stage: int,
         slots: StageSlots,
     ) -> None:
-        self.work, self.lists, self.stage, self.slots = work, lists, stage, slots
+        self.work, self.own, self.stage, self.slots = work, own, stage, slots
+        self.num_stages = len(numbers)
         schedule = SCHEDULES[work.schedule]
         self.rendezvous = work.blocking_transfers and not schedule.interleaves
-        self.own = list(zip(*(c.tolist() for c in lists[stage]), strict=True))
-        self.order = {
-            (kind, chunk): self._arrivals(kind, chunk)
-            for kind in _PORTS
-            for chunk in range(work.num_chunks)
-        }
-        self.ports = {
-            (kind, chunk): self._ports(kind, chunk)
-            for kind in (FORWARD, BACKWARD, WEIGHT)
-            for chunk in range(work.num_chunks)
-        }
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
-        self.places = self._places()
+        self.ports = self._ports()
+        self.bucket_ends = slots.bucket_ends()
+        self.gather_marks = self._gather_marks()
+        self.reduce_marks = self._reduce_marks()
+        self.code_shape = (4, len(_KINDS), work.num_chunks, 3, 2, len(_KINDS) + 1)
+        self.codes, self.first_need = self._order(numbers)
 
-    def write(self, slowdown: float, tick: float) -> tuple[Step, ...]:
+    def write(self, slowdown: float, tick: float) -> Steps:
         """Return the steps of an actor whose compute takes ``slowdown`` times."""
-        self.steps: list[Step] = []
-        self.posted: dict[int, int] = {}
-        self.tick = tick
-        passes: dict[tuple[int, int, int], _Rows] = {}
-        filling = False
-        for position, (kind, microbatch, chunk) in enumerate(self.own):
-            place = self.places.get(position, _PLAIN)
-            key = kind, chunk, place + 3 * filling
-            source, target = self.ports[kind, chunk]
-            if key not in passes:
-                parts = self._pass(kind, chunk, slowdown, place, filling=filling)
-                # What the first part needs is said below.
-                arrival = Part(0.0, source)
-                parts = between_stages(parts, arrival, target)
-                passes[key] = _rows(parts, opens=beginning(parts))
-            filling = filling or (place == _LAST and self.slots.signal != NONE)
-            self._receive(position, source)
-            need = self.order[kind, chunk][microbatch] if source != NONE else RUNNING
-            self._append(passes[key], first_need=need)
-            self._send(position, target)
-        self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
-        return tuple(self.steps)
+        is_used = np.zeros(math.prod(self.code_shape), np.bool_)
+        is_used[self.codes] = True
+        used = np.flatnonzero(is_used)
+        written = [self._block(code, slowdown) for code in used.tolist()]
+        rows = Steps.of(step for block in written for step in block)
+        duration, steps = kernels.write_blocks(
+            (np.cumsum(is_used) - 1)[self.codes],
+            self.first_need,
+            np.cumsum([0, *map(len, written)]),
+            quantise(rows.duration, tick),
+            np.stack((rows.source, rows.need, rows.target, rows.span)),
+            self.slots.channels.shape[1],
+        )
+        return Steps(duration, *steps)
 
-    def _arrivals(self, kind: int, chunk: int) -> dict[int, int]:
+    def _order(self, numbers: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
+        """Return the codes of all blocks in order, and the needs of their first steps.
+
+        That is `RUNNING` if it is as the block says.
+        """
+        kind, microbatch, chunk = self.own
+        source, target = self.ports[:, kind, chunk]
+        codes = np.full((kind.size, 3), NONE)
+        needs = np.full(codes.shape, RUNNING)
+        place = self._places()
+        filling = np.zeros(kind.size, np.int64)
+        if self.slots.signal != NONE:
+            filling[np.argmax(place == _LAST) + 1 :] = 1
+        codes[:, 1] = self._codes(_PASS, kind, chunk, place, filling)
+        arrivals = self._arrivals(numbers)[kind, chunk, microbatch]
+        needs[:, 1] = np.where(source != NONE, arrivals, RUNNING)
+        sending = target != NONE
+        if self.rendezvous:
+            before = np.concatenate(([NONE], kind[:-1]))
+            receives = self._codes(_RECEIVE, kind, before=before + 1)
+            codes[:, 0] = np.where(source != NONE, receives, NONE)
+            # What a pass has sent is waited for when the next one receives.
+            sending[:-1] &= source[1:] == NONE
+        if self.work.blocking_transfers:
+            codes[:, 2] = np.where(sending, self._codes(_SEND, kind, chunk), NONE)
+        kept = codes != NONE
+        end = self._codes(_END, np.zeros(1, np.int64))
+        return (
+            np.concatenate((codes[kept], end)),
+            np.append(needs[kept], RUNNING).astype(np.int64),
+        )
+
+    def _codes(
+        self,
+        block: int,
+        kind: IntArray,
+        chunk: IntArray | int = 0,
+        place: IntArray | int = 0,
+        filling: IntArray | int = 0,
+        before: IntArray | int = 0,
+    ) -> IntArray:
+        """Return one number for all that tells blocks apart."""
+        columns = (block, kind, chunk, place, filling, before)
+        return np.asarray(np.ravel_multi_index(columns, self.code_shape), np.int64)
+
+    def _places(self) -> IntArray:
+        """Find the first forward pass and the completing pass of every chunk."""
+        place = np.full(self.own.kind.size, _PLAIN)
+        for chunk in range(self.work.num_chunks):
+            own = self.own.chunk == chunk
+            place[np.argmax(own & (self.own.kind == FORWARD))] = _FIRST
+            completing = own & (self.own.kind == self.completing)
+            place[np.flatnonzero(completing)[-1]] = _LAST
+        return place
+
+    def _ports(self) -> IntArray:
+        """Return the slots that passes receive from and send to, or `NONE`.
+
+        Shape ``(2, 3, v)``: by kind and chunk.
+        """
+        v = self.work.num_chunks
+        ports = np.full((2, len(_KINDS), v), NONE)
+        first = np.arange(v) * SLOTS_PER_CHUNK
+        for kind, own in _PORTS.items():
+            for side, port in enumerate(own):
+                exists = self.slots.channels[0, first + port] != NONE
+                ports[side, kind] = np.where(exists, first + port, NONE)
+        return ports
+
+    def _arrivals(self, numbers: Sequence[IntArray]) -> IntArray:
         """Return how many messages have come when that of each microbatch has.
 
         The passes of that kind through the sending virtual stage send them, in order.
+        Shape ``(3, v, m)``.
         """
-        step = 1 if kind == BACKWARD else -1
-        sender = chunk * len(self.lists) + self.stage + step
-        if not 0 <= sender < self.work.num_chunks * len(self.lists):
-            return {}
-        sending_chunk, stage = divmod(sender, len(self.lists))
-        own = self.lists[stage]
-        sent = own.microbatch[(own.kind == kind) & (own.chunk == sending_chunk)]
-        return {microbatch: count for count, microbatch in enumerate(sent.tolist(), 1)}
+        arrivals = np.zeros_like(numbers[self.stage])
+        last = self.work.num_chunks * self.num_stages - 1
+        for kind, step in ((FORWARD, -1), (BACKWARD, 1)):
+            for chunk in range(self.work.num_chunks):
+                sender = chunk * self.num_stages + self.stage + step
+                if 0 <= sender <= last:
+                    sending_chunk, stage = divmod(sender, self.num_stages)
+                    arrivals[kind, chunk] = numbers[stage][kind, sending_chunk]
+        return arrivals
 
-    def _ports(self, kind: int, chunk: int) -> tuple[int, int]:
-        """Return the slots that a pass receives from and sends to, or `NONE`."""
-        if kind not in _PORTS:
-            return NONE, NONE
-        first = chunk * SLOTS_PER_CHUNK
-        source, target = (
-            first + port if self.slots.channels[0, first + port] != NONE else NONE
-            for port in _PORTS[kind]
-        )
-        return source, target
-
-    def _places(self) -> dict[int, int]:
-        """Find the first forward pass and the completing pass of every chunk."""
-        places = {}
-        for chunk in range(self.work.num_chunks):
-            positions = [
-                [
-                    position
-                    for position, (kind, _, own) in enumerate(self.own)
-                    if kind == wanted and own == chunk
-                ]
-                for wanted in (FORWARD, self.completing)
-            ]
-            places[positions[0][0]] = _FIRST
-            places[positions[1][-1]] = _LAST
-        return places
+    def _block(self, code: int, slowdown: float) -> _Block:
+        """Return the steps of a block; durations are not whole ticks yet."""
+        found = (int(one) for one in np.unravel_index(code, self.code_shape))
+        block, kind, chunk, place, filling, before = found
+        if block == _END:
+            return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
+        source, target = self.ports[:, kind, chunk].tolist()
+        if block == _SEND:
+            return _steps((Part(0.0, target),))
+        if block == _RECEIVE:
+            return self._receive(source, kind, before - 1)
+        parts = self._pass(kind, chunk, slowdown, place, filling=bool(filling))
+        # What the first part needs differs from pass to pass.
+        parts = between_stages(parts, Part(0.0, source), target)
+        return _steps(parts, opens=beginning(parts))
 
     def _pass(
         self, kind: int, chunk: int, slowdown: float, place: int, *, filling: bool
     ) -> Parts:
         """Return the parts of a pass, its buckets included."""
-        virtual = chunk * len(self.lists) + self.stage
-        moves = self.work.pass_moves(kind)[virtual]
+        virtual = chunk * self.num_stages + self.stage
+        moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
         sent = self.work.sent_time.get(kind)
         share = float(sent[virtual]) / total if sent is not None and total else 0.0
@@ -192,104 +246,61 @@ class Writer:
         if filling:
             parts = scaled(parts, beside)
         if place == _FIRST:
-            marks = self._gather_marks(chunk)
+            marks = self.gather_marks[chunk]
             alongside = self.stage == 0 and chunk == 0 and bool(marks)
             parts = marked(scaled(parts, beside) if alongside else parts, marks)
         elif place == _LAST:
-            marks = self._reduce_marks(chunk)
+            marks = self.reduce_marks[chunk]
             parts = marked(parts, marks, after=1.0 if filling else beside)
-        return tuple(
-            part._replace(duration=quantise(part.duration, self.tick)) for part in parts
-        )
+        return parts
 
-    def _gather_marks(self, chunk: int) -> list[Mark]:
+    def _gather_marks(self) -> list[list[Mark]]:
+        """Return where the first forward pass of each chunk waits."""
         own = self.work.gather_buckets[self.stage]
-        ends = self.slots.bucket_ends()[: len(own)]
-        return [
-            Mark(bucket.at, slot, need)
-            for bucket, (slot, need) in zip(own, ends, strict=True)
-            if bucket.chunk == chunk
-        ]
+        marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
+        for bucket, (slot, need) in zip(own, self.bucket_ends, strict=False):
+            marks[bucket.chunk].append(Mark(bucket.at, slot, need))
+        return marks
 
-    def _reduce_marks(self, chunk: int) -> list[Mark]:
-        own = self.work.reduce_buckets[self.stage]
-        return [
-            Mark(bucket.at, target=self.slots.signal)
-            for bucket in own
-            if bucket.chunk == chunk
-        ]
+    def _reduce_marks(self) -> list[list[Mark]]:
+        """Return where the pass that completes the gradients of each chunk posts."""
+        marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
+        for bucket in self.work.reduce_buckets[self.stage]:
+            marks[bucket.chunk].append(Mark(bucket.at, target=self.slots.signal))
+        return marks
 
-    def _receive(self, position: int, source: int) -> None:
-        """Be ready for the input, if the sender waits for that."""
-        if not self.rendezvous or source == NONE:
-            return
-        before = self.own[position - 1] if position > 0 else None
-        pending = self.ports[before[0], before[2]][1] if before else NONE
-        exchange = before is not None and before[0] != self.own[position][0]
-        if pending != NONE and not exchange:
-            self._append(_rows((Part(0.0, pending, target=source),)))
-            return
+    def _receive(self, source: int, kind: int, before: int) -> _Block:
+        """Be ready for the input: the sender waits for that."""
+        pending = int(self.ports[1, before, 0]) if before != NONE else NONE
+        if pending == NONE:
+            return _steps((Part(0.0, target=source),))
+        if before == kind:
+            return _steps((Part(0.0, pending, target=source),))
         # Back to back with a message the other way: both are under way at once.
-        self._append(_rows((Part(0.0, target=source),)))
-        if pending != NONE:
-            self._append(_rows((Part(0.0, pending),)))
+        return _steps((Part(0.0, target=source), Part(0.0, pending)))
 
-    def _send(self, position: int, target: int) -> None:
-        """Wait until the output has arrived, if transfers block."""
-        if not self.work.blocking_transfers or target == NONE:
-            return
-        if self.rendezvous and position + 1 < len(self.own):
-            kind, _, chunk = self.own[position + 1]
-            if self.ports[kind, chunk][0] != NONE:
-                return  # `_receive` waits
-        self._append(_rows((Part(0.0, target),)))
-
-    def _end(self, optimizer: float) -> None:
-        """Add the collectives of the step's end and the optimizer step."""
+    def _end(self, optimizer: float) -> _Block:
+        """Return the collectives of the step's end and the optimizer step."""
+        steps = []
         pending, need = NONE, 0
         if self.slots.reduce_buckets:
-            pending, need = self.slots.bucket_ends()[-1]
+            pending, need = self.bucket_ends[-1]
         for slot in self.slots.before:
-            self.steps.append(Step(0.0, pending, need, slot, 0))
+            steps.append(Step(0.0, pending, need, slot, 0))
             pending, need = slot, 1
         after = self.slots.after
         following = after[0] if after else NONE
-        duration = quantise(optimizer, self.tick)
-        self.steps.append(Step(duration, pending, need, following, WHOLE))
+        steps.append(Step(optimizer, pending, need, following, WHOLE))
         followers = (*after[1:], NONE)[: len(after)]
         for slot, follower in zip(after, followers, strict=True):
-            self.steps.append(Step(0.0, slot, 1, follower, 0))
-
-    def _append(self, rows: _Rows, *, first_need: int = RUNNING) -> None:
-        """Write parts, of whole ticks, down as steps, and count what is posted."""
-        posted = self.posted
-        needs = [
-            posted.get(source, 0) + ahead
-            for source, ahead in zip(rows.sources, rows.ahead, strict=True)
-        ]
-        for number, need in rows.fixed:
-            needs[number] = need
-        if first_need != RUNNING:
-            needs[0] = first_need
-        for slot, count in rows.posts:
-            posted[slot] = posted.get(slot, 0) + count
-        columns = rows.durations, rows.sources, needs, rows.targets, rows.spans
-        self.steps.extend(map(_step, zip(*columns, strict=True)))
+            steps.append(Step(0.0, slot, 1, follower, 0))
+        return tuple(steps)
 
 
-def _rows(parts: Parts, *, opens: int | None = None) -> _Rows:
+def _steps(parts: Parts, *, opens: int | None = None) -> _Block:
     """Turn parts into steps; a span begins with one of them, and ends with the last."""
-    durations, sources, needs, targets = zip(*parts, strict=True)
     spans = [0] * len(parts)
     if opens is not None:
         spans[opens] |= OPENS
         spans[-1] |= CLOSES
-    posts: dict[int, int] = {}
-    ahead = []
-    for source, target in zip(sources, targets, strict=True):
-        ahead.append(posts.get(source, 0))
-        if target != NONE:
-            posts[target] = posts.get(target, 0) + 1
-    fixed = tuple((k, need) for k, need in enumerate(needs) if need != RUNNING)
-    counts = tuple(ahead), targets, tuple(spans), tuple(posts.items())
-    return _Rows(durations, sources, fixed, *counts)
+    return tuple(Step(*part, span) for part, span in zip(parts, spans, strict=True))

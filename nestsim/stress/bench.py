@@ -2,20 +2,20 @@
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nestsim.cluster_network import cluster_network, device_slowdowns
+from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.placed_work import place_work
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.stress_settings import ConditionSpec
 from nestsim.simulator.replay import replay
-from nestsim.stress.conditions import stressed
+from nestsim.stress.conditions import AS_BUILT, ratio_condition, stressed
 from nestsim.stress.limits import HotLink, busiest_stage, causes, hottest
 from nestsim.sweep.points import content_key
-from planner.baselines.registry import PLANNERS
 from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.workload import Workload
@@ -82,6 +82,8 @@ class Bench:
     scenario: Scenario
     workload: Workload
     _networks: "OrderedDict[str, tuple[Scenario, Network]]"
+    _made: dict[str, Plan | None] = field(default_factory=dict)
+    """Plans for the cluster as it is built, by planner."""
 
     @classmethod
     def of(cls, scenario: Scenario) -> "Bench":
@@ -100,6 +102,7 @@ class Bench:
         key = repr(condition)
         if key not in self._networks:
             changed = stressed(self.scenario, condition)
+            changed = replace(changed, search=changed.stress.ranked(changed.search))
             try:
                 network = cluster_network(changed)
             except InputError as error:
@@ -110,17 +113,37 @@ class Bench:
         return self._networks[key]
 
     def make(self, condition: ConditionSpec, planner: str) -> Made:
-        """Return a planner's best plan for a condition; ties go to the first."""
+        """Return a planner's best plan for a condition.
+
+        By the replay its plan for the cluster as it is built is one of those that it
+        chooses from, so that the plan made anew is no slower.
+        """
         changed, network = self.under(condition)
-        by_replay = changed.stress.rank == "simulated"
-        spec = changed.search if by_replay else replace(changed.search, keep_best=1)
-        settings = replace(changed.planner_settings, fixed=changed.plan)
-        found = PLANNERS[planner].find(network, self.workload, spec, settings)
-        plans = [one.plan for one in found.plans]
-        if len(plans) > 1 and by_replay:
-            plans.sort(key=lambda plan: self.run(condition, plan).simulated)
-        stopped = found.spent.is_stopped
-        return Made(plans[0] if plans else None, found.why_not, stopped)
+        if changed.search.objective == "planned":
+            return self._find(changed, network, planner, None)
+        kept = None
+        if condition.name != AS_BUILT:
+            kept = self._kept(planner)
+        return self._find(changed, network, planner, kept)
+
+    def _kept(self, planner: str) -> Plan | None:
+        """Return the plan for the cluster as it is built, made once."""
+        if planner not in self._made:
+            made = self.make(ratio_condition(()), planner)
+            self._made[planner] = made.plan
+        return self._made[planner]
+
+    def _find(
+        self, scenario: Scenario, network: Network, planner: str, kept: Plan | None
+    ) -> Made:
+        evaluator = Evaluator(
+            scenario=scenario, network=network, workload=self.workload
+        )
+        settings = replace(scenario.planner_settings, fixed=scenario.plan)
+        starts = () if kept is None else (kept,)
+        found = evaluator.find(planner, settings, starts=starts)
+        plan = found.plans[0].plan if found.plans else None
+        return Made(plan, found.why_not, found.spent.is_stopped)
 
     def run(self, condition: ConditionSpec, plan: Plan) -> Cell:
         """Price and replay a plan under a condition."""

@@ -134,7 +134,7 @@ def stress_job(
         axes=axes,
         conditions=conditions,
         planners=spec.planners,
-        rank=spec.rank,
+        objective=spec.ranked(scenario.search).objective,
         **crossed._asdict(),
         is_reproducible=scenario.search.time_limit is None,
         changes=_changes(sweeps, scenario, axes, crossed),

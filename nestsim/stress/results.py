@@ -72,8 +72,8 @@ class StressResult:
     planners: tuple[str, ...]
     """Names; the first one's plans answer the questions."""
 
-    rank: str
-    """A name of `nestsim.scenario.stress_settings.RANKINGS`."""
+    objective: str
+    """What plans were chosen by, one of `planner.search_spec.OBJECTIVES`."""
 
     plans: Mapping[str, Plan]
     """The distinct plans, by key."""

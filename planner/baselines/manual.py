@@ -57,7 +57,6 @@ from estimators.parallelism import Sizes
 from estimators.sharding import divisibility_problem
 from planner.baselines.proposals import (
     NO_SIZES,
-    configuration_of,
     fits,
     priced_best_first,
     too_little_memory,
@@ -70,7 +69,11 @@ from planner.plan import Plan
 from planner.plan_spec import PlanSpec
 from planner.progress import Progress
 from planner.search_spec import SearchSpec
-from planner.space import LARGEST_MICRO_BATCH, sequence_parallel
+from planner.space import (
+    LARGEST_MICRO_BATCH,
+    configuration_of,
+    sequence_parallel,
+)
 from planner.work import (
     PLAN,
     PRICED_DEVICES,

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
-from planner.baselines.proposals import configuration_of
 from planner.candidates import CandidateSet
 from planner.class_table import Choice
 from planner.loads import iteration_weights
 from planner.placements import Placement
 from planner.plan import Plan
 from planner.pricing import plan_degrees
-from planner.space import Configuration
+from planner.space import Configuration, configuration_of
 from planner.virtual import unfold_bounds
 
 FloatArray = NDArray[np.float64]

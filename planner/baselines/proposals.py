@@ -8,7 +8,7 @@ from planner.plan import Plan
 from planner.pricing import plan_degrees, price_plan
 from planner.search_spec import SearchSpec
 from planner.shortfall import memory_sentence
-from planner.space import Configuration
+from planner.space import configuration_of
 from planner.stage_memory import stage_memory
 from planner.workload import Workload
 from topologies import Network
@@ -19,13 +19,6 @@ NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
 
 ROUNDING = 1.0 + 1e-9
 """Memory and times that differ by less are equal."""
-
-
-def configuration_of(plan: Plan) -> Configuration:
-    """Return a plan's configuration."""
-    tp, cp, ep, dp, pp = plan.parallel.sizes()
-    v = plan.virtual_pipeline_model_parallel_size
-    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
 
 
 def stage_peaks(workload: Workload, plan: Plan) -> list[float]:

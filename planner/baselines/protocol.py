@@ -6,7 +6,8 @@ by one evaluator (`planner.pricing.price_plan`) and kept only if they fit in mem
 (`planner.stage_memory`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from planner.work import Spent, Work
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan
     from planner.plan_spec import PlanSpec
     from planner.progress import Progress
+    from planner.replayed.search import Replays
     from planner.search_spec import SearchSpec
     from planner.workload import Workload
     from topologies import Network
@@ -48,6 +50,9 @@ class PlannerSettings:
 
     fixed: "PlanSpec | Plan | None" = None
     """What the planner ``fixed`` proposes."""
+
+    replays: "Replays | None" = field(default=None, repr=False, compare=False)
+    """How plans are judged by replay; None where only the planner's model does."""
 
     def allowance(self, spec: "SearchSpec") -> Work:
         """Return what a search of a space may spend: the same for every planner."""
@@ -89,6 +94,13 @@ class PlannerOutcome:
 
     why_not: str = ""
     """Which constraint or limit stopped it, in a sentence; empty if it found a plan."""
+
+    statistics: Mapping[str, int] = field(default_factory=dict)
+    """What became of what it looked at; empty from planners that do not count."""
+
+    replayed_times: tuple[float, ...] = ()
+    """Iteration times of `plans` in the replay, rising; empty if they were ordered
+    otherwise. `lower_bound` is one of them then [s]."""
 
     spread: tuple[float, ...] = ()
     """Best iteration time of each seed, in their order; infinite where a walk found

@@ -412,7 +412,10 @@ def replay_bounds(
                 if each + gathers > 0.0:
                     first, second = begin, end
                     share = 1.0
-                    if switches[BY_LAYER] == 0 and v > 1:
+                    by_layer = switches[BY_LAYER] == 1
+                    by_layer |= switches[GATHERS_AHEAD] == 1 and gathers > 0.0
+                    by_layer |= switches[REDUCES_BEHIND] == 1 and each > 0.0
+                    if not by_layer and v > 1:
                         held = 0
                         for chunk in range(v):
                             first = bounds[chunk * p + k % p]
@@ -448,10 +451,10 @@ def replay_bounds(
                     for layer in range(bounds[k], bounds[k + 1]):
                         dense += layers[DENSE, layer]
                         expert += layers[EXPERT, layer]
+                    if p == 1:
+                        dense -= job[TIED_PARAMETERS]
                     if chunk == 0:
                         first_dense, first_expert = dense, expert
-                if p == 1:
-                    dense -= job[TIED_PARAMETERS]
                 rate = ends[i]
                 experts = constants[_EXPERT_GROUP]
                 step = dense + expert

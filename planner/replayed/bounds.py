@@ -10,7 +10,7 @@ stages are; in a replay by layers each collective may be alone on its links, and
 as if no placement could beat it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -154,9 +154,26 @@ class ReplayBounds:
         sent = _Sent(inside, wires, alone.ends, placed.exits)
         return self._bound(shape, sent, variants, cutoff)
 
+    def memory_of(
+        self, shape: Shape, rates: StageRates, variants: Variants
+    ) -> FloatArray:
+        """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte]."""
+        wires = np.zeros((1, shape.p, 2))
+        ends = np.repeat(rates.rows, shape.p, axis=0)
+        exits = no_exits(len(rates.group_sizes), shape.p)
+        sent = _Sent(rates, wires, ends, exits)
+        unbounded = replace(self, memory=np.inf)
+        return unbounded._read(shape, sent, variants, np.inf)[1]  # noqa: SLF001
+
     def _bound(
         self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
     ) -> FloatArray:
+        return self._read(shape, sent, variants, cutoff)[0]
+
+    def _read(
+        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return bounds [s] and memory [byte]."""
         table = self.workload.table(shape.degrees)
         rates, exits = sent.rates, sent.exits
         known = self.columns(shape.degrees)
@@ -176,11 +193,13 @@ class ReplayBounds:
         switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
         switches[kernel.REDUCES_BEHIND] = execution.overlap_grad_reduce
         switches[kernel.GATHERS_AHEAD] = execution.overlap_param_gather
-        switches[kernel.BY_LAYER] = self.by_layer
+        # Passes that hide or skew anything are written down layer by layer.
+        switches[kernel.BY_LAYER] = (
+            self.by_layer or execution.tp_comm_overlap or execution.expert_skew > 1.0
+        )
         switches[kernel.IS_CHOICE] = exits.is_choice
         in_flight, first = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
-        values: FloatArray
-        values, _ = kernel.replay_bounds(
+        found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
             shape.p,
             shape.v,
             shape.m,
@@ -203,7 +222,7 @@ class ReplayBounds:
             KERNEL_LEDGER,
             cutoff,
         )
-        return values
+        return found
 
     def _tied_bytes(self, table: LayerTable) -> float:
         return table.tied_parameters * self.workload.parameter_bytes.reduce
@@ -219,7 +238,7 @@ class ReplayBounds:
     def columns(self, degrees: Degrees) -> _Columns:
         """Return what the kernel reads of a layer table, made once."""
         if degrees not in self._columns:
-            self._columns[degrees] = _read(self.workload.table(degrees))
+            self._columns[degrees] = _columns_of(self.workload.table(degrees))
         return self._columns[degrees]
 
     def _times(
@@ -320,7 +339,7 @@ def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
     return found
 
 
-def _read(table: LayerTable) -> _Columns:
+def _columns_of(table: LayerTable) -> _Columns:
     layers = np.zeros((kernel.NUM_LAYER_ROWS, table.num_layers))
     layers[kernel.DENSE] = table.parameters - table.expert_parameters
     layers[kernel.EXPERT] = table.expert_parameters

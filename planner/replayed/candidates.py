@@ -14,6 +14,7 @@ from planner.chain_split import schedule_name
 from planner.class_table import Choice, choice_array
 from planner.kernels import tables
 from planner.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.launchable import LaunchFacts, broken_rules
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, whole_dimensions
 from planner.plan import Plan, Stage
@@ -159,7 +160,7 @@ class LaunchableCandidates:
                 work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
-            rates = _relaxed(relaxation, tensor[tp], family.configuration(0))
+            rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
             times = [bounds.pass_times(family.degrees, one) for one in rates]
             first.append(_first_bounds(workload, family, times))
         sizes = [0, *(len(family.pp) for family in families)]
@@ -206,21 +207,25 @@ class LaunchableCandidates:
             variants = Variants(cuts, choice_array(choices))
             exits = relaxed_exits(self.tiers, configuration, options)
             found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
-            least = min(least, float(found.min()))
+            least = min(least, float(found.min(initial=np.inf)))
         return least
 
     def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
-        """Yield the plans of a configuration that fit, placement by placement."""
+        """Yield the plans of a configuration that fit, placement by placement.
+
+        What bounds cannot tell apart has the same ones, but replays of its own: flows
+        may meet otherwise.
+        """
         shape, cuts = self._shape(configuration), self._layouts(configuration)
-        seen: set[bytes] = set()
+        known: dict[bytes, Leaves] = {}
         relaxed = self._least(self._relaxed(configuration))
         for placement in self.placements(configuration):
             placed = self.placed(configuration, placement)
-            if placed.key in seen:
-                self.statistics["placements priced alike"] += 1
-                continue
-            seen.add(placed.key)
             self.statistics["placements"] += 1
+            if placed.key in known:
+                self.statistics["placements priced alike"] += 1
+                yield known[placed.key]._replace(placement=placement)
+                continue
             choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
             variants = Variants(cuts, choice_array(choices))
@@ -228,15 +233,46 @@ class LaunchableCandidates:
             fits = np.argwhere(np.isfinite(found))
             values = found[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
-            if order.size:
-                yield Leaves(
-                    configuration,
-                    placement,
-                    choices,
-                    cuts,
-                    np.ascontiguousarray(values[order]),
-                    np.ascontiguousarray(fits[order]),
-                )
+            known[placed.key] = Leaves(
+                configuration,
+                placement,
+                choices,
+                cuts,
+                np.ascontiguousarray(values[order]),
+                np.ascontiguousarray(fits[order]),
+            )
+            yield known[placed.key]
+
+    def thriftiest(self) -> Leaf:
+        """Return the plan that needs the least memory, the first of equals.
+
+        With shards shared by the whole group, which is the most that share them.
+        """
+        least, found = np.inf, None
+        for index in range(len(self)):
+            configuration = self[index]
+            choices = self.choices(configuration, 1)
+            cuts = self._layouts(configuration)
+            rates = self._relaxed(configuration)[0]
+            variants = Variants(cuts, choice_array(choices))
+            memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
+            if memory.min() < least:
+                least = float(memory.min())
+                choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                found = configuration, tuple(cuts[layout].tolist()), choices[choice]
+        assert found is not None, "the space is not empty"
+        return Leaf(*found, self.placements(found[0])[0])
+
+    def is_launchable(self, plan: Plan) -> bool:
+        """Tell whether a plan that somebody made keeps the rules, where they hold."""
+        if not self.spec.launchable:
+            return True
+        facts = LaunchFacts.of(
+            self.workload,
+            self.network.num_devices,
+            idle_devices=self.spec.idle_devices,
+        )
+        return not broken_rules(plan, self.rules, facts)
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
@@ -367,7 +403,7 @@ class LaunchableCandidates:
 
     def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         tensor = self.tensor_rates[configuration.tp]
-        found = _relaxed(self.relaxation, tensor, configuration)
+        found = relaxed_rates(self.relaxation, tensor, configuration)
         sizes = found[0].group_sizes
         if len(sizes) == 1:
             return found
@@ -391,7 +427,7 @@ class LaunchableCandidates:
         return rates[0]._replace(rows=rows)
 
 
-def _relaxed(
+def relaxed_rates(
     relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
 ) -> tuple[StageRates, ...]:
     """Return rates one of which no placement of a configuration can beat."""

@@ -13,8 +13,9 @@ bound left still says how much faster any plan could be.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,9 +25,10 @@ from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.progress import Progress
 from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
+from planner.replayed.shortfall import launchable_shortfall
 from planner.search_spec import SearchSpec
-from planner.space import Configuration
-from planner.work import PLAN, LimitReachedError, Spent, Work
+from planner.space import Configuration, configuration_of
+from planner.work import PLAN, LimitReachedError, Spent, Work, stopped_sentence
 from planner.workload import Workload
 from topologies import Network
 
@@ -70,6 +72,10 @@ class Replays:
     starts: tuple[Plan, ...] = ()
     """Plans to begin with: the answer is no slower than any of them that fits."""
 
+    ordinary: Callable[[], Sequence[Plan]] = tuple
+    """Makes plans that a search which a limit stops looks at, too, those of them that
+    can be launched."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedPlan:
@@ -97,6 +103,9 @@ class ReplayedSearch:
 
     spent: Spent
     """The work, and which limit stopped it, if one did."""
+
+    shortfall: str = ""
+    """Why there is no plan, in a sentence or two; empty if there is one."""
 
 
 class _Waiting(NamedTuple):
@@ -190,11 +199,23 @@ def search_replayed(
         spent = replace(spent, stopped_by="")
     else:
         candidates.statistics[LEFT] = search.num_left
+        ordinary = filter(candidates.is_launchable, replays.ordinary())
+        for plan in islice(ordinary, spec.keep_best):
+            search.judge_ordinary(plan)
+    plans = search.best.ranked()
+    shortfall = ""
+    if not plans and spent.is_stopped:
+        left = search.num_left
+        what = f"{len(candidates) - left:,} of {len(candidates):,} configurations"
+        shortfall = stopped_sentence(spent, what)
+    elif not plans:
+        shortfall = launchable_shortfall(candidates)
     return ReplayedSearch(
-        plans=search.best.ranked(),
+        plans=plans,
         lower_bound=min(search.bound, search.best.time),
         statistics=dict(candidates.statistics),
         spent=spent,
+        shortfall=shortfall,
     )
 
 
@@ -240,10 +261,12 @@ class _Search:
 
     def start(self, plan: Plan) -> None:
         """Replay a plan that somebody made."""
-        tp, cp, ep, dp, pp = plan.parallel.sizes()
-        v = plan.virtual_pipeline_model_parallel_size
-        configuration = Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
-        self._judge(configuration, plan)
+        self._spend(plan)
+        self._judge(plan)
+
+    def judge_ordinary(self, plan: Plan) -> None:
+        """Replay a plan whatever the limit."""
+        self._judge(plan)
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
@@ -310,16 +333,22 @@ class _Search:
             heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
 
     def _replay(self, leaf: Leaf) -> None:
-        self._judge(leaf.configuration, self.candidates.plan(leaf))
+        plan = self.candidates.plan(leaf)
+        self._spend(plan)
+        self._judge(plan)
 
-    def _judge(self, configuration: Configuration, plan: Plan) -> None:
+    def _spend(self, plan: Plan) -> None:
+        passes = 2 * len(plan.stages) * plan.num_microbatches
+        passes *= plan.virtual_pipeline_model_parallel_size
+        self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
+
+    def _judge(self, plan: Plan) -> None:
         candidates = self.candidates
-        passes = 2 * configuration.pp * configuration.v * plan.num_microbatches
-        candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
         priced = price_plan(candidates.network, candidates.workload, plan)
         time = self.judge(priced, self.best.cutoff)
         candidates.statistics["plans replayed"] += 1
         if np.isfinite(time):
+            configuration = configuration_of(plan)
             self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
             candidates.work.a_plan()
         self._tell()

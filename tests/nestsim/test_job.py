@@ -31,7 +31,10 @@ def test_every_shipped_scenario_is_planned_and_confirmed(path):
     chosen = result.candidates[result.chosen]
     assert chosen.verdict.kind == "confirmed"
     assert 0.2 < chosen.simulated.mfu < 0.8
-    assert chosen.planned.iteration_time >= result.lower_bound * (1 - 1e-12)
+    assert chosen.broken_rules == ()
+    simulated = chosen.simulated.iteration_time
+    assert result.lower_bound <= simulated * (1 + 1e-9)
+    assert simulated <= 1.01 * result.lower_bound
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -51,7 +54,13 @@ def test_candidates_are_ranked_by_the_replay():
     result = run_job(load("custom_network"))
     simulated = [candidate.simulated.iteration_time for candidate in result.candidates]
     assert simulated == sorted(simulated)
-    planned = [candidate.planned.iteration_time for candidate in result.candidates]
+    assert [c.rank for c in result.candidates] == [*range(1, len(simulated) + 1)]
+    assert result.chosen == 0
+
+
+def test_the_planned_objective_ranks_by_the_closed_form():
+    result = run_job(load("custom_network", objective="planned"))
+    planned = [candidate.priced.closed_form_time for candidate in result.candidates]
     by_rank = sorted(zip((c.rank for c in result.candidates), planned, strict=True))
     assert [time for _, time in by_rank] == sorted(planned)
 
@@ -112,3 +121,21 @@ def test_two_processes_write_the_same_bytes(tmp_path):
         written.append({p.relative_to(folder): p.read_bytes() for p in files})
     assert Path("result.json") in written[0]
     assert written[0] == written[1]
+
+
+def test_beyond_what_can_be_launched_nothing_is_slower():
+    inside = run_job(load("custom_network"))
+    beyond = run_job(load("custom_network", launchable=False))
+    first, second = (result.candidates[0].simulated for result in (inside, beyond))
+    assert second.iteration_time <= first.iteration_time
+    assert beyond.lower_bound <= second.iteration_time
+    assert beyond.lower_bound <= inside.lower_bound * (1 + 1e-9)
+
+
+def test_a_stopped_search_knows_ordinary_plans_and_says_how_far_it_is():
+    scenario = load("llama2_7b_64_h100", work_limit=1)
+    stopped, whole = run_job(scenario), run_job(load("llama2_7b_64_h100"))
+    assert stopped.spent.stopped_by == "work limit"
+    best = stopped.candidates[0].simulated.iteration_time
+    assert stopped.lower_bound <= whole.candidates[0].simulated.iteration_time
+    assert best <= 1.25 * whole.candidates[0].simulated.iteration_time

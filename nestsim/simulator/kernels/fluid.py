@@ -253,7 +253,12 @@ def _deposit(
     end: float,
     amount: float,
 ) -> None:
-    """Book what a flow moved from ``begin`` to ``end``, and remember it."""
+    """Book what a flow moved from ``begin`` to ``end``, and remember it.
+
+    Nothing if there are no bins.
+    """
+    if bins.shape[1] == 0:
+        return
     begin += scalars[DELAY]
     end += scalars[DELAY]
     if recent.shape[1] > 0:
@@ -546,10 +551,12 @@ LOOK = 5
 NUM_SETTLEMENTS = 6
 NUM_LOOP_INTS = 7
 
-# Numbers of the loop: the moment, and when the next flow ends.
+# Numbers of the loop: the moment, when the next flow ends, and the last moment that is
+# of interest, which, unlike the others, counts the time that was skipped.
 NOW = 0
 NEXT_END = 1
-NUM_LOOP_FLOATS = 2
+CUTOFF = 2
+NUM_LOOP_FLOATS = 3
 
 # What `advance` returns.
 DONE = 0
@@ -557,6 +564,7 @@ LOOKING = 1
 WAITING_FOR_EVER = 2
 NO_PROGRESS = 3
 PAUSED = 4
+CUT_OFF = 5
 
 _MOST_INSTANTS = 10_000
 """Instants before `advance` returns, so that Python hears what it is asked to do."""
@@ -708,7 +716,7 @@ def _go_on(
                         actors[NEXT_WAITING, a] = channels[FIRST_WAITING, c]
                         channels[FIRST_WAITING, c] = a
                         break
-                if steps[SPAN, i] & OPENS:
+                if steps[SPAN, i] & OPENS and spans.shape[1] > 0:
                     place = actors[FIRST_SPAN, a] + actors[NUM_OPENED, a]
                     spans[OPENED, place] = now + delay
                     actors[NUM_OPENED, a] += 1
@@ -717,7 +725,7 @@ def _go_on(
                     _schedule(a, now + duration[i], events, due, loop)
                     break
             actors[AT_WORK, a] = 0
-            if steps[SPAN, i] & CLOSES:
+            if steps[SPAN, i] & CLOSES and spans.shape[1] > 0:
                 place = actors[FIRST_SPAN, a] + actors[NUM_CLOSED, a]
                 spans[CLOSED, place] = now + delay
                 actors[NUM_CLOSED, a] += 1
@@ -784,6 +792,8 @@ def advance(
 ) -> int:
     """Run a system until all actors are done, or until it is to be looked at.
 
+    Or until the cutoff has passed.
+
     The same as `nestsim.simulator.engine`, in the same arithmetic. At one instant:
     steps end, messages arrive and flows end; who can go on does; then the rates are
     solved once, and again if a flow ends at once. Within an instant the order makes no
@@ -798,13 +808,16 @@ def advance(
         Of all programs, shapes ``(T,)`` [s] and ``(NUM_STEP_ROWS, T)``.
     slots
         Channel in each slot of each actor, shape ``(A, S)``.
+    spans, bins
+        Without columns if spans, and what flows move, are not to be recorded.
 
     Returns
     -------
     int
-        `DONE`; `LOOKING` or `PAUSED`, and the next call goes on; or that actors wait
-        for what nobody sends (`WAITING_FOR_EVER`) or `fill` failed (`NO_PROGRESS`),
-        which both cannot be.
+        `DONE`; `LOOKING` or `PAUSED`, and the next call goes on; `CUT_OFF`, and some
+        actor is not done before the cutoff has passed; or that actors wait for what
+        nobody sends (`WAITING_FOR_EVER`) or `fill` failed (`NO_PROGRESS`), which both
+        cannot be.
     """
     num_actors = actors.shape[1]
     delay = scalars[DELAY]
@@ -817,6 +830,8 @@ def advance(
             now = moments[NOW]
         if now == np.inf:
             return WAITING_FOR_EVER
+        if now + delay > moments[CUTOFF]:
+            return CUT_OFF
         moments[NOW] = now
         while True:
             while loop[NUM_EVENTS] > 0 and due[events[EVENT_HEAP, 0]] <= now:

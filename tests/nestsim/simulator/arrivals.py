@@ -80,7 +80,7 @@ def assert_gathered(work, result, stage):
     arrived = 0
     for bucket in work.gather_buckets[stage]:
         arrived += len(bucket.phases)
-        moves = work.pass_moves(FORWARD)[bucket.chunk * num_stages + stage]
+        moves = work.pass_moves(FORWARD, bucket.chunk * num_stages + stage)
         left = (1.0 - bucket.at) * sum(move.duration for move in moves)
         passes = (spans.stage == stage) & (spans.kind == FORWARD)
         passes &= spans.chunk == bucket.chunk

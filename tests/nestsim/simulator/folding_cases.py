@@ -181,10 +181,9 @@ def with_slow_actors(model, actors, factor):
     programs, meanings = list(system.programs), list(model.programs)
     program = system.program.copy()
     for actor in actors:
-        slow = tuple(
-            step._replace(duration=quantise(step.duration * factor, system.tick))
-            for step in programs[program[actor]]
-        )
+        steps = programs[program[actor]]
+        longer = quantise(steps.duration * factor, system.tick)
+        slow = dataclasses.replace(steps, duration=longer)
         meanings.append(meanings[program[actor]]._replace(steps=slow))
         program[actor] = len(programs)
         programs.append(slow)

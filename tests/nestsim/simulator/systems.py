@@ -11,6 +11,7 @@ from nestsim.simulator.system import (
     WHOLE,
     Incidence,
     Step,
+    Steps,
     System,
 )
 
@@ -57,7 +58,7 @@ class Builder:
         flows, links = map(np.ascontiguousarray, np.nonzero(weights))
         counts = np.bincount(flows, minlength=num_channels)
         return System(
-            programs=tuple(tuple(steps) for steps in self.programs),
+            programs=tuple(Steps.of(steps) for steps in self.programs),
             program=np.arange(num_actors),
             slots=np.tile(np.arange(num_channels), (num_actors, 1)),
             num_sources=np.array([len(c[0]) for c in self.channels], np.int64),

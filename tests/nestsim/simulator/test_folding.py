@@ -12,7 +12,7 @@ from nestsim.simulator.kernels import refine as kernels
 from nestsim.simulator.model import build_model
 from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import fold_model, replay
-from nestsim.simulator.system import NONE, WHOLE, Incidence, Step, System
+from nestsim.simulator.system import NONE, WHOLE, Incidence, Step, Steps, System
 from tests.nestsim.simulator.cases import (
     UNFOLDED,
     contended_step,
@@ -216,7 +216,7 @@ def systems(draw):
     crossed = weights.reshape(num_channels, num_links) > 0
     return System(
         programs=tuple(
-            tuple(Step(1.0, NONE, 0, slot, WHOLE) for slot in sorted(one))
+            Steps.of(Step(1.0, NONE, 0, slot, WHOLE) for slot in sorted(one))
             for one in targets
         ),
         program=program,
@@ -300,7 +300,7 @@ def test_the_certificate_refuses_classes_that_are_not_stable(
 def test_members_of_a_class_that_post_together_count_once():
     # Four actors post to one channel; two of them run another program.
     system = System(
-        programs=((Step(1.0, NONE, 0, 0, WHOLE),), (Step(2.0, NONE, 0, 0, WHOLE),)),
+        programs=tuple(Steps.of([Step(t, NONE, 0, 0, WHOLE)]) for t in (1.0, 2.0)),
         program=np.array([0, 1, 0, 1]),
         slots=np.zeros((4, 1), np.int64),
         num_sources=np.array([4]),
@@ -322,7 +322,9 @@ def test_members_of_a_class_that_post_together_count_once():
 def test_a_flow_of_a_class_weighs_as_much_as_its_link_carries():
     # Three flows share a trunk, and have a link of their own each.
     system = System(
-        programs=((Step(1.0, NONE, 0, 0, WHOLE), Step(0.0, 0, 1, NONE, WHOLE)),),
+        programs=(
+            Steps.of([Step(1.0, NONE, 0, 0, WHOLE), Step(0.0, 0, 1, NONE, WHOLE)]),
+        ),
         program=np.zeros(3, np.int64),
         slots=np.arange(3)[:, None],
         num_sources=np.ones(3, np.int64),

@@ -1,0 +1,147 @@
+"""Find a planner's plans for a scenario: the best of them in the replay comes first."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nestsim.cluster_network import device_slowdowns
+from nestsim.placed_work import place_work
+from nestsim.scenario.settings import Scenario
+from nestsim.simulator.replay import replayed_time
+from planner.baselines.manual import manual_plans
+from planner.baselines.proposals import fits
+from planner.baselines.protocol import PlannerOutcome, PlannerSettings
+from planner.baselines.registry import PLANNERS
+from planner.objective import PricedPlan
+from planner.plan import Plan
+from planner.pricing import price_plan
+from planner.progress import Progress
+from planner.remedies import shortfall_and_remedy
+from planner.replayed.search import Replays
+from planner.search import search
+from planner.work import Work
+from planner.workload import Workload
+from topologies.errors import InputError
+from topologies.network import Network
+
+_BEYOND = (
+    "A plan that no rule of the framework holds for would fit: search.launchable = "
+    "false shows it."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluator:
+    """Judges the plans of one scenario on one network by replay."""
+
+    scenario: Scenario
+    """Its search, and how it replays."""
+
+    network: Network
+    """The cluster."""
+
+    workload: Workload
+    """Model, job and device."""
+
+    def judge(self, priced: PricedPlan, cutoff: float = math.inf) -> float:
+        """Return the replayed iteration time of a plan [s].
+
+        Infinite if the step has too many passes to be replayed; from the cutoff on any
+        longer time may stand for it.
+        """
+        settings = self.scenario.simulation.replay
+        slowdown = device_slowdowns(self.scenario, self.network.num_devices)
+        try:
+            work = place_work(
+                self.network, self.workload, priced, settings, slowdown=slowdown
+            )
+        except InputError:
+            return math.inf
+        return replayed_time(self.network, work, settings, cutoff=cutoff)
+
+    def find(
+        self,
+        planner: str,
+        settings: PlannerSettings,
+        *,
+        starts: Sequence[Plan] = (),
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Return the plans of a planner, best first.
+
+        By their replays if that is the scenario's objective: a planner that does not
+        look at replays is taken by the best replayed one of the plans that it proposes.
+
+        Parameters
+        ----------
+        planner
+            A name of `planner.baselines.registry.PLANNERS`.
+        settings
+            Seeds, budgets and the like.
+        starts
+            Plans to choose from beside those that the planner proposes.
+        progress
+            Told about every step.
+
+        Raises
+        ------
+        InputError
+            If the planner refuses the space, or the plan that it is given.
+        """
+        spec = self.scenario.search
+        if spec.objective == "replayed":
+            by_layer = self.scenario.simulation.replay.granularity == "layer"
+            replays = Replays(
+                judge=self.judge,
+                by_layer=by_layer,
+                starts=tuple(starts),
+                ordinary=self._ordinary_plans,
+            )
+            settings = replace(settings, replays=replays)
+        try:
+            outcome = PLANNERS[planner].find(
+                self.network, self.workload, spec, settings, progress=progress
+            )
+        except InputError as error:
+            raise (error.at("search") if error.where == "planner" else error) from None
+        if planner == "nest" and not (outcome.plans or outcome.spent.is_stopped):
+            return replace(outcome, why_not=self._why_not(outcome, progress))
+        if spec.objective == "planned" or planner == "nest":
+            return outcome
+        plans = [*outcome.plans, *self._priced(starts if outcome.plans else ())]
+        times = [self.judge(priced) for priced in plans]
+        order = sorted(range(len(times)), key=times.__getitem__)
+        return replace(
+            outcome,
+            plans=tuple(plans[index] for index in order),
+            replayed_times=tuple(times[index] for index in order),
+        )
+
+    def _priced(self, plans: Sequence[Plan]) -> list[PricedPlan]:
+        """Price plans that fit in memory."""
+        network, workload = self.network, self.workload
+        return [
+            price_plan(network, workload, plan)
+            for plan in plans
+            if fits(workload, self.scenario.search, plan)
+        ]
+
+    def _ordinary_plans(self) -> Sequence[Plan]:
+        """Return what a competent user would try."""
+        try:
+            spec = self.scenario.search
+            return manual_plans(self.network, self.workload, spec, Work())
+        except InputError:
+            return ()
+
+    def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
+        """Say why a search found nothing, and what would change that."""
+        spec = self.scenario.search
+        if spec.objective == "replayed" and spec.launchable:
+            wider = replace(spec, keep_best=1)
+            found = search(self.network, self.workload, wider, progress=progress)
+            if found.plans:
+                return f"{outcome.why_not} {_BEYOND}"
+        return shortfall_and_remedy(
+            self.network, self.workload, spec, outcome.why_not, progress=progress
+        )

@@ -1,0 +1,267 @@
+"""Small random jobs: a cluster, a model, a framework, and how its steps are replayed.
+
+Sizes are those of real hardware, spread over so many orders that each term of a bound
+is now and then the largest.
+"""
+
+import random
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from estimators.layer_graph import LayerGraph
+from estimators.models.spec import TransformerSpec
+from estimators.tracing import trace_model
+from estimators.training import TrainingSpec
+from nestsim.placed_work import place_work
+from nestsim.presets import NAMED_PRESETS
+from nestsim.simulator.replay import replay
+from nestsim.simulator.settings import ReplaySettings
+from planner.launch_rules import LAUNCH_RULES
+from planner.plan import Plan
+from planner.pricing import price_plan
+from planner.replayed.candidates import LaunchableCandidates
+from planner.search_spec import SearchSpec
+from planner.step.execution import Execution
+from planner.work import Work
+from planner.workload import Workload
+from topologies.accelerators import load_accelerator
+from topologies.builders import build_network
+from topologies.network import Network
+from topologies.specs import (
+    CustomSpec,
+    FatTreeSpec,
+    LevelSpec,
+    RailSpec,
+    SpineLeafSpec,
+    TorusSpec,
+)
+
+FAMILIES = {
+    "gpt": {},
+    "llama": {
+        "num_query_groups": 2,
+        "tie_word_embeddings": False,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "normalization": "rmsnorm",
+        "position_embedding_type": "rope",
+    },
+    "mixtral": {
+        "num_moe_experts": 4,
+        "moe_router_topk": 2,
+        "tie_word_embeddings": False,
+        "add_bias_linear": False,
+        "gated_linear_unit": True,
+        "normalization": "rmsnorm",
+        "position_embedding_type": "rope",
+    },
+}
+
+
+ROUNDING = 2e-9
+"""How much less than its durations a small replay may take: each is rounded to ticks of
+0.9 ps [s]."""
+
+
+class World(NamedTuple):
+    """One problem, and what replays it."""
+
+    network: Network
+    workload: Workload
+    spec: SearchSpec
+    settings: ReplaySettings
+    preset: str
+
+    def candidates(self) -> LaunchableCandidates:
+        """Return its launchable plans."""
+        return LaunchableCandidates.enumerate(
+            self.network,
+            self.workload,
+            self.spec,
+            by_layer=self.settings.granularity == "layer",
+            work=Work(),
+        )
+
+    def spec_with(self, **changes: Any) -> "World":
+        """Return the same job with another space."""
+        return self._replace(spec=replace(self.spec, **changes))
+
+    def time(self, plan: Plan) -> float:
+        """Replay a plan [s]."""
+        priced = price_plan(self.network, self.workload, plan)
+        work = place_work(self.network, self.workload, priced, self.settings)
+        return replay(self.network, work, self.settings, memory=False).iteration_time
+
+
+@lru_cache(maxsize=256)
+def traced(spec: TransformerSpec) -> LayerGraph:
+    """Trace a model once."""
+    return trace_model(spec)
+
+
+def random_world(
+    seed: int, *, preset: str | None = None, most_devices: int = 16
+) -> World:
+    """Draw a job; the same one for the same seed."""
+    rng = random.Random(seed)
+    network = random_network(rng, most_devices)
+    preset = preset or rng.choice(sorted(LAUNCH_RULES))
+    settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
+    spec = SearchSpec(
+        rules=LAUNCH_RULES[preset],
+        idle_devices=rng.random() < 0.2,
+        recompute=("none", "selective", "full", "stage"),
+        sequence_parallel=rng.choice((None, None, False)),
+    )
+    return World(network, random_workload(rng, preset), spec, settings, preset)
+
+
+def random_workload(rng: random.Random, preset: str) -> Workload:
+    """Draw a model, a batch, and what is hidden behind what."""
+    family = rng.choice(sorted(FAMILIES))
+    heads = rng.choice((4, 6, 8))
+    length = rng.choice((64, 512, 2048))
+    model = TransformerSpec(
+        family=family,
+        num_layers=rng.randint(1, 9),
+        hidden_size=heads * rng.choice((16, 64, 256, 512)),
+        num_attention_heads=heads,
+        vocab_size=rng.choice((128, 2048, 50_304)),
+        sequence_length=length,
+        **FAMILIES[family],
+    )
+    defaults = NAMED_PRESETS[preset]
+    execution = defaults.execution
+    if rng.random() < 0.7:
+        execution = Execution(
+            overlap_grad_reduce=rng.random() < 0.5,
+            overlap_param_gather=rng.random() < 0.5,
+            overlap_p2p_comm=rng.random() < 0.7,
+            tp_comm_overlap=rng.random() < 0.5,
+            communication_slowdown=rng.choice((1.0, 1.0, 1.3)),
+            expert_skew=rng.choice((1.0, 1.0, 1.5)),
+        )
+    memory = rng.choice((1e12, 1e12, 80e9, 10e9, 3e9))
+    return Workload(
+        graph=traced(model),
+        training=TrainingSpec(
+            global_batch_size=rng.choice((1, 2, 4, 6, 8, 12, 16, 24, 32))
+        ),
+        accelerator=replace(load_accelerator("h100-sxm"), memory_bytes=memory),
+        software=defaults.software,
+        execution=execution,
+    )
+
+
+def random_network(rng: random.Random, most_devices: int = 16) -> Network:
+    """Draw a network of any kind."""
+    kinds = {
+        "fat-tree": _fat_tree,
+        "shared": _fat_tree,
+        "spine-leaf": _spine_leaf,
+        "rail": _rail,
+        "torus": _torus,
+        "custom": _custom,
+    }
+    kind = rng.choice(sorted(kinds))
+    while True:
+        network = kinds[kind](rng)
+        if network.num_devices <= most_devices:
+            return network
+
+
+def _bandwidth(rng: random.Random, low: float = 7.5, high: float = 12.0) -> float:
+    return float(10.0 ** rng.uniform(low, high))
+
+
+def _latency(rng: random.Random) -> float:
+    return rng.choice((0.0, 1e-6, 2e-5, 1e-3))
+
+
+def _fat_tree(rng: random.Random) -> Network:
+    fans = [rng.choice((1, 2, 3, 4)) for _ in range(rng.randint(1, 3))]
+    levels = tuple(
+        LevelSpec(
+            name=f"tier{i}",
+            fan_out=fan,
+            bandwidth=_bandwidth(rng),
+            latency=_latency(rng),
+        )
+        for i, fan in enumerate(fans)
+    )
+    return build_network(
+        FatTreeSpec(
+            levels=levels,
+            nic=rng.choice(("node", "device")),
+        )
+    )
+
+
+def _spine_leaf(rng: random.Random) -> Network:
+    spec = SpineLeafSpec(
+        devices_per_node=rng.choice((1, 2, 4)),
+        node_bandwidth=_bandwidth(rng, 9.0),
+        node_latency=_latency(rng),
+        nodes_per_leaf=rng.choice((1, 2, 3)),
+        num_leaves=rng.choice((1, 2, 3)),
+        nic_bandwidth=_bandwidth(rng, 8.0, 11.0),
+        nic_latency=_latency(rng),
+        spine_latency=_latency(rng),
+        nic=rng.choice(("node", "device")),
+        oversubscription=rng.choice((1.0, 2.0, 8.0)),
+    )
+    return build_network(spec)
+
+
+def _rail(rng: random.Random) -> Network:
+    spec = RailSpec(
+        devices_per_node=rng.choice((2, 4)),
+        node_bandwidth=_bandwidth(rng, 9.0),
+        node_latency=_latency(rng),
+        nodes_per_unit=rng.choice((1, 2)),
+        num_units=rng.choice((1, 2)),
+        nic_bandwidth=_bandwidth(rng, 8.0, 11.0),
+        nic_latency=_latency(rng),
+        spine_latency=_latency(rng),
+        oversubscription=rng.choice((1.0, 4.0)),
+        pxn=rng.random() < 0.5,
+    )
+    return build_network(spec)
+
+
+def _torus(rng: random.Random) -> Network:
+    sizes = rng.choice(((4,), (8,), (2, 2), (2, 4), (4, 4), (2, 2, 2), (3, 4)))
+    return build_network(
+        TorusSpec(
+            dimensions=sizes,
+            wrap=tuple(rng.random() < 0.5 for _ in sizes),
+            bandwidth=_bandwidth(rng),
+            latency=_latency(rng),
+        )
+    )
+
+
+def _custom(rng: random.Random) -> Network:
+    """Draw switches in a line with devices below each, every link as it comes."""
+    switches = rng.randint(1, 3)
+    below = rng.randint(2, 4)
+    links = [
+        (f"{s * below + d}", f"s{s}") for s in range(switches) for d in range(below)
+    ]
+    links += [(f"s{s}", f"s{s + 1}") for s in range(switches - 1)]
+    text = f"devices = {switches * below}\n"
+    for source, target in links:
+        text += (
+            "[[links]]\n"
+            f"source = {source if source.isdigit() else repr(source)}\n"
+            f"target = '{target}'\n"
+            f'bandwidth = "{_bandwidth(rng) / 1e9:.6f} GB/s"\n'
+            f'latency = "{_latency(rng) * 1e6:g} us"\n'
+        )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "links.toml"
+        path.write_text(text)
+        return build_network(CustomSpec(path=path))

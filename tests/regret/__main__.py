@@ -1,0 +1,162 @@
+"""``python -m tests.regret``: how far the answers are from the fastest replay."""
+
+import argparse
+import csv
+import multiprocessing
+import statistics
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+
+from tests.regret.measuring import Row, measure
+from tests.regret.scenarios import MOST_DEVICES, draw, draw_small
+
+NEEDS_A_LOOK = 0.01
+"""Regrets above this are listed."""
+
+LONG = 60.0
+"""And searches that take longer [s]."""
+
+
+def main() -> int:
+    """Measure scenarios, and return 1 if anything is as it must never be."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.regret",
+        description="Search random realistic scenarios for the plan that replays "
+        "fastest, replay other plans of each, and compare.",
+    )
+    parser.add_argument("--scenarios", type=int, default=100, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument("--workers", type=int, default=1, metavar="N")
+    parser.add_argument("--others", type=int, default=300, metavar="N")
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="of CPU, for the other plans"
+    )
+    parser.add_argument("--most-devices", type=int, default=MOST_DEVICES, metavar="N")
+    parser.add_argument(
+        "--show", action="store_true", help="print the scenario of the seed, and end"
+    )
+    parser.add_argument(
+        *("--output", "-o"), type=Path, default=Path("results/regret"), metavar="DIR"
+    )
+    asked = parser.parse_args()
+    if asked.show:
+        sys.stdout.write(draw(asked.seed, most_devices=asked.most_devices).text)
+        return 0
+    asked.output.mkdir(parents=True, exist_ok=True)
+    rows = []
+    with (asked.output / "regret.csv").open("w", encoding="utf-8", newline="") as file:
+        writer: csv.DictWriter[str] | None = None
+        for row in _rows(asked):
+            values = row.values()
+            if writer is None:
+                writer = csv.DictWriter(file, list(values))
+                writer.writeheader()
+            writer.writerow(values)
+            file.flush()
+            sys.stdout.write(f"{line(row)}\n")
+            sys.stdout.flush()
+            rows.append(row)
+    text = summary(sorted(rows, key=lambda row: row.seed))
+    (asked.output / "summary.txt").write_text(text, encoding="utf-8")
+    sys.stdout.write(f"\n{text}")
+    return 1 if any(row.faults for row in rows) else 0
+
+
+def _rows(asked: argparse.Namespace) -> Iterator[Row]:
+    """Yield what comes of each scenario, as it comes."""
+    each = partial(
+        _measured,
+        most_devices=asked.most_devices,
+        most_others=asked.others,
+        seconds=asked.seconds,
+    )
+    seeds = range(asked.seed, asked.seed + asked.scenarios)
+    if asked.workers == 1:
+        _warm()
+        yield from map(each, seeds)
+        return
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.workers, spawned, initializer=_warm) as pool:
+        for done in as_completed([pool.submit(each, seed) for seed in seeds]):
+            yield done.result()
+
+
+def _measured(seed: int, *, most_devices: int, most_others: int, seconds: float) -> Row:
+    drawn = draw(seed, most_devices=most_devices)
+    return measure(drawn, most_others=most_others, seconds=seconds)
+
+
+def _warm() -> None:
+    """Load the kernels, so that no search is charged for that."""
+    measure(draw_small(0), most_others=10)
+
+
+def line(row: Row) -> str:
+    """Return a scenario's line of the table."""
+    stopped = ", stopped" if row.stopped else ""
+    note = f" FAULT: {'; '.join(row.faults)}" if row.faults else ""
+    return (
+        f"{row.scenario:38.38} {row.preset:13} {row.network:26.26} "
+        f"{row.answer:9.4g} s, other {row.best_other:9.4g} s {row.best_source:7} "
+        f"regret {row.regret:6.2%} gap {row.proven_gap:6.2%} "
+        f"bound/replay {row.tightness:.3f} {row.cpu_seconds:5.1f} s "
+        f"{row.replays:4} replays, {row.others:3} others{stopped}{note}"
+    )
+
+
+def summary(rows: list[Row]) -> str:
+    """Return regrets by preset, and the scenarios that somebody should look at."""
+    lines = [
+        f"{'preset':15} scenarios median regret   p90 worst | proven median gap worst"
+        " | CPU s: median worst"
+    ]
+    presets = dict.fromkeys(row.preset for row in rows)
+    for preset in (*sorted(presets), "all"):
+        some = [row for row in rows if preset in (row.preset, "all")]
+        lines.append(_preset_line(preset, some))
+    for what, chosen in (
+        ("faults", [row for row in rows if row.faults]),
+        (
+            f"regret above {NEEDS_A_LOOK:.0%}",
+            [row for row in rows if row.regret > NEEDS_A_LOOK],
+        ),
+        (
+            f"longer than {LONG:g} s of CPU",
+            [row for row in rows if row.cpu_seconds > LONG],
+        ),
+        ("stopped", [row for row in rows if row.stopped]),
+        ("no plan", [row for row in rows if not row.answer_plan]),
+    ):
+        lines += ["", f"{what}: {len(chosen)}", *(_details(row) for row in chosen)]
+    return "\n".join(lines) + "\n"
+
+
+def _preset_line(preset: str, rows: list[Row]) -> str:
+    regrets = sorted(row.regret for row in rows if row.answer_plan)
+    gaps = sorted(row.proven_gap for row in rows if row.answer_plan)
+    times = sorted(row.cpu_seconds for row in rows)
+    if not regrets:
+        return f"{preset:15} {len(rows):9} no plan"
+    proven = sum(not row.stopped for row in rows)
+    return (
+        f"{preset:15} {len(rows):9} {statistics.median(regrets):13.2%} "
+        f"{regrets[int(0.9 * (len(regrets) - 1))]:5.2%} {regrets[-1]:5.2%} | "
+        f"{proven:6} {statistics.median(gaps):10.2%} {gaps[-1]:5.1%} | "
+        f"{statistics.median(times):13.1f} {times[-1]:5.1f}"
+    )
+
+
+def _details(row: Row) -> str:
+    found = [f"  {line(row)}", f"      answer: {row.answer_plan or 'none'}"]
+    if row.regret > 0.0 or row.faults:
+        found.append(f"      other: {row.other_plan}")
+    if row.worst_bound > 1.0:
+        found.append(f"      bound {row.worst_bound:.6f} of: {row.worst_plan}")
+    return "\n".join(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""On small clusters no other plan replays faster than what was proven.
+
+`make regret` measures larger ones, as people have them.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nestsim.evaluate import Evaluator
+from nestsim.job import built
+from nestsim.scenario.load import scenario_of
+from planner.baselines.manual import manual_plans
+from planner.launch_rules import LAUNCH_RULES
+from planner.launchable import LaunchFacts, broken_rules
+from tests.regret.measuring import ROUNDING, measure
+from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
+from topologies.input_file import parse_toml
+
+NUM_OTHERS = 40
+
+
+@pytest.mark.parametrize("seed", range(len(PRESETS)))
+def test_no_plan_is_faster_than_was_proven(seed: int) -> None:
+    row = measure(draw_small(seed), most_others=NUM_OTHERS)
+    assert not row.stopped
+    assert math.isfinite(row.answer)
+    # Whatever the plan, and the one whose bound comes nearest to its time.
+    assert row.lower_bound <= row.best_inside * (1.0 + ROUNDING), row.other_plan
+    assert row.worst_bound <= 1.0 + ROUNDING, row.worst_plan
+    assert row.answer <= row.best_inside * (1.0 + row.proven_gap + ROUNDING)
+    assert row.proven_gap <= 0.01 + ROUNDING
+    assert not row.faults
+
+
+def test_other_plans_are_found_by_several_means() -> None:
+    row = measure(draw_small(0), most_others=NUM_OTHERS)
+    assert row.manual > 0
+    assert row.others == NUM_OTHERS
+
+
+def test_a_seed_draws_the_same_scenario_again() -> None:
+    assert draw(7) == draw(7)
+    assert draw(7).text != draw(7 + len(PRESETS)).text
+
+
+@pytest.mark.parametrize("seed", range(2 * len(PRESETS)))
+def test_scenarios_are_valid_and_of_each_preset_in_turn(seed: int) -> None:
+    for drawn in (draw(seed), draw_small(seed)):
+        text = drawn.text.encode()
+        scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
+        assert scenario.software_preset == PRESETS[seed % len(PRESETS)]
+
+
+TIED = """
+name = "a tied embedding behind slow adapters"
+[model]
+name = "gpt3-1.3b"
+num_layers = 2
+sequence_length = 256
+[training]
+global_batch_size = 16
+[software]
+preset = "megatron-core"
+[cluster]
+accelerator = "h100-sxm"
+[cluster.network]
+kind = "spine-leaf"
+devices_per_node = 2
+node_bandwidth = "450 GB/s"
+node_latency = "500 ns"
+nic = "node"
+nic_bandwidth = "100 Gbit/s"
+nic_latency = "1 us"
+nodes_per_leaf = 2
+num_leaves = 2
+spine_latency = "500 ns"
+[search]
+pipeline_model_parallel_sizes = [1]
+"""
+
+
+def test_weights_that_are_gathered_first_hold_a_tied_embedding_once() -> None:
+    row = measure(Drawn(0, TIED, "megatron-core"), most_others=NUM_OTHERS)
+    assert row.worst_bound <= 1.0 + ROUNDING, row.worst_plan
+
+
+def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
+    drawn = draw_small(PRESETS.index("fsdp"))
+    text = drawn.text.encode()
+    scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
+    search = replace(scenario.search, work_limit=1, proven_gap=0.0)
+    scenario = replace(scenario, search=search)
+    network, workload = built(scenario, None)
+    facts = LaunchFacts.of(workload, network.num_devices)
+    rules = LAUNCH_RULES["fsdp"]
+    ordinary = manual_plans(network, workload, search)
+    assert any(broken_rules(plan, rules, facts) for plan in ordinary)
+    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    found = evaluator.find("nest", scenario.planner_settings)
+    assert found.spent.is_stopped
+    assert found.plans
+    for priced in found.plans:
+        assert not broken_rules(priced.plan, rules, facts)
