@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit fuzz benchmark bench-planner bench-simulator validate refit \
+.PHONY: help demo test lint unit fuzz regret benchmark bench-planner bench-simulator validate refit \
 	paper paper-all published slow clean
 .DEFAULT_GOAL := help
 
@@ -39,6 +39,10 @@ SEED ?= 0
 fuzz: $(STAMP)  ## 10,000 right and wrong inputs: counts, and a reproducer of each failure
 	rm -rf results/fuzz
 	$(BIN)/python -m tests.fuzz --inputs 10000 --seed $(SEED) --output results/fuzz
+
+# At most a minute or two each; `--workers` takes several at a time.
+regret: $(STAMP)  ## 100 random scenarios: is any other plan faster than the answer?
+	$(BIN)/python -m tests.regret --scenarios 100 --seed $(SEED) --output results/regret
 
 benchmark: $(STAMP)  ## timed tests, one at a time
 	$(BIN)/python -m pytest -m benchmark -p no:xdist tests/benchmarks

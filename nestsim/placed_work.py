@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from nestsim.placing.account import stage_account
-from nestsim.placing.experts import expert_compute
 from nestsim.placing.moves import Pass
 from nestsim.placing.passes import Experts, StagePasses
 from nestsim.placing.said import (
@@ -16,9 +15,7 @@ from nestsim.placing.said import (
     slow_device_sentences,
 )
 from nestsim.placing.tail import (
-    Progress,
     StageTail,
-    bucket_parameters,
     collective_phases,
     gather_buckets,
     reduce_buckets,
@@ -30,10 +27,11 @@ from nestsim.simulator.work import Bucket, LayerTraffic, PipelineWork, slowest_l
 from planner.objective import PricedPlan
 from planner.pricing import device_grid, plan_degrees, rates_of
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
+from planner.stage_cost import passes_differ
 from planner.stage_memory import stage_share
 from planner.stage_rates import PlacementRates
 from planner.step.execution import Execution
-from planner.step.ledger import GRADIENTS, LEDGER, PASSES, WEIGHTS
+from planner.step.exposure import Progress, bucket_parameters
 from planner.workload import Workload
 from topologies import Network
 
@@ -106,7 +104,7 @@ def place_work(
     p, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     lanes = grid.reshape(p, grid.shape[1] * grid.shape[2], -1)
     by_layer = settings.granularity == "layer"
-    is_default = not by_layer and _leaves_durations(priced, execution)
+    is_default = not by_layer and not passes_differ(plan, execution)
     rates = None
     if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
@@ -166,21 +164,6 @@ def place_work(
     )
 
 
-def _leaves_durations(priced: PricedPlan, execution: Execution) -> bool:
-    """Return whether passes last as long as the planner says."""
-    sent = {
-        one.tensor
-        for stage in priced.plan.stages
-        for one in LEDGER[stage.zero_stage].sent_at(*PASSES)
-    }
-    overlaps = (
-        execution.tp_comm_overlap,
-        execution.overlap_param_gather and WEIGHTS in sent,
-        execution.overlap_grad_reduce and GRADIENTS in sent,
-    )
-    return not any(overlaps) and execution.expert_skew == 1.0
-
-
 def _stages(
     network: Network,
     workload: Workload,
@@ -191,7 +174,7 @@ def _stages(
     grid = device_grid(plan)
     experts = Experts(*np.zeros((3, len(workload.graph.names))))
     if skew > 1.0 and grid.shape[2] > 1:
-        experts = expert_compute(workload, plan_degrees(plan))
+        experts = Experts(*workload.expert_times(plan_degrees(plan)))
     placed = []
     for index in range(len(plan.stages)):
         own = grid[index : index + 1]
@@ -208,7 +191,8 @@ def _stage(writer: StagePasses, tail: StageTail, execution: Execution) -> _Stage
     plan, stage = writer.plan, writer.stage
     passes = writer.write()
     share = stage_share(writer.table, stage, plan)
-    size = bucket_parameters(plan)
+    sizes = plan.parallel.sizes()
+    size = bucket_parameters(sizes.dp * sizes.cp)
     completing = WEIGHT if SCHEDULES[plan.schedule].splits_backward else BACKWARD
     reduces: tuple[Bucket, ...] = ()
     gathers: tuple[Bucket, ...] = ()

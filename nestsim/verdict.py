@@ -20,6 +20,9 @@ reported with the cause."""
 NEGLIGIBLE = 1e-3
 """Share of the iteration below which contention is not worth more replays."""
 
+ROUNDING = 1e-9
+"""Share of the iteration by which two ways to the same answer may differ."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
@@ -30,12 +33,11 @@ class Gap:
 
     terms: Mapping[str, float]
     """Cause -> share of `total` [s]; they add up to it. Each is a difference between
-    two exact answers: ``"schedule"`` (the exact timeline instead of the closed form),
-    ``"contention"`` (the replay's last pass instead of the timeline's) and
-    ``"synchronisation"`` (what is left of the step then). `explain_gap` replaces the
-    second one by ``"settings"`` (what the replay's settings simulate that the plan does
-    not know), ``"slow devices"`` and, for each level of the network whose links several
-    flows share, ``"contention at <level>"``."""
+    two exact answers: ``"contention"`` (the replay's last pass instead of the planned
+    one) and ``"synchronisation"`` (what is left of the step then). `explain_gap`
+    replaces the first one by ``"settings"`` (what the replay simulates that the plan
+    does not know, if anything), ``"slow devices"`` and, for each level of the network
+    whose links several flows share, ``"contention at <level>"``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +105,15 @@ def judge(
 def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:
     """Split simulated minus planned time by cause.
 
-    The planner's closed form, the exact uncontended timeline and the replay are three
-    answers to one question; each difference between two of them has one cause.
+    The plan is the step on a network where transfers never meet: what the replay adds
+    is what they lose to each other.
     """
-    planned_tail = priced.timeline_time - priced.timeline_pipeline_time
+    planned_tail = priced.iteration_time - priced.pipeline_time
     replayed_tail = replay.iteration_time - replay.pipeline_time
     return Gap(
         total=replay.iteration_time - priced.iteration_time,
         terms={
-            "schedule": priced.timeline_time - priced.iteration_time,
-            "contention": replay.pipeline_time - priced.timeline_pipeline_time,
+            "contention": replay.pipeline_time - priced.pipeline_time,
             "synchronisation": replayed_tail - planned_tail,
         },
     )
@@ -125,12 +126,13 @@ def explain_gap(
     work: PipelineWork,
     settings: ReplaySettings,
 ) -> Gap:
-    """Split what lies between the uncontended timeline and the replay further.
+    """Split what lies between the plan's last pass and the replay's further.
 
-    By exact differences, too: what the settings change while each kind of transfer has
-    a network of its own, as the plan assumes; what slow devices add; what each level
-    adds whose links are shared (`nestsim.contention`). That takes a run of the step for
-    each such level, and is left undone where the sum is at most `NEGLIGIBLE` of the
+    By exact differences, too: what the replay simulates beyond the plan while each kind
+    of transfer has a network of its own, as the plan assumes (collectives layer by
+    layer, stages that stop for transfers); what slow devices add; what each level adds
+    whose links are shared (`nestsim.contention`). That takes a run of the step for each
+    such level, and is left undone where the sum is at most `NEGLIGIBLE` of the
     iteration.
     """
     coarse = gap_by_cause(priced, replay)
@@ -138,15 +140,15 @@ def explain_gap(
         return coarse
     found = contention_by_level(network, work, settings, replay.pipeline_time)
     even = found.even.pipeline
-    terms = {
-        "schedule": coarse.terms["schedule"],
-        "settings": even - priced.timeline_pipeline_time,
-    }
+    settled = even - priced.pipeline_time
+    is_rounding = abs(settled) <= ROUNDING * replay.iteration_time
+    terms = {} if is_rounding else {"settings": settled}
     if found.alone != found.even:
         terms["slow devices"] = found.alone.pipeline - even
     for level, seconds in found.by_level.items():
         terms[f"contention at {level}"] = seconds
-    terms["synchronisation"] = coarse.terms["synchronisation"]
+    rounding = settled if is_rounding else 0.0
+    terms["synchronisation"] = coarse.terms["synchronisation"] + rounding
     return Gap(total=coarse.total, terms=terms)
 
 

@@ -43,7 +43,8 @@ class Explanation:
     """What plans may use of each device [byte]."""
 
     lower_bound: float
-    """No plan of the scenario's space is faster [s]; infinite if nothing fits."""
+    """No plan of the scenario's space has less of what the search minimises
+    (`PricedPlan.closed_form_time`) [s]; infinite if nothing fits."""
 
     shortfall: str
     """Why no plan of the scenario's space was found, and what would help; empty if
@@ -76,8 +77,8 @@ class Explanation:
 
         ``"outside"`` the space, ``"does not fit"``, ``"winner"``, ``"equal"`` to it,
         ``"slower"``, ``"faster"`` (possible only where the scenario leaves the named
-        values out or a limit stopped its search), ``"fits"`` where no plan of the
-        scenario's space was found.
+        values out, a limit stopped its search, or what the search minimises orders the
+        two otherwise), ``"fits"`` where no plan of the scenario's space was found.
         """
         if self.priced is None:
             return "outside"

@@ -1,4 +1,7 @@
-"""Transfers of all replicas, and how the iteration time weighs stages.
+"""The closed form of the planned objective: transfers, and how stages are weighed.
+
+It hides nothing, and overestimates what waits for the first and the last microbatch;
+the time that a plan is reported with is `planner.plan_timeline`'s.
 
 Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundaries of
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.

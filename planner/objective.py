@@ -18,7 +18,7 @@ PART_NAMES = (
 
 
 class ChunkTimes(NamedTuple):
-    """Passes of one microbatch through one chunk, everything folded in [s]."""
+    """Passes of one microbatch through one chunk, with all that they wait for [s]."""
 
     forward: float
     """Forward pass."""
@@ -32,7 +32,10 @@ class ChunkTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """One stage of one plan, for one microbatch unless said otherwise."""
+    """One stage of one plan, for one microbatch unless said otherwise.
+
+    Passes are without what they hide; causes and collectives are charged in full.
+    """
 
     forward_time: float
     """Forward pass with everything folded into it [s]."""
@@ -46,10 +49,15 @@ class StageCost:
     them off [s]."""
 
     chunk_times: tuple[ChunkTimes, ...]
-    """Passes of each chunk; they add up to the three above [s]."""
+    """Passes of each chunk as a replay by stages has them; they add up to the three
+    above [s]."""
 
     parts: Mapping[str, float]
-    """`work_time` by cause [s], keys of `PART_NAMES`."""
+    """The passes by cause if nothing of them were hidden [s], keys of `PART_NAMES`."""
+
+    charged_time: float
+    """What the planned objective charges for the passes: nothing hidden, all experts
+    and all compute even [s]."""
 
     boundary_bytes: float
     """Sent by each lane over every boundary, forward; 0 with one stage [byte]."""
@@ -77,7 +85,7 @@ class StageCost:
 
     @property
     def work_time(self) -> float:
-        """All passes [s]."""
+        """All passes, without what they hide [s]."""
         return self.forward_time + self.backward_time + self.weight_gradient_time
 
     @property
@@ -87,7 +95,7 @@ class StageCost:
 
     @property
     def tail_time(self) -> float:
-        """After the stage's last backward pass until the step is complete [s]."""
+        """After the stage's last pass, if nothing of it were hidden [s]."""
         return (
             self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time
         )
@@ -104,19 +112,20 @@ class PricedPlan:
     """From the first to the last."""
 
     iteration_time: float
-    """With a schedule that the search considers (`planner.pricing`) its objective, a
-    closed form; with any other `timeline_time` [s]."""
+    """End of the step on a network where transfers never meet, with everything hidden
+    that the framework hides: the exact timeline of the schedule [s]."""
 
     terms: Mapping[str, float]
-    """`iteration_time` by cause [s]: `PART_NAMES` and ``"transfers"`` of the slowest
-    stage times the number of microbatches, ``"bubble"`` (fill and drain), ``"tail"``
-    (synchronisation and optimizer step). Where `iteration_time` is `timeline_time`,
-    ``"transfers"`` is what they add to it."""
+    """`iteration_time` by cause [s]: `PART_NAMES` of the slowest stage times the number
+    of microbatches; ``"hidden"``, what its passes hide of them (negative);
+    ``"transfers"``, what transfers between stages add; ``"bubble"``, what the stage
+    waits for beside them (fill and drain); ``"tail"``, what synchronisation and the
+    optimizer step add: after the last pass, and where passes wait for parameters."""
 
-    timeline_pipeline_time: float
-    """End of the last pass on a network without contention: max-plus recurrence of
-    the schedule [s]."""
+    pipeline_time: float
+    """End of the last pass in that timeline [s]."""
 
-    timeline_time: float
-    """End of the step on a network without contention: each stage's last pass
-    plus its own tail [s]."""
+    closed_form_time: float
+    """What the search with the planned objective minimises (`planner.loads`): a closed
+    form that charges passes and the step's end in full. `iteration_time` with a
+    schedule that this search does not choose from [s]."""

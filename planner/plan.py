@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from estimators.layer_work import Degrees
 from estimators.parallelism import ParallelismConfig
 from planner.device_ranges import from_ranges, to_ranges
 from topologies import InputError
@@ -88,6 +89,18 @@ class Plan:
 
     stages: tuple[Stage, ...]
     """From the first to the last."""
+
+    @property
+    def degrees(self) -> Degrees:
+        """What the plan's layer tables depend on."""
+        sizes = self.parallel.sizes()
+        return Degrees(
+            tp=sizes.tp,
+            cp=sizes.cp,
+            ep=sizes.ep,
+            micro_batch_size=self.micro_batch_size,
+            sequence_parallel=self.parallel.sequence_parallel,
+        )
 
     @property
     def devices_used(self) -> int:

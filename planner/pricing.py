@@ -1,13 +1,15 @@
 """Price any plan term by term, from its devices alone.
 
-The iteration time of a schedule that the search chooses from is the search's objective,
-a closed form over the loads of the stages. That of any other schedule is the exact
-timeline of its instructions, which no closed form is needed for.
+The iteration time is the exact timeline of the step where transfers never meet, with
+everything hidden that the framework hides (`planner.plan_timeline`). Beside it stands
+what the search with the planned objective minimises, a closed form over the loads of
+the stages that hides nothing.
 
 Links are those of the network that is given, slowed and removed ones included. Devices
 are all taken to be equally fast; what slow ones cost, only a replay shows.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +17,12 @@ from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
-from planner.kernels.timeline import timeline
 from planner.loads import iteration_weights, stage_transfers
 from planner.objective import PART_NAMES, PricedPlan, StageCost
 from planner.plan import Plan
+from planner.plan_timeline import PlanTimeline
 from planner.rates import placement_rates
-from planner.schedules import SCHEDULES
-from planner.stage_cost import stage_cost
+from planner.stage_cost import stage_price
 from planner.stage_rates import AlgorithmChoice, PlacementRates
 from planner.workload import Workload
 from topologies import InputError, Network
@@ -30,19 +31,12 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 LOAD_SCHEDULES = frozenset({"1f1b", "interleaved-1f1b"})
-"""Schedules whose price is a closed form: those that the search chooses from."""
+"""Schedules that have a closed form: those that the search chooses from."""
 
 
 def plan_degrees(plan: Plan) -> Degrees:
     """Return what the plan's layer tables depend on."""
-    sizes = plan.parallel.sizes()
-    return Degrees(
-        tp=sizes.tp,
-        cp=sizes.cp,
-        ep=sizes.ep,
-        micro_batch_size=plan.micro_batch_size,
-        sequence_parallel=plan.parallel.sequence_parallel,
-    )
+    return plan.degrees
 
 
 def device_grid(plan: Plan) -> IntArray:
@@ -98,64 +92,62 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     table = workload.table(plan_degrees(plan))
     _check_cover(plan, table.num_layers)
     rates = rates_of(network, workload, plan)
-    costs = [
-        stage_cost(workload, table, rates, plan, index)
+    prices = [
+        stage_price(workload, table, rates, plan, index)
         for index in range(len(plan.stages))
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
-    work = np.array([cost.work_time for cost in costs])
-    transfers = stage_transfers(rates, costs[0].boundary_bytes, v)
-    loads = work + transfers
+    charged = np.array([one.cost.charged_time for one in prices])
+    transfers = stage_transfers(rates, prices[0].cost.boundary_bytes, v)
+    loads = charged + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
-    pace = int(np.argmax(times))
     stages = tuple(
-        replace(cost, transfer_time=float(transfer))
-        for cost, transfer in zip(costs, transfers[pace], strict=True)
+        replace(one.cost, transfer_time=float(transfer))
+        for one, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
     )
     tails = np.array([stage.tail_time for stage in stages])
+    timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
-    ends = _stage_ends(plan, stages, directions)
-    timeline_time = float((ends + tails).max())
-    if plan.schedule in LOAD_SCHEDULES:
-        iteration_time = float(times.max() + tails.max())
-        slowest = int(np.argmax(loads[pace]))
-        others = float(loads[pace].sum() - loads[pace, slowest])
-        waits = {
-            "transfers": m * stages[slowest].transfer_time,
-            "bubble": weights.sum * others,
-            "tail": float(tails.max()),
-        }
-    else:
-        iteration_time = timeline_time
-        slowest = int(np.argmax(work))
-        alone = _stage_ends(plan, stages, 0.0 * directions[:, :1])
-        waits = _waits(m * work[slowest], alone.max(), ends.max(), timeline_time)
+    ends = timeline.ends(directions)
+    has_closed_form = plan.schedule in LOAD_SCHEDULES
     return PricedPlan(
         plan=plan,
         stages=stages,
-        iteration_time=iteration_time,
-        terms={
-            **{name: m * stages[slowest].parts[name] for name in PART_NAMES},
-            **waits,
-        },
-        timeline_pipeline_time=float(ends.max()),
-        timeline_time=timeline_time,
+        iteration_time=ends.step,
+        terms=_terms(
+            stages,
+            m,
+            alone=timeline.last_pass(0.0 * directions[:, :1]),
+            pipeline=timeline.last_pass(directions),
+            step=ends.step,
+        ),
+        pipeline_time=ends.passes,
+        closed_form_time=(
+            float(times.max() + tails.max()) if has_closed_form else ends.step
+        ),
     )
 
 
-def _waits(
-    busy: float, alone: float, pipeline: float, whole: float
+def _terms(
+    stages: Sequence[StageCost], m: int, *, alone: float, pipeline: float, step: float
 ) -> dict[str, float]:
-    """Split what the slowest stage does not work [s].
+    """Return the time of a step by cause [s].
 
-    From its work over all microbatches to the pipeline without transfers, with them,
-    and to the end of the step.
+    From the work of the slowest stage over all ``m`` microbatches to the pipeline
+    without transfers, with them, and to the end of the step.
     """
+    slowest = max(stages, key=lambda stage: stage.work_time)
+    charged = m * sum(slowest.parts.values())
+    busy = m * slowest.work_time
+    if np.isclose(busy, charged, rtol=1e-12, atol=0.0):
+        busy = charged
     return {
-        "transfers": float(pipeline - alone),
-        "bubble": float(alone - busy),
-        "tail": float(whole - pipeline),
+        **{name: m * slowest.parts[name] for name in PART_NAMES},
+        "hidden": busy - charged,
+        "transfers": pipeline - alone,
+        "bubble": alone - busy,
+        "tail": step - pipeline,
     }
 
 
@@ -181,40 +173,3 @@ def _check_cover(plan: Plan, num_layers: int) -> None:
         expected=f"closed intervals that join up from 0 to {num_layers - 1}, "
         f"{v} for each stage",
     )
-
-
-def _stage_ends(
-    plan: Plan, stages: tuple[StageCost, ...], directions: FloatArray
-) -> FloatArray:
-    """Return when each stage ends its last pass without contention [s].
-
-    Parameters
-    ----------
-    plan, stages
-        Schedule and durations.
-    directions
-        Latency [s] and inverse bandwidth [s/byte] of activations and of gradients over
-        the boundary after each stage, by replica, shape ``(p, d, 2, 2)``.
-    """
-    p, v = len(stages), plan.virtual_pipeline_model_parallel_size
-    program = SCHEDULES[plan.schedule].program(p, plan.num_microbatches, v)
-    order = [(c, s) for c in range(v) for s in range(p)]
-    durations = np.array([stages[s].chunk_times[c] for c, s in order]).T.copy()
-    ends = np.zeros(p)
-    # Replicas with the same transfers have the same timeline.
-    for boundary in np.unique(np.swapaxes(directions, 0, 1), axis=0):
-        # Shape (p, 2, directions), once for each round but the last wrap-around.
-        laid = np.tile(boundary, (v, 1, 1))[:-1]
-        wire = laid[:, 1] * stages[0].boundary_bytes
-        status, _, _, found = timeline(
-            *program,
-            plan.num_microbatches,
-            durations,
-            np.ascontiguousarray(wire[:, 0]),
-            np.ascontiguousarray(wire[:, 1]),
-            np.ascontiguousarray(laid[:, 0, 0]),
-            np.ascontiguousarray(laid[:, 0, 1]),
-        )
-        assert status == 0, "a schedule's instructions wait for each other"
-        ends = np.maximum(ends, found)
-    return ends

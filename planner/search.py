@@ -1,5 +1,10 @@
 """Best-first search over configurations; in each, an exact split of every placement.
 
+What it minimises, for the objective ``"planned"``, is a closed form of the iteration
+time that charges collectives and the step's end in full
+(`planner.objective.PricedPlan.closed_form_time`), not the planned time of the plans
+that it returns, which hides what the framework hides.
+
 A configuration fixes tensor-, context- and expert-parallel size, micro-batch size,
 virtual stages, stages and replicas. Bounds, each admissible, are sharpened as far as
 needed::
@@ -64,10 +69,11 @@ class SearchResult:
     """What a search found, and how sure it is."""
 
     plans: tuple[PricedPlan, ...]
-    """The k best distinct configurations, best first; empty if nothing fits."""
+    """The k best distinct configurations by the closed form, best first; empty if
+    nothing fits."""
 
     lower_bound: float
-    """No plan of the space is faster [s]; infinite if nothing fits."""
+    """No plan of the space has a smaller closed form [s]; infinite if nothing fits."""
 
     statistics: Mapping[str, int]
     """Configurations and placements by what became of them."""
@@ -301,8 +307,8 @@ def _result(
     once = workload.iteration_time
     for priced, found in zip(plans, best.found, strict=True):
         value = found.value + once
-        assert np.isclose(priced.iteration_time, value, rtol=1e-9, atol=0.0)
-    times = (plan.iteration_time for plan in plans)
+        assert np.isclose(priced.closed_form_time, value, rtol=1e-9, atol=0.0)
+    times = (plan.closed_form_time for plan in plans)
     return SearchResult(
         plans=plans,
         lower_bound=min([frontier.bound + once, *times]),

@@ -6,7 +6,8 @@ from planner.launch_rules import LaunchRules
 
 OBJECTIVES = ("replayed", "planned")
 """The time of a step in the replay, among launchable plans of one choice for all
-stages; or by a closed form, among all splits with a choice for each stage."""
+stages; or by a closed form that hides nothing, among all splits with a choice for each
+stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

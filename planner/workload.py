@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from estimators.allocator import Allocator
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
@@ -11,10 +14,13 @@ from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
 from estimators.platform import Platform
 from estimators.profile import Profile
+from estimators.sharding import layer_work
 from estimators.software import IDEAL, Software
 from estimators.training import ParameterBytes, TrainingSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
+
+FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,6 +49,7 @@ class Workload:
     """Operator times that were measured, if any."""
 
     _tables: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
+    _expert_times: dict[Degrees, FloatArray] = field(default_factory=dict, init=False)
 
     def table(self, degrees: Degrees) -> LayerTable:
         """Return the layer table under the given degrees, made once."""
@@ -54,6 +61,34 @@ class Workload:
                 platform=self.platform,
             )
         return self._tables[degrees]
+
+    def expert_times(self, degrees: Degrees) -> FloatArray:
+        """Return the part of each layer's compute that routed experts' products are.
+
+        Forward, backward, and the part of the latter that weight gradients are, shape
+        ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
+        """
+        if degrees not in self._expert_times:
+            self._expert_times[degrees] = self._read_expert_times(degrees)
+        return self._expert_times[degrees]
+
+    def _read_expert_times(self, degrees: Degrees) -> FloatArray:
+        graph, training = self.graph, self.training
+        if not graph.layers:
+            return np.zeros((3, len(graph.names)))
+        model = self.platform.operator_times(training, graph.spec)
+        totals = []
+        for kind, layer in enumerate(graph.layers):
+            work = layer_work(graph, kind, degrees, training.element_bytes)
+            times = [
+                model.operator_time(operator)
+                for operator, traced in zip(
+                    work.operators, layer.operators, strict=True
+                )
+                if traced.sharding.startswith("expert")
+            ]
+            totals.append(np.sum(times, axis=0) if times else np.zeros(3))
+        return np.ascontiguousarray(np.array(totals)[np.array(graph.kinds)].T)
 
     @property
     def parameter_bytes(self) -> ParameterBytes:

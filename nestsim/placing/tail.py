@@ -2,23 +2,11 @@
 
 Without overlap the gradients are reduced after the last backward pass, and what was
 updated in shards is gathered after the optimizer step (`planner.step.ledger`). With
-overlap both go bucket by bucket behind compute, as in Megatron-LM's distributed data
-parallelism [1]_: gradients behind the backward pass that completes them, parameters
-behind the next forward pass.
-A layer's parameters are taken to be spread evenly over its compute. Dense parameters
-and experts have buckets of their own, and so has each chunk.
-
-References
-----------
-.. [1] Megatron-LM, ``DistributedDataParallelConfig``: ``bucket_size`` "max(40000000,
-   1000000 * dp_size) parameters (larger DP sizes need larger buckets to ensure
-   collectives do not become latency-bound)"; the data-parallel size includes context
-   parallelism.
+overlap both go bucket by bucket behind compute (`planner.step.exposure`): gradients
+behind the backward pass that completes them, parameters behind the next forward pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +19,7 @@ from nestsim.simulator.phases import EdgePhase, Phase, RingPhase
 from nestsim.simulator.work import Bucket
 from planner.plan import Plan, Stage
 from planner.rates import dense_groups, expert_data_groups
+from planner.step.exposure import Progress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,
     AFTER_OPTIMIZER,
@@ -44,12 +33,6 @@ from topologies import Network
 
 IntArray = NDArray[np.int64]
 Phases = tuple[Phase, ...]
-
-
-def bucket_parameters(plan: Plan) -> float:
-    """Return Megatron's default size of a bucket in parameters [1]_."""
-    sizes = plan.parallel.sizes()
-    return max(40e6, 1e6 * sizes.dp * sizes.cp)
 
 
 class StageTail:
@@ -142,24 +125,6 @@ def collective_phases(
     )
 
 
-class Progress(NamedTuple):
-    """Layers of one chunk in the order of a pass, and when the pass is at each."""
-
-    chunk: int
-
-    dense: Sequence[float]
-    """Parameters outside of experts."""
-
-    expert: Sequence[float]
-    """Parameters of experts."""
-
-    begin: Sequence[float]
-    """Work of the pass before each layer, as a fraction of all."""
-
-    end: Sequence[float]
-    """Work of the pass once a layer is done, likewise."""
-
-
 def reduce_buckets(
     tail: StageTail, chunks: Sequence[Progress], size: float
 ) -> tuple[Bucket, ...]:
@@ -188,45 +153,7 @@ def _buckets(
     first: bool,
 ) -> Iterator[Bucket]:
     for progress in chunks:
-        found = []
-        for experts, column in enumerate((progress.dense, progress.expert)):
-            for begin, end in _divided(sum(column), size):
-                at = _moment(progress, column, begin if first else end, first=first)
-                count = end - begin
-                own = (0.0, count) if experts else (count, 0.0)
-                found.append(Bucket(progress.chunk, at, collective(*own)))
-        found.sort(key=lambda bucket: bucket.at)
-        yield from (bucket for bucket in found if bucket.phases)
-
-
-def _divided(total: float, size: float) -> list[tuple[float, float]]:
-    """Return the parameters at which each bucket begins and ends."""
-    count = int(np.ceil(total / size))
-    edges = [min(number * size, total) for number in range(count + 1)]
-    return list(pairwise(edges))
-
-
-def _moment(
-    progress: Progress, column: Sequence[float], place: float, *, first: bool
-) -> float:
-    """Return when a pass is at a parameter, as a fraction of its work.
-
-    Parameters
-    ----------
-    progress
-        The pass.
-    column
-        Parameters of each layer.
-    place
-        How many come before.
-    first
-        Whether the parameter itself is meant, or the one before it.
-    """
-    before = 0.0
-    for count, begin, end in zip(column, progress.begin, progress.end, strict=True):
-        after = before + count
-        if place < after or (place == after and not first):
-            share = (place - before) / count if count else 0.0
-            return begin + share * (end - begin)
-        before = after
-    return 1.0
+        for one in parameter_buckets(progress, size, first=first):
+            phases = collective(one.dense, one.expert)
+            if phases:
+                yield Bucket(one.chunk, one.at, phases)

@@ -89,7 +89,7 @@ def promised_time(
 ) -> float:
     """Return the time of a plan that the search minimised [s]."""
     if result.objective == "planned":
-        return candidate.priced.iteration_time
+        return candidate.priced.closed_form_time
     time: float | None = (
         candidate.simulated.iteration_time
         if hasattr(candidate, "simulated")
@@ -197,7 +197,7 @@ def planned_json(candidate: "Candidate | PlannedCandidate") -> dict[str, Any]:
     priced = candidate.priced
     return {
         **_throughput(candidate.planned),
-        "timeline_time_s": priced.timeline_time,
+        "closed_form_time_s": priced.closed_form_time,
         "terms_s": dict(priced.terms),
         "stages": _stage_costs(priced),
     }

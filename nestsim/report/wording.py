@@ -203,8 +203,7 @@ def schedule_label(plan: Plan) -> str:
 
 
 _MEANINGS = {
-    "schedule": "the exact timeline differs from the closed form of the search",
-    "settings": "what the replay hides or simulates that the plan does not know of",
+    "settings": "what the replay simulates that the plan does not know of",
     "slow devices": "devices that are slow, with all stages that wait for them",
     "contention": "messages that wait for each other on shared links",
     "synchronisation": "what follows the last pass: gradients and parameters",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain
-from planner.baselines.proposals import best_time, priced_best_first
+from planner.baselines.proposals import believed_time, priced_best_first
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.candidates import TOLD_EVERY, CandidateSet
 from planner.kernels import every_split as kernel
@@ -91,7 +91,7 @@ class Exhaustive:
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
-            belief=best_time(plans),
+            belief=believed_time(plans),
             sees=self.sees,
             spent=work.total(),
             search_time=work.elapsed,

@@ -26,7 +26,7 @@ from random import Random
 from planner.baselines.manual import manual_plans
 from planner.baselines.mcmc_moves import propose
 from planner.baselines.mcmc_state import State, Walkable
-from planner.baselines.proposals import best_time, priced_best_first
+from planner.baselines.proposals import believed_time, priced_best_first
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.candidates import CandidateSet
 from planner.progress import Progress
@@ -196,7 +196,7 @@ class Mcmc:
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
-            belief=best_time(plans),
+            belief=believed_time(plans),
             sees=self.sees,
             spent=spent,
             search_time=work.elapsed,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from planner.baselines.proposals import best_time
+from planner.baselines.proposals import believed_time
 from planner.baselines.protocol import PlannerOutcome, PlannerSettings
 from planner.progress import Progress
 from planner.replayed.beyond import search_beyond
@@ -43,7 +43,7 @@ class Nest:
         return PlannerOutcome(
             planner=self.name,
             plans=found.plans,
-            belief=best_time(found.plans),
+            belief=believed_time(found.plans),
             sees=self.sees,
             spent=found.spent,
             search_time=work.elapsed,

@@ -59,6 +59,6 @@ def too_little_memory(
     )
 
 
-def best_time(plans: tuple[PricedPlan, ...]) -> float:
-    """Return the iteration time of the first plan, NaN if there is none [s]."""
-    return plans[0].iteration_time if plans else math.nan
+def believed_time(plans: tuple[PricedPlan, ...]) -> float:
+    """Return what the planned objective is for the first plan, NaN without one [s]."""
+    return plans[0].closed_form_time if plans else math.nan

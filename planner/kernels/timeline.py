@@ -22,13 +22,14 @@ BACKWARD = 1
 
 
 @kernel
-def timeline(
+def instruction_timeline(
     indptr: IntVector,
     kind: IntVector,
     microbatch: IntVector,
     chunk: IntVector,
     num_microbatches: int,
-    durations: FloatMatrix,
+    durations: FloatVector,
+    floors: FloatVector,
     forward_wire: FloatVector,
     backward_wire: FloatVector,
     forward_latency: FloatVector,
@@ -40,7 +41,8 @@ def timeline(
     virtual stage there, and ``ch`` the channel that an instruction sends on (one for
     each boundary and direction, first in, first out)::
 
-        start(i, o)  = max(end(i, o - 1), arrive(in))     end = start + duration
+        start(i, o)  = max(end(i, o - 1), arrive(in))
+        end(i, o)    = max(start(i, o) + duration(i, o), floor(i, o))
         leave(ch, k) = max(end of the sender's instruction, leave(ch, before k)) + wire
         arrive(ch, k) = leave(ch, k) + latency
 
@@ -61,7 +63,9 @@ def timeline(
     num_microbatches
         ``m``; each virtual stage has one forward and one backward pass of each.
     durations
-        By kind and virtual stage, shape ``(3, v p)`` [s].
+        Of each instruction, shape ``(N,)`` [s].
+    floors
+        Moments before which instructions do not end, shape ``(N,)`` [s].
     forward_wire, backward_wire
         Bytes over bandwidth at each boundary, shape ``(v p - 1,)`` [s].
     forward_latency, backward_latency
@@ -77,7 +81,7 @@ def timeline(
         break: the recurrence has one solution.
     """
     num_stages = indptr.shape[0] - 1
-    last = durations.shape[1] - 1
+    last = forward_wire.shape[0]
     start = np.zeros(kind.shape[0])
     end = np.zeros(kind.shape[0])
     stage_end = np.zeros(num_stages)
@@ -109,7 +113,7 @@ def timeline(
                 if ready == np.inf:
                     break
                 start[o] = max(stage_end[i], ready)
-                end[o] = start[o] + durations[kind[o], s]
+                end[o] = max(start[o] + durations[o], floors[o])
                 stage_end[i] = end[o]
                 if kind[o] == FORWARD and s < last:
                     activation_left[s] = max(end[o], activation_left[s])
@@ -125,3 +129,32 @@ def timeline(
         upwards = not upwards
     status = 0 if num_done == kind.shape[0] else 1
     return status, start, end, stage_end
+
+
+@kernel
+def timeline(
+    indptr: IntVector,
+    kind: IntVector,
+    microbatch: IntVector,
+    chunk: IntVector,
+    num_microbatches: int,
+    durations: FloatMatrix,
+    forward_wire: FloatVector,
+    backward_wire: FloatVector,
+    forward_latency: FloatVector,
+    backward_latency: FloatVector,
+) -> Any:
+    """Return when every instruction starts and ends, all passes of a kind alike.
+
+    As `instruction_timeline`, without floors and with durations by kind and virtual
+    stage, shape ``(3, v p)`` [s].
+    """
+    num_stages = indptr.shape[0] - 1
+    each = np.empty(kind.shape[0])
+    for i in range(num_stages):
+        for o in range(indptr[i], indptr[i + 1]):
+            each[o] = durations[kind[o], chunk[o] * num_stages + i]
+    return instruction_timeline(
+        indptr, kind, microbatch, chunk, num_microbatches, each, np.zeros(each.size),
+        forward_wire, backward_wire, forward_latency, backward_latency,
+    )  # fmt: skip

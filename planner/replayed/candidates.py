@@ -14,6 +14,7 @@ from planner.chain_split import schedule_name
 from planner.class_table import Choice, choice_array
 from planner.kernels import tables
 from planner.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.launchable import LaunchFacts, broken_rules
 from planner.placement_bounds import PlacementBounds
 from planner.placements import Extents, Placement, whole_dimensions
 from planner.plan import Plan, Stage
@@ -261,6 +262,17 @@ class LaunchableCandidates:
                 found = configuration, tuple(cuts[layout].tolist()), choices[choice]
         assert found is not None, "the space is not empty"
         return Leaf(*found, self.placements(found[0])[0])
+
+    def is_launchable(self, plan: Plan) -> bool:
+        """Tell whether a plan that somebody made keeps the rules, where they hold."""
+        if not self.spec.launchable:
+            return True
+        facts = LaunchFacts.of(
+            self.workload,
+            self.network.num_devices,
+            idle_devices=self.spec.idle_devices,
+        )
+        return not broken_rules(plan, self.rules, facts)
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""

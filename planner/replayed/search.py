@@ -15,6 +15,7 @@ bound left still says how much faster any plan could be.
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -72,7 +73,8 @@ class Replays:
     """Plans to begin with: the answer is no slower than any of them that fits."""
 
     ordinary: Callable[[], Sequence[Plan]] = tuple
-    """Makes plans that a search which a limit stops looks at, too."""
+    """Makes plans that a search which a limit stops looks at, too, those of them that
+    can be launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +199,8 @@ def search_replayed(
         spent = replace(spent, stopped_by="")
     else:
         candidates.statistics[LEFT] = search.num_left
-        for plan in replays.ordinary()[: spec.keep_best]:
+        ordinary = filter(candidates.is_launchable, replays.ordinary())
+        for plan in islice(ordinary, spec.keep_best):
             search.judge_ordinary(plan)
     plans = search.best.ranked()
     shortfall = ""

@@ -59,7 +59,7 @@ def test_all_that_a_plan_sends_arrives_before_it_is_needed(
     plan = replace(priced.plan, gradient_algorithm=algorithm)
     priced = price_plan(network, job, plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: size)
+        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
         work = place_work(network, job, priced, chosen)
     assert_nothing_is_left(network, work)
     assert_all_arrives(build_model(network, work))

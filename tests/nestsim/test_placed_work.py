@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from nestsim.placed_work import _stages, place_work
 from nestsim.placing.moves import Pass
 from nestsim.placing.said import left_out_sentences
-from nestsim.placing.tail import bucket_parameters
 from nestsim.placing.teams import Teams, all_to_all_phase
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import replay
@@ -214,7 +213,7 @@ def test_folding_and_skipping_change_nothing_whatever_overlaps(case, switches, s
         communication_slowdown=1.25,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: size)
+        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
         work = place_work(network, job, priced, chosen)
     plain = replace(chosen, folding=False, skipping=False)
     whole = replay(network, work, plain)
@@ -349,7 +348,7 @@ def test_weights_are_gathered_and_gradients_reduced_beside_the_neighbouring_laye
 
 
 def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
-    monkeypatch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: 16.0)
+    monkeypatch.setattr("nestsim.placed_work.bucket_parameters", lambda _: 16.0)
     work = by_hand(
         [[[0], [1]]],
         workload(global_batch=2),
@@ -377,19 +376,12 @@ def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
     assert net_times[0] < net_times[1]
 
 
-def test_buckets_are_as_large_as_megatrons():
-    one = plan([[[0], [1]]], (), m=1)
-    assert bucket_parameters(one) == 40e6
-    sizes = replace(one.parallel, data_parallel_size=64, context_parallel_size=2)
-    assert bucket_parameters(replace(one, parallel=sizes)) == 128e6
-
-
 @given(priced_plans(), st.floats(1.0, 30.0))
 @settings(relaxed, max_examples=15)
 def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
     network, job, priced = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda plan: size)
+        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
         hidden = place_work(network, executed(job, **IN_BUCKETS), priced)
     shown = place_work(network, job, priced)
     pairs = (

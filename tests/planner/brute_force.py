@@ -274,7 +274,7 @@ def check(network: Network, workload: Workload, spec: SearchSpec) -> BruteForce:
     force = BruteForce(network, workload, spec)
     expected = force.best()
     result = search(network, workload, spec)
-    found = [priced.iteration_time for priced in result.plans]
+    found = [priced.closed_form_time for priced in result.plans]
     assert found == pytest.approx(expected, rel=1e-9)
     assert result.statistics["configurations"] == len(force.configurations)
     assert bool(result.shortfall) == (not expected)
@@ -283,6 +283,6 @@ def check(network: Network, workload: Workload, spec: SearchSpec) -> BruteForce:
     assert len({sizes_of(priced.plan) for priced in result.plans}) == len(found)
     for priced in result.plans:
         time, peaks = force.price(priced.plan)
-        assert priced.iteration_time == pytest.approx(time, rel=1e-9)
+        assert priced.closed_form_time == pytest.approx(time, rel=1e-9)
         assert max(peaks) <= force.space.memory
     return force

@@ -107,6 +107,6 @@ def test_the_planner_prices_any_plan_as_the_reference_does(instance, seed):
         plan = any_plan(force, rng)
         time, peaks = force.price(plan)
         priced = price_plan(instance.network, instance.workload, plan)
-        assert priced.iteration_time == pytest.approx(time, rel=1e-9)
+        assert priced.closed_form_time == pytest.approx(time, rel=1e-9)
         found = [stage.peak_memory for stage in priced.stages]
         assert found == pytest.approx(peaks, rel=1e-9)

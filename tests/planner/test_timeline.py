@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.timeline import timeline
+from planner.kernels.timeline import instruction_timeline, timeline
 from planner.schedules import SCHEDULES
 
 every = pytest.mark.parametrize("schedule", list(SCHEDULES))
@@ -30,8 +30,11 @@ def pipelines(draw, schedule, *, most_stages=6, most_microbatches=12):
     return (p, m, durations, *(times(n - 1, most) for most in (6, 6, 3, 3)))
 
 
-def reference(schedule, p, m, durations, *transfers):
-    """Follow each instruction's causes back, recursively."""
+def reference(schedule, p, m, durations, *transfers, each=None, floors=None):
+    """Follow each instruction's causes back, recursively.
+
+    ``each`` and ``floors`` are those of single instructions, stage by stage.
+    """
     wire_f, wire_b, latency_f, latency_b = transfers
     num_virtual = durations.shape[1]
     last = num_virtual - 1
@@ -54,7 +57,10 @@ def reference(schedule, p, m, durations, *transfers):
     @functools.cache
     def end(i, o):
         kind, _, s = lists[i][o]
-        return start(i, o) + durations[kind][s]
+        if each is None:
+            return start(i, o) + durations[kind][s]
+        number = sum(len(one) for one in lists[:i]) + o
+        return max(start(i, o) + each[number], floors[number])
 
     @functools.cache
     def leave(kind, sender, k):
@@ -199,3 +205,23 @@ def test_lists_that_wait_for_each_other_in_a_circle_are_reported():
         *[boundary] * 4,
     )
     assert status == 1
+
+
+@every
+@settings(deadline=None)
+@given(data=st.data())
+def test_single_passes_may_take_longer_and_end_no_sooner_than_said(schedule, data):
+    p, m, durations, *transfers = data.draw(pipelines(schedule))
+    program = SCHEDULES[schedule].program(p, m, durations.shape[1] // p)
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    each = rng.integers(0, 10, program.kind.size).astype(float)
+    floors = rng.integers(0, 100, program.kind.size) * (rng.random(each.size) < 0.2)
+    found = instruction_timeline(*program, m, each, floors * 1.0, *transfers)
+    status, *answers = (np.asarray(one).tolist() for one in found)
+    assert status == 0
+    assert answers == [
+        list(one)
+        for one in reference(
+            schedule, p, m, durations, *transfers, each=each, floors=floors
+        )
+    ]

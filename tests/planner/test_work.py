@@ -59,7 +59,7 @@ def space_of(name: str) -> SearchSpec:
 
 
 def times(result: SearchResult) -> list[float]:
-    return [priced.iteration_time for priced in result.plans]
+    return [priced.closed_form_time for priced in result.plans]
 
 
 def content(outcome: PlannerOutcome) -> tuple[object, ...]:

@@ -36,9 +36,6 @@ def main() -> int:
     )
     parser.add_argument("--most-devices", type=int, default=MOST_DEVICES, metavar="N")
     parser.add_argument(
-        "--starts", action="store_true", help="begin the search with Manual's plans"
-    )
-    parser.add_argument(
         "--show", action="store_true", help="print the scenario of the seed, and end"
     )
     parser.add_argument(
@@ -75,7 +72,6 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
         most_devices=asked.most_devices,
         most_others=asked.others,
         seconds=asked.seconds,
-        starts=asked.starts,
     )
     seeds = range(asked.seed, asked.seed + asked.scenarios)
     if asked.workers == 1:
@@ -88,11 +84,9 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
             yield done.result()
 
 
-def _measured(
-    seed: int, *, most_devices: int, most_others: int, seconds: float, starts: bool
-) -> Row:
+def _measured(seed: int, *, most_devices: int, most_others: int, seconds: float) -> Row:
     drawn = draw(seed, most_devices=most_devices)
-    return measure(drawn, most_others=most_others, seconds=seconds, starts=starts)
+    return measure(drawn, most_others=most_others, seconds=seconds)
 
 
 def _warm() -> None:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.baselines.manual import manual_plans
-from planner.baselines.proposals import configuration_of, fits
+from planner.baselines.proposals import fits
 from planner.launch_rules import LAUNCH_RULES
 from planner.launchable import LaunchFacts, broken_rules
 from planner.plan import Plan
 from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
 from planner.search import search
 from planner.search_spec import SearchSpec
-from planner.space import Configuration
+from planner.space import Configuration, configuration_of
 from planner.work import Work
 from planner.workload import Workload
 from topologies import Network

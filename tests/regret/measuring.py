@@ -6,24 +6,24 @@ spend by default.
 
 import math
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.placed_work import place_work
 from nestsim.scenario.load import scenario_of
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
-from planner.launch_rules import LAUNCH_RULES
-from planner.objective import PricedPlan
+from planner.baselines.protocol import PlannerOutcome
 from planner.plan import Plan
 from planner.pricing import price_plan
-from planner.replayed.search import ReplayedSearch, Replays, search_replayed
 from planner.workload import Workload
 from tests.regret.alternatives import (
     MANUAL,
     Alternative,
     Alternatives,
+    Key,
     plan_key,
     plan_words,
 )
@@ -45,6 +45,8 @@ class Row:
     network: str
     answer: float
     """Of the search's answer; infinite if it found none [s]."""
+    answer_in_full: float
+    """The same, replayed once more without any cutoff [s]."""
     best_other: float
     """Of the fastest other plan that can be launched [s]."""
     best_source: str
@@ -57,8 +59,6 @@ class Row:
     stopped: bool
     cpu_seconds: float
     """Of the search."""
-    replay_seconds: float
-    """Of them, of replays."""
     replays: int
     configurations: int
     others: int
@@ -98,6 +98,8 @@ class Row:
             found.append("nothing was found although there is a plan")
         if self.answer / self.best_inside - 1.0 > self.proven_gap + ROUNDING:
             found.append("the regret is larger than the gap that was proven")
+        if self.answer != self.answer_in_full:
+            found.append("the answer replays otherwise without a cutoff")
         return tuple(found)
 
     def values(self) -> dict[str, object]:
@@ -113,34 +115,25 @@ class Row:
 
 @dataclass(slots=True)
 class _Judge:
-    """Replays plans of a job, each once."""
+    """Replays plans of a job in full."""
 
     network: Network
     workload: Workload
     scenario: Scenario
-    seconds: float = 0.0
     count: int = 0
 
-    def __call__(self, priced: PricedPlan, cutoff: float) -> float:
-        """Return the time of the replay, whatever the cutoff [s]."""
-        del cutoff
-        started = time.process_time()
+    def __call__(self, plan: Plan) -> float:
+        """Return the time of a plan's replay [s]."""
         settings = self.scenario.simulation.replay
+        priced = price_plan(self.network, self.workload, plan)
         work = place_work(self.network, self.workload, priced, settings)
-        found = replay(self.network, work, settings, memory=False)
-        self.seconds += time.process_time() - started
         self.count += 1
+        found = replay(self.network, work, settings, memory=False)
         return float(found.iteration_time)
 
-    def of(self, plan: Plan) -> float:
-        """Return the time of a plan that is not priced yet [s]."""
-        return self(price_plan(self.network, self.workload, plan), math.inf)
 
-
-def measure(
-    drawn: Drawn, *, most_others: int, seconds: float = math.inf, starts: bool = False
-) -> Row:
-    """Search a scenario, replay other plans, and compare.
+def measure(drawn: Drawn, *, most_others: int, seconds: float = math.inf) -> Row:
+    """Search a scenario as the commands do, replay other plans, and compare.
 
     Parameters
     ----------
@@ -150,37 +143,23 @@ def measure(
         The most other plans to replay.
     seconds
         Of processor time, for them [s].
-    starts
-        Whether the search begins with Manual's plans.
     """
     text = drawn.text.encode()
     scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
     network, workload = built(scenario, None)
-    spec = replace(scenario.search, rules=LAUNCH_RULES[scenario.software_preset])
-    by_layer = scenario.simulation.replay.granularity == "layer"
-    searched = _Judge(network, workload, scenario)
+    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
     begun = time.process_time()
-    alternatives = None
-    manual: tuple[Plan, ...] = ()
-    if starts:
-        alternatives = Alternatives.of(network, workload, spec, by_layer=by_layer)
-        manual = tuple(
-            one.plan for one in alternatives.proposed() if one.source == MANUAL
-        )
-        begun = time.process_time()
-    found = search_replayed(
+    found = evaluator.find("nest", scenario.planner_settings)
+    spent = time.process_time() - begun
+    alternatives = Alternatives.of(
         network,
         workload,
-        spec,
-        Replays(judge=searched, by_layer=by_layer, starts=manual),
-    )
-    spent = time.process_time() - begun
-    alternatives = alternatives or Alternatives.of(
-        network, workload, spec, by_layer=by_layer
+        scenario.search,
+        by_layer=scenario.simulation.replay.granularity == "layer",
     )
     compared = _Compared(_Judge(network, workload, scenario), found)
     compared.replay_all(alternatives, drawn.seed, most_others, seconds)
-    answer = found.plans[0].time if found.plans else math.inf
+    answer = found.replayed_times[0] if found.plans else math.inf
     best = compared.best
     fastest = min(answer, best.time)
     return Row(
@@ -189,21 +168,21 @@ def measure(
         preset=drawn.preset,
         network=_network_words(scenario),
         answer=answer,
+        answer_in_full=compared.answer_in_full,
         best_other=best.time,
         best_source=best.source,
         best_inside=compared.inside,
         regret=answer / fastest - 1.0 if fastest < math.inf else math.nan,
-        lower_bound=found.lower_bound,
+        lower_bound=math.nan if found.lower_bound is None else found.lower_bound,
         stopped=found.spent.is_stopped,
         cpu_seconds=spent,
-        replay_seconds=searched.seconds,
-        replays=searched.count,
+        replays=found.statistics.get("plans replayed", 0),
         configurations=found.statistics.get("configurations", 0),
         others=compared.judge.count,
         outside=compared.num_outside,
         manual=compared.num_manual,
         worst_bound=compared.worst.time,
-        answer_plan=plan_words(found.plans[0].priced.plan) if found.plans else "",
+        answer_plan=plan_words(found.plans[0].plan) if found.plans else "",
         other_plan=best.words,
         worst_plan=compared.worst.words,
     )
@@ -221,14 +200,18 @@ class _Noted:
 class _Compared:
     """Other plans beside the answer."""
 
-    def __init__(self, judge: _Judge, found: ReplayedSearch) -> None:
+    def __init__(self, judge: _Judge, found: PlannerOutcome) -> None:
         self.judge = judge
+        self.answer_in_full = math.inf
         self.best = _Noted(math.inf)
         self.inside = math.inf
         self.worst = _Noted(0.0)
         self.num_outside = self.num_manual = 0
-        self._answer = found.plans[0].priced.plan if found.plans else None
-        self._times = {plan_key(one.priced.plan): one.time for one in found.plans}
+        self._times: dict[Key, float] = {}
+        self._answer: Plan | None = None
+        if found.plans:
+            self._answer = found.plans[0].plan
+            self.answer_in_full = judge(self._answer)
 
     def replay_all(
         self, alternatives: Alternatives, seed: int, most: int, seconds: float
@@ -252,7 +235,7 @@ class _Compared:
         self.num_manual += other.source == MANUAL
         found = self._times.get(key)
         if found is None:
-            found = self.judge.of(other.plan)
+            found = self.judge(other.plan)
             self._times[key] = found
         words = plan_words(other.plan)
         if found < self.best.time:

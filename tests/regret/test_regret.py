@@ -4,13 +4,19 @@
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nestsim.evaluate import Evaluator
+from nestsim.job import built
 from nestsim.scenario.load import scenario_of
+from planner.baselines.manual import manual_plans
+from planner.launch_rules import LAUNCH_RULES
+from planner.launchable import LaunchFacts, broken_rules
 from tests.regret.measuring import ROUNDING, measure
-from tests.regret.scenarios import PRESETS, draw, draw_small
+from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml
 
 NUM_OTHERS = 40
@@ -46,3 +52,55 @@ def test_scenarios_are_valid_and_of_each_preset_in_turn(seed: int) -> None:
         text = drawn.text.encode()
         scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
         assert scenario.software_preset == PRESETS[seed % len(PRESETS)]
+
+
+TIED = """
+name = "a tied embedding behind slow adapters"
+[model]
+name = "gpt3-1.3b"
+num_layers = 2
+sequence_length = 256
+[training]
+global_batch_size = 16
+[software]
+preset = "megatron-core"
+[cluster]
+accelerator = "h100-sxm"
+[cluster.network]
+kind = "spine-leaf"
+devices_per_node = 2
+node_bandwidth = "450 GB/s"
+node_latency = "500 ns"
+nic = "node"
+nic_bandwidth = "100 Gbit/s"
+nic_latency = "1 us"
+nodes_per_leaf = 2
+num_leaves = 2
+spine_latency = "500 ns"
+[search]
+pipeline_model_parallel_sizes = [1]
+"""
+
+
+def test_weights_that_are_gathered_first_hold_a_tied_embedding_once() -> None:
+    row = measure(Drawn(0, TIED, "megatron-core"), most_others=NUM_OTHERS)
+    assert row.worst_bound <= 1.0 + ROUNDING, row.worst_plan
+
+
+def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
+    drawn = draw_small(PRESETS.index("fsdp"))
+    text = drawn.text.encode()
+    scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
+    search = replace(scenario.search, work_limit=1, proven_gap=0.0)
+    scenario = replace(scenario, search=search)
+    network, workload = built(scenario, None)
+    facts = LaunchFacts.of(workload, network.num_devices)
+    rules = LAUNCH_RULES["fsdp"]
+    ordinary = manual_plans(network, workload, search)
+    assert any(broken_rules(plan, rules, facts) for plan in ordinary)
+    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    found = evaluator.find("nest", scenario.planner_settings)
+    assert found.spent.is_stopped
+    assert found.plans
+    for priced in found.plans:
+        assert not broken_rules(priced.plan, rules, facts)

@@ -397,6 +397,7 @@ def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
                     "recompute": again,
                     "zero gathers": 0.0,
                 },
+                charged_time=forward + backward,
                 boundary_bytes=14e6 if stage < shape.p - 1 else 0.0,
                 transfer_time=0.8 * shape.hop if stage < shape.p - 1 else 0.0,
                 reduce_time=0.8 * shape.reduce if shape.d > 1 else 0.0,
@@ -427,8 +428,8 @@ def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
         stages=tuple(costs),
         iteration_time=total,
         terms=terms,
-        timeline_pipeline_time=total * 0.99 - terms["tail"],
-        timeline_time=total * 0.99,
+        pipeline_time=total - terms["tail"],
+        closed_form_time=1.02 * total,
     )
 
 
@@ -454,7 +455,6 @@ def make_candidate(shape: Shape, network: Network, rank: int = 1) -> Candidate:
     replay = make_replay(shape, plan, network)
     peak = max(timeline.peak for timeline in replay.memory)
     gap = replay.iteration_time - priced.iteration_time
-    schedule = priced.timeline_time - priced.iteration_time
     kind, reason = "confirmed", "the replay reaches 98.3% of the planned throughput"
     if peak > MEMORY:
         kind = "infeasible"
@@ -477,9 +477,8 @@ def make_candidate(shape: Shape, network: Network, rank: int = 1) -> Candidate:
             gap=Gap(
                 total=gap,
                 terms={
-                    "schedule": schedule,
-                    "contention": 0.6 * (gap - schedule),
-                    "synchronisation": 0.4 * (gap - schedule),
+                    "contention": 0.6 * gap,
+                    "synchronisation": 0.4 * gap,
                 },
             ),
         ),

@@ -1,0 +1,385 @@
+"""What of a transfer stays visible behind the passes that it goes on beside.
+
+A pass is a list of layers, each of which computes and sends. What is hidden goes on
+beside compute, and only what is left when the compute is over makes the pass longer:
+
+* a tensor-parallel collective beside the part of its layer's compute that comes with
+  it: the layer's compute is divided evenly between its collectives;
+* the weights that ZeRO-3 gathers of the next layer beside a layer, and the gradients
+  that ZeRO-2 and 3 reduce of the layer before;
+* gradients in buckets behind the passes that complete them, one bucket after another;
+  parameters in buckets behind the first forward passes, likewise.
+
+Sizes of buckets are Megatron-LM's [1]_. A layer's parameters are taken to be spread
+evenly over its compute. Dense parameters and experts have buckets of their own, and so
+has each chunk.
+
+References
+----------
+.. [1] Megatron-LM, ``DistributedDataParallelConfig``: ``bucket_size`` "max(40000000,
+   1000000 * dp_size) parameters (larger DP sizes need larger buckets to ensure
+   collectives do not become latency-bound)"; the data-parallel size includes context
+   parallelism.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+class InLayers(NamedTuple):
+    """Collectives of one kind inside of layers, shape ``(L,)``."""
+
+    number: FloatArray
+    """In each layer."""
+
+    price: FloatArray
+    """Of each of them [s]."""
+
+    is_hidden: bool
+    """Whether they go on beside their layer's compute."""
+
+
+class LayerTimes(NamedTuple):
+    """What layers take in a kind of pass, shape ``(L,)``."""
+
+    whole: FloatArray
+    """From the begin of each layer to its end [s]."""
+
+    worked: FloatArray
+    """The part of it that is compute [s]."""
+
+    def reordered(self, order: slice) -> "LayerTimes":
+        """Return some of the layers, or another order of them."""
+        return LayerTimes(self.whole[order], self.worked[order])
+
+
+class PassTimes(NamedTuple):
+    """One pass through the layers of a chunk."""
+
+    whole: float
+    """From its begin to its end [s]."""
+
+    worked: float
+    """The part of it that is compute [s]."""
+
+    begin: FloatArray
+    """Compute of the pass before each of its layers [s]."""
+
+    end: FloatArray
+    """Compute of the pass once each of its layers is done [s]."""
+
+
+class Behind(NamedTuple):
+    """What a framework hides of what passes send for parameters."""
+
+    gathers_ahead: bool
+    """The weights of the next layer are gathered beside a layer."""
+
+    reduces_behind: bool
+    """The gradients of the layer before are reduced beside a layer."""
+
+    slowdown: float
+    """Factor on compute for as long as the device communicates beside it."""
+
+
+def slowed(
+    compute: FloatArray | float, beside: FloatArray | float, slowdown: float
+) -> FloatArray:
+    """Return how much longer compute takes beside communication of some length [s]."""
+    longest = np.asarray(beside) * (1.0 - 1.0 / slowdown)
+    return np.minimum(np.asarray(compute) * (slowdown - 1.0), longest)
+
+
+def layer_times(
+    compute: FloatArray, sent: Sequence[InLayers], slowdown: float = 1.0
+) -> LayerTimes:
+    """Return what layers take that divide their compute between collectives.
+
+    Parameters
+    ----------
+    compute
+        Of each layer, shape ``(L,)`` [s].
+    sent
+        What layers send.
+    slowdown
+        Factor on compute while something is sent beside it.
+    """
+    total = sum((one.number for one in sent), start=np.zeros(compute.size))
+    part = compute / np.maximum(total, 1.0)
+    whole = np.where(total > 0.0, 0.0, compute)
+    worked = whole.copy()
+    for one in sent:
+        own, lasts = part, part + one.price
+        if one.is_hidden:
+            own = part + slowed(part, one.price, slowdown)
+            lasts = np.maximum(own, one.price)
+        whole += one.number * lasts
+        worked += one.number * own
+    return LayerTimes(whole, worked)
+
+
+def joined_times(parts: Iterable[LayerTimes]) -> LayerTimes:
+    """Return layers that do several things one after another."""
+    whole, worked = zip(*parts, strict=True)
+    return LayerTimes(np.sum(whole, axis=0), np.sum(worked, axis=0))
+
+
+def pass_times(
+    layers: LayerTimes,
+    gathers: FloatArray,
+    reduces: FloatArray,
+    behind: Behind,
+    *,
+    before: LayerTimes | None = None,
+) -> PassTimes:
+    """Return a pass through layers that also send for their parameters.
+
+    Parameters
+    ----------
+    layers
+        Those of a chunk, in the order of the pass.
+    gathers, reduces
+        Price of each collective of weights and of gradients, shape ``(L, n)`` [s].
+        Collectives of one column and price are of one kind and follow each other; all
+        others may be under way at once.
+    behind
+        What is hidden of them.
+    before
+        What the pass does before its first layer, all weights being there: it gathers
+        them first, one after another, and none later.
+    """
+    now, worked = 0.0, 0.0
+    if before is not None:
+        now = float(gathers.sum() + before.whole.sum())
+        worked = float(before.worked.sum())
+        gathers = gathers[:, :0]
+        behind = behind._replace(gathers_ahead=False)
+    if gathers.size or reduces.size:
+        return _queued_pass(_Queue(now), worked, layers, gathers, reduces, behind)
+    end = worked + np.cumsum(layers.worked)
+    now += float(layers.whole.sum())
+    worked += float(layers.worked.sum())
+    return PassTimes(now, worked, end - layers.worked, end)
+
+
+class _Queue:
+    """What a pass has sent so far, and when it arrives.
+
+    Parameters
+    ----------
+    now
+        Time of the pass [s].
+    """
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self._arrivals: dict[tuple[str, int, float], float] = {}
+
+    def send(self, tensor: str, prices: list[float]) -> None:
+        """Start collectives; alike ones follow each other."""
+        for column, price in enumerate(prices):
+            key = tensor, column, price
+            free = self._arrivals.get(key, self.now)
+            self._arrivals[key] = max(self.now, free) + price
+
+    def wait(self, tensor: str, prices: list[float]) -> None:
+        """Wait until all collectives like these have arrived."""
+        for column, price in enumerate(prices):
+            self.now = max(self.now, self._arrivals[tensor, column, price])
+
+
+def _queued_pass(
+    queue: _Queue,
+    worked: float,
+    layers: LayerTimes,
+    gathers: FloatArray,
+    reduces: FloatArray,
+    behind: Behind,
+) -> PassTimes:
+    """Return a pass through layers that send, from a moment of the pass on."""
+    moments = []
+    waiting: list[float] = []
+    needed: list[list[float]] = [*gathers.tolist(), []]
+    if behind.gathers_ahead:
+        queue.send("weights", needed[0])
+    columns = needed, needed[1:], reduces.tolist(), layers.whole, layers.worked
+    for own, following, reduced, whole, work in zip(*columns, strict=False):
+        if behind.gathers_ahead:
+            queue.wait("weights", own)
+            queue.send("weights", following)
+        else:
+            queue.now += sum(own)
+        ahead = sum(following) if behind.gathers_ahead else 0.0
+        more = float(slowed(work, ahead + sum(waiting), behind.slowdown))
+        moments.append((worked, worked + work + more))
+        queue.now += float(whole) + more
+        worked += float(work) + more
+        queue.wait("gradients", waiting)
+        if behind.reduces_behind:
+            queue.send("gradients", reduced)
+            waiting = reduced
+        else:
+            queue.now += sum(reduced)
+    queue.wait("gradients", waiting)
+    return PassTimes(queue.now, worked, *np.array(moments).T)
+
+
+class Progress(NamedTuple):
+    """Layers of one chunk in the order of a pass, and when the pass is at each."""
+
+    chunk: int
+
+    dense: Sequence[float]
+    """Parameters outside of experts."""
+
+    expert: Sequence[float]
+    """Parameters of experts."""
+
+    begin: Sequence[float]
+    """Work of the pass before each layer, as a fraction of all."""
+
+    end: Sequence[float]
+    """Work of the pass once a layer is done, likewise."""
+
+
+class ParameterBucket(NamedTuple):
+    """Parameters that are reduced or gathered together."""
+
+    chunk: int
+    """Whose they are."""
+
+    at: float
+    """Where in a pass, as a fraction: it has filled the bucket, or it needs it."""
+
+    dense: float
+    """How many outside of experts; 0 in a bucket of experts."""
+
+    expert: float
+    """How many of experts; 0 in a bucket of others."""
+
+
+def bucket_parameters(num_ranks: int) -> float:
+    """Return Megatron's default size of a bucket in parameters [1]_.
+
+    ``num_ranks`` hold the same dense parameters.
+    """
+    return max(40e6, 1e6 * num_ranks)
+
+
+def parameter_buckets(
+    progress: Progress, size: float, *, first: bool
+) -> list[ParameterBucket]:
+    """Return the buckets of a chunk in the order in which a pass is at them.
+
+    Parameters
+    ----------
+    progress
+        The pass.
+    size
+        Parameters of a bucket; the last one may have fewer.
+    first
+        Whether a bucket counts as reached with its first parameter, which needs it, or
+        with its last one, which fills it.
+    """
+    found = []
+    for experts, column in enumerate((progress.dense, progress.expert)):
+        for begin, end in _divided(sum(column), size):
+            at = _moment(progress, column, begin if first else end, first=first)
+            count = end - begin
+            own = (0.0, count) if experts else (count, 0.0)
+            found.append(ParameterBucket(progress.chunk, at, *own))
+    return sorted(found, key=lambda bucket: bucket.at)
+
+
+def _divided(total: float, size: float) -> list[tuple[float, float]]:
+    """Return the parameters at which each bucket begins and ends."""
+    count = int(np.ceil(total / size))
+    edges = [min(number * size, total) for number in range(count + 1)]
+    return list(pairwise(edges))
+
+
+def _moment(
+    progress: Progress, column: Sequence[float], place: float, *, first: bool
+) -> float:
+    """Return when a pass is at a parameter, as a fraction of its work.
+
+    Parameters
+    ----------
+    progress
+        The pass.
+    column
+        Parameters of each layer.
+    place
+        How many come before.
+    first
+        Whether the parameter itself is meant, or the one before it.
+    """
+    before = 0.0
+    for count, begin, end in zip(column, progress.begin, progress.end, strict=True):
+        after = before + count
+        if place < after or (place == after and not first):
+            share = (place - before) / count if count else 0.0
+            return begin + share * (end - begin)
+        before = after
+    return 1.0
+
+
+class TimedBucket(NamedTuple):
+    """A bucket on its way."""
+
+    chunk: int
+    """Whose parameters it has."""
+
+    at: float
+    """Where in a pass, as a fraction of its compute."""
+
+    time: float
+    """What its collective takes [s]."""
+
+
+def gathered_at(buckets: Sequence[TimedBucket]) -> FloatArray:
+    """Return when each bucket is there, all leaving from the step's begin on [s]."""
+    return np.cumsum([bucket.time for bucket in buckets])
+
+
+def first_pass_end(
+    duration: float, buckets: Sequence[TimedBucket], arrivals: FloatArray, chunk: int
+) -> float:
+    """Return before which moment a chunk's first forward pass cannot end [s].
+
+    It waits where it needs each bucket, and goes on with what is left.
+    """
+    return max(
+        (
+            float(arrival) + (1.0 - bucket.at) * duration
+            for bucket, arrival in zip(buckets, arrivals, strict=True)
+            if bucket.chunk == chunk
+        ),
+        default=0.0,
+    )
+
+
+def reduced_at(
+    buckets: Sequence[TimedBucket], filled: FloatArray, free: float
+) -> float:
+    """Return when the last bucket has been reduced [s].
+
+    Parameters
+    ----------
+    buckets
+        In the order in which they leave, one after another.
+    filled
+        When each has been filled, on all ranks [s].
+    free
+        When nothing else is under way any more [s].
+    """
+    now = free
+    for bucket, moment in zip(buckets, filled.tolist(), strict=True):
+        now = max(now, moment) + bucket.time
+    return now
