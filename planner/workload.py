@@ -55,7 +55,7 @@ class Workload:
             )
         return self._tables[degrees]
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> ParameterBytes:
         """Weights, gradients and optimizer states per parameter [byte]."""
         return self.training.parameter_bytes
