@@ -33,7 +33,8 @@ class Change:
     """Another one."""
 
     gain: float
-    """What the new plan saves of the old one's planned time at `high`, as a share."""
+    """What the new plan saves of the old one's planned time at `high`, as a share;
+    negative where what the planner minimises disagrees."""
 
     simulated_gain: float
     """Likewise of the simulated time; negative where the replay disagrees."""

@@ -45,8 +45,8 @@ def causes(
 ) -> dict[str, float]:
     """Return the simulated time by cause [s]; the parts add up to it.
 
-    ``"tail"`` is what follows the last pass: as planned and what the replay adds to it
-    or hides behind passes.
+    ``"tail"`` is what synchronisation and the optimizer step add to the passes: as
+    planned, and what the replay adds to it after the last pass.
 
     Parameters
     ----------
@@ -57,10 +57,10 @@ def causes(
         contention (`nestsim.verdict.explain_gap` would part them by more replays).
     """
     gap = dict(gap_by_cause(priced, replay).terms)
-    hidden = gap.pop("synchronisation")
+    added = gap.pop("synchronisation")
     if has_slow:
         gap["slow devices and contention"] = gap.pop("contention")
-    return {**priced.terms, "tail": priced.terms["tail"] + hidden, **gap}
+    return {**priced.terms, "tail": priced.terms["tail"] + added, **gap}
 
 
 def busiest_stage(replay: Replay) -> int:

@@ -30,19 +30,19 @@ from tests.nestsim.report.examples import Shape, layer_names, make_plan
     ("terms", "cause", "sentence"),
     [
         (
-            {"schedule": -2.0, "contention at leaf": 5.0, "synchronisation": 1.0},
+            {"settings": -2.0, "contention at leaf": 5.0, "synchronisation": 1.0},
             "contention at leaf",
             "The largest part is contention at leaf: messages that share the links of "
             "leaf.",
         ),
         (
-            {"schedule": -4.0, "contention": 1.0},
-            "schedule",
-            "The largest part is schedule: the exact timeline differs from the closed "
-            "form of the search.",
+            {"settings": -4.0, "contention": 1.0},
+            "settings",
+            "The largest part is settings: what the replay simulates that the plan "
+            "does not know of.",
         ),
-        ({"schedule": 0.0, "slow devices": 0.05}, "slow devices", ""),
-        ({"schedule": 0.0, "contention": 0.0}, "", ""),
+        ({"contention": 0.0, "slow devices": 0.05}, "slow devices", ""),
+        ({"contention": 0.0, "synchronisation": 0.0}, "", ""),
     ],
 )
 def test_the_cause_of_a_gap_is_the_largest_in_its_direction(
