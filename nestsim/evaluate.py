@@ -53,7 +53,12 @@ class Evaluator:
         slowdown = device_slowdowns(self.scenario, self.network.num_devices)
         try:
             work = place_work(
-                self.network, self.workload, priced, settings, slowdown=slowdown
+                self.network,
+                self.workload,
+                priced,
+                settings,
+                slowdown=slowdown,
+                memory=False,
             )
         except InputError:
             return math.inf

@@ -61,6 +61,7 @@ def place_work(
     settings: ReplaySettings = _DEFAULT,
     *,
     slowdown: FloatArray | None = None,
+    memory: bool = True,
 ) -> PipelineWork:
     """Return one training step of the plan, ready for the replay.
 
@@ -73,6 +74,8 @@ def place_work(
     slowdown
         What the compute times of each device of the network are multiplied by, shape
         ``(N,)``; all 1 if None.
+    memory
+        Whether to say what each stage holds; without it `PipelineWork.memory` is empty.
 
     Returns
     -------
@@ -90,14 +93,18 @@ def place_work(
         If the step has too many passes to be written down.
     """
     plan, execution = priced.plan, workload.execution
+    copies, slow = 1, tuple[str, ...]()
     if slowdown is None:
         slowdown = np.ones(network.num_devices)
+    else:
+        copies = np.unique(slowdown).size
+        slow = slow_device_sentences(priced, slowdown)
     find_schedule(plan.schedule).check_length(
         len(plan.stages),
         plan.num_microbatches,
         plan.virtual_pipeline_model_parallel_size,
         where="training.global_batch_size",
-        copies=np.unique(slowdown).size,
+        copies=copies,
     )
     grid = device_grid(plan)
     table = workload.table(plan_degrees(plan))
@@ -155,11 +162,12 @@ def place_work(
         memory=tuple(
             stage_account(table, plan, s, cost, workload.parameter_bytes)
             for s, cost in enumerate(priced.stages)
+            if memory
         ),
         folded=(
             *folded_sentences(priced, settings, execution),
             *left_out_sentences(network, plan),
-            *slow_device_sentences(priced, slowdown),
+            *slow,
         ),
     )
 

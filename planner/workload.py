@@ -90,7 +90,7 @@ class Workload:
             totals.append(np.sum(times, axis=0) if times else np.zeros(3))
         return np.ascontiguousarray(np.array(totals)[np.array(graph.kinds)].T)
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> ParameterBytes:
         """Weights, gradients and optimizer states per parameter [byte]."""
         return self.training.parameter_bytes

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_table import LayerTable
+from estimators.layer_table import InLayerTraffic, LayerTable
 from nestsim.placing.traffic import Message, StageTraffic
 from planner.class_table import recompute_shares
 from planner.plan import Stage
@@ -35,23 +35,42 @@ def layer_messages(
         else recompute_shares(item, table)[stage.recompute]
         for item in items
     ]
+    # Most layers of a model are alike.
+    known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
     for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
-        forward, backward = (
-            [
-                _alike(traffic, item.group, item.operation, count[layer], size[layer])
-                for item, count, size in columns
-            ]
-            for columns in (
-                [(one, one.forward_count, one.forward_bytes) for one in items],
-                [(one, one.backward_count, one.backward_bytes) for one in items],
+        amounts = tuple(
+            (
+                float(one.forward_count[layer]),
+                float(one.forward_bytes[layer]),
+                float(one.backward_count[layer]),
+                float(one.backward_bytes[layer]),
+                float(share[layer]),
             )
+            for one, share in zip(items, shares, strict=True)
         )
-        repeated = [
-            sent if share[layer] else []
-            for sent, share in zip(forward, shares, strict=True)
-        ]
-        found[layer] = LayerMessages(*map(_in_turns, (forward, backward, repeated)))
+        if amounts not in known:
+            known[amounts] = _messages(traffic, items, amounts)
+        found[layer] = known[amounts]
     return found
+
+
+def _messages(
+    traffic: StageTraffic,
+    items: list[InLayerTraffic],
+    amounts: tuple[tuple[float, ...], ...],
+) -> LayerMessages:
+    """Return what a layer sends, from counts and bytes of each item in either pass."""
+    forward, backward, repeated = [], [], []
+    for item, (count, size, count_back, size_back, share) in zip(
+        items, amounts, strict=True
+    ):
+        sent = _alike(traffic, item.group, item.operation, count, size)
+        forward.append(sent)
+        backward.append(
+            _alike(traffic, item.group, item.operation, count_back, size_back)
+        )
+        repeated.append(sent if share else [])
+    return LayerMessages(*map(_in_turns, (forward, backward, repeated)))
 
 
 def _alike(

@@ -34,6 +34,9 @@ from topologies import Network
 IntArray = NDArray[np.int64]
 Phases = tuple[Phase, ...]
 
+_EXPERTS = "experts"
+"""Groups of devices that hold the same experts, beside those of the ledger."""
+
 
 class StageTail:
     """The collectives of one stage at the end of the step.
@@ -60,8 +63,10 @@ class StageTail:
     ) -> None:
         self.network, self.stage, self.each = network, stage, each
         self.algorithm = plan.gradient_algorithm
-        self.dense = dense_groups(grid)[0]
-        self.experts = expert_data_groups(grid)[0]
+        self.dense: IntArray = dense_groups(grid)[0]
+        self.experts: IntArray = expert_data_groups(grid)[0]
+        self._of_a_byte: dict[tuple[str, str], Phases] = {}
+        self._known: dict[tuple[str, float, float], Phases] = {}
 
     def reduce(self, dense: float, expert: float) -> Phases:
         """Return what reduces the gradients of some parameters of a device."""
@@ -72,31 +77,47 @@ class StageTail:
         return self._sent(AFTER_OPTIMIZER, dense, expert)
 
     def _sent(self, moment: str, dense: float, expert: float) -> Phases:
-        """Return what some parameters have a device send at a moment."""
+        """Return what some parameters have a device send at a moment, each once."""
+        key = moment, dense, expert
+        if key not in self._known:
+            self._known[key] = self._written(moment, dense, expert)
+        return self._known[key]
+
+    def _written(self, moment: str, dense: float, expert: float) -> Phases:
         phases: Phases = ()
         for one in LEDGER[self.stage.zero_stage].sent_at(moment):
             width = wire_bytes(one, self.each)
-            groups, part = self._members(one.group)
-            phases += self._over(groups, one.operation, dense * width / part)
+            part = self.stage.sharding_group_size if one.group == ACROSS else 1
+            phases += self._over(one.group, one.operation, dense * width / part)
             if one.group != ACROSS:
-                phases += self._over(self.experts, one.operation, expert * width)
+                phases += self._over(_EXPERTS, one.operation, expert * width)
         return phases
 
-    def _members(self, group: str) -> tuple[IntArray, int]:
-        """Return the groups of dense parameters, and in how many shards these are."""
+    def _members(self, group: str) -> IntArray:
+        """Return the groups of devices that a collective is done by."""
+        if group == _EXPERTS:
+            return self.experts
         if group == REPLICAS:
-            return self.dense, 1
+            return self.dense
         size = self.stage.sharding_group_size
         parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, size)
         if group == INSIDE:
-            return parts.reshape(-1, size), 1
-        return np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1]), size
+            return np.asarray(parts.reshape(-1, size), np.int64)
+        crossing = np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+        return np.asarray(crossing, np.int64)
 
-    def _over(self, groups: IntArray, operation: str, num_bytes: float) -> Phases:
+    def _over(self, group: str, operation: str, num_bytes: float) -> Phases:
+        """Return the phases of a collective; all buckets share its rings."""
         if num_bytes == 0.0:
             return ()
-        return collective_phases(
-            self.network, operation, groups, self.algorithm, num_bytes
+        key = group, operation
+        if key not in self._of_a_byte:
+            self._of_a_byte[key] = collective_phases(
+                self.network, operation, self._members(group), self.algorithm, 1.0
+            )
+        return tuple(
+            one._replace(bytes_per_member=one.bytes_per_member * num_bytes)
+            for one in self._of_a_byte[key]
         )
 
 

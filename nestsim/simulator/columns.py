@@ -51,14 +51,13 @@ class Columns:
 
     def column(self, name: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
         """Return one property of all flows."""
-        parts = [
-            np.broadcast_to(
-                np.asarray(getattr(family, name), dtype=dtype),
-                family.lanes.counts.shape,
-            )
-            for family in self.families
-        ]
-        return np.concatenate([np.zeros(0, dtype=dtype), *parts])
+        column = np.zeros(self.num_flows, dtype=dtype)
+        first = 0
+        for family in self.families:
+            last = first + family.lanes.counts.size
+            column[first:last] = getattr(family, name)
+            first = last
+        return column
 
     def lanes(self) -> Lanes:
         """Return the lanes of all flows."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.fluid import Fluid
 from nestsim.simulator.kernels import fluid as kernels
+from nestsim.simulator.kernels.snapshot import snapshot
 from nestsim.simulator.listing import Listing, list_steps, num_posts_of_channels
 from nestsim.simulator.states import Jump, State
 from nestsim.simulator.steady import Watch
@@ -92,7 +93,7 @@ class CompiledEngine:
         num_messages = num_posts_of_channels(system, listing) // system.num_sources
         self._channels[kernels.FIRST_MESSAGE] = _starts(num_messages)
         spans = np.zeros((2, int(num_spans.sum()) if recording else 0))
-        messages = np.zeros((3, int(num_messages.sum())))
+        self._messages = messages = np.zeros((3, int(num_messages.sum())))
         self._opened, self._closed = (
             _Log(spans[row], self._actors[kernels.FIRST_SPAN], self._actors[length])
             for row, length in (
@@ -188,24 +189,25 @@ class CompiledEngine:
     def _state(self) -> State:
         """Return the state at the end of an instant."""
         now = float(self._moments[kernels.NOW])
-        actors, channels = self._actors, self._channels
-        at_work = actors[kernels.AT_WORK] > 0
-        arrived = channels[kernels.NUM_ARRIVED]
-        coming = _places(
-            channels[kernels.FIRST_MESSAGE] + arrived,
-            channels[kernels.NUM_LEFT] - arrived,
+        left, (posted, started, arrived, missing), flows, on_their_way = snapshot(
+            now,
+            self._delay,
+            self._actors,
+            self._channels,
+            self._messages,
+            self._due,
+            *self._fluid.flows,
         )
-        arrivals = self._left.moments[coming]
         return State(
             now=now,
-            position=actors[kernels.POSITION] - self._first,
-            left=np.where(at_work, self._due[: at_work.size] - now, -1.0),
-            posted=channels[kernels.NUM_POSTED].copy(),
-            started=channels[kernels.NUM_BEGUN].copy(),
-            arrived=arrived.copy(),
-            missing=channels[kernels.MISSING].copy(),
-            flows=self._fluid.state(now),
-            on_their_way=arrivals - (now + self._delay),
+            position=self._actors[kernels.POSITION] - self._first,
+            left=left,
+            posted=posted,
+            started=started,
+            arrived=arrived,
+            missing=missing,
+            flows=flows,
+            on_their_way=on_their_way,
             num_deposits=self._fluid.num_deposits,
             num_settlements=int(self._loop[kernels.NUM_SETTLEMENTS]),
         )
@@ -234,8 +236,3 @@ def _num_spans(listing: Listing) -> IntArray:
 def _starts(sizes: IntArray) -> IntArray:
     """Return where each of consecutive pieces begins."""
     return np.cumsum(sizes) - sizes
-
-
-def _places(first: IntArray, size: IntArray) -> IntArray:
-    """Return ``first[k], first[k] + 1, ...``, ``size[k]`` of them, for all ``k``."""
-    return np.repeat(first - _starts(size), size) + np.arange(int(size.sum()))

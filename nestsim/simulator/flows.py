@@ -251,17 +251,27 @@ def _buckets(
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Add the phases of all buckets of each stage; equal ones share a flow."""
     found = []
+    # Buckets share arrays and phases: by identity, which of them were seen before.
+    seen: dict[tuple[int, ...], tuple[bytes, ...]] = {}
     for stage, own in enumerate(buckets):
-        known: dict[tuple[bytes, bytes, float, int], int] = {}
+        known: dict[tuple[tuple[bytes, ...], float, int], int] = {}
+        alike: dict[int, Numbers] = {}
         numbers = []
         for bucket in own:
+            if id(bucket.phases) in alike:
+                numbers.append(alike[id(bucket.phases)])
+                continue
             flows = []
             for phase in bucket.phases:
-                sources, targets = (end.tobytes() for end in phase.ends())
-                key = sources, targets, phase.bytes_per_member, phase.num_steps
+                *members, num_bytes, num_steps = phase
+                same = tuple(map(id, members))
+                if same not in seen:
+                    seen[same] = tuple(end.tobytes() for end in phase.ends())
+                key = seen[same], num_bytes, num_steps
                 if key not in known:
                     (known[key],) = _tail(columns, kind, stage, num_replicas, (phase,))
                 flows.append(known[key])
+            alike[id(bucket.phases)] = tuple(flows)
             numbers.append(tuple(flows))
         found.append(tuple(numbers))
     return tuple(found)

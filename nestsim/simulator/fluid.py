@@ -83,6 +83,11 @@ class Fluid:
         """What the kernels `settle` and `advance` work on."""
 
     @property
+    def flows(self) -> tuple[FloatArray, IntArray]:
+        """What the flows are doing, by the rows of the kernels."""
+        return self._flow_state, self._flow_ints
+
+    @property
     def bin_width(self) -> float:
         """Width of the time bins at this moment [s]."""
         return float(self._scalars[kernels.BIN_WIDTH])

@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nestsim.simulator.folding import numbered
+from nestsim.simulator.kernels.lanes import add_lanes
 from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.kernels.refine import first_members
 from nestsim.simulator.system import Incidence
 from topologies.network import Links, Network, Routes
 
@@ -56,28 +59,10 @@ class Lanes(NamedTuple):
 
     def incidence(self, routes: Routes, num_links: int) -> Incidence:
         """Add up the lanes of each flow on each link."""
-        num_flows = self.counts.size
-        hops = np.diff(routes.indptr)
-        flow_of_entry = np.repeat(np.repeat(np.arange(num_flows), self.counts), hops)
-        keys = flow_of_entry * num_links + routes.links
-        if self.weights is None:
-            keys.sort()
-            firsts = _first_of_runs(keys)
-            weights = np.diff(np.append(firsts, keys.size)).astype(np.float64)
-        else:
-            order = np.argsort(keys, kind="stable")
-            keys = keys[order]
-            firsts = _first_of_runs(keys)
-            # Sums of multiples of 2**-20 are exact, in any order.
-            each = np.repeat(self.weights, hops)[order]
-            weights = np.add.reduceat(each, firsts) if firsts.size else np.zeros(0)
-        flows, links = np.divmod(keys[firsts], max(1, num_links))
-        sizes = np.bincount(flows, minlength=num_flows)
-        return Incidence(
-            np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
-            links.astype(np.int64),
-            weights,
-        )
+        # Sums of multiples of 2**-20 are exact, in any order.
+        weights = np.zeros(0) if self.weights is None else self.weights
+        rows = np.array(routes.indptr), np.array(routes.links)
+        return Incidence(*add_lanes(self.counts, weights, *rows, num_links))
 
 
 def joined(parts: list[Lanes]) -> Lanes:
@@ -121,9 +106,13 @@ def binding(routes: Routes, links: Links) -> BoolArray:
     consecutive[seams - 1] = False
     # Each pair of consecutive links once: flows share most of them.
     pairs = routes.links[:-1][consecutive] * num_links + routes.links[1:][consecutive]
-    pairs.sort()
-    first, second = np.divmod(pairs[_first_of_runs(pairs)], max(1, num_links))
-    order = np.lexsort((np.arange(num_links), links.bandwidth))
+    pairs = pairs[first_members(numbered(pairs))]
+    first, second = np.divmod(pairs, max(1, num_links))
+    # A link without neighbours stays.
+    joined_links = np.zeros(num_links, dtype=np.bool_)
+    joined_links[first] = joined_links[second] = True
+    order = np.flatnonzero(joined_links)
+    order = order[np.argsort(links.bandwidth[order], kind="stable")]
     kept: BoolArray = binding_links(
         order,
         np.array(links.bandwidth),
@@ -132,13 +121,6 @@ def binding(routes: Routes, links: Links) -> BoolArray:
         *_rows(first, second, num_links),
     )
     return kept
-
-
-def _first_of_runs(ordered: IntArray) -> IntArray:
-    """Return where each run of equal values begins. `numpy.unique` is slower."""
-    starts = np.ones(ordered.size, dtype=np.bool_)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    return np.flatnonzero(starts)
 
 
 def _rows(

@@ -66,6 +66,8 @@ def parts_of(moves: Moves, slots: StageSlots) -> Parts:
 
 def scaled(parts: Parts, factor: float) -> Parts:
     """Return the same parts with all durations times a factor."""
+    if factor == 1.0:
+        return parts
     return tuple(part._replace(duration=part.duration * factor) for part in parts)
 
 

@@ -112,4 +112,5 @@ class TeamEdgePhase(NamedTuple):
 
 
 def _around(rings: IntArray) -> Ends:
-    return rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+    following = np.concatenate((rings[:, 1:], rings[:, :1]), axis=1)
+    return rings.ravel(), following.ravel()

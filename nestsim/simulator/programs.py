@@ -24,6 +24,7 @@ from nestsim.simulator.work import PipelineWork
 from nestsim.simulator.writer import Writer, pass_numbers
 from planner.schedules import find_schedule
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 PASS_KINDS = ("forward", "backward", "weight")
@@ -86,8 +87,8 @@ def build_programs(
         kinds = np.append(_SPAN_OF_KIND[own.kind], OPTIMIZER)
         meaning = kinds, np.append(own.microbatch, -1), np.append(own.chunk, -1)
         writer = Writer(work, own, numbers, stage, slots[stage])
-        values, which = np.unique(work.slowdown[stage], return_inverse=True)
-        of_actor.append(len(distinct) + which.ravel())
+        values, which = _values(work.slowdown[stage])
+        of_actor.append(len(distinct) + which)
         distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]
     for stage, own_slots in enumerate(slots):
         steps = _stream(own_slots)
@@ -99,6 +100,14 @@ def build_programs(
     return Programs(
         tuple(distinct), np.concatenate(of_actor).astype(np.int64), tuple(streams)
     )
+
+
+def _values(slowdown: FloatArray) -> tuple[list[float], IntArray]:
+    """Return what is distinct, rising, and which of it each replica has."""
+    if (slowdown == slowdown[0]).all():
+        return [float(slowdown[0])], np.zeros(slowdown.size, np.int64)
+    values, which = np.unique(slowdown, return_inverse=True)
+    return values.tolist(), which.ravel()
 
 
 def _stream(slots: StageSlots) -> Steps:

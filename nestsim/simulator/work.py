@@ -192,7 +192,7 @@ class PipelineWork:
     buckets."""
 
     memory: tuple[StageMemory, ...]
-    """Per stage."""
+    """Per stage; empty if nobody asks."""
 
     folded: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""

@@ -8,8 +8,8 @@ Letters: ``p`` stages, ``v`` chunks of each, ``m`` microbatches, ``n`` passes of
 stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
-import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Instructions
 
 IntArray = NDArray[np.int64]
 
-assert RUNNING == kernels.RUNNING
+assert (RUNNING, FORWARD) == (kernels.RUNNING, kernels.FORWARD)
 
 _PORTS = {
     FORWARD: (ACTIVATION_IN, ACTIVATION_OUT),
@@ -51,16 +51,30 @@ _PORTS = {
 
 _KINDS = (FORWARD, BACKWARD, WEIGHT)
 
-_PLAIN, _FIRST, _LAST = range(3)
-"""Passes that wait for no bucket and fill none; the first forward pass of a chunk,
-which may wait for buckets; and the pass that completes its gradients."""
-
-_PASS, _RECEIVE, _SEND, _END = range(4)
-"""Blocks: a pass, being ready for its input, waiting for its output's arrival, and the
-end of the step."""
-
 _Block = tuple[Step, ...]
 """Steps; the need of one may be `RUNNING`."""
+
+
+class _Code(NamedTuple):
+    """What tells blocks apart."""
+
+    block: int
+    """`PASS`, `RECEIVE`, `SEND` or `END` of the kernels."""
+
+    kind: int
+    """Of the pass."""
+
+    chunk: int
+    """Of the pass."""
+
+    place: int
+    """`PLAIN`, `FIRST` or `LAST` of the kernels."""
+
+    filling: int
+    """1 if the stage has sent a bucket of gradients, 0 if not."""
+
+    before: int
+    """Kind of the pass before, `NONE` if there is none."""
 
 
 def pass_numbers(own: Instructions, work: PipelineWork) -> IntArray:
@@ -107,19 +121,15 @@ class Writer:
         self.bucket_ends = slots.bucket_ends()
         self.gather_marks = self._gather_marks()
         self.reduce_marks = self._reduce_marks()
-        self.code_shape = (4, len(_KINDS), work.num_chunks, 3, 2, len(_KINDS) + 1)
-        self.codes, self.first_need = self._order(numbers)
+        self.codes, self.order = self._order(numbers)
 
     def write(self, slowdown: float, tick: float) -> Steps:
         """Return the steps of an actor whose compute takes ``slowdown`` times."""
-        is_used = np.zeros(math.prod(self.code_shape), np.bool_)
-        is_used[self.codes] = True
-        used = np.flatnonzero(is_used)
-        written = [self._block(code, slowdown) for code in used.tolist()]
+        written = [self._block(code, slowdown) for code in self.codes]
         rows = Steps.of(step for block in written for step in block)
         duration, steps = kernels.write_blocks(
-            (np.cumsum(is_used) - 1)[self.codes],
-            self.first_need,
+            self.order[0],
+            self.order[1],
             np.cumsum([0, *map(len, written)]),
             quantise(rows.duration, tick),
             np.stack((rows.source, rows.need, rows.target, rows.span)),
@@ -127,60 +137,22 @@ class Writer:
         )
         return Steps(duration, *steps)
 
-    def _order(self, numbers: Sequence[IntArray]) -> tuple[IntArray, IntArray]:
-        """Return the codes of all blocks in order, and the needs of their first steps.
+    def _order(self, numbers: Sequence[IntArray]) -> tuple[list[_Code], IntArray]:
+        """Return the distinct blocks, and what the program is made of.
 
-        That is `RUNNING` if it is as the block says.
+        That is, which block comes next, and what its first step needs, shape
+        ``(2, B)``.
         """
-        kind, microbatch, chunk = self.own
-        source, target = self.ports[:, kind, chunk]
-        codes = np.full((kind.size, 3), NONE)
-        needs = np.full(codes.shape, RUNNING)
-        place = self._places()
-        filling = np.zeros(kind.size, np.int64)
-        if self.slots.signal != NONE:
-            filling[np.argmax(place == _LAST) + 1 :] = 1
-        codes[:, 1] = self._codes(_PASS, kind, chunk, place, filling)
-        arrivals = self._arrivals(numbers)[kind, chunk, microbatch]
-        needs[:, 1] = np.where(source != NONE, arrivals, RUNNING)
-        sending = target != NONE
-        if self.rendezvous:
-            before = np.concatenate(([NONE], kind[:-1]))
-            receives = self._codes(_RECEIVE, kind, before=before + 1)
-            codes[:, 0] = np.where(source != NONE, receives, NONE)
-            # What a pass has sent is waited for when the next one receives.
-            sending[:-1] &= source[1:] == NONE
-        if self.work.blocking_transfers:
-            codes[:, 2] = np.where(sending, self._codes(_SEND, kind, chunk), NONE)
-        kept = codes != NONE
-        end = self._codes(_END, np.zeros(1, np.int64))
-        return (
-            np.concatenate((codes[kept], end)),
-            np.append(needs[kept], RUNNING).astype(np.int64),
+        codes, order = kernels.order_blocks(
+            *self.own,
+            self.ports,
+            self._arrivals(numbers),
+            self.completing,
+            self.slots.signal != NONE,
+            self.rendezvous,
+            self.work.blocking_transfers,
         )
-
-    def _codes(
-        self,
-        block: int,
-        kind: IntArray,
-        chunk: IntArray | int = 0,
-        place: IntArray | int = 0,
-        filling: IntArray | int = 0,
-        before: IntArray | int = 0,
-    ) -> IntArray:
-        """Return one number for all that tells blocks apart."""
-        columns = (block, kind, chunk, place, filling, before)
-        return np.asarray(np.ravel_multi_index(columns, self.code_shape), np.int64)
-
-    def _places(self) -> IntArray:
-        """Find the first forward pass and the completing pass of every chunk."""
-        place = np.full(self.own.kind.size, _PLAIN)
-        for chunk in range(self.work.num_chunks):
-            own = self.own.chunk == chunk
-            place[np.argmax(own & (self.own.kind == FORWARD))] = _FIRST
-            completing = own & (self.own.kind == self.completing)
-            place[np.flatnonzero(completing)[-1]] = _LAST
-        return place
+        return [_Code(*row) for row in codes.tolist()], order
 
     def _ports(self) -> IntArray:
         """Return the slots that passes receive from and send to, or `NONE`.
@@ -212,17 +184,16 @@ class Writer:
                     arrivals[kind, chunk] = numbers[stage][kind, sending_chunk]
         return arrivals
 
-    def _block(self, code: int, slowdown: float) -> _Block:
+    def _block(self, code: _Code, slowdown: float) -> _Block:
         """Return the steps of a block; durations are not whole ticks yet."""
-        found = (int(one) for one in np.unravel_index(code, self.code_shape))
-        block, kind, chunk, place, filling, before = found
-        if block == _END:
+        block, kind, chunk, place, filling, before = code
+        if block == kernels.END:
             return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
         source, target = self.ports[:, kind, chunk].tolist()
-        if block == _SEND:
+        if block == kernels.SEND:
             return _steps((Part(0.0, target),))
-        if block == _RECEIVE:
-            return self._receive(source, kind, before - 1)
+        if block == kernels.RECEIVE:
+            return self._receive(source, kind, before)
         parts = self._pass(kind, chunk, slowdown, place, filling=bool(filling))
         # What the first part needs differs from pass to pass.
         parts = between_stages(parts, Part(0.0, source), target)
@@ -245,11 +216,11 @@ class Writer:
         beside = stretch(self.work.interference)
         if filling:
             parts = scaled(parts, beside)
-        if place == _FIRST:
+        if place == kernels.FIRST:
             marks = self.gather_marks[chunk]
             alongside = self.stage == 0 and chunk == 0 and bool(marks)
             parts = marked(scaled(parts, beside) if alongside else parts, marks)
-        elif place == _LAST:
+        elif place == kernels.LAST:
             marks = self.reduce_marks[chunk]
             parts = marked(parts, marks, after=1.0 if filling else beside)
         return parts

@@ -207,7 +207,7 @@ class LaunchableCandidates:
             variants = Variants(cuts, choice_array(choices))
             exits = relaxed_exits(self.tiers, configuration, options)
             found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
-            least = min(least, float(found.min(initial=np.inf)))
+            least = min(least, float(found.min()))
         return least
 
     def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
@@ -318,19 +318,15 @@ class LaunchableCandidates:
         self, configuration: Configuration, num_options: int
     ) -> tuple[Choice, ...]:
         """Return what all stages of a configuration may do about their memory."""
-        rules, spec = self.rules, self.spec
-        has = rules.zero_stages_of(configuration.pp)
-        zeros = sorted(set(spec.zero_stages) & set(has))
+        zeros = self.space.zero_stages(configuration.pp)
         if configuration.dp * configuration.cp == 1:
             zeros = zeros[:1]
-        modes = [mode for mode in spec.recompute if mode in rules.recompute]
-        if configuration.v > 1:
-            modes = [mode for mode in modes if mode != "stage"]
+        hybrid = self.rules.hybrid_sharding
         return tuple(
             Choice(mode, zero, option)
-            for mode in modes
+            for mode in self.space.recompute_modes(configuration.v)
             for zero in zeros
-            for option in range(num_options if zero in rules.hybrid_sharding else 1)
+            for option in range(num_options if zero in hybrid else 1)
         )
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:

@@ -345,7 +345,7 @@ class _Search:
     def _judge(self, plan: Plan) -> None:
         candidates = self.candidates
         priced = price_plan(candidates.network, candidates.workload, plan)
-        time = self.judge(priced, self.best.cutoff)
+        time = self.judge(priced, min(self.best.cutoff, self._cutoff))
         candidates.statistics["plans replayed"] += 1
         if np.isfinite(time):
             configuration = configuration_of(plan)

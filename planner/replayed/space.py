@@ -101,6 +101,18 @@ class LaunchableSpace:
             self.workload.chain[1], p, v, rules.splits, empty_ends=rules.empty_ends
         )
 
+    def zero_stages(self, pp: int) -> list[int]:
+        """Return the ZeRO stages that plans of some stages may have, rising."""
+        return sorted({*self.spec.zero_stages} & {*self.rules.zero_stages_of(pp)})
+
+    def recompute_modes(self, v: int) -> list[str]:
+        """Return the recompute modes that plans of some chunks may have."""
+        return [
+            mode
+            for mode in self.spec.recompute
+            if mode in self.rules.recompute and (v == 1 or mode != "stage")
+        ]
+
     def _is_allowed(self, degrees: Degrees, dropped: Counter[str]) -> bool:
         model, rules = self.workload.graph.spec, self.rules
         if divisibility_problem(model, degrees) is not None:
@@ -114,14 +126,21 @@ class LaunchableSpace:
         )
         if not allowed:
             dropped["not in the framework"] += 1
-        return allowed
+            return False
+        zeros = self.zero_stages(1) or self.zero_stages(2)
+        if not (zeros and self.recompute_modes(1)):
+            dropped["without a ZeRO stage or recompute mode that it has"] += 1
+            return False
+        return True
 
     def _family(self, degrees: Degrees) -> Family | None:
         """Return the configurations of some degrees, or None if there are none."""
         rows = [
             (pp, v, dp)
             for pp, dp in self._shapes(degrees)
+            if self.zero_stages(pp)
             for v in self._chunks(degrees, pp, dp)
+            if self.recompute_modes(v)
         ]
         if not rows:
             return None

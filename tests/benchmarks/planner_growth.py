@@ -125,7 +125,7 @@ def replayed_search(
     settings = ReplaySettings()
 
     def judge(priced: PricedPlan, cutoff: float) -> float:
-        work = place_work(network, workload, priced, settings)
+        work = place_work(network, workload, priced, settings, memory=False)
         return replayed_time(network, work, settings, cutoff=cutoff)
 
     return search_replayed(network, workload, spec, Replays(judge=judge))

@@ -486,6 +486,22 @@ def test_what_is_held_has_a_name_and_its_passes():
         }
 
 
+def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
+    net, job, priced = real("tensor")
+    whole, without = (place_work(net, job, priced, memory=m) for m in (True, False))
+    assert whole.memory
+    assert without.memory == ()
+    assert replay(net, without).iteration_time == replay(net, whole).iteration_time
+
+
+def test_a_cluster_that_is_slow_everywhere_is_said():
+    net, job, priced = real("tensor")
+    work = place_work(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
+    assert any("slow devices" in one for one in work.folded)
+    work = place_work(net, job, priced, slowdown=np.ones(net.num_devices))
+    assert not any("slow devices" in one for one in work.folded)
+
+
 def test_the_logits_are_held_by_the_last_stage_alone():
     net, job, priced = real("tensor")
     first, last = replay(net, place_work(net, job, priced)).memory

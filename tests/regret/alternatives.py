@@ -120,7 +120,8 @@ class Alternatives:
         return None
 
     def _leaves(self, configuration: Configuration) -> list[Leaves]:
-        return list(self.candidates.leaves(configuration, np.inf))
+        found = self.candidates.leaves(configuration, np.inf)
+        return [leaves for leaves in found if len(leaves.bounds)]
 
     def _is_launchable(self, plan: Plan) -> bool:
         rules = self.spec.rules or LAUNCH_RULES["ideal"]

@@ -9,6 +9,7 @@ from topologies.arrays import (
     FloatArray,
     FloatVector,
     IntArray,
+    IntCube,
     IntMatrix,
     IntVector,
 )
@@ -20,6 +21,27 @@ NEED = 1
 TARGET = 2
 SPAN = 3
 NUM_STEP_ROWS = 4
+
+# Blocks: a pass, being ready for its input, waiting for its output's arrival, and the
+# end of the step.
+PASS = 0
+RECEIVE = 1
+SEND = 2
+END = 3
+
+# Passes that wait for no bucket and fill none; the first forward pass of a chunk, which
+# may wait for buckets; and the pass that completes its gradients.
+PLAIN = 0
+FIRST = 1
+LAST = 2
+
+# What tells blocks apart: which block, kind, chunk and place of the pass, whether a
+# bucket has been filled, and the kind of the pass before.
+BEFORE = 5
+NUM_CODE_COLUMNS = 6
+
+FORWARD = 0
+"""Kind of the forward passes."""
 
 RUNNING = -1
 """Need of a step that waits for all that was posted to its source so far."""
@@ -44,6 +66,103 @@ def number_passes(
         count[kind[i], chunk[i]] += 1
         numbers[kind[i], chunk[i], microbatch[i]] = count[kind[i], chunk[i]]
     return numbers
+
+
+@kernel
+def order_blocks(
+    kind: IntVector,
+    microbatch: IntVector,
+    chunk: IntVector,
+    ports: IntCube,
+    arrivals: IntCube,
+    completing: int,
+    fills: bool,
+    rendezvous: bool,
+    blocking: bool,
+) -> tuple[IntArray, IntArray]:
+    """Return the distinct blocks of a program, and their order in it. O(n).
+
+    Parameters
+    ----------
+    kind, microbatch, chunk
+        Of each pass, shape ``(n,)``.
+    ports
+        Slots that passes receive from and send to, by kind and chunk, negative for
+        none, shape ``(2, 3, v)``.
+    arrivals
+        Messages that have come to a pass when its own has, by kind, chunk and
+        microbatch, shape ``(3, v, m)``.
+    completing
+        Kind of the passes that complete gradients.
+    fills
+        Whether they fill buckets.
+    rendezvous
+        Whether a message leaves when its receiver is ready, which then waits for it.
+    blocking
+        Whether senders wait for the arrival of their messages.
+
+    Returns
+    -------
+    tuple[IntArray, IntArray]
+        What tells each block apart, shape ``(U, NUM_CODE_COLUMNS)``; and of each place
+        in the program the number of its block and the need of its first step, or
+        `RUNNING`, shape ``(2, B)``.
+    """
+    num_passes, num_chunks = kind.shape[0], ports.shape[2]
+    first = np.full(num_chunks, num_passes)
+    last = np.full(num_chunks, -1)
+    for i in range(num_passes):
+        if kind[i] == FORWARD:
+            first[chunk[i]] = min(first[chunk[i]], i)
+        if kind[i] == completing:
+            last[chunk[i]] = i
+    filled_from = last.min() if fills else num_passes
+    number = np.full((4, 3, num_chunks, 3, 2, 4), -1)
+    codes = np.empty((number.size, NUM_CODE_COLUMNS), np.int64)
+    order = np.empty((2, 3 * num_passes + 1), np.int64)
+    num_codes, num_blocks = 0, 0
+    for i in range(num_passes + 1):
+        for block in (RECEIVE, PASS, SEND, END):
+            k, c, place, filling, before = 0, 0, PLAIN, 0, -1
+            need = RUNNING
+            if (block == END) != (i == num_passes):
+                continue
+            if i < num_passes:
+                k, c = kind[i], chunk[i]
+                receives, sends = ports[0, k, c] >= 0, ports[1, k, c] >= 0
+                if block == RECEIVE:
+                    if not (rendezvous and receives):
+                        continue
+                    before = kind[i - 1] if i > 0 else -1
+                elif block == PASS:
+                    if receives:
+                        need = arrivals[k, c, microbatch[i]]
+                    if i == first[c]:
+                        place = FIRST
+                    elif i == last[c]:
+                        place = LAST
+                    filling = 1 if i > filled_from else 0
+                elif block == SEND:
+                    if not (blocking and sends):
+                        continue
+                    if (
+                        rendezvous
+                        and i + 1 < num_passes
+                        and ports[0, kind[i + 1], chunk[i + 1]] >= 0
+                    ):
+                        # What it has sent is waited for when the next one receives.
+                        continue
+            code = (block, k, c, place, filling, before + 1)
+            if number[code] < 0:
+                number[code] = num_codes
+                for column in range(NUM_CODE_COLUMNS):
+                    codes[num_codes, column] = code[column]
+                codes[num_codes, BEFORE] = before
+                num_codes += 1
+            order[0, num_blocks] = number[code]
+            order[1, num_blocks] = need
+            num_blocks += 1
+    return codes[:num_codes].copy(), order[:, :num_blocks].copy()
 
 
 @kernel

@@ -12,7 +12,7 @@ from nestsim.simulator.build import build_system
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.pass_steps import Mark, Part, marked
 from nestsim.simulator.phases import RingPhase, TeamPhase
-from nestsim.simulator.system import CLOSES, NONE, OPENS
+from nestsim.simulator.system import CLOSES, NONE, OPENS, Step, Steps
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
@@ -486,3 +486,16 @@ def test_weight_gradients_are_spans_of_their_own():
     assert weight.sum() == 6
     assert set((spans.end - spans.start)[weight].tolist()) == {0.5}
     assert SPAN_KINDS[: WEIGHT + 1] == ("forward", "backward", "weight")
+
+
+# Programs as columns.
+
+
+def test_a_program_is_the_steps_that_it_was_written_with():
+    steps = [Step(0.5, NONE, 0, 2, OPENS), Step(0.0, 1, 3, NONE, CLOSES)]
+    columns = Steps.of(steps)
+    assert len(columns) == 2
+    assert list(columns) == steps
+    assert (columns.duration.dtype, columns.need.dtype) == (np.float64, np.int64)
+    assert len(Steps.of([])) == 0
+    assert list(Steps.of([])) == []

@@ -20,8 +20,8 @@ from tests.planner.replayed.worlds import ROUNDING, World, random_world
 
 MOST_PLANS = 400
 
-SEEDS = range(24)
-"""Of the jobs that most tests try; about half of them are small enough."""
+SEEDS = (14, 15, 23, 33, 42, 54, 59, 63, 65, 70, 72, 78, 85, 92, 93, 115, 125, 134, 135)
+"""Of jobs that are small enough, most of them with plans that fit."""
 
 
 class Whole(NamedTuple):
@@ -29,11 +29,20 @@ class Whole(NamedTuple):
 
     world: World
     times: dict[str, float]
-    """By what tells plans apart; of those that fit [s]."""
+    """By what tells plans apart, infinite for those that do not fit [s]."""
+    plans: dict[str, Plan]
 
     @property
     def best(self) -> float:
         return min(self.times.values(), default=math.inf)
+
+    def fitting(self, *, fit: bool = True) -> list[Plan]:
+        """Return the plans that fit, or those that do not."""
+        return [
+            plan
+            for name, plan in self.plans.items()
+            if math.isfinite(self.times[name]) == fit
+        ]
 
     @property
     def slack(self) -> float:
@@ -95,9 +104,10 @@ def whole(seed):
         if len(plans) > MOST_PLANS:
             return None
     times = {
-        name: world.time(plan) for name, plan in plans.items() if fits(world, plan)
+        name: world.time(plan) if fits(world, plan) else math.inf
+        for name, plan in plans.items()
     }
-    return Whole(world, times)
+    return Whole(world, times, plans)
 
 
 def wholes(seeds):
@@ -109,40 +119,34 @@ def wholes(seeds):
 
 
 class Judge:
-    """Replays plans, and remembers them."""
+    """Knows the replay of every plan, and remembers what it was asked."""
 
-    def __init__(self, world):
-        self.world, self.plans, self.priced = world, [], 0
+    def __init__(self, case):
+        self.times, self.plans = case.times, []
 
     def __call__(self, priced, cutoff):
         self.plans.append(priced.plan)
-        if not fits(self.world, priced.plan):
-            return math.inf
-        return self.world.time(priced.plan)
+        time = self.times[told_apart(priced.plan)]
+        return time if time <= cutoff else math.inf
 
 
-def searched(world, *, starts=(), **changes):
+def searched(case, *, starts=(), **changes):
     """Search a job."""
-    spec = replace(world.spec, **changes)
-    judge = Judge(world)
-    found = search_replayed(
-        world.network,
-        world.workload,
-        spec,
-        Replays(
-            judge=judge,
-            by_layer=world.settings.granularity == "layer",
-            starts=starts,
-        ),
+    world, judge = case.world, Judge(case)
+    replays = Replays(
+        judge=judge,
+        by_layer=world.settings.granularity == "layer",
+        starts=starts,
     )
-    return found, judge
+    spec = replace(world.spec, **changes)
+    return search_replayed(world.network, world.workload, spec, replays), judge
 
 
 def check_answer(case, gap):
     """Hold the answer of a search that went to its end against all replays."""
-    found, judge = searched(case.world, proven_gap=gap)
+    found, judge = searched(case, proven_gap=gap)
     assert not found.spent.stopped_by
-    if not case.times:
+    if math.isinf(case.best):
         assert not found.plans
         assert math.isinf(found.lower_bound)
         return
@@ -152,14 +156,16 @@ def check_answer(case, gap):
     assert found.lower_bound <= case.best + case.slack
     assert best <= found.lower_bound * (1.0 + gap) + case.slack
     assert [one.time for one in found.plans] == sorted(one.time for one in found.plans)
-    # Every plan that was replayed is one of the space.
-    assert {told_apart(plan) for plan in judge.plans} <= set(case.times)
+    # No plan that does not fit was replayed, and none twice.
+    names = [told_apart(plan) for plan in judge.plans]
+    assert all(math.isfinite(case.times[name]) for name in names)
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.05])
 def test_the_answer_is_the_best_of_all_replays(gap):
     cases = list(wholes(SEEDS))
-    assert len(cases) >= 5
+    assert len(cases) == len(SEEDS)
     for case in cases:
         check_answer(case, gap)
 
@@ -174,7 +180,7 @@ def test_the_answer_is_the_best_of_all_replays_in_hundreds_of_spaces(batch):
 
 def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
     for case in wholes(SEEDS):
-        found, _ = searched(case.world)
+        found, _ = searched(case)
         spec = case.world.spec
         heads = case.world.workload.graph.spec.num_attention_heads
         sizes = {
@@ -187,7 +193,7 @@ def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
             "recompute": spec.recompute[::-1],
             "zero_stages": spec.zero_stages[::-1],
         }
-        other, _ = searched(case.world, **sizes)
+        other, _ = searched(case, **sizes)
         assert [one.time for one in other.plans[:1]] == [
             one.time for one in found.plans[:1]
         ]
@@ -196,7 +202,7 @@ def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
 
 def test_a_search_twice_is_the_same():
     for case in wholes(SEEDS):
-        (first, one), (second, two) = (searched(case.world) for _ in range(2))
+        (first, one), (second, two) = (searched(case) for _ in range(2))
         assert one.plans == two.plans
         assert first.spent == second.spent
         assert first.lower_bound == second.lower_bound
@@ -205,13 +211,13 @@ def test_a_search_twice_is_the_same():
 def test_a_search_that_was_stopped_gives_a_true_bound():
     stopped = 0
     for case in wholes(SEEDS):
-        if not case.times:
+        if math.isinf(case.best):
             continue
-        full, _ = searched(case.world, proven_gap=0.0)
+        full, _ = searched(case, proven_gap=0.0)
         last = math.inf
         for part in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0):
             limit = int(part * full.spent.work)
-            found, _ = searched(case.world, proven_gap=0.0, work_limit=limit)
+            found, _ = searched(case, proven_gap=0.0, work_limit=limit)
             assert found.lower_bound <= case.best + case.slack
             assert found.plans
             assert found.plans[0].time <= last
@@ -220,34 +226,34 @@ def test_a_search_that_was_stopped_gives_a_true_bound():
                 assert found.spent.stopped_by == WORK_LIMIT
                 stopped += 1
         assert last <= full.plans[0].time * (1.0 + 1e-9) or full.spent.work > limit
-    assert stopped >= 3
+    assert stopped >= 10
 
 
 def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
     rng, honoured = random.Random(5), 0
     for case in wholes(SEEDS):
-        plans = [plan for plan in every_leaf(case.world) if fits(case.world, plan)]
+        plans = case.fitting()
         if not plans:
             continue
         starts = tuple(rng.sample(plans, min(2, len(plans))))
-        found, judge = searched(case.world, starts=starts, work_limit=1)
+        found, judge = searched(case, starts=starts, work_limit=1)
         assert tuple(judge.plans[:1]) == starts[:1]
-        times = [case.world.time(plan) for plan in starts]
+        times = [case.times[told_apart(plan)] for plan in starts]
         assert found.plans[0].time <= times[0]
         honoured += 1
-        whole_search, judge = searched(case.world, starts=starts)
+        whole_search, judge = searched(case, starts=starts)
         assert tuple(judge.plans[: len(starts)]) == starts
         assert whole_search.plans[0].time <= min(times)
-    assert honoured >= 5
+    assert honoured >= 10
 
 
 def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
     tried = 0
     for case in wholes(SEEDS):
-        plans = [plan for plan in every_leaf(case.world) if not fits(case.world, plan)]
+        plans = case.fitting(fit=False)
         if not plans:
             continue
-        found, _ = searched(case.world, starts=(plans[0],))
+        found, _ = searched(case, starts=(plans[0],))
         assert told_apart(plans[0]) not in {
             told_apart(one.priced.plan) for one in found.plans
         }
@@ -257,7 +263,7 @@ def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
 
 def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
     for case in wholes(SEEDS):
-        found, _ = searched(case.world, keep_best=3)
+        found, _ = searched(case, keep_best=3)
         sizes = [
             (plan.parallel.sizes(), plan.micro_batch_size)
             for plan in (one.priced.plan for one in found.plans)

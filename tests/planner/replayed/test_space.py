@@ -14,12 +14,11 @@ from planner.launch_rules import LAUNCH_RULES
 from planner.launchable import LaunchFacts, broken_rules
 from planner.placements import Extents, whole_dimensions
 from planner.plan import Plan, Stage
-from planner.replayed.candidates import LaunchableCandidates
 from planner.replayed.layouts import layouts
+from planner.replayed.search import Replays, search_replayed
 from planner.replayed.space import LaunchableSpace
 from planner.search_spec import SearchSpec
 from planner.space import Configuration
-from planner.work import Work
 from tests.planner.replayed.test_layouts import compositions
 from tests.planner.replayed.worlds import random_network, random_workload, random_world
 
@@ -215,18 +214,22 @@ def test_devices_are_idle_only_where_none_can_be_busy_or_it_is_asked_for():
     assert seen == {True, False}
 
 
-def test_nothing_to_choose_from_is_no_plan():
-    """A framework that has none of the ZeRO stages that the scenario lists."""
+@pytest.mark.parametrize("lists", [{"zero_stages": (1,)}, {"recompute": ("stage",)}])
+def test_nothing_to_choose_from_is_no_plan_but_a_reason(lists):
+    """A framework that has none of the savings that the scenario lists."""
     rng = random.Random(1)
     network, workload = random_network(rng), random_workload(rng, "fsdp")
-    candidates = LaunchableCandidates.enumerate(
-        network,
-        workload,
-        SearchSpec(rules=LAUNCH_RULES["fsdp"], zero_stages=(1,)),
-        by_layer=False,
-        work=Work(),
-    )
-    for number in range(len(candidates)):
-        configuration = candidates[number]
-        assert candidates.relaxed_bound(configuration, np.inf) == np.inf
-        assert list(candidates.leaves(configuration, np.inf)) == []
+    spec = SearchSpec(rules=LAUNCH_RULES["fsdp"], **lists)
+    replays = Replays(judge=lambda *_: pytest.fail("there is no plan to replay"))
+    found = search_replayed(network, workload, spec, replays)
+    assert found.plans == ()
+    assert found.lower_bound == np.inf
+    assert "ZeRO stage or recompute mode" in found.shortfall
+
+
+def test_chunks_are_not_run_again_as_a_stage():
+    rng = random.Random(2)
+    workload = random_workload(rng, "ideal")
+    spec = SearchSpec(recompute=("stage",), idle_devices=True)
+    brute = Brute(workload, 8, LAUNCH_RULES["ideal"], spec)
+    assert {one.v for one in space_of(brute)} == {1}

@@ -17,7 +17,7 @@ from estimators.tracing import trace_model
 from estimators.training import TrainingSpec
 from nestsim.placed_work import place_work
 from nestsim.presets import NAMED_PRESETS
-from nestsim.simulator.replay import replay
+from nestsim.simulator.replay import replayed_time
 from nestsim.simulator.settings import ReplaySettings
 from planner.launch_rules import LAUNCH_RULES
 from planner.plan import Plan
@@ -28,7 +28,10 @@ from planner.step.execution import Execution
 from planner.work import Work
 from planner.workload import Workload
 from topologies.accelerators import load_accelerator
+from topologies.arrays import FloatArray
 from topologies.builders import build_network
+from topologies.degradation import Degradation, SlowDevice, SlowLinks
+from topologies.degrade import degrade, slowdowns
 from topologies.network import Network
 from topologies.specs import (
     CustomSpec,
@@ -74,6 +77,8 @@ class World(NamedTuple):
     spec: SearchSpec
     settings: ReplaySettings
     preset: str
+    slowdown: FloatArray
+    """What compute times of each device are multiplied by."""
 
     def candidates(self) -> LaunchableCandidates:
         """Return its launchable plans."""
@@ -92,8 +97,10 @@ class World(NamedTuple):
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
         priced = price_plan(self.network, self.workload, plan)
-        work = place_work(self.network, self.workload, priced, self.settings)
-        return replay(self.network, work, self.settings, memory=False).iteration_time
+        work = place_work(
+            self.network, self.workload, priced, self.settings, slowdown=self.slowdown
+        )
+        return replayed_time(self.network, work, self.settings)
 
 
 @lru_cache(maxsize=256)
@@ -108,6 +115,7 @@ def random_world(
     """Draw a job; the same one for the same seed."""
     rng = random.Random(seed)
     network = random_network(rng, most_devices)
+    wear = random_wear(rng, network)
     preset = preset or rng.choice(sorted(LAUNCH_RULES))
     settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
     spec = SearchSpec(
@@ -116,7 +124,29 @@ def random_world(
         recompute=("none", "selective", "full", "stage"),
         sequence_parallel=rng.choice((None, None, False)),
     )
-    return World(network, random_workload(rng, preset), spec, settings, preset)
+    return World(
+        degrade(network, wear),
+        random_workload(rng, preset),
+        spec,
+        settings,
+        preset,
+        slowdowns(wear, network.num_devices),
+    )
+
+
+def random_wear(rng: random.Random, network: Network) -> Degradation:
+    """Slow links and devices of some clusters down."""
+    slow_links, slow_devices = (), ()
+    if len(network.links) and rng.random() < 0.25:
+        place = rng.randrange(len(network.links))
+        ends = (network.links.source[place], network.links.target[place])
+        names = [network.vertex_names[int(end)] for end in ends]
+        link = f"{names[0]} -> {names[1]}"
+        slow_links = (SlowLinks(links=link, factor=rng.choice((1.5, 4.0, 30.0))),)
+    if rng.random() < 0.1:
+        device = rng.randrange(network.num_devices)
+        slow_devices = (SlowDevice(device=device, factor=rng.choice((1.1, 2.0))),)
+    return Degradation(slow_links=slow_links, slow_devices=slow_devices)
 
 
 def random_workload(rng: random.Random, preset: str) -> Workload:
@@ -196,6 +226,8 @@ def _fat_tree(rng: random.Random) -> Network:
         FatTreeSpec(
             levels=levels,
             nic=rng.choice(("node", "device")),
+            trunk=rng.choice(("ideal", "ideal", "ecmp")),
+            ecmp_seed=rng.randrange(9),
         )
     )
 
@@ -211,7 +243,10 @@ def _spine_leaf(rng: random.Random) -> Network:
         nic_latency=_latency(rng),
         spine_latency=_latency(rng),
         nic=rng.choice(("node", "device")),
+        num_spines=rng.choice((1, 2)),
         oversubscription=rng.choice((1.0, 2.0, 8.0)),
+        trunk=rng.choice(("ideal", "ideal", "ecmp")),
+        ecmp_seed=rng.randrange(9),
     )
     return build_network(spec)
 
