@@ -23,6 +23,7 @@ from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.test_placed_work import real
 from tests.planner.examples import executed
 from tests.planner.instances import ANY, instances, interleaved
+from tests.planner.test_pricing import STEP, TREE, plan, workload
 from topologies import FatTreeSpec, LevelSpec, build_network
 
 PLAIN = ReplaySettings()
@@ -167,19 +168,37 @@ def test_hiding_shortens_what_is_planned(schedule):
         "tensor_model_parallel_size": 2,
     }
     net, job, priced = real("tensor", **sizes)
-    plan = replace(priced.plan, schedule=schedule)
-    plain = price_plan(net, job, plan)
+    changed = replace(priced.plan, schedule=schedule)
+    plain = price_plan(net, job, changed)
     overlaps = {
         "overlap_grad_reduce": True,
         "overlap_param_gather": True,
         "tp_comm_overlap": True,
     }
-    hidden, _ = priced_in_buckets((net, executed(job, **overlaps), plan), 1000.0)
+    hidden, _ = priced_in_buckets((net, executed(job, **overlaps), changed), 1000.0)
     assert hidden.iteration_time < plain.iteration_time
     assert hidden.terms["hidden"] < 0.0 == plain.terms["hidden"]
-    assert hidden.terms["tail"] < plain.terms["tail"]
     if schedule in {"1f1b", "interleaved-1f1b"}:
         assert hidden.closed_form_time == plain.closed_form_time
+
+
+def test_buckets_hide_behind_passes_as_worked_out_by_hand():
+    """Two replicas with ZeRO-1: 40 parameters in buckets of 16, 16 and 8."""
+    overlaps = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    job = executed(workload(global_batch=2), **overlaps)
+    whole = plan([[[0], [1]]], (), m=1, zero=1)
+    priced, _ = priced_in_buckets((TREE, job, whole), 16.0)
+    # Gathers of 3, 3 and 2 s arrive at 3, 6 and 8; the forward pass of 7 s needs the
+    # second one 2.2 s after its begin. The backward pass of 14 s fills buckets after
+    # 6.4, 12.4 and 14 s, which take 5, 5 and 3 s to reduce.
+    forward = 6 + 7 - 2.2
+    reduced = forward + 12.4 + 5 + 3
+    assert priced.pipeline_time == pytest.approx(forward + 14)
+    assert priced.iteration_time == pytest.approx(reduced + 20 * STEP)
+    assert priced.terms["tail"] == pytest.approx(priced.iteration_time - 21)
+    shown = price_plan(TREE, workload(global_batch=2), whole)
+    assert shown.pipeline_time == 21
+    assert shown.iteration_time == 21 + 11 + 20 * STEP + 6
 
 
 @pytest.mark.parametrize("preset", sorted(NAMED_PRESETS))
