@@ -2,22 +2,22 @@
 
 import numpy as np
 
-from nestsim.simulator.kernels.fluid import (
-    ACTIVE,
-    ARRIVED,
-    AT_WORK,
-    FIRST_MESSAGE,
-    MISSING,
-    NUM_ARRIVED,
-    NUM_BEGUN,
-    NUM_LEFT,
-    NUM_POSTED,
-    RATE,
-    REMAINING,
-    SINCE,
-)
+from nestsim.simulator.kernels import fluid
 from topologies.arrays import FloatArray, FloatMatrix, FloatVector, IntArray, IntMatrix
 from topologies.compiling import kernel
+
+_ACTIVE = fluid.ACTIVE
+_ARRIVED = fluid.ARRIVED
+_AT_WORK = fluid.AT_WORK
+_FIRST_MESSAGE = fluid.FIRST_MESSAGE
+_MISSING = fluid.MISSING
+_NUM_ARRIVED = fluid.NUM_ARRIVED
+_NUM_BEGUN = fluid.NUM_BEGUN
+_NUM_LEFT = fluid.NUM_LEFT
+_NUM_POSTED = fluid.NUM_POSTED
+_RATE = fluid.RATE
+_REMAINING = fluid.REMAINING
+_SINCE = fluid.SINCE
 
 
 @kernel
@@ -46,25 +46,25 @@ def snapshot(
     num_actors, num_channels = actors.shape[1], channels.shape[1]
     left = np.empty(num_actors)
     for a in range(num_actors):
-        left[a] = due[a] - now if actors[AT_WORK, a] > 0 else -1.0
+        left[a] = due[a] - now if actors[_AT_WORK, a] > 0 else -1.0
     counts = np.empty((4, num_channels), np.int64)
     flows = np.zeros((3, num_channels))
     num_coming = 0
     for c in range(num_channels):
-        counts[0, c] = channels[NUM_POSTED, c]
-        counts[1, c] = channels[NUM_BEGUN, c]
-        counts[2, c] = channels[NUM_ARRIVED, c]
-        counts[3, c] = channels[MISSING, c]
-        num_coming += channels[NUM_LEFT, c] - channels[NUM_ARRIVED, c]
-        if flow_ints[ACTIVE, c] > 0:
-            flows[0, c] = flow_state[REMAINING, c]
-            flows[1, c] = flow_state[RATE, c]
-            flows[2, c] = now - flow_state[SINCE, c]
+        counts[0, c] = channels[_NUM_POSTED, c]
+        counts[1, c] = channels[_NUM_BEGUN, c]
+        counts[2, c] = channels[_NUM_ARRIVED, c]
+        counts[3, c] = channels[_MISSING, c]
+        num_coming += channels[_NUM_LEFT, c] - channels[_NUM_ARRIVED, c]
+        if flow_ints[_ACTIVE, c] > 0:
+            flows[0, c] = flow_state[_REMAINING, c]
+            flows[1, c] = flow_state[_RATE, c]
+            flows[2, c] = now - flow_state[_SINCE, c]
     coming = np.empty(num_coming)
     i = 0
     for c in range(num_channels):
-        first = channels[FIRST_MESSAGE, c]
-        for n in range(channels[NUM_ARRIVED, c], channels[NUM_LEFT, c]):
-            coming[i] = messages[ARRIVED, first + n] - (now + delay)
+        first = channels[_FIRST_MESSAGE, c]
+        for n in range(channels[_NUM_ARRIVED, c], channels[_NUM_LEFT, c]):
+            coming[i] = messages[_ARRIVED, first + n] - (now + delay)
             i += 1
     return left, counts, flows, coming

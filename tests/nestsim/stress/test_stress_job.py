@@ -59,11 +59,11 @@ def test_every_plan_runs_under_every_condition(result: StressResult) -> None:
     assert len(set(plan_names(result).values())) == len(result.plans)
 
 
-def test_keeping_the_plan_is_never_better_as_planned(result: StressResult) -> None:
-    regrets = {name: result.regret("nest", name, planned=True) for name in result.names}
-    assert all(one is not None and one >= -1e-9 for one in regrets.values())
-    assert max(one or 0.0 for one in regrets.values()) > 0.01
-    assert regrets[AS_BUILT] == 0.0
+def test_keeping_the_plan_is_never_better(result: StressResult) -> None:
+    for planner in result.planners:
+        regrets = {name: result.regret(planner, name) for name in result.names}
+        assert all(one is not None and one >= -1e-9 for one in regrets.values())
+        assert regrets[AS_BUILT] == 0.0
 
 
 def test_a_plan_has_no_regret_where_it_was_made_for(result: StressResult) -> None:
@@ -74,9 +74,10 @@ def test_a_plan_has_no_regret_where_it_was_made_for(result: StressResult) -> Non
         assert result.regret(planner, AS_BUILT) == 0.0
 
 
-def test_plans_do_not_know_of_slow_devices(result: StressResult) -> None:
+def test_planned_times_do_not_know_of_slow_devices(result: StressResult) -> None:
     kept, fresh = (result.made["nest", name] for name in (AS_BUILT, "slow device"))
-    assert kept == fresh
+    cells = result.cells["slow device"]
+    assert cells[fresh].simulated <= cells[kept].simulated
     healthy = result.cells[AS_BUILT][kept]
     slow = result.cells["slow device"][kept]
     assert slow.planned == healthy.planned
@@ -94,7 +95,11 @@ def test_the_causes_of_a_cell_add_up_to_its_time(result: StressResult) -> None:
             assert shares == sorted(shares, reverse=True)
 
 
-def test_a_change_has_its_plans_at_its_two_ratios(result: StressResult) -> None:
+def test_a_change_has_its_plans_at_its_two_ratios(tmp_path: Path) -> None:
+    axes = {"leaf": (1.0, 4.0, 16.0, 64.0)}
+    result = stress_job(
+        small(tmp_path, rank="planned", oversubscription=axes, planners=("nest",))
+    )
     found = [one for one in result.changes if one.planner == "nest"]
     assert found
     for one in found:
@@ -146,7 +151,7 @@ def test_a_test_goes_on_with_what_is_stored(
     assert stress_job(other, stores=tmp_path, restart=True).names[-1] == "leaf 9:1"
 
 
-def test_ranking_by_the_replay_takes_the_plan_that_it_finds_fastest(
+def test_plans_are_ranked_by_what_the_search_minimises_or_as_asked(
     tmp_path: Path,
 ) -> None:
     axes = {"leaf": (2.0, 16.0)}
@@ -154,13 +159,11 @@ def test_ranking_by_the_replay_takes_the_plan_that_it_finds_fastest(
         rank: stress_job(
             small(tmp_path, rank=rank, oversubscription=axes, planners=("nest",))
         )
-        for rank in ("planned", "simulated")
+        for rank in (None, "simulated", "planned")
     }
-    for name in by["planned"].names:
-        cells = [by[rank].cell("nest", name, name) for rank in ("planned", "simulated")]
-        assert cells[0] is not None
-        assert cells[1] is not None
-        assert cells[1].simulated <= cells[0].simulated
+    assert by[None].made == by["simulated"].made
+    objectives = [by[rank].objective for rank in (None, "simulated", "planned")]
+    assert objectives == ["replayed", "replayed", "planned"]
 
 
 def test_the_command_writes_everything(
