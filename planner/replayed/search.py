@@ -32,10 +32,10 @@ from planner.work import PLAN, LimitReachedError, Spent, Work, stopped_sentence
 from planner.workload import Workload
 from topologies import Network
 
-REPLAY = 15_000
+REPLAY = 25_000
 """Units of work of a replay, ..."""
 
-REPLAYED_PASSES = 10
+REPLAYED_PASSES = 15
 """... and so many for each pass of the plan's stages."""
 
 TOLD_EVERY = 64
