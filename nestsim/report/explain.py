@@ -39,6 +39,11 @@ _HEADLINES: Mapping[str, tuple[str, str]] = {
 }
 """Verdict -> headline and style; the words say the same without colour."""
 
+_BY_PLANNED_TIMES = (
+    "By planned times, over all splits of all stages; nestsim run chooses by replays "
+    "among the plans that can be launched."
+)
+
 
 def print_explanation(result: "ExplainResult", console: Console) -> None:
     """Print the verdict in words, then the named plan term by term by the winner."""
@@ -54,6 +59,7 @@ def print_explanation(result: "ExplainResult", console: Console) -> None:
     plans = _plans(result)
     if not plans:
         return
+    console.print(Text(_BY_PLANNED_TIMES), highlight=False)
     _section(console, "Plans", _plans_table(result, plans))
     if found.priced is None:
         return

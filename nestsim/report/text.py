@@ -82,7 +82,7 @@ def print_job(result: "JobResult", console: Console) -> None:
     if best is None:
         _print_shortfall(result, console)
         return
-    print_headline(console, result, best)
+    print_headline(console, result, best, _unproven(result, best))
     if result.chosen is None:
         console.print(
             Text("No replayed plan was confirmed; the fastest one is shown."),
@@ -154,13 +154,23 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(console, "Search", _search_facts(result, best))
 
 
-def print_headline(console: Console, result: "JobFacts", best: "Candidate") -> None:
+def _unproven(result: "JobResult", best: "Candidate") -> str:
+    """Say how much a stopped search has left open; empty if it has proven its plan."""
+    gap = optimality_gap(promised_time(result, best), result.lower_bound)
+    if not result.spent.is_stopped or not math.isfinite(gap):
+        return ""
+    return f", NOT PROVEN (gap {percent(gap)})"
+
+
+def print_headline(
+    console: Console, result: "JobFacts", best: "Candidate", unproven: str = ""
+) -> None:
     """Print the verdict on a plan, its throughput and the reason."""
     kind = best.verdict.kind
     simulated = best.simulated
     print_line(
         console,
-        Text(VERDICT_WORDS[kind], style=VERDICT_STYLES[kind]),
+        Text(f"{VERDICT_WORDS[kind]}{unproven}", style=VERDICT_STYLES[kind]),
         f"{result.scenario_name}: {number(simulated.tokens_per_second)} tokens/s on "
         f"{plural(result.network.num_devices, 'device')}, "
         f"MFU {mfu_words(simulated)}, "

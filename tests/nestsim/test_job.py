@@ -1,5 +1,6 @@
 """The main job on every shipped scenario, and on some made to fail."""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from nestsim.job import plan_job, run_job
+from nestsim.report.text import print_job
 from nestsim.scenario.load import load_scenario
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
@@ -139,3 +142,7 @@ def test_a_stopped_search_knows_ordinary_plans_and_says_how_far_it_is():
     best = stopped.candidates[0].simulated.iteration_time
     assert stopped.lower_bound <= whole.candidates[0].simulated.iteration_time
     assert best <= 1.05 * whole.candidates[0].simulated.iteration_time
+    text = io.StringIO()
+    print_job(stopped, Console(file=text, width=120))
+    assert text.getvalue().startswith("CONFIRMED, NOT PROVEN (gap ")
+    assert "another plan may replay up to" in text.getvalue()
