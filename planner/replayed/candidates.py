@@ -41,7 +41,7 @@ IntArray = NDArray[np.int64]
 MOST_PRICED_NUMBERS = 2**25
 """Numbers that are kept of placements at a time: 256 MB."""
 
-BOUND = 300
+BOUND = 450
 """Units of work of a bound, ..."""
 
 BOUNDED_LAYERS = 40
