@@ -18,7 +18,7 @@ def launchable_shortfall(candidates: LaunchableCandidates) -> str:
         )
         return (
             f"{candidates.rules.framework} can launch nothing of the search space: "
-            f"{reasons or 'no size is left to try'}."
+            f"{reasons or 'no sizes divide the batch and the devices'}."
         )
     memory = candidates.bounds.memory
     name = candidates.workload.accelerator.name
