@@ -24,6 +24,10 @@ from planner.workload import Workload
 from topologies.errors import InputError
 from topologies.network import Network
 
+MOST_PLANNED = 40
+"""Plans of the search for the planned time that a stopped search looks at, as far as
+they can be launched."""
+
 _BEYOND = (
     "A plan that no rule of the framework holds for would fit: search.launchable = "
     "false shows it."
@@ -132,12 +136,18 @@ class Evaluator:
         ]
 
     def _ordinary_plans(self) -> Sequence[Plan]:
-        """Return what a competent user would try."""
+        """Return what a competent user would try, and the best as planned."""
+        spec = self.scenario.search
         try:
-            spec = self.scenario.search
-            return manual_plans(self.network, self.workload, spec, Work())
+            plans = manual_plans(self.network, self.workload, spec, Work())
+            wider = replace(spec, keep_best=max(MOST_PLANNED, spec.keep_best))
+            found = search(self.network, self.workload, wider)
         except InputError:
             return ()
+        return (
+            *plans[: spec.keep_best],
+            *(one.plan for one in found.plans),
+        )
 
     def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
         """Say why a search found nothing, and what would change that."""

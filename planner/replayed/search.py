@@ -15,7 +15,6 @@ bound left still says how much faster any plan could be.
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -199,8 +198,7 @@ def search_replayed(
         spent = replace(spent, stopped_by="")
     else:
         candidates.statistics[LEFT] = search.num_left
-        ordinary = filter(candidates.is_launchable, replays.ordinary())
-        for plan in islice(ordinary, spec.keep_best):
+        for plan in filter(candidates.is_launchable, replays.ordinary()):
             search.judge_ordinary(plan)
     plans = search.best.ranked()
     shortfall = ""
