@@ -19,6 +19,7 @@ from planner.progress import Progress
 from planner.remedies import shortfall_and_remedy
 from planner.replayed.search import Replays
 from planner.search import search
+from planner.search_spec import SearchSpec
 from planner.work import Work
 from planner.workload import Workload
 from topologies.errors import InputError
@@ -26,11 +27,14 @@ from topologies.network import Network
 
 MOST_PLANNED = 40
 """Plans of the search for the planned time that a stopped search looks at, as far as
-they can be launched."""
+they can be launched, ..."""
+
+PLANNED_SHARE = 4
+"""... and the part of its own limits that finding them may take: one in so many."""
 
 _BEYOND = (
-    "A plan that no rule of the framework holds for would fit: search.launchable = "
-    "false shows it."
+    "A plan that the framework cannot launch would fit: search.launchable = false "
+    "shows it."
 )
 
 
@@ -141,7 +145,7 @@ class Evaluator:
         try:
             plans = manual_plans(self.network, self.workload, spec, Work())
             wider = replace(spec, keep_best=max(MOST_PLANNED, spec.keep_best))
-            found = search(self.network, self.workload, wider)
+            found = search(self.network, self.workload, wider, work=_share_of(spec))
         except InputError:
             return ()
         return (
@@ -160,3 +164,12 @@ class Evaluator:
         return shortfall_and_remedy(
             self.network, self.workload, spec, outcome.why_not, progress=progress
         )
+
+
+def _share_of(spec: SearchSpec) -> Work:
+    """Return what finding ordinary plans may spend beside a search that was stopped."""
+    work, time = spec.work_limit, spec.time_limit
+    return Work(
+        limit=None if work is None else max(work // PLANNED_SHARE, 1),
+        time_limit=None if time is None else time / PLANNED_SHARE,
+    )

@@ -115,10 +115,10 @@ def print_proof(
             f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
         )
     elif gap <= ROUNDING:
-        sentence = "Proven: no other plan that can be launched replays faster."
+        sentence = "Proven: no other plan of the search space replays faster."
     else:
         sentence = (
-            "Proven: no other plan that can be launched replays more than "
+            "Proven: no other plan of the search space replays more than "
             f"{percent(gap / (1.0 + gap))} faster."
         )
     console.print(Text(sentence), highlight=False)

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.pricing import price_plan
 from planner.progress import Progress
 from planner.relaxation import Relaxation, best_group_rates
 from planner.replayed.bounds import ReplayBounds
-from planner.replayed.candidates import relaxed_rates
+from planner.replayed.candidates import mean_stage_bounds, relaxed_rates
 from planner.replayed.search import (
     ReplayedPlan,
     ReplayedSearch,
@@ -23,7 +22,7 @@ from planner.replayed.search import (
 from planner.search import search
 from planner.search_spec import SearchSpec
 from planner.space import configuration_of, inner_configurations
-from planner.work import PLAN, Work
+from planner.work import Work
 from planner.workload import Workload
 from topologies import Network
 
@@ -53,13 +52,11 @@ def search_beyond(
     outside = search(network, workload, wider, work=allowance, progress=progress)
     found = {configuration_of(one.priced.plan): one for one in inside.plans}
     for priced in outside.plans:
-        allowance.count(PLAN)
-        again = price_plan(network, workload, priced.plan)
-        time = replays.judge(again, np.inf)
+        time = replays.judge(priced, np.inf)
         configuration = configuration_of(priced.plan)
         known = found.get(configuration)
         if np.isfinite(time) and (known is None or time < known.time):
-            found[configuration] = ReplayedPlan(time=time, priced=again)
+            found[configuration] = ReplayedPlan(time=time, priced=priced)
     ranked = sorted(found.items(), key=lambda item: (item[1].time, item[0]))
     plans = tuple(plan for _, plan in ranked[: spec.keep_best])
     least = _least_work(network, workload, spec)
@@ -99,8 +96,6 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
         times = [bounds.pass_times(item.degrees, one) for one in rates]
-        whole = min(float(there.sum() + back.sum()) for there, back in times)
-        batch = workload.training.global_batch_size
-        m = np.ceil(batch / (item.degrees.micro_batch_size * item.dp))
-        least = min(least, float((m * whole / item.pp).min()))
-    return least * (1.0 - 1e-12)
+        found = mean_stage_bounds(workload, item, times)
+        least = min(least, float(found.min()))
+    return least

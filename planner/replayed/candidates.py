@@ -28,7 +28,7 @@ from planner.replayed.exits import placed_exits, relaxed_exits
 from planner.replayed.layouts import layouts
 from planner.replayed.space import Family, LaunchableSpace
 from planner.search_spec import SearchSpec
-from planner.space import Configuration, sequence_parallel
+from planner.space import Configuration, Inner, sequence_parallel
 from planner.stage_rates import AlgorithmChoice, PlacementRates, StageRates
 from planner.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Work
@@ -162,7 +162,7 @@ class LaunchableCandidates:
             work.count(LAYER_TABLE)
             rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
             times = [bounds.pass_times(family.degrees, one) for one in rates]
-            first.append(_first_bounds(workload, family, times))
+            first.append(mean_stage_bounds(workload, family, times))
         sizes = [0, *(len(family.pp) for family in families)]
         dropped["configurations"] = sum(sizes)
         return cls(
@@ -435,8 +435,10 @@ def relaxed_rates(
     )
 
 
-def _first_bounds(
-    workload: Workload, family: Family, times: list[tuple[FloatArray, FloatArray]]
+def mean_stage_bounds(
+    workload: Workload,
+    family: Family | Inner,
+    times: list[tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
     """Bound the configurations of a family: some stage has the mean stage's work [s].
 

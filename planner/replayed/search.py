@@ -7,7 +7,7 @@ Everything is ordered by a lower bound of the replayed time, sharpened step by s
     a plan               the same on its placement, each transfer alone on its links
     the replay           of the plan with the least bound
 
-The search ends when no bound left is below the best replay over 1 + `tolerance`: no
+The search ends when no bound left is below the best replay over 1 + `proven_gap`: no
 other plan of the space replays faster by more than that. Stopped before, the least
 bound left still says how much faster any plan could be.
 """
@@ -23,7 +23,7 @@ from planner.objective import PricedPlan
 from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.progress import Progress
-from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
+from planner.replayed.candidates import LaunchableCandidates, Leaves
 from planner.replayed.shortfall import launchable_shortfall
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, configuration_of
@@ -187,7 +187,7 @@ def search_replayed(
     search = _Search(candidates, replays.judge, spec.proven_gap, progress)
     try:
         for plan in replays.starts:
-            search.start(plan)
+            search.try_plan(plan)
         search.prove()
         search.fill()
     except LimitReachedError:
@@ -199,7 +199,7 @@ def search_replayed(
     else:
         candidates.statistics[LEFT] = search.num_left
         for plan in filter(candidates.is_launchable, replays.ordinary()):
-            search.judge_ordinary(plan)
+            search.replay(plan)
     plans = search.best.ranked()
     shortfall = ""
     if not plans and spent.is_stopped:
@@ -257,14 +257,12 @@ class _Search:
         }
         return len(self._order) - self._next + len(waiting)
 
-    def start(self, plan: Plan) -> None:
-        """Replay a plan that somebody made."""
-        self._spend(plan)
-        self._judge(plan)
-
-    def judge_ordinary(self, plan: Plan) -> None:
-        """Replay a plan whatever the limit."""
-        self._judge(plan)
+    def try_plan(self, plan: Plan) -> None:
+        """Replay a plan, and count that."""
+        passes = 2 * len(plan.stages) * plan.num_microbatches
+        passes *= plan.virtual_pipeline_model_parallel_size
+        self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
+        self.replay(plan)
 
     def prove(self) -> None:
         """Go on until nothing left can be faster by more than the tolerance."""
@@ -303,7 +301,8 @@ class _Search:
         waiting = heapq.heappop(self._waiting)
         try:
             if isinstance(waiting.item, Leaves):
-                self._replay(waiting.item.leaf(waiting.place))
+                leaf = waiting.item.leaf(waiting.place)
+                self.try_plan(self.candidates.plan(leaf))
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
                 found = list(self.candidates.leaves(waiting.item, self._cutoff))
@@ -330,17 +329,8 @@ class _Search:
             bound = max(float(leaves.bounds[index]), floor)
             heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
 
-    def _replay(self, leaf: Leaf) -> None:
-        plan = self.candidates.plan(leaf)
-        self._spend(plan)
-        self._judge(plan)
-
-    def _spend(self, plan: Plan) -> None:
-        passes = 2 * len(plan.stages) * plan.num_microbatches
-        passes *= plan.virtual_pipeline_model_parallel_size
-        self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
-
-    def _judge(self, plan: Plan) -> None:
+    def replay(self, plan: Plan) -> None:
+        """Replay a plan, whatever the limit, and keep it if it is among the best."""
         candidates = self.candidates
         priced = price_plan(candidates.network, candidates.workload, plan)
         time = self.judge(priced, min(self.best.cutoff, self._cutoff))
