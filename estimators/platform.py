@@ -1,5 +1,6 @@
 """What a model runs on: a device, the software that drives it, and what both reach."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,8 +42,18 @@ class Platform:
     @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        reached = self.constants.accelerator(self.accelerator.name).memory
-        return self.accelerator.memory_bandwidth * reached
+        reached = self.constants.accelerator(self.accelerator.name, self.software.name)
+        return self.accelerator.memory_bandwidth * reached.memory
+
+    @property
+    def slowest(self) -> float:
+        """Time of the slowest device's work over that of a usual one.
+
+        The largest of ``N`` normal deviations is near ``sigma sqrt(2 ln N)``; all of a
+        job's devices wait for it.
+        """
+        deviations = math.sqrt(2.0 * math.log(max(1, self.software.num_ranks)))
+        return 1.0 + self.software_constants.slowest_rank * deviations
 
     def operator_times(
         self, training: TrainingSpec, spec: TransformerSpec

@@ -195,6 +195,8 @@ def _attention(
         _FLASH_BACKWARD * flops,
         forward,
         backward,
+        # Context parallelism: one kernel for each part of the keys that passes by.
+        keys=operator.dims[1] / degrees.cp,
     )
 
 

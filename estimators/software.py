@@ -15,7 +15,11 @@ class Software:
     ``"fused"`` (the vendor's, such as cuDNN's)."""
 
     compiled: bool = False
-    """Layers are launched as one graph (XLA, CUDA graphs): no time per kernel."""
+    """Layers are one program (XLA): the host launches no kernels of theirs."""
+
+    cuda_graphs: bool = False
+    """The whole step is captured once and launched as one graph: kernels and
+    collectives follow each other without the host."""
 
     saves_products: bool = False
     """``"selective"`` recompute saves every second product with a weight and fused
@@ -38,6 +42,9 @@ class Software:
     """Tensor-parallel ranks that all hold the hidden states send a part each to the
     next stage, which gathers it inside the node (Narayanan et al., SC'21, section 4.1;
     DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
+
+    num_ranks: int = 1
+    """Devices of the job, all of which wait for the slowest one."""
 
     many_nodes: bool = False
     """Whether a job's processes on several nodes meet at every step."""

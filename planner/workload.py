@@ -88,7 +88,8 @@ class Workload:
                 if traced.sharding.startswith("expert")
             ]
             totals.append(np.sum(times, axis=0) if times else np.zeros(3))
-        return np.ascontiguousarray(np.array(totals)[np.array(graph.kinds)].T)
+        all_kinds = self.platform.slowest * np.array(totals)
+        return np.ascontiguousarray(all_kinds[np.array(graph.kinds)].T)
 
     @cached_property
     def parameter_bytes(self) -> ParameterBytes:

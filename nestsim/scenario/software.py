@@ -34,8 +34,13 @@ class SoftwareTable(Table):
     such as cuDNN's. Left out, the preset's."""
 
     compiled: bool | None = Field(None, examples=[True])
-    """Whether layers are launched as one graph (XLA, CUDA graphs), so that kernels take
-    no time of the host. Left out, the preset's."""
+    """Whether layers are one program (XLA), so that kernels take no time of the host.
+    Left out, the preset's."""
+
+    cuda_graphs: bool | None = Field(None, examples=[True])
+    """Whether a whole step is captured once and launched as one CUDA graph: neither
+    kernels nor collectives of layers wait for the host. Left out, the preset's; all
+    presets launch kernels one by one."""
 
     saves_products: bool | None = Field(None, examples=[True])
     """Whether selective recompute saves every second matrix product and repeats the
@@ -83,6 +88,7 @@ class SoftwareTable(Table):
         written: dict[str, Any] = {
             "attention_kernel": self.attention_kernel,
             "compiled": self.compiled,
+            "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
             "library": self.collective_library,
         }

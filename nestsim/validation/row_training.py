@@ -26,8 +26,9 @@ def read_software(reading: Reading, network: NetworkSpec, num_devices: int) -> S
         # As LLM Foundry, whose blocks run eagerly.
         software = replace(software, name=software.name.partition("-")[0])
     per_node = reading.row.whole("devices_per_node") or 8
-    if num_devices > per_node:
-        software = replace(software, many_nodes=True)
+    software = replace(
+        software, num_ranks=num_devices, many_nodes=num_devices > per_node
+    )
     if reading.preset.sends_tokens_once:
         assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
         software = replace(software, ranks_per_node=network.levels[0].fan_out)
