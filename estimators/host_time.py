@@ -5,8 +5,8 @@ A block takes at least as long as the host needs to launch its kernels. With com
 
     t = (  (g + c)^q + h^q  )^(1/q) + gap,   h = operators tau (1 + beta log2 tp)
 
-With CUDA graphs [1]_ the host launches a step and no kernel: ``h`` is 0, the gap that of
-compiled programs, and collectives follow kernels as kernels follow each other.
+With CUDA graphs [1]_ the host launches a step and no kernel: ``h`` is 0, the gap that
+of compiled programs, and collectives follow kernels as kernels follow each other.
 
 A large ``q`` makes it the maximum of both; a finite one says that kernels of a layer
 that is slow on the whole may be quick one by one. Collectives are priced as if their
