@@ -86,6 +86,7 @@ def configuration_of(case: Case) -> Hashable:
         case.software,
         case.network,
         case.plan,
+        case.alternatives,
         case.execution,
     )
 

@@ -5,6 +5,7 @@ traced, layer tables, networks and whole predictions are kept, by content: rows 
 sweep share most of them.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.builders import build_network
+from topologies.errors import InputError
 from topologies.network import Network
 from topologies.specs import NetworkSpec
 
@@ -133,6 +135,7 @@ class Predictor:
             case.software,
             case.network,
             case.plan,
+            case.alternatives,
             case.execution,
             memory,
         )
@@ -147,12 +150,11 @@ class Predictor:
         A fraction of the work of `predict`; overlaps are not in it.
         """
         network, workload = self._network(case.network), self.workload(case)
-        plan = build_plan(network, workload, case.plan)
-        return price_plan(network, workload, plan).iteration_time
+        return _priced(network, workload, case).iteration_time
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
         network, workload = self._network(case.network), self.workload(case)
-        priced = price_plan(network, workload, build_plan(network, workload, case.plan))
+        priced = _priced(network, workload, case)
         work = place_work(network, workload, priced)
         done = replay(network, work, memory=memory)
         peaks = tuple(timeline.peak for timeline in done.memory)
@@ -186,6 +188,36 @@ class Predictor:
                 constants=self.constants,
             )
         return self._workloads[key]
+
+
+def _priced(network: Network, workload: Workload, case: Case) -> PricedPlan:
+    """Price the plan of a case, or the best of its alternatives.
+
+    That is the one with the shortest planned time of those that fit the device's
+    memory; where none does, of those with the smallest micro-batch.
+    """
+    first = price_plan(network, workload, build_plan(network, workload, case.plan))
+    found = [first, *_others(network, workload, case)]
+    usable = workload.tensor_memory()
+    fitting = [
+        priced
+        for priced in found
+        if max(stage.peak_memory for stage in priced.stages) <= usable
+    ]
+    least = min(priced.plan.micro_batch_size for priced in found)
+    smallest = [p for p in found if p.plan.micro_batch_size == least]
+    return min(fitting or smallest, key=lambda priced: priced.iteration_time)
+
+
+def _others(network: Network, workload: Workload, case: Case) -> Iterator[PricedPlan]:
+    """Price the alternatives that the planner can express."""
+    for spec in case.alternatives:
+        try:
+            plan = build_plan(network, workload, spec)
+        except InputError:
+            # Its schedule may ask for more microbatches than there are then.
+            continue
+        yield price_plan(network, workload, plan)
 
 
 def _stage_memory(

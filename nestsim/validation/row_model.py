@@ -15,8 +15,18 @@ LLAMA_VOCABULARY = 32000
 _GATED_NAMES = re.compile(
     r"llama|mistral|mixtral|qwen|internlm|deepseek|gemma|maxtext|yi-|gpt[ -]oss"
 )
-_OTHER_PARTS = re.compile(r"deepseek|nemotron|mamba|jamba|kimi")
-_TUNED = re.compile(r"\b(LoRA|LORA|SFT)\b(?!\.py)")
+_OTHER_PARTS = re.compile(
+    r"deepseek|mamba|jamba|kimi|nemotron[ _-]?h|nemotron.*(nano|super|ultra)"
+)
+"""Models with state spaces or latent attention. Nemotron-4 and what came before it are
+dense transformers."""
+
+_PLAIN_RELU = re.compile(r"nemotron")
+"""Models without gates and biases that have rotary positions: Parmar et al.,
+"Nemotron-4 15B Technical Report", 2024, section 2."""
+
+_ADAPTED = re.compile(r"\b(lora|qlora|peft)\b(?!\.py)")
+_TUNED = re.compile(r"\bsft\b(?!\.py)")
 
 
 def read_model(reading: Reading) -> TransformerSpec:
@@ -38,6 +48,9 @@ def read_model(reading: Reading) -> TransformerSpec:
         reading.assume(f"dropout {dropout:g}")
     # Recipes with grouped queries are of a time that no longer ties the head.
     grouped = reading.row.whole("kv_heads") not in {None, heads}
+    rotary = gated or _PLAIN_RELU.search(reading.words("model")) is not None
+    if rotary and not gated:
+        reading.assume("rotary positions, no biases, squared ReLU as costly as GELU")
     values = {
         "num_layers": _num_layers(reading, hidden),
         "hidden_size": hidden,
@@ -48,7 +61,7 @@ def read_model(reading: Reading) -> TransformerSpec:
         "kv_channels": reading.row.whole("head_dim") or 0,
         "vocab_size": reading.given("vocab", vocabulary),
         "num_moe_experts": experts or 0,
-        "moe_router_topk": reading.needed("moe_topk") if experts else 0,
+        "moe_router_topk": _topk(reading) if experts else 0,
         "num_token_types": 2 if family == "bert" else 0,
     }
     with refusing("no-such-model"):
@@ -56,9 +69,9 @@ def read_model(reading: Reading) -> TransformerSpec:
             family=family,
             gated_linear_unit=gated,
             normalization="rmsnorm" if gated else "layernorm",
-            position_embedding_type="rope" if gated else "learned",
-            tie_word_embeddings=not gated and not grouped,
-            add_bias_linear=not gated,
+            position_embedding_type="rope" if rotary else "learned",
+            tie_word_embeddings=not rotary and not grouped,
+            add_bias_linear=not rotary,
             hidden_dropout=dropout,
             attention_dropout=dropout,
             attention_implementation=_attention(reading),
@@ -94,9 +107,13 @@ def _check_known(reading: Reading) -> None:
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
-    tuned = _TUNED.search(notes) or _TUNED.search(reading.row.words("model"))
-    if tuned is not None:
-        raise RowRefusedError("fine-tuning", f"{tuned[1]} is not modelled")
+    described = f"{model} {notes.lower()}"
+    adapted = _ADAPTED.search(described)
+    if adapted is not None:
+        raise RowRefusedError("fine-tuning", f"{adapted[1]} is not modelled")
+    if _TUNED.search(described):
+        # All weights are trained, on sequences that are packed to their full length.
+        reading.assume("fine-tuning as training on full sequences")
 
 
 def _family(reading: Reading, experts: int | None) -> str:
@@ -110,6 +127,12 @@ def _family(reading: Reading, experts: int | None) -> str:
     is_llama = _GATED_NAMES.search(reading.words("model")) is not None
     reading.assume(f"gated_mlp = {'yes' if is_llama else 'no'}, by the model's name")
     return "llama" if is_llama else "gpt"
+
+
+def _topk(reading: Reading) -> int:
+    if "mixtral" in reading.words("model"):
+        return reading.given("moe_topk", 2)
+    return reading.needed("moe_topk")
 
 
 def _inner_width(reading: Reading, experts: int | None, *, gated: bool) -> int:
