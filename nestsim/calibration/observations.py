@@ -87,6 +87,7 @@ def configuration_of(case: Case) -> Hashable:
         case.network,
         case.plan,
         case.alternatives,
+        case.stages,
         case.execution,
     )
 

@@ -14,8 +14,9 @@ from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
-from nestsim.validation.refusals import refusing
+from nestsim.validation.refusals import RowRefusedError, refusing
 from nestsim.validation.row_plan import Case
+from nestsim.validation.uneven_stages import uneven_step_time
 from planner.fixed_plan import build_plan
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
@@ -136,6 +137,7 @@ class Predictor:
             case.network,
             case.plan,
             case.alternatives,
+            case.stages,
             case.execution,
             memory,
         )
@@ -149,10 +151,26 @@ class Predictor:
 
         A fraction of the work of `predict`; overlaps are not in it.
         """
+        if case.stages:
+            return self.predict(case).planned_time
         network, workload = self._network(case.network), self.workload(case)
         return _priced(network, workload, case).iteration_time
 
+    def _uneven(self, case: Case) -> Prediction:
+        """Return the time of stages that no plan expresses, by the timeline alone."""
+
+        def deepened(num_layers: int) -> Workload:
+            model = replace(case.model, num_layers=num_layers)
+            return self.workload(replace(case, model=model))
+
+        time = uneven_step_time(deepened, case.network, case.stages)
+        return Prediction(iteration_time=time, planned_time=time, memory=())
+
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
+        if case.stages:
+            if memory:
+                raise RowRefusedError("uneven-plan", "the memory of unlike stages")
+            return self._uneven(case)
         network, workload = self._network(case.network), self.workload(case)
         priced = _priced(network, workload, case)
         work = place_work(network, workload, priced)

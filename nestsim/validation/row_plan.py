@@ -20,6 +20,7 @@ from nestsim.validation.row_cluster import (
     slice_size,
 )
 from nestsim.validation.row_model import read_model
+from nestsim.validation.row_stages import SizedStage, read_stages
 from nestsim.validation.row_training import check_format, read_software, read_training
 from planner.launch_rules import LAUNCH_RULES
 from planner.plan_spec import PlanSpec
@@ -64,6 +65,9 @@ class Case:
     """Plans that may have been meant as well, where the row does not say its
     micro-batch; what is predicted is the fastest that fits."""
 
+    stages: tuple[SizedStage, ...] = ()
+    """Where no plan expresses them; `plan` has the sizes of the first then."""
+
     assumes_layout: bool = False
     """Whether a size that decides the time is not the row's."""
 
@@ -87,10 +91,17 @@ def read_case(row: Row) -> Case:
     model = read_model(reading)
     training = read_training(reading)
     check_format(accelerator, training)
-    num_devices = _num_devices(reading)
+    stages = read_stages(reading, model) or ()
+    if stages:
+        num_devices = sum(sized.degrees.tp * sized.dp for sized in stages)
+    else:
+        num_devices = _num_devices(reading)
     with refusing("no-such-cluster"):
         check_num_devices("num_devices", num_devices)
-    plan, *others = _plans(reading, model, training, num_devices)
+    if stages:
+        plan, *others = [_first_sizes(stages)]
+    else:
+        plan, *others = _plans(reading, model, training, num_devices)
     with refusing("no-such-cluster"):
         network = read_network(reading, accelerator, num_devices)
     return Case(
@@ -104,10 +115,24 @@ def read_case(row: Row) -> Case:
         execution=reading.preset.execution,
         num_devices=num_devices,
         alternatives=tuple(others),
+        stages=stages,
         assumes_layout=reading.assumes_layout,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
     )
+
+
+def _first_sizes(stages: Sequence[SizedStage]) -> PlanSpec:
+    """Return a plan with the first stage's sizes."""
+    first = stages[0]
+    with refusing("no-such-plan"):
+        return PlanSpec(
+            micro_batch_size=first.degrees.micro_batch_size,
+            tensor_model_parallel_size=first.degrees.tp,
+            pipeline_model_parallel_size=len(stages),
+            data_parallel_size=first.dp,
+            zero_stage=first.blocks.zero_stage,
+        )
 
 
 def _num_devices(reading: Reading) -> int:
