@@ -188,6 +188,23 @@ class SpelledOutModel(Table):
     moe_router_topk: Width | None = Field(None, examples=[2])
     """Experts that each token is sent to; for the family "mixtral"."""
 
+    moe_shared_expert_intermediate_size: Width | None = Field(None, examples=[2048])
+    """Inner width of the experts that all tokens go to, together; left out, there are
+    none."""
+
+    kv_lora_rank: Width | None = Field(None, examples=[512])
+    """Width that keys and values are made of, in multi-head latent attention, whose
+    `kv_channels` are those without a position."""
+
+    q_lora_rank: Width | None = Field(None, examples=[1536])
+    """Width that queries are made of, likewise; left out, the hidden states."""
+
+    qk_pos_emb_head_dim: Width | None = Field(None, examples=[64])
+    """Rotary channels of queries and keys, likewise."""
+
+    v_head_dim: Width | None = Field(None, examples=[128])
+    """Width of a value, likewise; left out, `kv_channels`."""
+
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])

@@ -217,6 +217,7 @@ def _plan(
     sequence_parallel = tp > 1 and _sequence_parallel(reading)
     recompute = _recompute(reading)
     layers = _layers(reading, model.num_layers, pp, vpp)
+    layout = _layout(reading, model.num_layers, pp, vpp)
 
     def plan(micro_batch: int) -> PlanSpec:
         with refusing("no-such-plan"):
@@ -233,6 +234,7 @@ def _plan(
                 zero_stage=zero_stage,
                 sharding_group_size=group,
                 num_layers_per_pipeline_stage=layers,
+                pipeline_model_parallel_layout=layout,
                 account_for_embedding_in_pipeline_split=ends,
                 account_for_loss_in_pipeline_split=ends,
             )
@@ -270,6 +272,27 @@ def _layers(
     each, rest = divmod(num_layers, pp)
     reading.assume(f"layers per stage: {rest} x {each + 1}, then {pp - rest} x {each}")
     return (each + 1,) * rest + (each,) * (pp - rest)
+
+
+def _layout(
+    reading: Reading, num_layers: int, pp: int, vpp: int
+) -> tuple[int, ...] | None:
+    """Fill the chunks of interleaved stages from the front; None if all are equal.
+
+    The last ones, which have the loss, get what is left, as in Megatron-Bridge's
+    layouts of DeepSeek-V3.
+    """
+    parts = pp * vpp
+    if vpp == 1 or num_layers % parts == 0:
+        return None
+    if _counts_ends(reading, num_layers, pp, vpp):
+        return None
+    each = -(-num_layers // parts)
+    layout = tuple(min(each, max(num_layers - each * part, 0)) for part in range(parts))
+    if 0 in layout[:-1]:
+        return None
+    reading.assume(f"layers per chunk: {each} from the first on, then what is left")
+    return layout
 
 
 def _counts_ends(reading: Reading, num_layers: int, pp: int, vpp: int) -> bool:

@@ -96,6 +96,9 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"zero_or_fsdp": "magic"}, "unknown-sharding"),
         ({"intra_node_link": "string"}, "unknown-network"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
+        ({"model": "DeepSeekV4 Flash", "num_experts": "64"}, "unknown-model"),
+        ({"model": "DeepSeek-V2-Lite", "num_experts": "64"}, "unknown-model"),
+        ({"model": "DeepSeek-V3.2", "num_experts": "64"}, "unknown-model"),
         ({"model": "Nemotron_3_Nano"}, "unknown-model"),
         ({"model": "NemotronH-56B"}, "unknown-model"),
         ({"notes": "LoRA Performance"}, "fine-tuning"),
@@ -306,6 +309,39 @@ def test_nemotron_4_is_a_dense_rotary_transformer_without_biases():
     assert not model.gated_linear_unit
     assert not model.add_bias_linear
     assert not model.tie_word_embeddings
+
+
+def test_models_with_latent_attention_have_the_published_widths():
+    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": "128"}
+    cells["flash_attention"] = "yes"
+    empty = {"hidden": "", "heads": "", "moe_topk": "", "moe_ffn": "", "ffn": ""}
+    case = read_case(gpt(model="DeepSeekV2", **cells, **empty))
+    model = case.model
+    assert (model.hidden_size, model.num_attention_heads) == (5120, 128)
+    assert (model.kv_lora_rank, model.q_lora_rank) == (512, 1536)
+    assert (model.ffn_hidden_size, model.moe_router_topk) == (1536, 6)
+    assert model.moe_shared_expert_intermediate_size == 2 * 1536
+    assert "hidden = 5120" in case.assumed
+    assert "no multi-token prediction" in case.assumed
+    stated = gpt(model="Kimi K2", moe_topk="8", moe_ffn="512", **cells, heads="128")
+    model = read_case(stated).model
+    assert model.hidden_size == 1024
+    assert model.moe_shared_expert_intermediate_size == 512
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "layout"),
+    [
+        ("61", "4", "4", (4,) * 15 + (1,)),
+        ("61", "8", "4", (2,) * 30 + (1, 0)),
+        ("64", "4", "4", None),
+        ("62", "4", "4", None),
+    ],
+)
+def test_chunks_that_are_not_equal_are_filled_from_the_front(layers, pp, vpp, layout):
+    cells = {"num_devices": "32", "dp": "", "tp": "1", "layers": layers}
+    plan = read_case(gpt(pp=pp, vpp=vpp, **cells)).plan
+    assert plan.pipeline_model_parallel_layout == layout
 
 
 def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
