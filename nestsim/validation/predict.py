@@ -14,12 +14,14 @@ from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
-from nestsim.validation.refusals import RowRefusedError, refusing
+from nestsim.validation.refusals import refusing
 from nestsim.validation.row_plan import Case
+from nestsim.validation.row_stages import SizedStage
 from nestsim.validation.uneven_stages import uneven_step_time
 from planner.fixed_plan import build_plan
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
+from planner.stage_memory import block_stage_memory
 from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.errors import InputError
@@ -156,7 +158,7 @@ class Predictor:
         network, workload = self._network(case.network), self.workload(case)
         return _priced(network, workload, case).iteration_time
 
-    def _uneven(self, case: Case) -> Prediction:
+    def _uneven(self, case: Case, *, memory: bool) -> Prediction:
         """Return the time of stages that no plan expresses, by the timeline alone."""
 
         def deepened(num_layers: int) -> Workload:
@@ -164,13 +166,13 @@ class Predictor:
             return self.workload(replace(case, model=model))
 
         time = uneven_step_time(deepened, case.network, case.stages)
-        return Prediction(iteration_time=time, planned_time=time, memory=())
+        workload = self.workload(case)
+        held = [_held(workload, sized) for sized in case.stages] if memory else []
+        return Prediction(iteration_time=time, planned_time=time, memory=tuple(held))
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
         if case.stages:
-            if memory:
-                raise RowRefusedError("uneven-plan", "the memory of unlike stages")
-            return self._uneven(case)
+            return self._uneven(case, memory=memory)
         network, workload = self._network(case.network), self.workload(case)
         priced = _priced(network, workload, case)
         work = place_work(network, workload, priced)
@@ -236,6 +238,19 @@ def _others(network: Network, workload: Workload, case: Case) -> Iterator[Priced
             # Its schedule may ask for more microbatches than there are then.
             continue
         yield price_plan(network, workload, plan)
+
+
+def _held(workload: Workload, sized: SizedStage) -> StageMemory:
+    """Return the memory of a stage that no plan expresses."""
+    table = workload.table(sized.degrees)
+    held = block_stage_memory(workload.parameter_bytes, table, sized.blocks)
+    return StageMemory(
+        peak=sum(held.values()),
+        weights=held["weights"],
+        gradients=held["gradients"],
+        optimizer=held["optimizer"],
+        activations=held["activations"],
+    )
 
 
 def _stage_memory(

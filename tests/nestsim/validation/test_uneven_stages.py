@@ -114,3 +114,14 @@ def test_what_the_timeline_does_not_have_is_refused(row):
 def test_stages_that_do_not_hold_all_layers_contradict_their_row():
     with pytest.raises(RowRefusedError, match="7 of 8 layers"):
         read_case(mist([4, 3], [0, 0], [[2, 2, 1]] * 2))
+
+
+def test_stages_that_do_not_differ_hold_what_a_plan_holds():
+    row = mist([4, 4], [0, 0], [[2, 2, 1]] * 2)
+    described = PREDICTOR.predict(read_case(row), memory=True).memory
+    even = gpt(**NODE, recompute="none", zero_or_fsdp="ZeRO-1")
+    plan = PREDICTOR.predict(read_case(even), memory=True).memory
+    for one, other in zip(described, plan, strict=True):
+        assert one.optimizer == pytest.approx(other.optimizer)
+        assert one.activations == pytest.approx(other.activations)
+        assert one.peak >= 0.99 * other.peak
