@@ -4,7 +4,7 @@ Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhe
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from topologies.errors import InputError
@@ -204,6 +204,28 @@ class TransformerSpec:
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
         return self.add_bias_linear or self.add_qkv_bias
+
+
+def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
+    """Return the architecture on sequences whose padding is left out.
+
+    Products, activations and messages are those of the mean sequence; learned
+    positions stay those of the longest one. Attention is that of sequences of the mean
+    length, which is less than the mean over sequences of unlike lengths.
+
+    Raises
+    ------
+    InputError
+        If the mean is longer than the longest.
+    """
+    if not 1 <= mean_length <= spec.sequence_length:
+        raise InputError(
+            "longer than the sequences are",
+            where="mean_sequence_length",
+            got=mean_length,
+            expected=f"at most sequence_length = {spec.sequence_length}",
+        )
+    return replace(spec, sequence_length=mean_length)
 
 
 def _check_values(spec: TransformerSpec) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import TransformerSpec, without_padding
 from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError, refusing
 
@@ -55,6 +55,18 @@ _PLAIN_RELU = re.compile(r"nemotron")
 """Models without gates and biases that have rotary positions: Parmar et al.,
 "Nemotron-4 15B Technical Report", 2024, section 2."""
 
+_BERT_LONGEST, _BERT_MEAN = 512, 256
+"""Tokens of BERT's training sequences in their second phase, and on average, on
+Wikipedia: half of them are padding (Krell et al., "Efficient Sequence Packing without
+Cross-contamination", 2021, abstract)."""
+
+_WITHOUT_PADDING = re.compile(r"unpad|padding removal|packed sequences")
+
+_BINNED, _BIN = re.compile(r"\bdle\b|lddl"), 64
+"""NVIDIA's data loader for BERT deals out sequences of like length: those of the second
+phase in bins of 64 tokens, half of which is padding on average
+(DeepLearningExamples, PyTorch BERT, scripts/run_pretraining.sh, phase2_bin_size)."""
+
 _ADAPTED = re.compile(r"\b(lora|qlora|peft)\b(?!\.py)")
 _TUNED = re.compile(r"\bsft\b(?!\.py)")
 
@@ -96,7 +108,7 @@ def read_model(reading: Reading) -> TransformerSpec:
         "num_token_types": 2 if family == "bert" else 0,
     }
     with refusing("no-such-model"):
-        return TransformerSpec(
+        spec = TransformerSpec(
             family=family,
             gated_linear_unit=gated,
             normalization="rmsnorm" if gated else "layernorm",
@@ -109,6 +121,22 @@ def read_model(reading: Reading) -> TransformerSpec:
             causal=family != "bert",
             **values,  # type: ignore[arg-type]  # whole numbers, all of them
         )
+        return _unpadded(reading, spec)
+
+
+def _unpadded(reading: Reading, spec: TransformerSpec) -> TransformerSpec:
+    """Leave out the padding of a BERT's sequences where the software does."""
+    described = f"{reading.words('software')} {reading.words('notes')}"
+    if spec.family != "bert" or spec.sequence_length != _BERT_LONGEST:
+        return spec
+    if _WITHOUT_PADDING.search(described):
+        length = _BERT_MEAN
+    elif _BINNED.search(described):
+        length = _BERT_MEAN + _BIN // 2
+    else:
+        return spec
+    reading.assume(f"{length} of {spec.sequence_length} tokens on average, no padding")
+    return without_padding(spec, length)
 
 
 def _num_layers(reading: Reading, hidden: int) -> int:

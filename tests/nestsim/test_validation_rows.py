@@ -330,6 +330,26 @@ def test_models_with_latent_attention_have_the_published_widths():
 
 
 @pytest.mark.parametrize(
+    ("software", "length", "tokens"),
+    [
+        ("PyTorch DDP (NVIDIA DLE)", "512", 288),
+        ("PyTorch DDP, unpadded", "512", 256),
+        ("PyTorch DDP", "512", 512),
+        ("PyTorch DDP (NVIDIA DLE)", "128", 128),
+    ],
+)
+def test_padding_of_berts_long_sequences_is_left_out(software, length, tokens):
+    model = read_case(gpt(model="BERT-large", seq_len=length, software=software)).model
+    assert model.sequence_length == tokens
+    assert model.max_position_embeddings == int(length)
+
+
+def test_long_sequences_of_gpts_have_no_padding():
+    case = read_case(gpt(seq_len="512", software="PyTorch DDP (NVIDIA DLE)"))
+    assert case.model.sequence_length == 512
+
+
+@pytest.mark.parametrize(
     ("layers", "pp", "vpp", "layout"),
     [
         ("61", "4", "4", (4,) * 15 + (1,)),
