@@ -152,7 +152,7 @@ class OperatorModel:
         if narrow:
             weight_rate = _peak(accelerator, narrow, "training.matmul_precision")
             weight_rate *= (
-                reached.matmul_8bit if narrow == "fp8" else reached.matmul_4bit
+                reached.matmul_4bit if narrow == "fp4" else reached.matmul_8bit
             )
         return cls(
             matmul_rate=peak * reached.matmul,

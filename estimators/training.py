@@ -60,8 +60,8 @@ class TrainingSpec:
     with bf16) or ``"bf16"``."""
 
     matmul_precision: str = ""
-    """Of the products with weights, if not `precision`: ``"fp8"`` or ``"fp4"``, the
-    operands being cast before each product."""
+    """Of the products with weights, if not `precision`: ``"fp8"``, ``"int8"`` or
+    ``"fp4"``, the operands being cast before each product."""
 
     weights_in_fp32: bool = False
     """Weights are kept in fp32 and cast when they are used, as FSDP's mixed precision

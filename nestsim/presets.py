@@ -4,6 +4,7 @@ Each preset holds the framework's own defaults, as far as there is a setting for
 here; its source stands beside it. A row's own columns always win.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -200,41 +201,31 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 """Name -> preset."""
 
 _WORDS = (
-    ("aceso", "aceso"),
-    ("mist (", "mist"),
-    ("dazz993/mist", "mist"),
-    ("nvidia/megatron-lm", "megatron-core"),
-    ("megatron-bridge", "megatron-core"),
-    ("megatron-core", "megatron-core"),
-    ("nemo", "megatron-core"),
-    ("megatron-deepspeed", "deepspeed"),
-    ("gpt-neox", "deepspeed"),
-    ("bigscience", "deepspeed"),
-    ("megatron", "megatron-lm"),
-    ("deepspeed", "deepspeed"),
-    ("internevo", "internevo"),
-    ("maxtext", "maxtext"),
-    ("levanter", "maxtext"),
-    ("jax", "maxtext"),
-    ("xla", "maxtext"),
-    ("pathways", "maxtext"),
-    ("torchtitan", "torchtitan"),
-    ("fsdp", "fsdp"),
-    ("ddp", "ddp"),
-    ("litgpt", "fsdp"),
-    ("metaseq", "fsdp"),
-    ("torchtune", "fsdp"),
-    ("composer", "fsdp"),
-    ("foundry", "fsdp"),
+    (r"aceso", "aceso"),
+    (r"\bmist\b", "mist"),
+    # NVIDIA's repository has been that of Megatron Core since 2023.
+    (r"megatron(?:-lm)?[-/(]*core|mcore|megatron-(?:bridge|fsdp)", "megatron-core"),
+    (r"nvidia/megatron-lm|\bnemo\b", "megatron-core"),
+    (r"megatron.*deepspeed|deepspeed.*megatron", "deepspeed"),
+    (r"gpt-neox|bigscience", "deepspeed"),
+    (r"megatron-lm|megatron-ptd", "megatron-lm"),
+    (r"deepspeed", "deepspeed"),
+    (r"internevo", "internevo"),
+    (r"maxtext|levanter|\bjax\b|\bxla\b|pathways", "maxtext"),
+    (r"torchtitan", "torchtitan"),
+    (r"fsdp|fully-sharded", "fsdp"),
+    (r"\bddp\b", "ddp"),
+    (r"litgpt|metaseq|torchtune|composer|foundry", "fsdp"),
 )
-"""What a description of the software contains -> its preset, the first that does."""
+"""What a description of the software contains, as a pattern, with hyphens for blanks
+and underscores -> its preset, the first that does."""
 
 
 def find_preset(software: str) -> tuple[Preset, str]:
     """Return the preset of a framework, and what was assumed to find it."""
-    written = software.lower()
-    for word, name in _WORDS:
-        if word in written:
+    written = re.sub(r"[ _]+", "-", software.lower())
+    for words, name in _WORDS:
+        if re.search(words, written):
             return PRESETS[name], ""
     what = f"software {software} as" if software else "software ="
     return PRESETS["megatron-lm"], f"{what} megatron-lm"

@@ -158,7 +158,7 @@ def _num_devices(network_spec: NetworkSpec) -> int:
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
     training = table.training.build(table.software.defaults)
-    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "fp4")
+    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "int8", "fp4")
     _check_rate("precision", training.precision, wide, accelerator)
     if training.matmul_precision:
         _check_rate("matmul_precision", training.matmul_precision, narrow, accelerator)

@@ -227,6 +227,7 @@ def _band(case: Case) -> Band | None:
             accelerator=case.accelerator.name,
             num_devices=case.num_devices,
             has_experts=bool(case.model.num_moe_experts),
+            assumes_layout=case.assumes_layout,
         )
     )
 
