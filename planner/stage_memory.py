@@ -161,7 +161,7 @@ def block_stage_memory(
     static = static_bytes(
         Sharded(parameters, stage.group_size),
         Sharded(0.0, 1),
-        float(table.parameters[[block, *ends]].max()),
+        float(table.largest_parameters[[block, *ends]].max()),
         each=each,
         zero_stage=stage.zero_stage,
     )
@@ -192,7 +192,7 @@ def stage_memory(
     static = static_bytes(
         Sharded(share.dense, group),
         Sharded(share.expert, expert_group_size(plan)),
-        max(float(table.parameters[span].max(initial=0.0)) for span in held),
+        max(float(table.largest_parameters[span].max(initial=0.0)) for span in held),
         each=workload.parameter_bytes,
         zero_stage=stage.zero_stage,
     )

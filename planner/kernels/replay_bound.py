@@ -60,7 +60,7 @@ from topologies.compiling import kernel, subkernel
 # Rows of a layer's columns, shape (NUM_LAYER_ROWS, L).
 DENSE = 0  # parameters outside of experts
 EXPERT = 1  # parameters of experts
-WHOLE = 2  # all parameters of the layer
+LARGEST = 2  # parameters that are gathered together
 IS_BLOCK = 3
 SAVED = 4  # + mode: kept by a pass in flight [byte]
 WORKING = 8  # + mode: alive inside a pass [byte]
@@ -171,7 +171,7 @@ def _stage_memory(
         for layer in range(begin, end):
             dense += layers[DENSE, layer]
             expert += layers[EXPERT, layer]
-            largest = max(largest, layers[WHOLE, layer])
+            largest = max(largest, layers[LARGEST, layer])
             working = max(working, layers[row, layer])
             redone += layers[SAVED, layer]
             if layers[IS_BLOCK, layer] > 0.0:
