@@ -47,10 +47,10 @@ def table(degrees=ALONE, **software):
 
 
 @pytest.mark.parametrize(
-    ("precision", "gradients", "whole", "shard"),
-    [("fp16", "bf16", 2 + 2, 12 + 6), ("bf16", "fp32", 2 + 4 + 2, 12)],
+    ("precision", "gradients", "whole", "shard", "copies"),
+    [("fp16", "bf16", 2 + 2, 12, 2 + 4), ("bf16", "fp32", 2 + 4 + 2, 12, 0)],
 )
-def test_deepspeed_copies_gradients(precision, gradients, whole, shard):
+def test_deepspeed_copies_gradients(precision, gradients, whole, shard, copies):
     each = TrainingSpec(
         global_batch_size=1,
         precision=precision,
@@ -58,7 +58,7 @@ def test_deepspeed_copies_gradients(precision, gradients, whole, shard):
         gradient_copies=True,
     ).parameter_bytes
     assert each.weights + each.gradients == whole
-    assert each.optimizer == shard
+    assert (each.optimizer, each.copies) == (shard, copies)
     plain = TrainingSpec(
         global_batch_size=1, precision=precision, gradient_precision=gradients
     ).parameter_bytes

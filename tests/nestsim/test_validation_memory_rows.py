@@ -171,7 +171,7 @@ def test_what_the_framework_keeps_is_no_room_for_tensors():
     predictor = Predictor()
     case = read_case(memory())
     workload = predictor.workload(case)
-    assert workload.allocator.device(workload.tensor_memory()) == pytest.approx(
+    assert workload.allocator.needed(workload.tensor_memory()) == pytest.approx(
         80 * GIB
     )
     assert workload.tensor_memory(GIB) < workload.tensor_memory() < 80 * GIB
