@@ -119,6 +119,10 @@ class AllocatorConstants:
     """What the caching allocator keeps and cannot give out, as a part of what it
     has given out."""
 
+    full_fragmentation: float
+    """The same where the device is full, and the allocator has given back what it
+    could before it failed."""
+
 
 _Section = TypeVar(
     "_Section", AcceleratorConstants, SoftwareConstants, AllocatorConstants

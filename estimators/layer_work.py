@@ -112,6 +112,9 @@ class LayerWork:
     expert_parameters: float
     """Those of `parameters` that belong to routed experts."""
 
+    largest_weight: float
+    """Elements of the largest of its weights on this device."""
+
     model_flops: float
     """Forward matmul and attention FLOPs of the whole layer, all devices of its
     tensor, context and expert group together [FLOP]."""

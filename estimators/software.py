@@ -30,6 +30,27 @@ class Software:
     """The loss is PyTorch's, of logits cast to fp32: their gradients are there in fp32,
     too, before they are cast back."""
 
+    fuses_activation: bool = False
+    """Gated activations are one kernel, which keeps what it reads and no more."""
+
+    weighs_in_activation: bool = False
+    """That kernel weighs the results of experts, too: what they return is not kept."""
+
+    repeats_elementwise: bool = False
+    """What norms and activations make for products is made again where the backward
+    pass reads it: a compiler fuses it into the product."""
+
+    gathers_by_weight: bool = False
+    """Weights that are sharded are gathered one by one as they are used; else layer by
+    layer."""
+
+    fuses_loss: bool = False
+    """The loss keeps 16-bit logits in place of a softmax in fp32."""
+
+    keeps_narrow_inputs: bool = False
+    """Products in a narrow format keep their inputs in it, as Transformer Engine's
+    do; else they keep what they cast."""
+
     ranks_per_node: int = 0
     """Devices of a node, if tokens that several experts of a node want are sent there
     once (DeepEP and its kind); 0 if every copy is sent."""

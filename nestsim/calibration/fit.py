@@ -2,8 +2,9 @@
 
 Each step linearises the predictions, minimises the linear model's robust objective
 with its bounds and priors, and is taken if the objective itself, of replayed rows,
-falls. Derivatives are those of the planner's timeline. Constants that only some sources may tell are fitted first, to
-those alone and together with all else; then they are kept while the rest is fitted.
+falls. Derivatives are those of the planner's timeline. Constants that only some sources
+may tell are fitted first, to those alone and together with all else; then they are kept
+while the rest is fitted.
 """
 
 from collections.abc import Callable, Sequence

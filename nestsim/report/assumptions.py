@@ -62,13 +62,13 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
 def _memory(assumed: "Assumptions") -> dict[str, str]:
     """Say what is kept free for the allocator, if anything is."""
     held = load_constants().allocator(assumed.software.name)
-    if held.context + held.workspace + held.fragmentation <= 0.0:
+    if held.context + held.workspace + held.full_fragmentation <= 0.0:
         return {}
     return {
         "memory": "that of tensors; kept free beside them: "
         f"{format_size(held.context)} for contexts and libraries, "
         f"{format_size(held.workspace)} of workspaces, "
-        f"{held.fragmentation:.0%} lost to fragmentation"
+        f"{held.full_fragmentation:.0%} lost to fragmentation"
     }
 
 

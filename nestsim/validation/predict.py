@@ -5,6 +5,7 @@ traced, layer tables, networks and whole predictions are kept, by content: rows 
 sweep share most of them.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -84,6 +85,11 @@ class Prediction(NamedTuple):
 
     memory: tuple[StageMemory, ...]
     """By stage; empty where it was not asked for."""
+
+    memory_share: float = math.nan
+    """Peak of the fullest device's tensors over what it has for them: above 1, a
+    scenario's plan is infeasible (`nestsim.verdict.judge`). NaN where memory was not
+    asked for."""
 
 
 class Predictor:
@@ -182,6 +188,7 @@ class Predictor:
             iteration_time=done.iteration_time,
             planned_time=priced.iteration_time,
             memory=_stage_memory(priced, peaks) if memory else (),
+            memory_share=memory_share(workload, max(peaks)) if memory else math.nan,
         )
 
     def _network(self, spec: NetworkSpec) -> Network:
@@ -251,6 +258,12 @@ def _held(workload: Workload, sized: SizedStage) -> StageMemory:
         optimizer=held["optimizer"],
         activations=held["activations"],
     )
+
+
+def memory_share(workload: Workload, peak: float) -> float:
+    """Return a peak of tensors over what a device has for them."""
+    usable = workload.tensor_memory()
+    return peak / usable if usable > 0.0 else math.inf
 
 
 def _stage_memory(

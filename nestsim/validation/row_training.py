@@ -119,7 +119,7 @@ def _gather(reading: Reading) -> str:
     if "mp mode default" in written:
         return "fp32"
     if "fp8 all-gather" in written or (
-        reading.preset.name == "megatron-core" and _matmul_precision(reading)
+        reading.preset.software.keeps_narrow_inputs and _matmul_precision(reading)
     ):
         return "fp8"
     return reading.preset.gather

@@ -202,10 +202,10 @@ def test_hosts_of_a_slice_have_an_adapter_each():
     ("software", "name"),
     [
         ("Megatron-LM (2021-04)", "megatron-lm"),
-        ("Megatron-Bridge, 26.02 NeMo Container", "megatron-core"),
-        ("NeMo/Megatron, MLPerf Training v3.1 submission", "megatron-core"),
+        ("Megatron-Bridge, 26.02 NeMo Container", "nemo"),
+        ("NeMo/Megatron, MLPerf Training v3.1 submission", "nemo"),
         ("Megatron-DeepSpeed", "deepspeed"),
-        ("llm-foundry / PyTorch FSDP", "fsdp"),
+        ("llm-foundry / PyTorch FSDP", "llm-foundry"),
         ("TorchTitan, torch.compile=yes", "torchtitan"),
         ("MaxText (JAX/XLA)", "maxtext"),
         ("InternEvo (InternLM)", "internevo"),
