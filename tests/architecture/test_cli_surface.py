@@ -50,6 +50,15 @@ SURFACE = {
         *("--force", "--json", "--markdown", "--no-figures", "--output", "--quiet"),
         *("-o", "-q", "FILE"),
     ],
+    "calibrate": [
+        "--force",
+        "--json",
+        "--output",
+        "--quiet",
+        "-o",
+        "-q",
+        "MEASUREMENTS",
+    ],
     "collectives": [
         *("--force", "--json", "--max-bytes", "--min-bytes", "--no-figures"),
         *("--output", "--quiet", "--step-factor", "-b", "-e", "-f", "-o", "-q"),
