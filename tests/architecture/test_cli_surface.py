@@ -71,8 +71,9 @@ SURFACE = {
     "models": ["--json"],
     "accelerators": ["--json"],
     "profile": [
-        *("--budget", "--check", "--device", "--force", "--json", "--output"),
-        *("--quick", "--quiet", "-o", "-q"),
+        *("--bandwidth", "--budget", "--check", "--device", "--force", "--json"),
+        *("--links", "--nic-bandwidth", "--output", "--quick", "--quiet", "--ranks"),
+        *("-o", "-q"),
     ],
     "schema": [],
 }
