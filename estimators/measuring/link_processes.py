@@ -7,9 +7,9 @@ such as ``torchrun`` every process is a rank already, which it reads from ``RANK
 
 import multiprocessing
 import os
-import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -153,6 +153,7 @@ def measure_local_links(
     budget: float,
     quick: bool = False,
     progress: Progress | None = None,
+    unheard: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> LinkSweep:
     """Start a process for each rank on this machine, and return what they measure.
 
@@ -164,6 +165,9 @@ def measure_local_links(
         From `local_ranks`.
     budget, quick, progress
         As `estimators.measuring.links.measure_links` takes them.
+    unheard
+        Processes that are started inside of it do not hear signals to stop: this one
+        does, and ends them.
 
     Raises
     ------
@@ -188,15 +192,15 @@ def measure_local_links(
                 process: BaseProcess = context.Process(
                     target=_work, args=(world, budget, quick, there), daemon=True
                 )
-                process.start()
+                with unheard():
+                    process.start()
                 there.close()
                 processes.append(process)
                 ends.append(here)
             return _listen(ends, processes, progress)
         finally:
             for process in processes:
-                if process.is_alive():
-                    process.terminate()
+                process.kill()
                 process.join()
             for end in ends:
                 end.close()
@@ -244,7 +248,6 @@ def _work(
     world: World, budget: float, quick: bool, end: "Connection[Any, Any]"
 ) -> None:
     """Measure in a started process, and tell the one that started it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends its processes itself
     if _LOOPBACK.exists():
         # Names of hosts lead anywhere, behind a tunnel for example.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nestsim.own_runs.links import Stated
+    from estimators.measuring.links import World
+    from estimators.own.sweep import LinkSweep
+    from nestsim.own_runs.links import LinkFit, Stated
+    from planner.progress import Progress
 
 
 def profile_links(  # noqa: PLR0913 - one for each option
@@ -43,11 +46,7 @@ def profile_links(  # noqa: PLR0913 - one for each option
     from datetime import UTC, datetime
 
     from estimators.measuring.devices import available_device
-    from estimators.measuring.link_processes import (
-        launched_world,
-        local_ranks,
-        measure_local_links,
-    )
+    from estimators.measuring.link_processes import launched_world, local_ranks
     from estimators.measuring.links import measure_links
     from estimators.own.links import is_own_links
     from nestsim.cli.output import note, progress_bar
@@ -57,30 +56,53 @@ def profile_links(  # noqa: PLR0913 - one for each option
 
     available_device(device)
     world = launched_world(os.environ, device)
-    if world is None:
-        ranks = local_ranks(device, ranks)
-    else:
-        _check_launched(ranks, world.num_ranks)
-    if world is not None and world.rank > 0:
-        measure_links(world, budget=budget, quick=quick)
-        return
+    count = local_ranks(device, ranks) if world is None else world.num_ranks
+    if world is not None:
+        _check_launched(ranks, count)
+        if world.rank > 0:
+            measure_links(world, budget=budget, quick=quick)
+            return
     check_output_file(output, is_own_links, inputs=(), force=force)
     with progress_bar(quiet=quiet) as progress:
-        if world is None:
-            assert ranks is not None
-            sweep = measure_local_links(
-                device, ranks, budget=budget, quick=quick, progress=progress
-            )
-        else:
-            found = measure_links(world, budget=budget, quick=quick, progress=progress)
-            assert found is not None
-            sweep = found
+        sweep = _measured(
+            world, (device, count), budget=budget, quick=quick, progress=progress
+        )
     date = datetime.now(UTC).date().isoformat()
     fitted = fit_links(
         sweep, _stated(sweep.device, stated), name=output.name, date=date
     )
     write_output_file(output, writer_of(fitted.links.toml()))
     note(f"The links are in {output}", quiet=quiet)
+    _print(fitted, as_json=as_json)
+
+
+def _measured(
+    world: "World | None",
+    local: tuple[str, int],
+    *,
+    budget: float,
+    quick: bool,
+    progress: "Progress | None",
+) -> "LinkSweep":
+    """Measure as the first of a launcher's processes, or start processes here."""
+    from estimators.measuring.link_processes import measure_local_links
+    from estimators.measuring.links import measure_links
+    from nestsim.interruption import unheard_by_children
+
+    if world is None:
+        return measure_local_links(
+            *local,
+            budget=budget,
+            quick=quick,
+            progress=progress,
+            unheard=unheard_by_children,
+        )
+    found = measure_links(world, budget=budget, quick=quick, progress=progress)
+    assert found is not None
+    return found
+
+
+def _print(fitted: "LinkFit", *, as_json: bool) -> None:
     if as_json:
         import typer
 
