@@ -13,7 +13,6 @@ from estimators.saved_activations import keeping_of
 from estimators.sharding import layer_work, tied_parameters
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from estimators.transports import find_transport
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -114,7 +113,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
         return 1.0
     ranks = degrees.ep * degrees.tp * degrees.cp
     inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
-    transport = find_transport(platform.accelerator.name, inside_node=inside)
+    transport = platform.transport(inside_node=inside)
     slower = transport.efficiency / transport.send_efficiency
     return slower * _sent_once(spec, ranks, software)
 

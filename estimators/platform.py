@@ -7,10 +7,12 @@ from functools import cached_property
 from estimators.constants import Constants, SoftwareConstants, load_constants
 from estimators.models.spec import TransformerSpec
 from estimators.operators import OperatorModel
+from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.profiled_times import OperatorTimes, ProfiledTimes
 from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
+from estimators.transports import Transport, find_transport
 from topologies.accelerators import Accelerator
 
 
@@ -26,6 +28,9 @@ class Platform:
 
     constants: Constants = field(default_factory=load_constants)
     """What they reach."""
+
+    links: OwnLinks | None = None
+    """What was measured of links, taken instead of what is published."""
 
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
@@ -54,6 +59,15 @@ class Platform:
         """
         deviations = math.sqrt(2.0 * math.log(max(1, self.software.num_ranks)))
         return 1.0 + self.software_constants.slowest_rank * deviations
+
+    def transport(self, *, inside_node: bool) -> Transport:
+        """Return what collectives reach inside a node, or between nodes."""
+        own = None
+        if self.links is not None:
+            own = self.links.transport(inside_node=inside_node)
+        if own is not None:
+            return own
+        return find_transport(self.accelerator.name, inside_node=inside_node)
 
     def operator_times(
         self, training: TrainingSpec, spec: TransformerSpec

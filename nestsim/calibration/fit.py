@@ -240,7 +240,8 @@ class _Climb:
         for number in range(self.most_steps):
             line = self.line(point, rows, free, residuals)
             step = self._step(line, box, free, (value, trust))
-            gain = (value - step.value) / value
+            # Rows as they were predicted leave nothing to gain.
+            gain = (value - step.value) / max(value, 1e-300)
             point, residuals, value, trust = step
             moved = float(np.max(np.abs(point - line.start)))
             mape = float(np.mean(np.abs(np.expm1(residuals))))

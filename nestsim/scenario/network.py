@@ -1,10 +1,13 @@
 """The table [cluster.network]: one variant per kind, named as `topologies.specs` is."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
+from estimators.own.links import OwnLinks
+from estimators.transports import Transport
 from nestsim.scenario.base import Bandwidth, Count, Latency, Table, Text, input_file
 from topologies.checks import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO
 from topologies.errors import InputError
@@ -26,6 +29,8 @@ Efficiency = Annotated[float, Field(ge=MIN_EFFICIENCY, le=1, examples=[0.9])]
 
 Trunk = Literal["ideal", "ecmp"]
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
+
+_T = TypeVar("_T", bound=Table)
 
 Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
@@ -293,4 +298,48 @@ class CustomTable(Table):
         return CustomSpec(path=input_file(folder, self.path, "path", expected))
 
 
-NetworkTable = FatTreeTable | SpineLeafTable | RailTable | GridTable | CustomTable
+SwitchedTable = SpineLeafTable | RailTable
+BuiltTable = FatTreeTable | SwitchedTable | GridTable
+NetworkTable = BuiltTable | CustomTable
+
+
+def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
+    """Return a network whose links reach what was measured, where it states nothing.
+
+    The first level of a fat-tree, and all links of a torus or a mesh, are links inside
+    a node.
+    """
+    node, fabric = (
+        _reached(links.transport(inside_node=inside)) for inside in (True, False)
+    )
+    if isinstance(table, FatTreeTable):
+        inner, *outer = table.levels
+        levels = [
+            _stating(inner, {"efficiency": node}),
+            *(_stating(level, {"efficiency": fabric}) for level in outer),
+        ]
+        return table.model_copy(update={"levels": levels})
+    if isinstance(table, GridTable):
+        return _stating(table, {"efficiency": node})
+    return _stating(
+        table,
+        {
+            "node_efficiency": node,
+            "nic_efficiency": fabric,
+            "spine_efficiency": fabric,
+        },
+    )
+
+
+def _reached(transport: Transport | None) -> float | None:
+    return None if transport is None else transport.efficiency
+
+
+def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
+    """Return a table with settings that it leaves out, if they were measured."""
+    missing = {
+        name: value
+        for name, value in measured.items()
+        if value is not None and name not in table.model_fields_set
+    }
+    return table.model_copy(update=missing)

@@ -224,7 +224,7 @@ def test_a_framework_is_known_by_its_name(software, name):
         ("Megatron Core 0.8", "megatron-core"),
         ("Megatron-LM (core_r0.9)", "megatron-core"),
         ("mcore", "megatron-core"),
-        ("Megatron Bridge", "megatron-core"),
+        ("Megatron Bridge", "nemo"),
         ("Megatron-LM + DeepSpeed", "deepspeed"),
         ("Mist", "mist"),
         ("PyTorch Fully Sharded Data Parallel", "fsdp"),
