@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
+from estimators.transports import library_network
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing
@@ -21,7 +22,6 @@ from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.network import Network
-from topologies.specs import NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -88,7 +88,7 @@ class Predictor:
         self.constants = load_constants() if constants is None else constants
         self._graphs: dict[TransformerSpec, LayerGraph] = {}
         self._workloads: dict[object, Workload] = {}
-        self._networks: dict[NetworkSpec, Network] = {}
+        self._networks: dict[object, Network] = {}
         self._done: dict[object, Prediction] = {}
 
     def with_constants(self, constants: Constants) -> "Predictor":
@@ -146,12 +146,12 @@ class Predictor:
 
         A fraction of the work of `predict`; overlaps are not in it.
         """
-        network, workload = self._network(case.network), self.workload(case)
+        network, workload = self._network(case), self.workload(case)
         plan = build_plan(network, workload, case.plan)
         return price_plan(network, workload, plan).iteration_time
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
-        network, workload = self._network(case.network), self.workload(case)
+        network, workload = self._network(case), self.workload(case)
         priced = price_plan(network, workload, build_plan(network, workload, case.plan))
         work = place_work(network, workload, priced)
         done = replay(network, work, memory=memory)
@@ -162,10 +162,13 @@ class Predictor:
             memory=_stage_memory(priced, peaks) if memory else (),
         )
 
-    def _network(self, spec: NetworkSpec) -> Network:
-        if spec not in self._networks:
-            self._networks[spec] = build_network(spec)
-        return self._networks[spec]
+    def _network(self, case: Case) -> Network:
+        key = case.network, case.accelerator.name, case.software.library
+        if key not in self._networks:
+            self._networks[key] = library_network(
+                build_network(case.network), case.accelerator.name, case.software
+            )
+        return self._networks[key]
 
     def workload(self, case: Job) -> Workload:
         """Return what is trained on which device, made once."""
