@@ -15,6 +15,7 @@ References
    section 3.4: two-dimensional hierarchical all-to-all.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -23,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.exchanges import FLAT, Exchange, Exchanges
-from estimators.folds import Shape
+from estimators.folds import Shape, folds
 from topologies import InputError
+from topologies.network import CollectiveRules
 
 IntArray = NDArray[np.int64]
 Builders = Mapping[str, Callable[[int], Exchanges]]
@@ -126,6 +128,28 @@ def exchanges(algorithm: str, operation: str, shape: Shape) -> Exchanges:
         for level in levels
         for one in _at_level(flat[operation](sizes[level]), sizes, level, most=most)
     )
+
+
+@lru_cache(maxsize=1024)
+def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exchanges:
+    """Return what a network's rules make of rings level by level.
+
+    Parameters
+    ----------
+    operation
+        One of `estimators.folds.RING_OPERATIONS`.
+    shape
+        As `estimators.group_shapes.node_shapes` gives it.
+    rules
+        The network's.
+    """
+    places = np.arange(math.prod(max(size, 1) for size in shape))
+    found = []
+    for fold in folds(operation, shape, rules):
+        grid = places.reshape(-1, fold.size, fold.stride)
+        ends = _frozen(grid.copy()), _frozen(np.roll(grid, -1, axis=1))
+        found.append(Exchange(*ends, fold.fraction, fold.num_steps))
+    return tuple(found)
 
 
 def _reduced(flat: Builders, operation: str, sizes: Shape) -> Exchanges:

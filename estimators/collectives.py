@@ -31,8 +31,8 @@ from estimators.folds import RING_OPERATIONS, Shape, Turn, fold_tables, folds
 from estimators.group_shapes import (
     Shapes,
     flat_shapes,
-    level_shapes,
     ordered_groups,
+    ruled_shapes,
 )
 from estimators.kernels import edges
 from estimators.messages import (
@@ -44,6 +44,7 @@ from estimators.messages import (
 )
 from estimators.placed_exchanges import exchange_rates
 from topologies import Network
+from topologies.network import CollectiveRules
 
 __all__ = [
     "ALGORITHMS",
@@ -79,43 +80,50 @@ class Phase(NamedTuple):
 
 
 def ring_phases(
-    operation: str, groups: IntArray, block_sizes: Sequence[int]
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    rules: CollectiveRules | None = None,
 ) -> tuple[Phase, ...]:
     """One flat ring per group, its members in order of device number [1]_."""
+    del rules
     return _phases(operation, groups, block_sizes, flat_shapes)
 
 
 def hierarchical_phases(
-    operation: str, groups: IntArray, block_sizes: Sequence[int]
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    rules: CollectiveRules | None = None,
 ) -> tuple[Phase, ...]:
     """One phase per level of the network [2]_.
 
     All-reduce: reduce-scatter inside the blocks, level by level outwards, all-reduce
     over the outermost level, all-gather back inwards. Levels whose blocks do not
-    divide the groups evenly are left out; a flat ring is what is left of none.
+    divide the groups evenly are left out; a flat ring is what is left of none. A
+    network's ``rules`` change steps and phases as `estimators.folds.folds` says.
     """
-    return _phases(operation, groups, block_sizes, level_shapes)
+    return _phases(operation, groups, block_sizes, ruled_shapes(rules), rules)
 
 
 ALGORITHMS: Mapping[
-    str, Callable[[str, IntArray, Sequence[int]], tuple[Phase, ...]]
+    str,
+    Callable[[str, IntArray, Sequence[int], CollectiveRules | None], tuple[Phase, ...]],
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
 """What the search chooses from; `auto` choices take the cheapest, ties the first."""
 
 
-_SHAPES: Mapping[str, Shapes] = MappingProxyType(
-    {"ring": flat_shapes, "hierarchical": level_shapes}
-)
-"""What the phases of each algorithm follow from."""
-
-
 def _phases(
-    operation: str, groups: IntArray, block_sizes: Sequence[int], shapes: Shapes
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    shapes: Shapes,
+    rules: CollectiveRules | None = None,
 ) -> tuple[Phase, ...]:
     ordered = plain(np.sort(groups, axis=1))
     (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
     phases = []
-    for stride, size, fraction, num_steps in folds(operation, tuple(shape)):
+    for stride, size, fraction, num_steps in folds(operation, tuple(shape), rules):
         grid = ordered.reshape(-1, size, stride)
         rings = np.swapaxes(grid, 1, 2).reshape(-1, size)
         phases.append(Phase(rings, fraction, num_steps))
@@ -232,13 +240,26 @@ def _rates(
     """Return shape ``(algorithms x operations, stages, 2)``."""
     ordered = ordered_groups(network, groups)
     blocks = np.array(network.block_sizes, dtype=np.int64)
-    shapes = [_SHAPES[name](ordered, blocks) for name in algorithms]
+    rules = tuple(_rules(network, name) for name in algorithms)
+    shapes = [_shapes(network, name)(ordered, blocks) for name in algorithms]
     form_of, forms = _distinct(shapes, len(ordered))
-    tables = fold_tables(operations, forms)
+    tables = fold_tables(operations, forms, rules)
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
     run_kernel(network, kernel, ordered, form_of, *tables, together, rates)
     return rates
+
+
+def _rules(network: Network, algorithm: str) -> CollectiveRules | None:
+    """Return the rules that an algorithm goes by; a plain ring knows none."""
+    return network.rules if algorithm == "hierarchical" else None
+
+
+def _shapes(network: Network, algorithm: str) -> Shapes:
+    """Return what the phases of an algorithm follow from."""
+    if algorithm == "ring":
+        return flat_shapes
+    return ruled_shapes(network.rules)
 
 
 def _distinct(

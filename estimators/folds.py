@@ -12,9 +12,14 @@ References
    Communication Operations in MPICH", IJHPCA 19(1), 2005, sections 3-4.
 .. [2] J. Huang et al., "Communication Algorithm-Architecture Co-Design for
    Distributed Deep Learning", ISCA 2021: hierarchical (per level) all-reduce.
+.. [3] NCCL, ``src/graph/tuning.cc``: steps of rings and trees inside and between nodes,
+   and what each waits for (LL128 between nodes: 4.0 us in a ring, 8.5 us in a tree).
+.. [4] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
+   COMHPC 2016.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -22,6 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from topologies.network import CollectiveRules
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -79,14 +86,38 @@ _IDLE = Fold(1, 1, 0.0, 0)
 
 
 @lru_cache(maxsize=4096)
-def folds(operation: str, shape: Shape) -> tuple[Fold, ...]:
+def folds(
+    operation: str, shape: Shape, rules: CollectiveRules | None = None
+) -> tuple[Fold, ...]:
     """Return the phases of a collective over groups of a shape [2]_.
 
     All-reduce: reduce-scatter inside the parts, level by level outwards, all-reduce
     over the outermost level, all-gather back inwards; the other operations are one
     half of that. Each level works on what the levels inside it have left. A shape of
     one level gives the plain ring, and a group of one no phase at all.
+
+    With rules a shape begins with the members in a node, also where there is but one.
+
+    * A library's ring [3]_ is one ring through all levels: of its ``n - 1`` steps those
+      inside of a part are taken for each part of the levels around it.
+    * Its all-reduces wait no longer than a tree between nodes does, of twice the depth,
+      a step of which waits for two children and counts twice [3]_; the bytes are a
+      ring's, which a tree's exceed by less than a part in as many as there are nodes.
+    * Switches that add up take each byte once up and give it once down, whatever the
+      number of nodes [4]_.
     """
+    if rules is not None and operation == "all_reduce" and rules.adds_in_switches:
+        found = _added_in_switches(shape)
+        if found:
+            return found
+    plain = _level_by_level(operation, shape)
+    if rules is None or not rules.is_library:
+        return plain
+    return _with_library_steps(operation, shape, plain)
+
+
+def _level_by_level(operation: str, shape: Shape) -> tuple[Fold, ...]:
+    """Return one phase of rings for each level, or two."""
     sizes = [size for size in shape if size > 1]
     if not sizes:
         return ()
@@ -102,6 +133,42 @@ def folds(operation: str, shape: Shape) -> tuple[Fold, ...]:
     before = inner if operation != "all_gather" else []
     after = inner[::-1] if operation != "reduce_scatter" else []
     return (*before, outermost, *after)
+
+
+def _added_in_switches(shape: Shape) -> tuple[Fold, ...]:
+    """Return the phases of an all-reduce by switches; none inside one node.
+
+    Messages from each node's member to the next one's load the links of a tree as what
+    they stand for does: each port once up and once down, and so each switch.
+    """
+    inside, outside = shape[0], math.prod(max(size, 1) for size in shape[1:])
+    if outside == 1:
+        return ()
+    turn = ring_pass(inside)
+    node = (Fold(1, inside, *turn),) if inside > 1 else ()
+    return (*node, Fold(inside, outside, 1.0 / inside, 2), *node)
+
+
+def _with_library_steps(
+    operation: str, shape: Shape, plain: tuple[Fold, ...]
+) -> tuple[Fold, ...]:
+    """Return phases of the same bytes, with the steps that a library waits for."""
+    members = math.prod(max(size, 1) for size in shape)
+    found = []
+    for fold in plain:
+        steps = fold.num_steps
+        if operation != "all_reduce":
+            # Parts of the levels around this one.
+            steps *= members // (fold.stride * fold.size)
+        elif fold.stride >= shape[0]:
+            steps = min(steps, _tree_steps(fold.size) * (steps // (fold.size - 1)))
+        found.append(fold._replace(num_steps=steps))
+    return tuple(found)
+
+
+def _tree_steps(size: int) -> int:
+    """Return how many steps of a ring a tree takes from its leaves to its root."""
+    return 2 * (size - 1).bit_length()
 
 
 class FoldTables(NamedTuple):
@@ -122,18 +189,23 @@ class FoldTables(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def fold_tables(
-    operations: tuple[str, ...], forms: tuple[tuple[Shape, ...], ...]
+    operations: tuple[str, ...],
+    forms: tuple[tuple[Shape, ...], ...],
+    rules: tuple[CollectiveRules | None, ...],
 ) -> FoldTables:
     """Return the tables of all operations by all algorithms, operations fastest.
 
-    A form gives the shape of a stage's groups for each algorithm. The ``t``-th phases
-    of all stages take place at the same time, whatever the stages' forms are.
+    A form gives the shape of a stage's groups for each algorithm, ``rules`` those that
+    the algorithm goes by. The ``t``-th phases of all stages take place at the same
+    time, whatever the stages' forms are.
     """
     phases: dict[tuple[tuple[int, int], ...], int] = {}
     sequences = []
     for algorithm in range(len(forms[0])):
         for operation in operations:
-            each = [folds(operation, form[algorithm]) for form in forms]
+            each = [
+                folds(operation, form[algorithm], rules[algorithm]) for form in forms
+            ]
             sequences.append(list(itertools.zip_longest(*each, fillvalue=_IDLE)))
     longest = max(len(sequence) for sequence in sequences)
     turns = np.full((len(sequences), longest), -1, dtype=np.int64)

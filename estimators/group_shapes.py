@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from estimators.kernels import groups as kernels
 from estimators.messages import are_devices, no_such_device, plain
 from topologies import Network
+from topologies.network import CollectiveRules
 
 IntArray = NDArray[np.int64]
 
@@ -57,3 +58,34 @@ def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
     shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
     alike = kernels.split_evenly(plain(ordered), blocks, shapes)
     return shapes[:1] if alike else shapes
+
+
+def ruled_shapes(rules: CollectiveRules | None) -> Shapes:
+    """Return what gives the shapes by which collectives go level by level."""
+    if rules is None or not rules.tells_nodes:
+        return level_shapes
+    node = rules.node_size
+
+    def shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+        return node_shapes(ordered, blocks, node)
+
+    return shapes
+
+
+def node_shapes(ordered: IntArray, blocks: IntArray, node_size: int) -> IntArray:
+    """Return `level_shapes` whose first column is the members in a node, if only 1.
+
+    1 as well where nodes do not divide a group evenly.
+    """
+    levels = level_shapes(ordered, blocks[blocks >= node_size])
+    first = ordered[:, 0, :] // node_size
+    inside = (first == first[:, :1]).sum(axis=1)
+    levels = np.broadcast_to(levels, (len(ordered), levels.shape[1]))
+    begins = ((inside > 1) & (levels[:, 0] == inside))[:, None]
+    alone = np.ones((len(ordered), 1), dtype=np.int64)
+    found = np.where(
+        begins,
+        np.hstack([levels, np.zeros_like(alone)]),
+        np.hstack([alone, levels]),
+    )
+    return found[:1] if (found == found[0]).all() else found

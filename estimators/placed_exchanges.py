@@ -11,9 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.algorithms import HIERARCHICAL, exchanges
+from estimators.algorithms import HIERARCHICAL, exchanges, ruled_exchanges
 from estimators.exchanges import Exchanges
-from estimators.group_shapes import flat_shapes, level_shapes, ordered_groups
+from estimators.folds import RING_OPERATIONS
+from estimators.group_shapes import (
+    flat_shapes,
+    level_shapes,
+    ordered_groups,
+    ruled_shapes,
+)
 from estimators.messages import edge_costs
 from topologies import Network
 
@@ -111,9 +117,22 @@ def _phases(
     network: Network, operation: str, ordered: IntArray, algorithm: str
 ) -> list[Exchanges]:
     """Return the phases of each stage."""
-    shapes_of = level_shapes if algorithm in HIERARCHICAL else flat_shapes
-    shapes = shapes_of(ordered, np.array(network.block_sizes, dtype=np.int64))
-    found = [exchanges(algorithm, operation, tuple(row)) for row in shapes.tolist()]
+    blocks = np.array(network.block_sizes, dtype=np.int64)
+    rules = network.rules
+    if (
+        algorithm == "hierarchical"
+        and operation in RING_OPERATIONS
+        and rules is not None
+        and rules.tells_nodes
+    ):
+        shapes = ruled_shapes(rules)(ordered, blocks)
+        found = [
+            ruled_exchanges(operation, tuple(row), rules) for row in shapes.tolist()
+        ]
+    else:
+        shapes_of = level_shapes if algorithm in HIERARCHICAL else flat_shapes
+        shapes = shapes_of(ordered, blocks)
+        found = [exchanges(algorithm, operation, tuple(row)) for row in shapes.tolist()]
     return found * len(ordered) if len(found) == 1 else found
 
 

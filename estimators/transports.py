@@ -3,15 +3,16 @@
 A collective of ``n`` ranks on tensors of ``S`` bytes takes
 
     t = latency + tau + sqrt(tau tau0)
-    latency = a0 + a1 (n / N - 1) + a2 log2 N
+    latency = a0 + min(a1 (n / N - 1) + a2 log2 N, a1 (n - N) + 2 a3 (N - 1))
     tau = w S / (e B)
 
 with ``N`` nodes, ``w S`` the bytes that pass each rank's port, ``B`` the port's
 bandwidth by its datasheet and ``e`` the fraction of it that large messages reach. The
 square root is the slow ramp of the bandwidth with size that a line (alpha-beta) lacks:
 libraries add channels and change protocols (LL, LL128, Simple) as messages grow. The
-latency follows the tree of NCCL's cost model [1]_: a chain inside a node, a binary tree
-across nodes.
+latency of an all-reduce is that of NCCL's cost model [1]_, the lesser of a tree's (a
+chain inside a node, a binary tree across nodes) and a ring's through all ranks. There
+is no tree for an all-gather, a reduce-scatter or a broadcast: half of a ring's steps.
 
 A ring sends ``w = 2 (n - 1) / n`` for an all-reduce, ``(n - 1) / n`` for an all-gather,
 a reduce-scatter and an all-to-all, 1 for a broadcast and send/receive; ``S`` is the
@@ -32,15 +33,18 @@ References
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import tomli
 
 from estimators.folds import RING_OPERATIONS
+from estimators.software import Software
+from topologies.network import Network
 
 Scope = Literal["node", "fabric"]
 
@@ -82,10 +86,13 @@ class Transport:
     """a0: of a collective of no bytes [s]."""
 
     per_rank: float
-    """a1: for each further rank of a node [s]."""
+    """a1: for each further rank of a node, the two steps of an all-reduce [s]."""
 
     per_doubling: float = 0.0
-    """a2: each time the number of nodes doubles [s]."""
+    """a2: each time the number of nodes doubles, of a tree [s]."""
+
+    per_hop: float = 0.0
+    """a3: of a ring's step from one node to the next, with the wire [s]."""
 
     ramp: float
     """tau0: the bandwidth is half reached when bytes alone take this long [s]."""
@@ -95,6 +102,10 @@ class Transport:
 
     multicast_efficiency: float = 0.0
     """Of all-reduces in the switch, likewise; 0 if the switch has none."""
+
+    adds_in_switches: bool = False
+    """Whether switches between nodes add up all-reduces (SHARP): each byte goes up once
+    and comes down once, in two steps for any number of nodes."""
 
     links_by_size: tuple[float, ...] = ()
     """Share of a device's links that a ring of 2, 3, .. ranks can use; empty: all."""
@@ -119,6 +130,8 @@ class Transport:
         if operation == "all_reduce" and self.multicast_efficiency:
             gain = 2 * (num_ranks - 1) / (num_ranks + 1)
             found = max(found, self.multicast_efficiency * gain)
+        if operation == "all_reduce" and self.adds_in_switches:
+            found *= 2 * (num_ranks - 1) / num_ranks
         return found
 
     def latency(
@@ -135,12 +148,25 @@ class Transport:
             return self.send_launch
         if num_nodes is None:
             num_nodes = 1 if self.scope == "node" else num_ranks
-        first = self.send_launch if operation == "all_to_all" else self.launch
-        local = num_ranks / num_nodes
+        tree = self._tree_latency(operation, num_ranks / num_nodes, num_nodes)
+        if operation == "all_to_all":
+            return self.send_launch + tree
+        ring = self.per_rank / 2 * max(0, num_ranks - num_nodes) + self.per_hop * (
+            num_nodes - 1
+        )
+        if operation == "all_reduce":
+            return self.launch + min(tree, 2 * ring)
+        return self.launch + ring
+
+    def _tree_latency(self, operation: str, local: float, num_nodes: int) -> float:
+        """Return how long a chain in each node and a tree between them wait [s]."""
         if operation == "all_reduce" and self.multicast_efficiency:
             local = min(local, _LONGEST_CHAIN)
         chain = self.per_rank * max(0.0, local - 1)
-        return first + chain + self.per_doubling * math.log2(num_nodes)
+        between = self.per_doubling * math.log2(num_nodes)
+        if operation == "all_reduce" and self.adds_in_switches and num_nodes > 1:
+            between = min(between, 2 * self.per_hop)
+        return chain + between
 
     def _link_share(self, num_ranks: int) -> float:
         if not self.links_by_size:
@@ -272,3 +298,37 @@ def find_transport(accelerator_name: str, *, inside_node: bool) -> Transport:
         if transport.scope == scope and accelerator_name.startswith(start)
     ]
     return known[max(matches)[1] if matches else f"default-{scope}"]
+
+
+def library_network(
+    network: Network, accelerator_name: str, software: Software
+) -> Network:
+    """Return a network as a collective library uses it, with its latencies and steps.
+
+    Latencies of links are those of the wire. A library's step from node to node waits
+    for more: flags that processors poll, proxies of the host. What it takes is measured
+    from end to end (`Transport.per_hop`); a link out of a node is given half of it at
+    least, so that prices and replays, which all read the links, wait for the same.
+
+    Parameters
+    ----------
+    network
+        As it was built; what is slow or gone stays so. Only trees change: what drives a
+        torus or a list of links is not known.
+    accelerator_name
+        Whose usual transport between nodes is taken.
+    software
+        Whether it uses a library at all.
+    """
+    rules = network.rules
+    if not software.library or rules is None:
+        return network
+    hop = find_transport(accelerator_name, inside_node=False).per_hop
+    links = network.links
+    leaves = links.level == rules.node_levels
+    latency = np.where(leaves, np.maximum(links.latency, hop / 2), links.latency)
+    return replace(
+        network,
+        links=replace(links, latency=latency),
+        rules=replace(rules, is_library=True),
+    )

@@ -1,7 +1,11 @@
-"""The network of a scenario: as it was built, less what is slow or gone."""
+"""The network of a scenario: as it was built, less what is slow or gone.
+
+Jobs run on it as their collective library uses it (`job_network`).
+"""
 
 from typing import TYPE_CHECKING
 
+from estimators.transports import library_network
 from topologies.builders import build_network
 from topologies.degradation import Degradation
 from topologies.degrade import degrade, slowdowns
@@ -16,7 +20,7 @@ _WHERE = "cluster.degraded"
 
 
 def cluster_network(scenario: "Scenario") -> "Network":
-    """Build the network of a scenario, the one that is planned for and replayed.
+    """Build the network of a scenario: its wires, without what software adds.
 
     Raises
     ------
@@ -36,6 +40,19 @@ def cluster_network(scenario: "Scenario") -> "Network":
         return degrade(network, scenario.degradation)
     except InputError as error:
         raise error.at(_WHERE) from None
+
+
+def job_network(scenario: "Scenario") -> "Network":
+    """Build the network that is planned for and replayed.
+
+    Raises
+    ------
+    InputError
+        As `cluster_network`.
+    """
+    return library_network(
+        cluster_network(scenario), scenario.accelerator.name, scenario.software
+    )
 
 
 def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":

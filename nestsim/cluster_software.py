@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nestsim.presets import NAMED_PRESETS
-from topologies.detours import DegradedRouting
-from topologies.tree_routing import TreeRouting
 
 if TYPE_CHECKING:
     from estimators.software import Software
@@ -37,9 +35,4 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
 
 
 def _node_size(network: "Network") -> int:
-    routing = network.routing
-    if isinstance(routing, DegradedRouting):
-        routing = routing.built
-    if isinstance(routing, TreeRouting):
-        return routing.block_sizes[0]
-    return USUAL_NODE
+    return USUAL_NODE if network.rules is None else network.rules.node_size

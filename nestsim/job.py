@@ -9,7 +9,7 @@ from estimators.layer_work import Degrees
 from estimators.model_flops import model_flops_per_sequence
 from estimators.own.constants import constants_with
 from estimators.tracing import trace_model
-from nestsim.cluster_network import cluster_network, device_slowdowns
+from nestsim.cluster_network import device_slowdowns, job_network
 from nestsim.cluster_software import cluster_software
 from nestsim.evaluate import Evaluator
 from nestsim.placed_work import place_work
@@ -193,7 +193,7 @@ def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workl
     """Build the network of a scenario, and trace its model."""
     if progress is not None:
         progress("network: build", None)
-    network = cluster_network(scenario)
+    network = job_network(scenario)
     if progress is not None:
         progress("model: trace", None)
     workload = Workload(

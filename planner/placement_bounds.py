@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from planner.kernels import placement_loads as loads
 from planner.placements import Placement
-from planner.relaxation import TREES
 from planner.stage_rates import StageRates
 from topologies import Network
+from topologies.network import TREES
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -46,11 +46,13 @@ class PlacementBounds:
     def of(cls, network: Network) -> "PlacementBounds":
         """Read the tiers off a network; only trees have any."""
         links = network.links
+        # Where switches add up, what leaves in half of an all-reduce is all of it.
+        part = 0.5 if network.adds_in_switches else 1.0
         tiers = [
             (
                 level.block_size,
-                1.0 / level.uplink_bandwidth,
-                1.0 / links.bandwidth[links.level == number + 1].max(),
+                part / level.uplink_bandwidth,
+                part / links.bandwidth[links.level == number + 1].max(),
             )
             for number, level in enumerate(network.levels)
             if network.kind in TREES

@@ -18,11 +18,9 @@ from estimators.parallelism import Sizes
 from planner.kernels import relaxed as kernel
 from planner.stage_rates import StageRates
 from topologies import Network
+from topologies.network import TREES
 
 FloatArray = NDArray[np.float64]
-
-TREES = ("fat-tree", "spine-leaf", "rail")
-"""Kinds of networks whose level 0 is blocks of consecutive devices with one way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +54,14 @@ class Relaxation:
             constants[kernel.BLOCK_SIZE] = node.block_size
             constants[kernel.EXIT_INVERSE] = 1.0 / node.uplink_bandwidth
             constants[kernel.EXIT_LINK_INVERSE] = 1.0 / float(outside.max())
+        if network.adds_in_switches:
+            # What bounds take for half of an all-reduce is then the whole of it.
+            for entry in (
+                kernel.HOP_INVERSE,
+                kernel.EXIT_INVERSE,
+                kernel.EXIT_LINK_INVERSE,
+            ):
+                constants[entry] *= 0.5
         return cls(constants=constants, block_sizes=network.block_sizes)
 
     def constants_of(self, tp: int) -> FloatArray:

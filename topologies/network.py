@@ -163,6 +163,34 @@ class Links:
         return Links(**{f.name: getattr(self, f.name)[kept] for f in fields(self)})
 
 
+TREES = frozenset({"fat-tree", "spine-leaf", "rail"})
+"""Kinds of networks whose level 0 is blocks of consecutive devices with one way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRules:
+    """How collectives go level by level, beside what links and routes say."""
+
+    node_levels: int = 1
+    """Levels inside a node."""
+
+    node_size: int
+    """Devices of a node, a block of the last of them."""
+
+    is_library: bool = False
+    """Whether a library does them (NCCL and its like): its rings go through all levels
+    at once, so that what is passed on inside of nodes is passed on for each node, and
+    what all-reduces wait for is a tree between nodes."""
+
+    adds_in_switches: bool = False
+    """Whether switches outside nodes add up all-reduces on their way (SHARP)."""
+
+    @property
+    def tells_nodes(self) -> bool:
+        """Whether it makes a difference what is inside of nodes."""
+        return self.is_library or self.adds_in_switches
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
     """Devices, switches, directed links, routes and levels of one cluster."""
@@ -190,6 +218,15 @@ class Network:
 
     routing: Routing
     """The rule that finds routes and levels."""
+
+    rules: CollectiveRules | None = None
+    """How collectives go level by level; None in tori and custom networks, which have
+    one phase of rings for each level."""
+
+    @property
+    def adds_in_switches(self) -> bool:
+        """Whether switches add up all-reduces on their way."""
+        return self.rules is not None and self.rules.adds_in_switches
 
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the route of every pair ``sources[q] -> targets[q]``."""

@@ -8,6 +8,8 @@ References
 .. [1] NVIDIA, "DGX SuperPOD Reference Architecture (H100)", 2023: scalable units,
    one leaf switch per rail.
 .. [2] NVIDIA, "Doubling all2all Performance with NCCL 2.12", 2022: PXN.
+.. [3] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
+   COMHPC 2016.
 """
 
 import math
@@ -53,6 +55,13 @@ class FatTreeSpec:
     ecmp_seed: int = 0
     """Seed of that hash."""
 
+    node_levels: int = 1
+    """Levels inside a node, whose links libraries do not take for a network's: 2 where
+    bridges join pairs of devices and PCIe the pairs."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -89,6 +98,13 @@ class FatTreeSpec:
             expected = "at least one level, the node's"
             raise InputError("must not be empty", where="levels", expected=expected)
         check_num_devices("levels", self.num_devices)
+        if not 1 <= self.node_levels <= len(self.levels):
+            raise InputError(
+                "is not a number of the levels that there are",
+                where="node_levels",
+                got=self.node_levels,
+                expected=f"1 to {len(self.levels)}",
+            )
         names = [level.name for level in self.levels]
         for index, name in enumerate(names):
             if name in names[:index] or name == "device":
@@ -156,6 +172,9 @@ class SpineLeafSpec:
 
     spine_efficiency: float = 1.0
     """Of the links to spines, likewise."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
 
     @property
     def num_devices(self) -> int:
@@ -229,6 +248,9 @@ class RailSpec:
 
     spine_efficiency: float = 1.0
     """Of the links to spines, likewise."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
 
     @property
     def num_devices(self) -> int:

@@ -15,7 +15,7 @@ import math
 
 from topologies.checks import MAX_CABLES, MAX_SPINE_LINKS
 from topologies.errors import InputError
-from topologies.network import Network
+from topologies.network import CollectiveRules, Network
 from topologies.specs import FatTreeSpec, RailSpec, SpineLeafSpec
 from topologies.tree_routing import TreeRouting
 from topologies.tree_tiers import TreeTier
@@ -35,7 +35,8 @@ def build_fat_tree(spec: FatTreeSpec) -> Network:
             bandwidth, cables = _derived_trunk(tiers[-1], ratio, spec, index)
         cables = level.num_cables or cables
         tiers.append(_tree_tier(spec, index, bandwidth, cables))
-    return _network(spec.kind, TreeRouting(tuple(tiers), seed=spec.ecmp_seed))
+    routing = TreeRouting(tuple(tiers), seed=spec.ecmp_seed)
+    return _network(spec, routing, node_levels=spec.node_levels)
 
 
 def _derived_trunk(
@@ -107,7 +108,7 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
         ),
         _spine_tier(spec, spec.num_leaves, nics),
     )
-    return _network(spec.kind, TreeRouting(tiers, seed=spec.ecmp_seed))
+    return _network(spec, TreeRouting(tiers, seed=spec.ecmp_seed))
 
 
 def build_rail(spec: RailSpec) -> Network:
@@ -129,7 +130,7 @@ def build_rail(spec: RailSpec) -> Network:
         _spine_tier(spec, spec.num_units, spec.nodes_per_unit),
     )
     routing = TreeRouting(tiers, relay=spec.pxn, seed=spec.ecmp_seed)
-    return _network(spec.kind, routing)
+    return _network(spec, routing)
 
 
 def _spine_tier(
@@ -159,14 +160,24 @@ def _node_tier(spec: SpineLeafSpec | RailSpec) -> TreeTier:
     )
 
 
-def _network(kind: str, routing: TreeRouting) -> Network:
+def _network(
+    spec: FatTreeSpec | SpineLeafSpec | RailSpec,
+    routing: TreeRouting,
+    *,
+    node_levels: int = 1,
+) -> Network:
     sizes = {size for size in routing.block_sizes if size > 1} or {1}
     return Network(
-        kind=kind,
+        kind=spec.kind,
         num_devices=routing.num_devices,
         vertex_names=routing.vertex_names(),
         links=routing.links(),
         levels=routing.planner_levels(),
         block_sizes=tuple(sorted(sizes)),
         routing=routing,
+        rules=CollectiveRules(
+            node_levels=node_levels,
+            node_size=routing.block_sizes[node_levels - 1],
+            adds_in_switches=spec.sharp,
+        ),
     )

@@ -272,7 +272,6 @@ def _with_effect(
         evaluate.residuals(constants_of(parameters, start), rows),
         rows,
         [rows] * len(parameters),
-        exact=False,
     )
     largest = np.max(np.abs(slopes), axis=0)
     pairs = zip(parameters, largest, strict=True)

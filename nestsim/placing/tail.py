@@ -136,7 +136,9 @@ def collective_phases(
     if name in ALGORITHMS:
         return tuple(
             RingPhase(phase.rings, phase.fraction * num_bytes, phase.num_steps)
-            for phase in ALGORITHMS[name](operation, groups, network.block_sizes)
+            for phase in ALGORITHMS[name](
+                operation, groups, network.block_sizes, network.rules
+            )
         )
     return tuple(
         EdgePhase(

@@ -82,7 +82,9 @@ def collective_team_phases(
             )
             for phase in placed_exchanges(network, operation, teams.groups, name)
         )
-    found = ALGORITHMS[name](operation, teams.groups, network.block_sizes)
+    found = ALGORITHMS[name](
+        operation, teams.groups, network.block_sizes, network.rules
+    )
     return tuple(
         TeamPhase(
             phase.rings,

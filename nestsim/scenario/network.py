@@ -1,14 +1,27 @@
-"""The table [cluster.network]: one variant per kind, named as `topologies.specs` is."""
+"""The table [cluster.network]: one variant per kind, named as `topologies.specs` is.
+
+Transports that links name are made into efficiencies and latencies here, so that all
+below the scenario reads links alone.
+"""
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from estimators.own.links import OwnLinks
-from estimators.transports import Transport
-from nestsim.scenario.base import Bandwidth, Count, Latency, Table, Text, input_file
+from estimators.transports import Transport, transports
+from nestsim.scenario.base import (
+    Bandwidth,
+    Choice,
+    Count,
+    Latency,
+    Table,
+    Text,
+    input_file,
+)
 from topologies.checks import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO
 from topologies.errors import InputError
 from topologies.specs import (
@@ -28,12 +41,31 @@ Efficiency = Annotated[float, Field(ge=MIN_EFFICIENCY, le=1, examples=[0.9])]
 """Fraction of a link's bandwidth that collectives reach."""
 
 Trunk = Literal["ideal", "ecmp"]
+TransportName = Annotated[str, Choice(tuple(transports()))]
+"""Table of `estimators/transports.toml`."""
+
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
 
 _T = TypeVar("_T", bound=Table)
 
 Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
+
+
+class _Reached(NamedTuple):
+    """What a link's transport says of it."""
+
+    latency: float
+    """At least [s]."""
+
+    efficiency: float
+
+
+def _reached(name: str | None) -> _Reached:
+    if name is None:
+        return _Reached(0.0, 1.0)
+    transport = transports()[name]
+    return _Reached(transport.per_hop / 2, transport.efficiency)
 
 
 class LevelTable(Table):
@@ -62,19 +94,29 @@ class LevelTable(Table):
     tells apart. Left out, one where the bandwidth is given, else as many as the
     child's own children have, divided by the oversubscription."""
 
-    efficiency: Efficiency = 1.0
-    """Fraction of the link's bandwidth that collectives reach."""
+    efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the link's bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
+
+    transport: TransportName | None = Field(None, examples=["efa"])
+    """What collective libraries reach on the level's links, by what is known of such
+    interconnects: the efficiency where it is left out, and the time of a step from node
+    to node, which the latencies of the two links make up at least. Levels with
+    transports inside of nodes, such as "pcie-peer", are a node's own."""
 
     def build(self) -> LevelSpec:
         """Return the level for the builder."""
+        reached = _reached(self.transport)
         return LevelSpec(
             name=self.name,
             fan_out=self.fan_out,
-            latency=self.latency,
+            latency=max(self.latency, reached.latency),
             bandwidth=self.bandwidth,
             oversubscription=self.oversubscription,
             num_cables=self.num_cables,
-            efficiency=self.efficiency,
+            efficiency=reached.efficiency
+            if self.efficiency is None
+            else self.efficiency,
         )
 
 
@@ -97,6 +139,10 @@ class FatTreeTable(Table):
     ecmp_seed: Seed = 0
     """Seed of that hash."""
 
+    sharp: bool = Field(False, examples=[True])
+    """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
+    goes up once and comes down once, in a time that does not grow with the nodes."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         levels = []
@@ -110,7 +156,18 @@ class FatTreeTable(Table):
             nic=self.nic,
             trunk=self.trunk,
             ecmp_seed=self.ecmp_seed,
+            node_levels=max(1, self._node_levels()),
+            sharp=self.sharp,
         )
+
+    def _node_levels(self) -> int:
+        """Return how many levels are a node's own, by their transports."""
+        inside = (
+            level.transport is not None
+            and transports()[level.transport].scope == "node"
+            for level in self.levels
+        )
+        return sum(1 for _ in takewhile(bool, inside))
 
 
 class SpineLeafTable(Table):
@@ -159,18 +216,32 @@ class SpineLeafTable(Table):
     ecmp_seed: Seed = 0
     """Seed of that hash."""
 
-    node_efficiency: Efficiency = 1.0
-    """Fraction of the node's bandwidth that collectives reach."""
+    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
+    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
 
-    nic_efficiency: Efficiency = 1.0
-    """Fraction of the NICs' bandwidth that collectives reach."""
+    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
 
     spine_efficiency: Efficiency = 1.0
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
+    node_transport: TransportName | None = Field(None, examples=["nvswitch-h100"])
+    """What collective libraries reach inside a node, by what is known of such
+    interconnects."""
+
+    nic_transport: TransportName | None = Field(None, examples=["efa"])
+    """What they reach between nodes: efficiency, and the time of a step from node to
+    node, which the latencies of two NICs make up at least."""
+
+    sharp: bool = Field(False, examples=[True])
+    """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
+    goes up once and comes down once, in a time that does not grow with the nodes."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
-        return SpineLeafSpec(**self.model_dump(exclude={"kind"}))
+        return SpineLeafSpec(**_with_transports(self))
 
 
 class RailTable(Table):
@@ -220,18 +291,44 @@ class RailTable(Table):
     ecmp_seed: Seed = 0
     """Seed of that hash."""
 
-    node_efficiency: Efficiency = 1.0
-    """Fraction of the node's bandwidth that collectives reach."""
+    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
+    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
 
-    nic_efficiency: Efficiency = 1.0
-    """Fraction of the NICs' bandwidth that collectives reach."""
+    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
 
     spine_efficiency: Efficiency = 1.0
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
+    node_transport: TransportName | None = Field(None, examples=["nvswitch-h100"])
+    """What collective libraries reach inside a node, by what is known of such
+    interconnects."""
+
+    nic_transport: TransportName | None = Field(None, examples=["efa"])
+    """What they reach between nodes: efficiency, and the time of a step from node to
+    node, which the latencies of two NICs make up at least."""
+
+    sharp: bool = Field(False, examples=[True])
+    """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
+    goes up once and comes down once, in a time that does not grow with the nodes."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
-        return RailSpec(**self.model_dump(exclude={"kind"}))
+        return RailSpec(**_with_transports(self))
+
+
+def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
+    """Return the values of a table, and what its transports say where it does not."""
+    values = table.model_dump(exclude={"kind", "node_transport", "nic_transport"})
+    for part, name in (("node", table.node_transport), ("nic", table.nic_transport)):
+        reached = _reached(name)
+        latency, efficiency = f"{part}_latency", f"{part}_efficiency"
+        values[latency] = max(values[latency], reached.latency)
+        if values[efficiency] is None:
+            values[efficiency] = reached.efficiency
+    return values
 
 
 class GridTable(Table):
@@ -310,7 +407,7 @@ def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
     a node.
     """
     node, fabric = (
-        _reached(links.transport(inside_node=inside)) for inside in (True, False)
+        _measured(links.transport(inside_node=inside)) for inside in (True, False)
     )
     if isinstance(table, FatTreeTable):
         inner, *outer = table.levels
@@ -331,15 +428,21 @@ def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
     )
 
 
-def _reached(transport: Transport | None) -> float | None:
+def _measured(transport: Transport | None) -> float | None:
     return None if transport is None else transport.efficiency
 
 
 def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
-    """Return a table with settings that it leaves out, if they were measured."""
+    """Return a table with efficiencies that it leaves out, if they were measured.
+
+    One that names a transport has said what its links reach.
+    """
+    said = table.model_fields_set
     missing = {
         name: value
         for name, value in measured.items()
-        if value is not None and name not in table.model_fields_set
+        if value is not None
+        and name not in said
+        and name.replace("efficiency", "transport") not in said
     }
     return table.model_copy(update=missing)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nestsim.cluster_network import cluster_network, device_slowdowns
+from nestsim.cluster_network import device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.placed_work import place_work
@@ -104,7 +104,7 @@ class Bench:
             changed = stressed(self.scenario, condition)
             changed = replace(changed, search=changed.stress.ranked(changed.search))
             try:
-                network = cluster_network(changed)
+                network = job_network(changed)
             except InputError as error:
                 raise error.at(f'condition "{condition.name}"', ": ") from None
             self._networks[key] = changed, network

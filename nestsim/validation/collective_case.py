@@ -21,7 +21,7 @@ HOST_TIMES: Mapping[Method, float] = MappingProxyType(
 )
 """Method -> what the host adds [s]; that of torch fitted to ml-engineering's 8 B200."""
 
-ARRIVAL_TIMES: Mapping[str, float] = MappingProxyType({"a100": 47e-6, "h100": 37e-6})
+ARRIVAL_TIMES: Mapping[str, float] = MappingProxyType({"a100": 45e-6, "h100": 37e-6})
 """Device -> how long a kernel that reduces waits for the last rank's host [s]; fitted
 to Vidur's profiles below 1 MB. The spread between hosts, a property of the machine."""
 

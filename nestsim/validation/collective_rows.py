@@ -48,6 +48,24 @@ A100 (HDR), H100, H200, B200, GB200 (NDR), B300 and GB300 (XDR) datasheets."""
 _NVL_DOMAIN = 72
 """Devices that a rack of GB200 or GB300 joins by NVLink."""
 
+_TRAY = 4
+"""Devices of a host in such a rack."""
+
+_TRANSPORTS: Mapping[str, str] = MappingProxyType(
+    {"efa": "efa", "omni": "omni-path"}
+    | {"tcpxo": "gpudirect-tcpxo", "fastrak": "gpudirect-tcpxo"}
+    | {"a3 mega": "gpudirect-tcpxo", "a3-mega": "gpudirect-tcpxo"}
+    | {"tcpx": "gpudirect-tcpx", "a3 high": "gpudirect-tcpx"}
+    | {"a3-high": "gpudirect-tcpx"}
+)
+"""Words of a link -> the transport between nodes; the first that is found counts."""
+
+_TRANSPORT_ADAPTERS: Mapping[str, float] = MappingProxyType(
+    {"gpudirect-tcpx": 12.5e9, "gpudirect-tcpxo": 25e9}
+)
+"""Transport -> its machine's adapter of a device [byte/s]: A3 High has 4 of 200
+Gbit/s for 8 devices, A3 Mega 8."""
+
 _PCIE_4 = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
 
@@ -181,9 +199,12 @@ class _Links:
     def _inside(self) -> tuple[Transport, float]:
         local = self.ranks // self.nodes
         written = self.row.words("accelerator").lower()
-        if "pcie" in self.link or ("pairwise nvlink" in written and local > 2):
+        bridged = "pairwise nvlink" in written
+        if "pcie" in self.link or (bridged and local > 2):
             return transports()["pcie-peer"], _PCIE_4
         found = find_transport(self.device, inside_node=True)
+        if bridged:
+            found = transports()["nvlink-pair"]
         if found.links_by_size and self.row.whole("devices_per_node") == 4:
             # Four devices with all their links among themselves are no cube mesh.
             found = replace(found, links_by_size=())
@@ -196,22 +217,28 @@ class _Links:
         local = self.ranks // self.nodes
         stated = re.search(rf"\b({'|'.join(_FABRIC_WORDS)})", self.link)
         several = re.search(
-            rf"(?:{COUNT}\s*x\s*)?{RATE}\s*(GB|Gb|gb|Gbit)/?p?s?",
+            rf"(?:{COUNT}\s*x\s*)?{RATE}\s*(GB|Gb|gb|Gbit)/?p?s?(.*)",
             self.row.words("link"),
         )
         if stated is None and several is None and self.device == "a100":
             self.assumed.append("adapters without access to device memory")
             return transports()["nic-staged"], min(local, 4) * _ADAPTERS["a100"]
-        name = next((n for n in ("efa", "omni") if n in self.link), "default-fabric")
-        found = transports()["omni-path" if name == "omni" else name]
-        if several is None and self.device not in _ADAPTERS:
+        words = (word for word in _TRANSPORTS if word in self.link)
+        name = _TRANSPORTS.get(next(words, ""), "default-fabric")
+        found = transports()[name]
+        told = " ".join((self.link, self.row.words("notes").lower()))
+        if re.search(r"(?<!nvlink )\bsharp\b", told):
+            found = replace(found, adds_in_switches=True)
+        usual = _TRANSPORT_ADAPTERS.get(name, _ADAPTERS.get(self.device))
+        if several is None and usual is None:
             raise RowRefusedError(
                 "unknown-network",
                 f"link says {self.row.words('link') or 'nothing'}, and there is no "
                 f"usual adapter of {self.device}",
             )
         if several is None:
-            bandwidth = local * _ADAPTERS[self.device]
+            assert usual is not None
+            bandwidth = local * usual
             self.assumed.append(f"{bandwidth / 1e9:g} GB/s out of a node")
             return found, bandwidth
         unit = 1e9 if several[3] == "GB" else 1e9 / 8
@@ -220,7 +247,20 @@ class _Links:
             raise RowRefusedError(
                 "unknown-network", f"link is {self.row.words('link')}"
             )
-        return found, bandwidth
+        return found, bandwidth * self._hosts(several[4].lower())
+
+    def _hosts(self, told: str) -> float:
+        """Return how many times a node has the adapters that the link tells of.
+
+        A rack that NVLink joins has those of each of its trays.
+        """
+        local = self.ranks // self.nodes
+        if re.search(r"\bper (gpu|device)", told):
+            return local
+        if not self.device.startswith("gb") or re.search(r"\bper (rack|domain)", told):
+            return 1.0
+        tray = self.row.whole("devices_per_node") or _TRAY
+        return local / tray if tray < local else 1.0
 
 
 def _device(row: Row) -> str:

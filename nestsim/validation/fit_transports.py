@@ -81,6 +81,9 @@ _PLANS: Mapping[str, _Plan] = MappingProxyType(
             (*_LATENCY, "ramp", "efficiency"), {"send_launch": "nvswitch-a100"}
         ),
         "pcie-peer": _Plan(("launch", "ramp", "efficiency"), {}),
+        "nvlink-pair": _Plan(
+            ("launch", "ramp", "efficiency", *_SEND), {"per_rank": "nvswitch-a100"}
+        ),
         "default-fabric": _Plan(_SEND, dict.fromkeys(_LATENCY, "nvswitch-a100")),
         "efa": _Plan(
             ("per_doubling", "ramp", "efficiency"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
+from estimators.transports import library_network
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing
@@ -27,7 +28,6 @@ from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.specs import NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -99,7 +99,7 @@ class Predictor:
         self.constants = load_constants() if constants is None else constants
         self._graphs: dict[TransformerSpec, LayerGraph] = {}
         self._workloads: dict[object, Workload] = {}
-        self._networks: dict[NetworkSpec, Network] = {}
+        self._networks: dict[object, Network] = {}
         self._done: dict[object, Prediction] = {}
 
     def with_constants(self, constants: Constants) -> "Predictor":
@@ -161,7 +161,7 @@ class Predictor:
         """
         if case.stages:
             return self.predict(case).planned_time
-        network, workload = self._network(case.network), self.workload(case)
+        network, workload = self._network(case), self.workload(case)
         return _priced(network, workload, case).iteration_time
 
     def _uneven(self, case: Case, *, memory: bool) -> Prediction:
@@ -179,7 +179,7 @@ class Predictor:
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
         if case.stages:
             return self._uneven(case, memory=memory)
-        network, workload = self._network(case.network), self.workload(case)
+        network, workload = self._network(case), self.workload(case)
         priced = _priced(network, workload, case)
         work = place_work(network, workload, priced)
         done = replay(network, work, memory=memory)
@@ -191,10 +191,13 @@ class Predictor:
             memory_share=memory_share(workload, max(peaks)) if memory else math.nan,
         )
 
-    def _network(self, spec: NetworkSpec) -> Network:
-        if spec not in self._networks:
-            self._networks[spec] = build_network(spec)
-        return self._networks[spec]
+    def _network(self, case: Case) -> Network:
+        key = case.network, case.accelerator.name, case.software.library
+        if key not in self._networks:
+            self._networks[key] = library_network(
+                build_network(case.network), case.accelerator.name, case.software
+            )
+        return self._networks[key]
 
     def workload(self, case: Job) -> Workload:
         """Return what is trained on which device, made once."""

@@ -64,15 +64,58 @@ def test_a_switch_that_adds_up_moves_n_plus_1_over_n():
 
 
 def test_each_doubling_of_nodes_adds_the_same():
-    fabric = replace(ROUND, scope="fabric", per_doubling=20e-6)
+    fabric = replace(ROUND, scope="fabric", per_doubling=20e-6, per_hop=30e-6)
     assert fabric.latency("all_reduce", 32, 4) == pytest.approx((10 + 7 + 40) * 1e-6)
     assert fabric.latency("all_reduce", 8) == pytest.approx((10 + 60) * 1e-6)
+
+
+FABRIC = replace(ROUND, scope="fabric", per_doubling=20e-6, per_hop=5e-6)
+
+
+def test_an_all_reduce_waits_for_a_tree_or_a_ring_whichever_is_quicker():
+    # 2 nodes of 1: a ring's 2 steps of 5 us; 64: a tree of depth 6, not 630 us.
+    assert FABRIC.latency("all_reduce", 2, 2) == pytest.approx((10 + 10) * 1e-6)
+    assert FABRIC.latency("all_reduce", 64, 64) == pytest.approx((10 + 120) * 1e-6)
+    # 2 nodes of 8: the ring has 14 ranks more to pass, at 1 us for both its rounds.
+    assert FABRIC.latency("all_reduce", 16, 2) == pytest.approx((10 + 14 + 10) * 1e-6)
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "broadcast"])
+@pytest.mark.parametrize("num_nodes", [64, 256, 2048])
+def test_what_has_no_tree_waits_for_every_step_of_a_ring(operation, num_nodes):
+    found = FABRIC.latency(operation, 8 * num_nodes, num_nodes)
+    # NCCL's tuning.cc: n - 1 steps, N - 1 of which leave a node.
+    steps = 8 * num_nodes - 1
+    between = num_nodes - 1
+    expected = 10e-6 + (steps - between) * 0.5e-6 + between * 5e-6
+    assert found == pytest.approx(expected)
+
+
+def test_switches_between_nodes_take_each_byte_once_in_two_steps():
+    sharp = replace(FABRIC, adds_in_switches=True)
+    # 1 GB up and down over 100 GB/s, of which half is reached, whatever the nodes.
+    for nodes in (2, 64, 1024):
+        tau = transfer_time(sharp, "all_reduce", 8 * nodes, 1e9, 100e9)
+        assert tau == pytest.approx(20e-3)
+        latency = sharp.latency("all_reduce", 8 * nodes, nodes)
+        assert latency == pytest.approx((10 + 7 + 10) * 1e-6)
+    for operation in ("all_gather", "reduce_scatter"):
+        same = collective_time(FABRIC, operation, 64, 1e9, 100e9)
+        assert collective_time(sharp, operation, 64, 1e9, 100e9) == same
 
 
 def test_rings_in_a_cube_mesh_have_the_links_that_they_find():
     mesh = replace(ROUND, links_by_size=(0.25, 0.5))
     reached = [mesh.reached("all_reduce", ranks) for ranks in (2, 3, 4)]
     assert reached == [0.125, 0.25, 0.25]
+
+
+@settings(deadline=None)
+@given(EVERY, OPERATION, RANKS, st.integers(1, 64), st.integers(1, 8))
+def test_more_nodes_or_ranks_never_wait_less(transport, operation, local, nodes, more):
+    few = transport.latency(operation, local * nodes, nodes)
+    assert transport.latency(operation, local * nodes * more, nodes * more) >= few
+    assert transport.latency(operation, local * nodes * more, nodes) >= few
 
 
 @settings(deadline=None)
@@ -143,3 +186,4 @@ def test_constants_are_physical_and_have_a_source(transport):
     for fraction in (transport.efficiency, transport.send_efficiency):
         assert 0 < fraction <= 1
     assert 0 <= transport.multicast_efficiency <= 1
+    assert (transport.per_hop > 0) == (transport.scope == "fabric")

@@ -1,5 +1,6 @@
 """Collective algorithms that a plan names: priced and replayed as the same messages."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,13 @@ relaxed = settings(
 def placed_groups(draw):
     """Return a network and the devices of one stage, shape ``(d, t)``."""
     network = draw((trees | tori | degraded).filter(lambda n: n.num_devices >= 2))
+    if network.rules is not None and draw(st.booleans()):
+        rules = replace(
+            network.rules,
+            is_library=draw(st.booleans()),
+            adds_in_switches=draw(st.booleans()),
+        )
+        network = replace(network, rules=rules)
     n = network.num_devices
     d = draw(st.integers(2, min(n, 9)))
     t = draw(st.integers(1, min(4, n // d)))

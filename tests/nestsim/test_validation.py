@@ -44,7 +44,7 @@ name = "node"
 fan_out = 8
 bandwidth = "300 GB/s"
 latency = "500 ns"
-efficiency = 0.779
+efficiency = 0.788
 [[cluster.network.levels]]
 name = "fabric"
 fan_out = 2

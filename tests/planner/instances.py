@@ -198,7 +198,18 @@ def networks(rng, least_devices, most_devices):
         )
 
     trees, tori = st.sampled_from(few(TREES)), st.sampled_from(few(TORI))
-    return trees.map(fat_tree) | trees.map(switched) | tori.map(torus)
+    switches = trees.map(fat_tree) | trees.map(switched)
+    return switches.map(lambda network: ruled(network, rng)) | tori.map(torus)
+
+
+def ruled(network, rng):
+    """Return a tree; half of them have a library, switches that add up, or both."""
+    rules = replace(
+        network.rules,
+        is_library=bool(rng.integers(3) == 0),
+        adds_in_switches=bool(rng.integers(3) == 0),
+    )
+    return replace(network, rules=rules)
 
 
 def random_workload(rng, spec, num_blocks, has_experts):

@@ -74,7 +74,9 @@ class Wires:
         key = operation, groups, algorithm
         if key not in self._phases:
             members = np.array(groups, dtype=np.int64)
-            phases = ALGORITHMS[algorithm](operation, members, self.blocks)
+            phases = ALGORITHMS[algorithm](
+                operation, members, self.blocks, self.network.rules
+            )
             self._phases[key] = [
                 (tuple(around(phase.rings.tolist())), phase.fraction, phase.num_steps)
                 for phase in phases

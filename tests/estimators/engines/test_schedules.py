@@ -109,7 +109,7 @@ _ERROR_OF_PRESOLVE = Case(
     ),
     (1.0, 4.0, 4.0, 3.0, 2.0, 7.0),
 )
-"""HiGHS, as scipy 1.17 has it, ends with an error if it presolves this one with a slack of 2."""
+"""HiGHS, as scipy 1.17 has it, ends in an error if it presolves this with slack 2."""
 
 
 @FEW

@@ -144,6 +144,56 @@ def test_a_rack_of_72_is_one_node():
 
 
 @pytest.mark.parametrize(
+    ("link", "bandwidth"),
+    [
+        ("NVLink5, 4x400 Gb/s per node", 64 * 50e9),
+        ("NVLink5, 800 Gb/s per GPU", 64 * 100e9),
+        ("NVLink5 and IB", 64 * 50e9),
+        ("IB 200 GB/s", 64 * 50e9),
+        ("IB 3200 GB/s per rack", 64 * 50e9),
+    ],
+)
+def test_a_rack_has_the_adapters_of_all_its_trays(link, bandwidth):
+    cells = {"accelerator": "GB200", "num_nodes": 32, "num_ranks": 128, "link": link}
+    case = read_collective(row(**cells, devices_per_node=4))
+    assert case.across_bandwidth == pytest.approx(bandwidth)
+
+
+@pytest.mark.parametrize(
+    ("link", "name", "bandwidth"),
+    [
+        ("GPUDirect-TCPXO 8x200 Gb/s", "gpudirect-tcpxo", 200e9),
+        ("A3 Mega", "gpudirect-tcpxo", 200e9),
+        ("GPUDirect-TCPX 4x200 Gbps", "gpudirect-tcpx", 100e9),
+        ("NVLink4 + TCPX", "gpudirect-tcpx", 100e9),
+    ],
+)
+def test_transports_in_software_are_known_by_their_names(link, name, bandwidth):
+    cells = {"accelerator": "H100-SXM", "num_nodes": 2, "num_ranks": 16, "link": link}
+    case = read_collective(row(**cells))
+    assert case.across.name == name
+    assert case.across_bandwidth == pytest.approx(bandwidth)
+
+
+def test_switches_that_add_up_are_known_by_their_name():
+    cells = {"accelerator": "H100-SXM", "num_nodes": 4, "num_ranks": 32}
+    cells |= {"message_bytes": 2**34}
+    sharp = read_collective(row(**cells, link="IB 8x400 Gb/s, SHARP"))
+    plain = read_collective(row(**cells, link="IB 8x400 Gb/s"))
+    nvls = read_collective(row(**cells, link="IB 8x400 Gb/s", notes="NVLink SHARP"))
+    assert nvls == plain
+    assert predicted_time(sharp) < predicted_time(plain)
+
+
+def test_bridges_join_pairs_and_pcie_the_rest():
+    cells = {"accelerator": "A100 (pairwise NVLink, PCIe host)", "link": "intra-node"}
+    pair = read_collective(row(**cells, num_ranks=2))
+    four = read_collective(row(**cells, num_ranks=4))
+    assert (pair.inside.name, four.inside.name) == ("nvlink-pair", "pcie-peer")
+    assert pair.inside_bandwidth > 9 * four.inside_bandwidth
+
+
+@pytest.mark.parametrize(
     ("cells", "code"),
     [
         ({"time_us": "", "bw_efficiency_ratio": "0.9"}, "undocumented-ratio"),
