@@ -4,8 +4,9 @@ The band of a class of jobs is as wide as the errors of predictions that were he
 when constants were fitted (split conformal prediction [1]_): ``k``-th smallest of ``n``
 absolute logarithmic errors, ``k = ceil(0.8 (n + 1))``; those of small classes lean on
 wider ones. Classes are what is known before a job runs: whether its cluster is one
-that constants were fitted to, its software, and whether it stays in a few nodes'
-reach. `nestsim.calibration` measures them; ``uncertainty.toml`` holds them.
+that constants were fitted to, its software, whether it stays in a few nodes' reach, and
+the generation of its devices. `nestsim.calibration` measures them; ``uncertainty.toml``
+holds them.
 
 References
 ----------
@@ -73,9 +74,19 @@ class Setting:
             return "experts"
         return "node" if self.num_devices <= NODE_SIZE else "cluster"
 
+    @property
+    def chip(self) -> str:
+        """The accelerator's generation: its name without memory and board."""
+        return "-".join(self.accelerator.split("-")[: 1 + self._is_tpu])
+
+    @property
+    def _is_tpu(self) -> bool:
+        return self.accelerator.startswith("tpu-")
+
     def classes(self) -> tuple[str, ...]:
         """Return the names of its classes, the widest first."""
-        return ("all", self.scale, f"{self.scale} {self.software}")
+        framework = f"{self.scale} {self.software}"
+        return ("all", self.scale, framework, f"{framework} {self.chip}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

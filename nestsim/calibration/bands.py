@@ -6,7 +6,7 @@ in the width that they are held against.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +22,10 @@ LEANING = 8.0
 
 FEWEST = 4
 """Rows that make a class of their own."""
+
+
+COUNTED = 20
+"""Rows of a class from which on its coverage says something."""
 
 
 class Error(NamedTuple):
@@ -100,7 +104,7 @@ def _depth(name: str) -> int:
 
 
 def _wider(name: str) -> str:
-    return name.split(" ", maxsplit=1)[0] if " " in name else "all"
+    return name.rpartition(" ")[0] or "all"
 
 
 def _quantile(sizes: FloatArray, weights: FloatArray) -> float:
@@ -161,23 +165,36 @@ class Coverage(NamedTuple):
 
 def coverage_by(errors: Sequence[Error]) -> dict[str, Coverage]:
     """Return the coverage of each part by the widths that the others give."""
-    found: dict[str, Coverage] = {}
+    return _counted((error.part, inside) for error, inside in _held_against(errors))
+
+
+def coverage_by_class(errors: Sequence[Error]) -> dict[str, Coverage]:
+    """Return the same for each class that has `COUNTED` rows."""
+    found = _counted(
+        (name, inside)
+        for error, inside in _held_against(errors)
+        for name in error.setting.classes()
+    )
+    return {name: one for name, one in sorted(found.items()) if one.rows >= COUNTED}
+
+
+def _held_against(errors: Sequence[Error]) -> Iterator[tuple[Error, bool]]:
+    """Yield errors, and whether they are in the bands that other parts give."""
     for part, own in grouped((error.part, error) for error in errors).items():
         others = [error for error in errors if error.part != part]
         if not others:
             continue
         widths = half_widths(others)
-        inside = sum(
-            error.size
-            <= next(
-                widths[name]
-                for name in reversed(error.setting.classes())
-                if name in widths
-            )
-            for error in own
-        )
-        found[part] = Coverage(inside, len(own))
-    return found
+        for error in own:
+            names = reversed(error.setting.classes())
+            yield error, error.size <= next(widths[n] for n in names if n in widths)
+
+
+def _counted(outcomes: Iterable[tuple[str, bool]]) -> dict[str, Coverage]:
+    return {
+        name: Coverage(sum(inside), len(inside))
+        for name, inside in grouped(outcomes).items()
+    }
 
 
 def uncertainty_toml(found: Uncertainty, source: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from nestsim.calibration.bands import (
     Coverage,
     coverage_by,
+    coverage_by_class,
     errors_of_folds,
     fitted_uncertainty,
 )
@@ -60,6 +61,9 @@ class Calibration:
     uncertainty: Uncertainty
     coverage: dict[str, Coverage]
     """Of each fold, by the widths of the other folds."""
+
+    coverage_of_classes: dict[str, Coverage]
+    """Of each class of jobs with many rows, over all folds."""
 
     coverage_new: dict[str, Coverage]
     """Of each source left out, by the widths of the other sources."""
@@ -140,6 +144,7 @@ def calibrate(
         sources=sources,
         uncertainty=fitted_uncertainty(measured, new, observations),
         coverage=coverage_by(measured),
+        coverage_of_classes=coverage_by_class(measured),
         coverage_new=coverage_by(new),
     )
 

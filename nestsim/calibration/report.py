@@ -24,6 +24,7 @@ def print_calibration(found: Calibration, console: Console) -> None:
     console.print(_constants_table(found))
     console.print()
     console.print(_coverage_table(found))
+    console.print(_classes_table(found))
     console.print()
     for fold in found.sources:
         if fold.untold:
@@ -129,6 +130,21 @@ def _coverage_table(found: Calibration) -> Table:
             share = float(np.mean([one.share for one in parts.values()]))
             title = "all sources, each alike"
             add_row(table, title, f"{rows:,}", percent(share), style="bold")
+    return table
+
+
+def _classes_table(found: Calibration) -> Table:
+    table = new_table(
+        "Class",
+        "Rows",
+        "In the band",
+        "Width",
+        numbers=("Rows", "In the band", "Width"),
+    )
+    for name, one in found.coverage_of_classes.items():
+        width = found.uncertainty.measured.get(name)
+        shown = "-" if width is None else percent(float(np.expm1(width)))
+        add_row(table, name, f"{one.rows:,}", percent(one.share), shown)
     return table
 
 

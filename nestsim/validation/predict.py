@@ -174,7 +174,15 @@ class Predictor:
         time = uneven_step_time(deepened, case.network, case.stages)
         workload = self.workload(case)
         held = [_held(workload, sized) for sized in case.stages] if memory else []
-        return Prediction(iteration_time=time, planned_time=time, memory=tuple(held))
+        share = math.nan
+        if memory:
+            share = memory_share(workload, max(stage.peak for stage in held))
+        return Prediction(
+            iteration_time=time,
+            planned_time=time,
+            memory=tuple(held),
+            memory_share=share,
+        )
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
         if case.stages:

@@ -5,7 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nestsim.calibration.bands import coverage_by, errors_of_folds, half_widths
+from nestsim.calibration.bands import (
+    COUNTED,
+    coverage_by,
+    coverage_by_class,
+    errors_of_folds,
+    half_widths,
+)
 from nestsim.calibration.calibrate import calibrate
 from nestsim.calibration.fit import fit
 from nestsim.calibration.folds import (
@@ -116,12 +122,22 @@ def test_coverage_takes_no_width_from_the_part_itself(calibration):
     assert coverage_by(errors)[part].inside > 0
 
 
+def test_coverage_of_a_class_is_that_of_its_rows_in_all_parts(calibration):
+    errors = errors_of_folds(calibration.observations, calibration.folds, is_new=False)
+    found = coverage_by_class(errors)
+    parts = coverage_by(errors)
+    assert found["all"].rows == sum(one.rows for one in parts.values()) >= COUNTED
+    assert found["all"].inside == sum(one.inside for one in parts.values())
+    assert all(one.rows >= COUNTED for one in found.values())
+
+
 def test_small_classes_lean_on_wider_ones(calibration):
     errors = list(
         errors_of_folds(calibration.observations, calibration.folds, is_new=False)
     )
     widths = half_widths(errors)
-    assert set(widths) == {"all", "cluster", "cluster megatron-lm"}
+    framework = "cluster megatron-lm"
+    assert set(widths) == {"all", "cluster", framework, f"{framework} a100"}
     few = [e._replace(size=1.0) for e in errors[:3]]
     assert set(half_widths(few)) == {"all"}
 

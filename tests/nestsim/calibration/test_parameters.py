@@ -82,3 +82,21 @@ def test_shipped_bands_are_wider_on_clusters_that_were_not_measured():
     shipped = load_uncertainty()
     assert shipped.new["all"] >= shipped.measured["all"]
     assert shipped.new["unknown"] >= shipped.new["all"]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chip"),
+    [
+        ("h100-sxm-96gb-hbm2e", "h100"),
+        ("a100-40gb", "a100"),
+        ("gb200", "gb200"),
+        ("tpu-v5e", "tpu-v5e"),
+    ],
+)
+def test_bands_are_of_the_generation_of_a_device(accelerator, chip):
+    setting = replace(JOB, accelerator=accelerator)
+    assert setting.chip == chip
+    assert setting.classes()[-1] == f"cluster fsdp {chip}"
+    own = replace(BANDS, measured={**BANDS.measured, f"cluster fsdp {chip}": 0.01})
+    assert own.half_width(setting) == 0.01
+    assert own.half_width(replace(setting, software="ddp")) == 0.08
