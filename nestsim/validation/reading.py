@@ -40,7 +40,7 @@ class Reading:
         """Whether a size that decides the time is not the row's."""
         self.preset: Preset
         written = _software(row)
-        if row.words("accelerator").lower().startswith("tpu"):
+        if re.search(r"\btpu\b|trillium", row.words("accelerator").lower()):
             # Whatever runs there goes through XLA.
             written += " xla"
         elif "distributed optimizer" in row.words("zero_or_fsdp").lower():

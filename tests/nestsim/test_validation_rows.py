@@ -93,6 +93,9 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"precision": "posit16"}, "unknown-precision"),
         ({"recompute": "selective (op-level SAC)"}, "unknown-recompute"),
         ({"recompute": "not all of it"}, "unknown-recompute"),
+        ({"recompute": "full for 5 of 12 layers"}, "unknown-recompute"),
+        ({"accelerator": "H100-80GB-PCIe"}, "unknown-accelerator"),
+        ({"accelerator": "H100 NVL 94GB"}, "unknown-accelerator"),
         ({"zero_or_fsdp": "magic"}, "unknown-sharding"),
         ({"intra_node_link": "string"}, "unknown-network"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
@@ -136,6 +139,8 @@ def test_offload_that_is_off_is_no_offload():
         ("DeepSpeed 3D", 1, None),
         ("HSDP", 3, None),
         ("HSDP 2x2", 3, 2),
+        ("HSDP (shard 2, replicate 2)", 3, 2),
+        ("FSDP within a node", 3, None),
         ("FSDP HYBRID_SHARD", 3, None),
         ("FSDP _HYBRID_SHARD_ZERO2", 2, None),
         ("FSDP (dp2 fsdp2 tp2)", 3, None),
@@ -156,6 +161,11 @@ def test_sharding_is_read_from_its_description(written, zero_stage, group):
         ("1600 Gb/s per node RoCE", "node", 1600 * GBIT),
         ("400 Gb/s per GPU RoCE", "device", 400 * GBIT),
         ("400 Gb/s RDMA per GPU", "device", 400 * GBIT),
+        ("8x400G NDR", "device", 400 * GBIT),
+        ("8 x 50 GB/s", "device", 400 * GBIT),
+        ("EFA, 3200 Gbps per node", "node", 3200 * GBIT),
+        ("100GbE", "node", 100 * GBIT),
+        ("8 GPUs per node, network not stated", "device", 200 * GBIT),
     ],
 )
 def test_links_between_nodes_are_read_from_their_description(written, nic, bandwidth):
@@ -364,6 +374,14 @@ def test_chunks_that_are_not_equal_are_filled_from_the_front(layers, pp, vpp, la
     assert plan.pipeline_model_parallel_layout == layout
 
 
+@pytest.mark.parametrize("name", ["TPU v5 lite", "TPU-v5e", "Google TPU v5e"])
+def test_a_tpu_has_several_spellings(name):
+    tpu = {"intra_node_link": "ICI", "software": "MaxText", "precision": "bf16"}
+    case = read_case(gpt(accelerator=name, **tpu))
+    assert case.accelerator.name == "tpu-v5e"
+    assert case.preset == "maxtext"
+
+
 def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
     tpu = {"accelerator": "TPU v5p", "intra_node_link": "ICI", "software": "MaxText"}
     case = read_case(gpt(precision="int8 quantized training (AQT)", **tpu))
@@ -378,6 +396,8 @@ def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
         ("GB300", "gb300", 900e9),
         ("A800-80GB", "a100-80gb-a800", 200e9),
         ("H800", "h100-sxm-h800", 200e9),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm", 450e9),
+        ("A100-SXM4-40GB", "a100-40gb", 300e9),
     ],
 )
 def test_newer_and_cut_down_devices_are_known(written, name, each):
