@@ -100,7 +100,8 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"intra_node_link": "string"}, "unknown-network"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
         ({"model": "DeepSeekV4 Flash", "num_experts": "64"}, "unknown-model"),
-        ({"model": "DeepSeek-V2-Lite", "num_experts": "64"}, "unknown-model"),
+        ({"model": "Qwen3_Next_80B", "num_experts": "64"}, "unknown-model"),
+        ({"model": "Qwen3_VL_235B", "num_experts": "64"}, "unknown-model"),
         ({"model": "DeepSeek-V3.2", "num_experts": "64"}, "unknown-model"),
         ({"model": "Nemotron_3_Nano"}, "unknown-model"),
         ({"model": "NemotronH-56B"}, "unknown-model"),
@@ -322,7 +323,7 @@ def test_nemotron_4_is_a_dense_rotary_transformer_without_biases():
 
 
 def test_models_with_latent_attention_have_the_published_widths():
-    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": "128"}
+    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": ""}
     cells["flash_attention"] = "yes"
     empty = {"hidden": "", "heads": "", "moe_topk": "", "moe_ffn": "", "ffn": ""}
     case = read_case(gpt(model="DeepSeekV2", **cells, **empty))
@@ -333,6 +334,14 @@ def test_models_with_latent_attention_have_the_published_widths():
     assert model.moe_shared_expert_intermediate_size == 2 * 1536
     assert "hidden = 5120" in case.assumed
     assert "no multi-token prediction" in case.assumed
+    lite = gpt(model="DeepSeek-V2-Lite", moe_topk="6", moe_ffn="512", **cells)
+    assert (read_case(lite).model.q_lora_rank, read_case(lite).model.v_head_dim) == (
+        0,
+        128,
+    )
+    llama = gpt(model="Llama4 Scout", moe_topk="1", moe_ffn="512", **cells)
+    model = read_case(llama).model
+    assert (model.kv_lora_rank, model.moe_shared_expert_intermediate_size) == (0, 512)
     stated = gpt(model="Kimi K2", moe_topk="8", moe_ffn="512", **cells, heads="128")
     model = read_case(stated).model
     assert model.hidden_size == 1024
