@@ -252,11 +252,22 @@ def test_words_that_only_contain_a_name_are_noted_as_unknown(software):
     assert find_preset(software)[1] == f"software {software} as megatron-lm"
 
 
-def test_a_distributed_optimizer_is_megatron_core_where_the_software_is_not_named():
-    row = gpt(software="", source="own logs", zero_or_fsdp="distributed optimizer")
-    assert read_case(row).preset == "megatron-core"
-    row = gpt(software="", source="own logs", zero_or_fsdp="ZeRO-1")
-    assert read_case(row).preset == "megatron-lm"
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"zero_or_fsdp": "distributed optimizer"},
+        {"flash_attention": "yes (TE/cuDNN)"},
+        {"precision": "fp8 hybrid", "accelerator": "H100-80GB-SXM"},
+    ],
+)
+def test_what_only_megatron_core_has_tells_it_from_megatron_of_2021(changed):
+    for software in ("Megatron-LM", "own stack", ""):
+        row = gpt(**{"software": software, "source": "own logs", **changed})
+        assert read_case(row).preset == "megatron-core"
+    assert read_case(gpt(software="own stack")).preset == "megatron-lm"
+    assert read_case(gpt(software="MaxText", **changed)).preset == "maxtext"
+    said = read_case(gpt(software="own stack", **changed)).assumed
+    assert "software own stack as megatron-core" in said
 
 
 def test_an_open_micro_batch_has_those_that_divide_the_batch_for_alternatives():
