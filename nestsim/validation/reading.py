@@ -2,7 +2,7 @@
 
 import re
 
-from nestsim.presets import Preset, find_preset
+from nestsim.presets import PRESETS, Preset, find_preset
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 
@@ -30,6 +30,35 @@ def _software(row: Row) -> str:
     return written or " ".join((row.words("source"), row.words("zero_or_fsdp")))
 
 
+_OF_CORE = (
+    ("zero_or_fsdp", "distributed optimizer"),
+    ("flash_attention", r"\bte\b|transformer engine"),
+    ("precision", "fp8|fp4"),
+)
+"""Columns and what in them only Megatron Core has, of what is called Megatron-LM."""
+
+
+def _find(row: Row) -> tuple[Preset, str]:
+    """Return the preset of a row's framework, and what was assumed to find it."""
+    written, stated = _software(row), row.words("software")
+    if re.search(r"\btpu\b|trillium", row.words("accelerator").lower()):
+        # Whatever runs there goes through XLA.
+        written += " xla"
+    is_core = any(
+        re.search(words, row.words(column).lower()) for column, words in _OF_CORE
+    )
+    if is_core:
+        written = written.replace("Megatron-LM", "Megatron-Core")
+    preset, sentence = find_preset(written)
+    if sentence and is_core:
+        preset = PRESETS["megatron-core"]
+        sentence = f"software {stated} as {preset.name}"
+    if not stated:
+        known = "" if sentence else ", by the source"
+        sentence = f"software = {preset.name}{known}"
+    return preset, sentence
+
+
 class Reading:
     """A row that is being turned into a plan, and the assumptions made on the way."""
 
@@ -39,20 +68,7 @@ class Reading:
         self.assumes_layout = False
         """Whether a size that decides the time is not the row's."""
         self.preset: Preset
-        written = _software(row)
-        if row.words("accelerator").lower().startswith("tpu"):
-            # Whatever runs there goes through XLA.
-            written += " xla"
-        elif "distributed optimizer" in row.words("zero_or_fsdp").lower():
-            # Megatron-LM has it since its core is a library of its own; others call
-            # theirs otherwise.
-            written = written.replace("Megatron-LM", "Megatron-Core")
-            if find_preset(written)[1]:
-                written = "Megatron-Core"
-        self.preset, sentence = find_preset(written)
-        if not row.words("software"):
-            known = "" if sentence else ", by the source"
-            sentence = f"software = {self.preset.name}{known}"
+        self.preset, sentence = _find(row)
         if sentence:
             self.assume(sentence)
 

@@ -26,28 +26,30 @@ FABRIC_LATENCY = 1e-6
 _GBIT = 1e9 / 8
 
 _NAMES = (
-    ("a100-40gb", "a100-40gb"),
-    ("a100-80gb", "a100-80gb"),
-    ("a800", "a800"),
-    ("h100-96gb-hbm2e", "h100-96gb-hbm2e"),
-    ("h100-80gb-sxm", "h100-sxm"),
-    ("h800", "h800"),
-    ("h200", "h200"),
-    ("gb200", "gb200"),
-    ("gb300", "gb300"),
-    ("b200", "b200"),
-    ("b300", "b300"),
-    ("v100-16gb", "v100-16gb"),
-    ("v100-32gb", "v100"),
-    ("l4-", "l4"),
-    ("a10g", "a10g"),
-    ("tpu v3", "tpu-v3"),
-    ("tpu v4", "tpu-v4"),
-    ("tpu v5e", "tpu-v5e"),
-    ("tpu v5p", "tpu-v5p"),
-    ("tpu v6e", "tpu-v6e"),
+    (r"a100.{0,12}40 ?gb", "a100-40gb"),
+    (r"a100.{0,12}80 ?gb", "a100-80gb"),
+    (r"a800", "a800"),
+    (r"h100-96gb-hbm2e", "h100-96gb-hbm2e"),
+    (r"h100\b(?!.*(pcie|nvl\b|94 ?gb|96 ?gb))", "h100-sxm"),
+    (r"h800\b(?!.*pcie)", "h800"),
+    (r"h200\b(?!.*nvl\b)", "h200"),
+    (r"gb200", "gb200"),
+    (r"gb300", "gb300"),
+    (r"b200", "b200"),
+    (r"b300", "b300"),
+    (r"v100.{0,12}16 ?gb", "v100-16gb"),
+    (r"v100.{0,12}32 ?gb", "v100"),
+    (r"l4\b", "l4"),
+    (r"a10g", "a10g"),
+    (r"tpu ?v3", "tpu-v3"),
+    (r"tpu ?v4", "tpu-v4"),
+    (r"tpu ?v5 ?(e|lite)", "tpu-v5e"),
+    (r"tpu ?v5 ?p", "tpu-v5p"),
+    (r"tpu ?v6 ?e|trillium", "tpu-v6e"),
 )
-"""How descriptions begin -> name in the catalogue or among the variants."""
+"""How descriptions begin, as patterns without maker and hyphens behind TPU -> name in
+the catalogue or among the variants. Of what is left out, boards with PCIe and Grace
+Hopper have other rates."""
 
 
 class Uplink(NamedTuple):
@@ -110,8 +112,9 @@ def read_accelerator(reading: Reading) -> Accelerator:
         if not reading.row.words("accel_mem_gb"):
             reading.assume("A100 with 80 GB")
         return load_accelerator("a100-80gb" if large else "a100-40gb")
+    plain = re.sub(r"^(nvidia|google( cloud)?) ", "", written).replace("tpu-", "tpu ")
     for start, name in _NAMES:
-        if written.startswith(start):
+        if re.match(start, plain):
             return _variant(name)
     raise RowRefusedError(
         "unknown-accelerator",
@@ -197,11 +200,8 @@ def slice_size(reading: Reading, num_devices: int) -> int:
     if stated is not None:
         count = int(stated[1])
     else:
-        pod = next(
-            size
-            for start, size in _PODS.items()
-            if reading.words("accelerator").startswith(start)
-        )
+        name = read_accelerator(reading).name
+        pod = next(size for start, size in _PODS.items() if name.startswith(start))
         count = -(-num_devices // pod)
         reading.assume("one slice" if count == 1 else f"{count} slices of a pod each")
     if num_devices % count:
@@ -213,15 +213,15 @@ def slice_size(reading: Reading, num_devices: int) -> int:
 
 _PODS: Mapping[str, int] = MappingProxyType(
     {
-        "tpu v3": 1024,
-        "tpu v4": 4096,
-        "tpu v5e": 256,
-        "tpu v5p": 8960,
-        "tpu v6e": 256,
+        "tpu-v3": 1024,
+        "tpu-v4": 4096,
+        "tpu-v5e": 256,
+        "tpu-v5p": 8960,
+        "tpu-v6e": 256,
         "": 10_000_000,
     }
 )
-"""How descriptions begin -> chips that one torus joins at most: Google Cloud
+"""Start of a name in the catalogue -> chips that one torus joins at most: Google Cloud
 documentation, "TPU v5p" and its sisters, 2025; no limit is known of others."""
 
 
@@ -252,22 +252,34 @@ def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
     )
 
 
+_UNIT = r"(G(?:B/s|[Bb](?:it)?(?:/s|ps)|bE|b|E)?)(?![A-Za-z])"
+"""Of a rate between nodes: ``Gb/s``, ``Gbps``, ``Gbit/s``, ``G``, ``GbE``; ``GB/s``."""
+
+_PER_DEVICE = re.compile(r"per (gpu|device|chip|accelerator)", re.IGNORECASE)
+
+
+def _unit(written: str) -> float:
+    """Return a unit of bandwidth [byte/s]."""
+    return 1e9 if written in {"GB/s", "GBps"} else _GBIT
+
+
 def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
     """Return how nodes of ``tray`` devices are joined.
 
     As many adapters as devices are one for each device.
     """
-    written = reading.words("inter_node_net")
-    several = re.search(rf"{COUNT}\s*x\s*{RATE}\s*gb(?:it)?/?p?s", written)
+    # Small letters would make bits of bytes.
+    written = reading.row.words("inter_node_net")
+    several = re.search(rf"{COUNT}\s*x\s*{RATE}\s*{_UNIT}", written)
     if several is not None:
-        number, rate = int(several[1]), float(several[2])
+        number, rate = int(several[1]), float(several[2]) * _unit(several[3])
         if number == tray:
-            return Uplink("device", rate * _GBIT)
-        return Uplink("node", number * rate * _GBIT)
-    one = re.search(rf"{RATE}\s*gb(?:it)?/?p?s\b(.*)", written)
+            return Uplink("device", rate)
+        return Uplink("node", number * rate)
+    one = re.search(rf"{RATE}\s*{_UNIT}(.*)", written)
     if one is not None:
-        each: Nic = "device" if re.search(r"per (gpu|device)", one[2]) else "node"
-        return Uplink(each, float(one[1]) * _GBIT)
+        each: Nic = "device" if _PER_DEVICE.search(one[3]) else "node"
+        return Uplink(each, float(one[1]) * _unit(one[2]))
     matches = [name for name in USUAL_UPLINKS if accelerator.name.startswith(name)]
     if not matches:
         raise RowRefusedError(

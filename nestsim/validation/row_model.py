@@ -18,15 +18,19 @@ _GATED_NAMES = re.compile(
     r"llama|mistral|mixtral|qwen|internlm|deepseek|gemma|maxtext|yi-|gpt[ -]oss"
 )
 _OTHER_PARTS = re.compile(
-    r"deepseek|mamba|jamba|kimi|nemotron[ _-]?h|nemotron.*(nano|super|ultra)"
+    r"deepseek|mamba|jamba|zamba|rwkv|kimi|moonlight|qwen3[ _-]?next|[ _-]vl\b|[ _-]vl_"
+    r"|nemotron[ _-]?h|nemotron.*(nano|super|ultra)"
 )
-"""Models with state spaces, or with latent attention that `_LATENT` does not know.
-Nemotron-4 and what came before it are dense transformers."""
+"""Models with state spaces or linear attention, with a part that sees, or with latent
+attention that `_LATENT` does not know. Nemotron-4 and what came before it are dense
+transformers."""
 
-_LATENT = re.compile(r"deepseek[ _-]?(v2|v3|r1)(?![ _-]?(lite|\.\d)|\.)|kimi[ _-]?k2")
+_LATENT = re.compile(
+    r"deepseek[ _-]?v2([ _-]?lite)?(?![.\d])|deepseek[ _-]?(v3|r1)(?!\.)"
+    r"|kimi[ _-]?k2(?!\.)|moonlight"
+)
 _LATENT_WIDTHS: Mapping[str, int] = MappingProxyType(
     {
-        "q_lora_rank": 1536,
         "kv_lora_rank": 512,
         "kv_channels": 128,
         "qk_pos_emb_head_dim": 64,
@@ -35,6 +39,21 @@ _LATENT_WIDTHS: Mapping[str, int] = MappingProxyType(
 )
 """DeepSeek-V2 and V3 and Kimi K2 have the same (DeepSeek-AI, "DeepSeek-V2", 2024,
 section 3.1.2; "DeepSeek-V3", 2024, section 4.2; Moonshot AI, "Kimi K2", 2025)."""
+
+_QUERY_RANK = 1536
+"""Likewise, but for the small ones of `_WHOLE_QUERIES` ("DeepSeek-V2", appendix B)."""
+
+_WHOLE_QUERIES = re.compile(r"lite|moonlight")
+
+_SHARED_EXPERTS = (
+    (re.compile(r"deepseek[ _-]?v2|moonlight"), 2),
+    (re.compile(r"deepseek|kimi"), 1),
+    # Meta, Llama 4 model card, 2025: one, as wide as a routed one.
+    (re.compile(r"llama[ _-]?4"), 1),
+    # Zhipu AI, "GLM-4.5", 2025, table 1.
+    (re.compile(r"glm[ _-]?4\.[56]"), 1),
+)
+"""Name -> experts of each layer that all tokens go to."""
 
 _SIZES = (
     (
@@ -47,9 +66,6 @@ _SIZES = (
     ),
 )
 """Name -> sizes that it stands for where columns are empty, from the same reports."""
-
-_SHARED_EXPERTS = ((re.compile(r"deepseek[ _-]?v2"), 2), (re.compile(r""), 1))
-"""Name -> experts of each layer that all tokens go to, likewise."""
 
 _PLAIN_RELU = re.compile(r"nemotron")
 """Models without gates and biases that have rotary positions: Parmar et al.,
@@ -101,6 +117,7 @@ def read_model(reading: Reading) -> TransformerSpec:
         "ffn_hidden_size": _inner_width(reading, experts, gated=gated),
         "num_query_groups": reading.given("kv_heads", heads),
         "kv_channels": reading.row.whole("head_dim") or 0,
+        "moe_shared_expert_intermediate_size": _shared_width(reading, experts),
         **_latent(reading, experts),
         "vocab_size": reading.given("vocab", vocabulary),
         "num_moe_experts": experts or 0,
@@ -199,17 +216,27 @@ def _size(reading: Reading, column: str) -> int:
 
 
 def _latent(reading: Reading, experts: int | None) -> dict[str, int]:
-    """Return the widths of latent attention and of shared experts, by the name."""
+    """Return the widths of latent attention, by the model's name."""
     name = reading.words("model")
     if not experts or not _LATENT.search(name):
         return {}
-    count = next(count for names, count in _SHARED_EXPERTS if names.search(name))
     reading.assume("latent attention of the published widths")
-    reading.assume(f"{count} shared experts, dense layers as if they had experts, too")
     if "w/o mtp" not in name:
         reading.assume("no multi-token prediction")
-    width = _size(reading, "moe_ffn")
-    return {**_LATENT_WIDTHS, "moe_shared_expert_intermediate_size": count * width}
+    rank = 0 if _WHOLE_QUERIES.search(name) else _QUERY_RANK
+    return {**_LATENT_WIDTHS, "q_lora_rank": rank}
+
+
+def _shared_width(reading: Reading, experts: int | None) -> int:
+    """Return the width of the experts that all tokens go to, by the model's name."""
+    name = reading.words("model")
+    found = [count for names, count in _SHARED_EXPERTS if names.search(name)]
+    if not experts or not found:
+        return 0
+    reading.assume(
+        f"{found[0]} shared experts, dense layers as if they had experts, too"
+    )
+    return found[0] * _inner_width(reading, experts, gated=True)
 
 
 def _topk(reading: Reading) -> int:

@@ -332,7 +332,9 @@ def _recompute(reading: Reading) -> str:
         raise RowRefusedError("uneven-plan", f"recompute {written}")
     if re.match(r"(none|no)\b", written) and "not" not in written.split():
         return "none"
-    if re.fullmatch(r"full( \(.*\))?|(activation|gradient) checkpointing.*", written):
+    if re.match(r"full\b|(activation|gradient) checkpointing", written) and not (
+        re.search(r"\d+ (of|layers)", written)
+    ):
         return "full"
     return _selective(reading, written)
 
@@ -432,7 +434,7 @@ def _sharding_group(reading: Reading, written: str) -> int | None:
         # Axes of one torus, which is a switch here: no group is nearer than another.
         reading.assume(f"groups of {axes[1]} shards as one of all replicas")
         return None
-    if re.search(r"hsdp|hybrid_shard", written):
+    if re.search(r"hsdp|hybrid_shard|within (a |each |the )?node", written):
         return _hybrid_group(reading, written)
     if "within slice" not in written:
         return None
@@ -446,6 +448,9 @@ def _hybrid_group(reading: Reading, written: str) -> int:
     sizes = re.search(rf"{COUNT}\s*x\s*{COUNT}", written)
     if sizes is not None:
         return int(sizes[2])
+    shards = re.search(rf"shard\w*[ =]{COUNT}", written)
+    if shards is not None:
+        return int(shards[1])
     size = max((reading.row.whole("devices_per_node") or 8) // reading.needed("tp"), 1)
     reading.assume(f"shards within groups of {size}, those of a node")
     return size

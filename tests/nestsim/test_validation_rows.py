@@ -93,11 +93,15 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"precision": "posit16"}, "unknown-precision"),
         ({"recompute": "selective (op-level SAC)"}, "unknown-recompute"),
         ({"recompute": "not all of it"}, "unknown-recompute"),
+        ({"recompute": "full for 5 of 12 layers"}, "unknown-recompute"),
+        ({"accelerator": "H100-80GB-PCIe"}, "unknown-accelerator"),
+        ({"accelerator": "H100 NVL 94GB"}, "unknown-accelerator"),
         ({"zero_or_fsdp": "magic"}, "unknown-sharding"),
         ({"intra_node_link": "string"}, "unknown-network"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
         ({"model": "DeepSeekV4 Flash", "num_experts": "64"}, "unknown-model"),
-        ({"model": "DeepSeek-V2-Lite", "num_experts": "64"}, "unknown-model"),
+        ({"model": "Qwen3_Next_80B", "num_experts": "64"}, "unknown-model"),
+        ({"model": "Qwen3_VL_235B", "num_experts": "64"}, "unknown-model"),
         ({"model": "DeepSeek-V3.2", "num_experts": "64"}, "unknown-model"),
         ({"model": "Nemotron_3_Nano"}, "unknown-model"),
         ({"model": "NemotronH-56B"}, "unknown-model"),
@@ -136,6 +140,8 @@ def test_offload_that_is_off_is_no_offload():
         ("DeepSpeed 3D", 1, None),
         ("HSDP", 3, None),
         ("HSDP 2x2", 3, 2),
+        ("HSDP (shard 2, replicate 2)", 3, 2),
+        ("FSDP within a node", 3, None),
         ("FSDP HYBRID_SHARD", 3, None),
         ("FSDP _HYBRID_SHARD_ZERO2", 2, None),
         ("FSDP (dp2 fsdp2 tp2)", 3, None),
@@ -156,6 +162,11 @@ def test_sharding_is_read_from_its_description(written, zero_stage, group):
         ("1600 Gb/s per node RoCE", "node", 1600 * GBIT),
         ("400 Gb/s per GPU RoCE", "device", 400 * GBIT),
         ("400 Gb/s RDMA per GPU", "device", 400 * GBIT),
+        ("8x400G NDR", "device", 400 * GBIT),
+        ("8 x 50 GB/s", "device", 400 * GBIT),
+        ("EFA, 3200 Gbps per node", "node", 3200 * GBIT),
+        ("100GbE", "node", 100 * GBIT),
+        ("8 GPUs per node, network not stated", "device", 200 * GBIT),
     ],
 )
 def test_links_between_nodes_are_read_from_their_description(written, nic, bandwidth):
@@ -241,11 +252,22 @@ def test_words_that_only_contain_a_name_are_noted_as_unknown(software):
     assert find_preset(software)[1] == f"software {software} as megatron-lm"
 
 
-def test_a_distributed_optimizer_is_megatron_core_where_the_software_is_not_named():
-    row = gpt(software="", source="own logs", zero_or_fsdp="distributed optimizer")
-    assert read_case(row).preset == "megatron-core"
-    row = gpt(software="", source="own logs", zero_or_fsdp="ZeRO-1")
-    assert read_case(row).preset == "megatron-lm"
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"zero_or_fsdp": "distributed optimizer"},
+        {"flash_attention": "yes (TE/cuDNN)"},
+        {"precision": "fp8 hybrid", "accelerator": "H100-80GB-SXM"},
+    ],
+)
+def test_what_only_megatron_core_has_tells_it_from_megatron_of_2021(changed):
+    for software in ("Megatron-LM", "own stack", ""):
+        row = gpt(**{"software": software, "source": "own logs", **changed})
+        assert read_case(row).preset == "megatron-core"
+    assert read_case(gpt(software="own stack")).preset == "megatron-lm"
+    assert read_case(gpt(software="MaxText", **changed)).preset == "maxtext"
+    said = read_case(gpt(software="own stack", **changed)).assumed
+    assert "software own stack as megatron-core" in said
 
 
 def test_an_open_micro_batch_has_those_that_divide_the_batch_for_alternatives():
@@ -312,7 +334,7 @@ def test_nemotron_4_is_a_dense_rotary_transformer_without_biases():
 
 
 def test_models_with_latent_attention_have_the_published_widths():
-    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": "128"}
+    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": ""}
     cells["flash_attention"] = "yes"
     empty = {"hidden": "", "heads": "", "moe_topk": "", "moe_ffn": "", "ffn": ""}
     case = read_case(gpt(model="DeepSeekV2", **cells, **empty))
@@ -323,6 +345,14 @@ def test_models_with_latent_attention_have_the_published_widths():
     assert model.moe_shared_expert_intermediate_size == 2 * 1536
     assert "hidden = 5120" in case.assumed
     assert "no multi-token prediction" in case.assumed
+    lite = gpt(model="DeepSeek-V2-Lite", moe_topk="6", moe_ffn="512", **cells)
+    assert (read_case(lite).model.q_lora_rank, read_case(lite).model.v_head_dim) == (
+        0,
+        128,
+    )
+    llama = gpt(model="Llama4 Scout", moe_topk="1", moe_ffn="512", **cells)
+    model = read_case(llama).model
+    assert (model.kv_lora_rank, model.moe_shared_expert_intermediate_size) == (0, 512)
     stated = gpt(model="Kimi K2", moe_topk="8", moe_ffn="512", **cells, heads="128")
     model = read_case(stated).model
     assert model.hidden_size == 1024
@@ -364,6 +394,14 @@ def test_chunks_that_are_not_equal_are_filled_from_the_front(layers, pp, vpp, la
     assert plan.pipeline_model_parallel_layout == layout
 
 
+@pytest.mark.parametrize("name", ["TPU v5 lite", "TPU-v5e", "Google TPU v5e"])
+def test_a_tpu_has_several_spellings(name):
+    tpu = {"intra_node_link": "ICI", "software": "MaxText", "precision": "bf16"}
+    case = read_case(gpt(accelerator=name, **tpu))
+    assert case.accelerator.name == "tpu-v5e"
+    assert case.preset == "maxtext"
+
+
 def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
     tpu = {"accelerator": "TPU v5p", "intra_node_link": "ICI", "software": "MaxText"}
     case = read_case(gpt(precision="int8 quantized training (AQT)", **tpu))
@@ -378,6 +416,8 @@ def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
         ("GB300", "gb300", 900e9),
         ("A800-80GB", "a100-80gb-a800", 200e9),
         ("H800", "h100-sxm-h800", 200e9),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm", 450e9),
+        ("A100-SXM4-40GB", "a100-40gb", 300e9),
     ],
 )
 def test_newer_and_cut_down_devices_are_known(written, name, each):
