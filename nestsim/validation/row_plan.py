@@ -5,7 +5,7 @@ framework and noted, and what decides the result must be there.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
@@ -60,6 +60,15 @@ class Case:
     assumed: tuple[str, ...]
     """What the row does not say."""
 
+    leaves_recompute_open: bool = False
+    """Whether the row does not say what is recomputed; the plan has the preset's."""
+
+    def with_recompute(self, mode: str) -> "Case":
+        """Return the same with another recompute mode, as the least that fits."""
+        said = f"recompute {mode}, the least that fits in memory"
+        plan = replace(self.plan, recompute=mode)
+        return replace(self, plan=plan, assumed=(*self.assumed, said))
+
 
 def read_case(row: Row) -> Case:
     """Turn a row into a case.
@@ -92,6 +101,7 @@ def read_case(row: Row) -> Case:
         num_devices=num_devices,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
+        leaves_recompute_open=_leaves_recompute_open(reading),
     )
 
 
@@ -215,6 +225,10 @@ def _recompute(reading: Reading) -> str:
     return _selective(reading, written)
 
 
+def _leaves_recompute_open(reading: Reading) -> bool:
+    return reading.words("recompute") in {"", "not stated", "not in table"}
+
+
 def _selective(reading: Reading, written: str) -> str:
     if written in {"selective", "selective (core attention)"}:
         return "selective"
@@ -222,7 +236,7 @@ def _selective(reading: Reading, written: str) -> str:
         if "op" not in written:
             reading.assume("selective recompute by operators")
         return "selective"
-    if written in {"", "not stated", "not in table"}:
+    if _leaves_recompute_open(reading):
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
     raise RowRefusedError("unknown-recompute", f"recompute {written}")
