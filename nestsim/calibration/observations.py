@@ -57,7 +57,7 @@ def read_observations(
     found: list[tuple[Case, float]] = []
     for row in rows:
         try:
-            case = read_case(row)
+            case = predictor.settled(read_case(row))
             predictor.predict(case)
             found.append((case, measured_time(case, predictor.graph(case)).value))
         except RowRefusedError:

@@ -232,9 +232,9 @@ class _Worker:
 
     @classmethod
     def start(cls, rows: Sequence[Row], values: Mapping[str, float]) -> None:
-        cls.cases = tuple(read_case(row) for row in rows)
         cls.constants = Constants(values=MappingProxyType(dict(values)))
         cls.predictor = Predictor(cls.constants)
+        cls.cases = tuple(cls.predictor.settled(read_case(row)) for row in rows)
 
     @classmethod
     def run(cls, task: tuple[Task, bool]) -> FloatArray:

@@ -54,7 +54,7 @@ def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
             _taken(predictor, staged, what, _tensors(held, what)),
             memory_share(predictor.workload(staged), sum(held.values())),
         )
-    case = read_case(row)
+    case = predictor.settled(read_case(row))
     place = _place(row.words("where"), case.plan.pipeline_model_parallel_size)
     prediction = predictor.predict(case, memory=True)
     stages = prediction.memory

@@ -92,6 +92,10 @@ class Prediction(NamedTuple):
     asked for."""
 
 
+_MORE_RECOMPUTE = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
+"""Recompute mode -> those that keep less, by what they repeat."""
+
+
 class Predictor:
     """Predicts cases, and keeps what several of them need."""
 
@@ -153,6 +157,28 @@ class Predictor:
             with refusing("no-such-plan"):
                 self._done[key] = self._predict(case, memory=memory)
         return self._done[key]
+
+    def settled(self, case: Case) -> Case:
+        """Return a case with the recompute that an expert would have chosen.
+
+        Where the row leaves it open, the least that fits in memory; as it was read if
+        it fits, or if nothing does.
+        """
+        if not case.leaves_recompute_open or case.stages or self._fits(case):
+            return case
+        for mode in _MORE_RECOMPUTE[case.plan.recompute]:
+            other = case.with_recompute(mode)
+            if self._fits(other):
+                return other
+        return case
+
+    def _fits(self, case: Case) -> bool:
+        """Tell whether the planner's bound of memory is within what there is."""
+        network, workload = self._network(case), self.workload(case)
+        with refusing("no-such-plan"):
+            priced = _priced(network, workload, case)
+        peak = max(stage.peak_memory for stage in priced.stages)
+        return memory_share(workload, peak) <= 1.0
 
     def planned_time(self, case: Case) -> float:
         """Return the time of a step by the planner's closed form, without a replay [s].

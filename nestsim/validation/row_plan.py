@@ -6,7 +6,7 @@ framework and noted, and what decides the result must be there.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
@@ -77,6 +77,15 @@ class Case:
     assumed: tuple[str, ...]
     """What the row does not say."""
 
+    leaves_recompute_open: bool = False
+    """Whether the row does not say what is recomputed; the plan has the preset's."""
+
+    def with_recompute(self, mode: str) -> "Case":
+        """Return the same with another recompute mode, as the least that fits."""
+        said = f"recompute {mode}, the least that fits in memory"
+        plan = replace(self.plan, recompute=mode)
+        return replace(self, plan=plan, assumed=(*self.assumed, said))
+
 
 def read_case(row: Row) -> Case:
     """Turn a row into a case.
@@ -119,6 +128,7 @@ def read_case(row: Row) -> Case:
         assumes_layout=reading.assumes_layout,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
+        leaves_recompute_open=_leaves_recompute_open(reading),
     )
 
 
@@ -318,7 +328,7 @@ def _sequence_parallel(reading: Reading) -> bool:
 
 def _recompute(reading: Reading) -> str:
     written = reading.words("recompute")
-    if is_unstated(written):
+    if _leaves_recompute_open(reading):
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
     policy = re.match(r"[a-z_]+", written)
@@ -337,6 +347,10 @@ def _recompute(reading: Reading) -> str:
     ):
         return "full"
     return _selective(reading, written)
+
+
+def _leaves_recompute_open(reading: Reading) -> bool:
+    return is_unstated(reading.words("recompute"))
 
 
 def _selective(reading: Reading, written: str) -> str:

@@ -273,7 +273,7 @@ def _result(predictor: Predictor, row: Row, score: Score) -> RowResult:
 
 
 def _score_time(predictor: Predictor, row: Row) -> RowResult:
-    case = read_case(row)
+    case = predictor.settled(read_case(row))
     measured = measured_time(case, predictor.graph(case))
     predicted = predictor.predict(case, memory=True)
     return RowResult(

@@ -109,6 +109,10 @@ def traced(spec: TransformerSpec) -> LayerGraph:
     return trace_model(spec)
 
 
+RUNTIMES = sorted(set(LAUNCH_RULES) - {"nemo", "llm-foundry"})
+"""Presets that launch in different ways."""
+
+
 def random_world(
     seed: int, *, preset: str | None = None, most_devices: int = 16
 ) -> World:
@@ -116,7 +120,7 @@ def random_world(
     rng = random.Random(seed)
     network = random_network(rng, most_devices)
     wear = random_wear(rng, network)
-    preset = preset or rng.choice(sorted(LAUNCH_RULES))
+    preset = preset or rng.choice(RUNTIMES)
     settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
     spec = SearchSpec(
         rules=LAUNCH_RULES[preset],
