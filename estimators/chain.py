@@ -9,10 +9,10 @@ from estimators.layer_times import layer_times
 from estimators.layer_work import Degrees, LayerWork
 from estimators.models.spec import TransformerSpec
 from estimators.platform import Platform
+from estimators.saved_activations import keeping_of
 from estimators.sharding import layer_work, tied_parameters
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from estimators.transports import find_transport
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,8 +37,9 @@ def build_layer_table(
     InputError
         If the platform has no rate for the job's precision.
     """
+    keeping = keeping_of(platform.software, training)
     works = [
-        layer_work(graph, kind, degrees, training.element_bytes)
+        layer_work(graph, kind, degrees, training.element_bytes, keeping)
         for kind in range(len(graph.layers))
     ]
     times = layer_times(graph, works, degrees, training, platform)
@@ -57,7 +58,10 @@ def build_layer_table(
         saved["none"] += column([work.gathered_bytes for work in works])
     for mode in ("selective", "full"):
         saved[mode] = np.where(is_block > 0, saved[mode], saved["none"])
-    loss = 1.0 if platform.software.plain_loss else 0.0
+    # PyTorch's loss makes gradients in fp32 beside what it keeps; the logits, which the
+    # caller holds, are there, too.
+    loss = 1.5 if platform.software.plain_loss else 0.0
+    by_weight = platform.software.gathers_by_weight
     working = column([work.working_bytes + loss * work.loss_bytes for work in works])
     forward = column([time.forward for time in times])
     again = column([time.repeated for time in times])
@@ -83,7 +87,9 @@ def build_layer_table(
             [work.expert_parameters * (degrees.ep > 1) for work in works]
         ),
         tied_parameters=tied_parameters(graph, degrees),
-        largest_parameters=parameters,
+        largest_parameters=column(
+            [work.largest_weight if by_weight else work.parameters for work in works]
+        ),
         is_block=is_block,
         saved_bytes=saved,
         working_bytes={
@@ -107,7 +113,7 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
         return 1.0
     ranks = degrees.ep * degrees.tp * degrees.cp
     inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
-    transport = find_transport(platform.accelerator.name, inside_node=inside)
+    transport = platform.transport(inside_node=inside)
     slower = transport.efficiency / transport.send_efficiency
     return slower * _sent_once(spec, ranks, software)
 

@@ -36,6 +36,10 @@ class AcceleratorConstants:
     fused_attention: float
     """Of the 16-bit rate, by the vendor's fused kernel, such as cuDNN's."""
 
+    attention_half_length: float
+    """Tokens at which fused attention reaches half of that: short sequences fill few
+    tiles, and causal masks leave more of those half empty."""
+
     memory: float
     """Of the memory bandwidth, by streaming kernels."""
 
@@ -51,14 +55,25 @@ class SoftwareConstants:
     kernel_time_per_tp_doubling: float
     """By how much more with each doubling of the tensor-parallel size, as a part."""
 
+    kernels_per_expert: float
+    """Kernels of each expert's product: the product itself, and casts of what it reads
+    and writes."""
+
     layer_gap: float
     """Idle time of the device in each layer, forward and backward together [s]."""
+
+    graph_gap: float
+    """The same where the step is one CUDA graph, if that is less [s]."""
 
     iteration_time: float
     """Once in each step: data loading, logging, launches of the optimizer [s]."""
 
     iteration_time_many_nodes: float
     """In place of it, if processes of several nodes meet at every step [s]."""
+
+    slowest_rank: float
+    """By how much devices differ in speed, as a standard deviation: all wait for the
+    slowest one (`estimators.layer_times`)."""
 
     shard_time: float
     """Once in each step for each rank that shares ZeRO-1's or 2's shards: parameters
@@ -73,6 +88,13 @@ class SoftwareConstants:
 
     loss_traffic: float
     """The same of the loss."""
+
+    grouped_rate: float
+    """Rate of grouped products of experts with many tokens each, as a part of that of
+    dense products."""
+
+    grouped_half_rows: float
+    """Tokens of an expert with which they reach half of that."""
 
     unaligned_slowdown: float
     """Of products of activations with a size that is no multiple of 8 and therefore
@@ -97,6 +119,10 @@ class AllocatorConstants:
     """What the caching allocator keeps and cannot give out, as a part of what it
     has given out."""
 
+    full_fragmentation: float
+    """The same where the device is full, and the allocator has given back what it
+    could before it failed."""
+
 
 _Section = TypeVar(
     "_Section", AcceleratorConstants, SoftwareConstants, AllocatorConstants
@@ -110,9 +136,18 @@ class Constants:
     values: Mapping[str, float]
     """Dotted name -> value."""
 
-    def accelerator(self, name: str) -> AcceleratorConstants:
-        """Return those of an accelerator of the catalogue."""
-        return self._section(AcceleratorConstants, "accelerator", name)
+    def accelerator(self, name: str, software: str = "") -> AcceleratorConstants:
+        """Return those of an accelerator of the catalogue.
+
+        Parameters
+        ----------
+        name
+            The accelerator's.
+        software
+            The framework's: where ``NAME-with-SOFTWARE`` is known, its kernels are of
+            other releases than those that the accelerator's constants are of.
+        """
+        return self._section(AcceleratorConstants, "accelerator", name, software)
 
     def software(self, name: str) -> SoftwareConstants:
         """Return those of a framework."""
@@ -126,23 +161,32 @@ class Constants:
         """Return the same with other values for some names, which may be new."""
         return Constants(values=MappingProxyType({**self.values, **changes}))
 
-    def _section(self, kind: type[_Section], group: str, name: str) -> _Section:
+    def _section(
+        self, kind: type[_Section], group: str, name: str, software: str = ""
+    ) -> _Section:
         return kind(
             **{
-                field.name: self.values[self._longest(group, name, field.name)]
+                field.name: self.values[
+                    self._longest(group, name, field.name, software)
+                ]
                 for field in fields(kind)
             }
         )
 
-    def _longest(self, group: str, name: str, constant: str) -> str:
+    def _longest(self, group: str, name: str, constant: str, software: str) -> str:
         """Return the dotted name of the longest prefix that has the constant."""
-        prefix = name
-        while prefix:
-            found = f"{group}.{prefix}.{constant}"
-            if found in self.values:
-                return found
-            prefix = prefix[:-1]
+        endings = [f"-with-{one}" for one in _prefixes(software)]
+        for prefix in _prefixes(name):
+            for ending in (*endings, ""):
+                found = f"{group}.{prefix}{ending}.{constant}"
+                if found in self.values:
+                    return found
         return f"{group}.default.{constant}"
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return what a name begins with, the longest first, none of them empty."""
+    return [name[:length] for length in range(len(name), 0, -1)]
 
 
 @cache

@@ -5,18 +5,27 @@ A block takes at least as long as the host needs to launch its kernels. With com
 
     t = (  (g + c)^q + h^q  )^(1/q) + gap,   h = operators tau (1 + beta log2 tp)
 
+With CUDA graphs [1]_ the host launches a step and no kernel: ``h`` is 0, the gap that
+of compiled programs, and collectives follow kernels as kernels follow each other.
+
 A large ``q`` makes it the maximum of both; a finite one says that kernels of a layer
 that is slow on the whole may be quick one by one. Collectives are priced as if their
 groups sat side by side on the accelerator's own links; what of ``c`` goes over the wire
 depends on the placement and is the planner's to add, what a library needs beside it
 (`estimators.transports`) is added here.
+
+References
+----------
+.. [1] A. Gray, "Getting Started with CUDA Graphs", NVIDIA, 2019.
 """
 
 import math
 from typing import NamedTuple
 
 from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
+from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
+from estimators.software import Software
 from estimators.transports import Transport, find_transport, overhead, transfer_time
 
 SHARPNESS = 6.0
@@ -26,11 +35,6 @@ mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
 BACKWARD_LAUNCHES = 1.6
 """Kernels of a backward pass for each of the forward pass, assumed: a plain block's 6
 products of 15 operators become two each (1.4), and gradients are added up."""
-
-EXPERT_LAUNCHES = 2.5
-"""Kernels of an expert's product: the product itself, the cast of what it reads, and
-every other time that of what it writes (Transformer Engine, ``GroupedLinear``).
-Counted, not fitted."""
 
 FORWARD_GAP = 0.25
 """Part of a layer's gap in its forward pass, assumed; the rest is in the backward
@@ -71,15 +75,18 @@ def host_times(
         What runs it.
     """
     constants = platform.software_constants
-    launch = 0.0
-    if not platform.software.compiled:
+    software = platform.software
+    launch, gap = 0.0, constants.layer_gap
+    if software.cuda_graphs:
+        gap = min(gap, constants.graph_gap)
+    elif not software.compiled:
         slope = constants.kernel_time_per_tp_doubling
         launch = constants.kernel_time * (1.0 + slope * math.log2(degrees.tp))
-    if launch <= 0.0 and constants.layer_gap <= 0.0 and not platform.software.library:
+    if launch <= 0.0 and gap <= 0.0 and not software.library:
         return HostTimes(0.0, 0.0)
     forward, backward = _collectives(work, degrees, platform)
-    host = sum(map(_launches, work.operators)) * launch
-    gap = constants.layer_gap
+    each = constants.kernels_per_expert
+    host = launch * sum(_launches(operator, each) for operator in work.operators)
     return HostTimes(
         _added(compute[0], forward, host) + FORWARD_GAP * gap,
         _added(compute[1], backward, BACKWARD_LAUNCHES * host)
@@ -87,13 +94,12 @@ def host_times(
     )
 
 
-def _launches(operator: OperatorWork) -> float:
+def _launches(operator: OperatorWork, per_expert: float) -> float:
     """Return the kernels of an operator's forward pass.
 
     One, but for products of experts: these are launched expert by expert.
     """
-    is_grouped = operator.weight_flops > 0 and operator.batch > 1
-    return EXPERT_LAUNCHES * operator.batch if is_grouped else 1.0
+    return per_expert * operator.batch if operator.is_grouped else 1.0
 
 
 def _added(compute: float, collectives: _Collectives, host: float) -> float:
@@ -118,7 +124,7 @@ def _collectives(
     passes = []
     for forward in (True, False):
         priced = [
-            _priced(transport, item, degrees, bandwidth, forward=forward)
+            _priced(platform.software, transport, item, degrees, bandwidth, forward)
             for item in work.collectives
         ]
         passes.append(
@@ -130,11 +136,11 @@ def _collectives(
 
 
 def _priced(
+    software: Software,
     transport: Transport,
     item: CollectiveWork,
     degrees: Degrees,
     bandwidth: float,
-    *,
     forward: bool,
 ) -> _Collectives:
     count = item.forward_count if forward else item.backward_count
@@ -143,4 +149,7 @@ def _priced(
         return _Collectives(0.0, 0.0)
     size = {"tensor": degrees.tp, "expert": degrees.ep, "context": degrees.cp}
     one = (transport, item.operation, size[item.group], num_bytes / count, bandwidth)
-    return _Collectives(count * transfer_time(*one), count * overhead(*one))
+    library = overhead(*one)
+    if software.cuda_graphs:
+        library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
+    return _Collectives(count * transfer_time(*one), count * library)

@@ -91,8 +91,8 @@ class LayerTable:
     in a stage that holds both, synchronised between stages otherwise."""
 
     largest_parameters: FloatArray
-    """Of the largest single layer: `parameters`, unless blocks are folded together,
-    shape ``(L,)``."""
+    """Gathered together where they are sharded: `parameters` of a single layer, also
+    where blocks are folded together, or its largest weight, shape ``(L,)``."""
 
     is_block: FloatArray
     """1 for transformer blocks, 0 for the ends of the chain, shape ``(L,)``."""

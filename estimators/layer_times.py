@@ -68,12 +68,11 @@ def layer_times(
         if kind in blocks:
             passes = (device.forward, device.backward)
             added = host_times(work, passes, degrees, platform)
-        found.append(
-            device._replace(
-                forward=device.forward + added.forward,
-                backward=device.backward + added.backward,
-            )
+        whole = device._replace(
+            forward=device.forward + added.forward,
+            backward=device.backward + added.backward,
         )
+        found.append(LayerTimes(*(platform.slowest * time for time in whole)))
     return found
 
 

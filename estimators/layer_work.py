@@ -67,6 +67,15 @@ class OperatorWork(NamedTuple):
     """What it does, as `TracedOperator.operation` says it: a measured profile looks its
     times up by this name."""
 
+    keys: float = 0.0
+    """Tokens that a fused attention kernel has keys of on this device; 0 unless
+    attention. Its rate depends on how many there are."""
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether it is the product of several experts with their weights."""
+        return self.weight_flops > 0 and self.batch > 1
+
 
 class CollectiveWork(NamedTuple):
     """Collectives of one kind in one layer."""
@@ -102,6 +111,9 @@ class LayerWork:
 
     expert_parameters: float
     """Those of `parameters` that belong to routed experts."""
+
+    largest_weight: float
+    """Elements of the largest of its weights on this device."""
 
     model_flops: float
     """Forward matmul and attention FLOPs of the whole layer, all devices of its

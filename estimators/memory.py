@@ -9,4 +9,4 @@ def optimizer_step_bytes(each: ParameterBytes) -> int:
     Reads the gradient, reads and writes every optimizer state, writes the weight:
     30 bytes for mixed-precision Adam with fp32 gradients.
     """
-    return each.gradients + 2 * each.optimizer + each.weights
+    return each.gradients + 2 * (each.optimizer + each.copies) + each.weights

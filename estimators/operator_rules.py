@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from estimators.layer_graph import TracedOperator, TracedTensor
-from estimators.models import attention, layers, mixtral
+from estimators.models import attention, latent_attention, layers, mixtral
 
 _NO_DIMS = (0, 0, 0, 0)
 _CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
@@ -174,13 +174,15 @@ def _flash(call: Call) -> None:
     A dropout mask is drawn again from the state of the random generator.
     """
     heads, rows, size = call.results[0].shape[-3:]
+    # Scores have the width of queries, contexts that of values: the mean counts.
+    query = call.tape.tensors[call.inputs[0]].elements // (heads * rows)
     output, log_sums = call.result(), call.extra(heads * rows, "fp32")
     call.emit(
         "attention",
         (output,),
         saved=(*call.inputs, output, log_sums),
         sharding="heads",
-        dims=(rows, rows, size, heads),
+        dims=(rows, rows, (query + size) // 2, heads),
     )
 
 
@@ -208,6 +210,12 @@ def _rotary(call: Call) -> None:
         for place, number in enumerate(call.inputs)
     )
     call.emit("rotary", outputs)
+
+
+def _latent_heads(call: Call) -> None:
+    """Keep nothing, as rotary embeddings do; every result is made anew."""
+    places = range(len(call.results))
+    call.emit("rotary", tuple(call.result(place, "tensor") for place in places))
 
 
 def _topk(call: Call) -> None:
@@ -252,6 +260,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[Call], None]] = MappingProxyTyp
         attention.FlashAttention: _flash,
         attention.ScaledMaskedSoftmax: _memory("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
+        latent_attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: _embedding,
         nn.Embedding: _embedding,
         layers.PositionEmbedding: _memory("add"),
@@ -277,6 +286,7 @@ FUNCTION_RULES: Mapping[Any, Callable[[Call], None]] = MappingProxyType(
         torch.matmul: _matmul,
         "chunk": _chunk,
         "flatten": _alias,
+        "split": _chunk,
         "repeat_interleave": _memory("repeat", layout="tensor"),
         "transpose": _alias,
         "view_as": _alias,

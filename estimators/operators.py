@@ -37,6 +37,10 @@ LAUNCH_TIME = 5e-6
 """From one kernel's end to the next one's start when launches queue up [s]: 4 to 6
 us on CUDA devices."""
 
+GRAPH_LAUNCH_TIME = 0.5e-6
+"""The same inside a CUDA graph [s]: kernels of 2.9 us follow each other every 3.4 us
+(A. Gray, "Getting Started with CUDA Graphs", NVIDIA, 2019)."""
+
 ATTENTION_BACKWARD_SLOWDOWN = 1.15
 """A fused attention backward runs at 1/1.15 of the forward's rate: the atomics and
 extra passes of FlashAttention-2 (Dao, 2023, figures 4 to 6)."""
@@ -62,6 +66,7 @@ def _peak(accelerator: Accelerator, precision: str, where: str) -> float:
 
 
 def _attention(reached: AcceleratorConstants, software: Software) -> float:
+    """Return the part of the matrix rate that attention reaches with many keys."""
     if software.attention_kernel == "fused":
         return reached.fused_attention
     return reached.flash_attention
@@ -87,7 +92,10 @@ class OperatorModel:
     """Of products with weights, in the format that the job has for them [FLOP/s]."""
 
     attention_rate: float
-    """Of a fused attention kernel [FLOP/s]."""
+    """Of a fused attention kernel with many keys [FLOP/s]."""
+
+    attention_half_length: float
+    """Keys with which it reaches half of that."""
 
     memory_rate: float
     """Of streaming kernels [byte/s]."""
@@ -97,6 +105,9 @@ class OperatorModel:
 
     wave_quantisation: float
     """Part ``z`` of an unfilled wave's idle time that is lost."""
+
+    launch_time: float
+    """From one kernel's end to the next one's start [s]."""
 
     element_bytes: int
     """Of an operand of a matrix product [byte]."""
@@ -134,22 +145,24 @@ class OperatorModel:
             If the accelerator has no rate for the precision.
         """
         known = load_constants() if constants is None else constants
-        reached = known.accelerator(accelerator.name)
+        reached = known.accelerator(accelerator.name, software.name)
         peak = _peak(accelerator, training.precision, "training.precision")
         narrow = training.matmul_precision
         weight_rate = peak * reached.matmul
         if narrow:
             weight_rate = _peak(accelerator, narrow, "training.matmul_precision")
             weight_rate *= (
-                reached.matmul_8bit if narrow == "fp8" else reached.matmul_4bit
+                reached.matmul_4bit if narrow == "fp4" else reached.matmul_8bit
             )
         return cls(
             matmul_rate=peak * reached.matmul,
             weight_matmul_rate=weight_rate,
             attention_rate=peak * _attention(reached, software),
+            attention_half_length=reached.attention_half_length,
             memory_rate=accelerator.memory_bandwidth * reached.memory,
             num_compute_units=accelerator.num_compute_units,
             wave_quantisation=reached.wave_quantisation,
+            launch_time=GRAPH_LAUNCH_TIME if software.cuda_graphs else LAUNCH_TIME,
             element_bytes=training.element_bytes,
             weight_element_bytes=_NARROW_TRAFFIC if narrow else training.element_bytes,
             software=known.software(software.name),
@@ -177,7 +190,7 @@ class OperatorModel:
             for tm, tn, relative in TILES
         )
         traffic = width * batch * (m * k + k * n + m * n)
-        return max(compute, traffic / self.memory_rate) + LAUNCH_TIME
+        return max(compute, traffic / self.memory_rate) + self.launch_time
 
     def _waves(self, waves: float) -> float:
         """Return how many full waves of tiles a product takes as long as."""
@@ -186,22 +199,27 @@ class OperatorModel:
 
     def memory_time(self, num_bytes: float) -> float:
         """Return the time of a kernel bound by memory traffic [s]."""
-        return num_bytes / self.memory_rate + LAUNCH_TIME if num_bytes > 0 else 0.0
+        if num_bytes <= 0:
+            return 0.0
+        return num_bytes / self.memory_rate + self.launch_time
 
     def operator_time(self, work: OperatorWork) -> OperatorTime:
         """Return forward and backward time of one operator."""
         if work.kind == "matmul":
             return self._product(work)
         if work.kind == "attention":
-            forward = work.forward_flops / self.attention_rate
-            backward = work.backward_flops / self.attention_rate
+            # Blocks of queries begin and end, and along the diagonal of a causal mask
+            # they are half empty: a loss for each that keys make up for.
+            lost = 1.0 + self.attention_half_length / work.keys if work.keys else 1.0
+            forward = lost * work.forward_flops / self.attention_rate
+            backward = lost * work.backward_flops / self.attention_rate
             return OperatorTime(
-                max(forward, work.forward_bytes / self.memory_rate) + LAUNCH_TIME,
+                max(forward, work.forward_bytes / self.memory_rate) + self.launch_time,
                 max(
                     backward * ATTENTION_BACKWARD_SLOWDOWN,
                     work.backward_bytes / self.memory_rate,
                 )
-                + LAUNCH_TIME,
+                + self.launch_time,
             )
         assert work.kind == "memory", f"unknown operator kind {work.kind!r}"
         part = self._traffic(work)
@@ -226,6 +244,8 @@ class OperatorModel:
                 if weighted
                 else self.software.unaligned_slowdown
             )
+        if work.is_grouped:
+            slower /= self._grouped_rate(m)
         forward = self.matmul_time(m, n, k, batch, weighted=weighted)
         first = self.matmul_time(m, k, n, batch, weighted=weighted)
         second = self.matmul_time(n, k, m, batch, weighted=weighted)
@@ -234,6 +254,15 @@ class OperatorModel:
             slower * (first + second),
             slower * second if weighted else 0.0,
         )
+
+    def _grouped_rate(self, rows: float) -> float:
+        """Return what grouped products reach of the rate of dense ones.
+
+        Tokens are sorted, padded and cast expert by expert: a cost for each expert that
+        many tokens make up for.
+        """
+        known = self.software
+        return known.grouped_rate * rows / (rows + known.grouped_half_rows)
 
     def _traffic(self, work: OperatorWork) -> float:
         """Return the part of an operator's traffic that is left after fusion."""

@@ -1,15 +1,18 @@
 """What a model runs on: a device, the software that drives it, and what both reach."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from estimators.constants import Constants, SoftwareConstants, load_constants
 from estimators.models.spec import TransformerSpec
 from estimators.operators import OperatorModel
+from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.profiled_times import OperatorTimes, ProfiledTimes
 from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
+from estimators.transports import Transport, find_transport
 from topologies.accelerators import Accelerator
 
 
@@ -26,6 +29,9 @@ class Platform:
     constants: Constants = field(default_factory=load_constants)
     """What they reach."""
 
+    links: OwnLinks | None = None
+    """What was measured of links, taken instead of what is published."""
+
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
 
@@ -41,8 +47,27 @@ class Platform:
     @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        reached = self.constants.accelerator(self.accelerator.name).memory
-        return self.accelerator.memory_bandwidth * reached
+        reached = self.constants.accelerator(self.accelerator.name, self.software.name)
+        return self.accelerator.memory_bandwidth * reached.memory
+
+    @property
+    def slowest(self) -> float:
+        """Time of the slowest device's work over that of a usual one.
+
+        The largest of ``N`` normal deviations is near ``sigma sqrt(2 ln N)``; all of a
+        job's devices wait for it.
+        """
+        deviations = math.sqrt(2.0 * math.log(max(1, self.software.num_ranks)))
+        return 1.0 + self.software_constants.slowest_rank * deviations
+
+    def transport(self, *, inside_node: bool) -> Transport:
+        """Return what collectives reach inside a node, or between nodes."""
+        own = None
+        if self.links is not None:
+            own = self.links.transport(inside_node=inside_node)
+        if own is not None:
+            return own
+        return find_transport(self.accelerator.name, inside_node=inside_node)
 
     def operator_times(
         self, training: TrainingSpec, spec: TransformerSpec

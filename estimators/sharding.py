@@ -10,7 +10,8 @@ Any other operator reads what was saved and the gradients of its results, and wr
 the gradients of its inputs; residual sums pass their gradient on, and add up where it
 comes back from the branch.
 
-Saved activations [1]_. What autograd keeps, each tensor once. Under ``"selective"`` the
+Saved activations [1]_. What autograd keeps, each tensor once, or what a framework keeps
+of it (`estimators.saved_activations`). Under ``"selective"`` the
 attention core keeps its inputs only; under ``"full"`` the layer does. Under
 ``"products"`` a layer keeps its input, the results of fused attention and those of
 every second product with a weight, the first one included: torchtitan's policy of
@@ -20,7 +21,7 @@ and values, and those of the gate and of what it gates, one by one.
 Working memory. The gradients of a layer's largest activation and of one more of that
 size are alive at once while the layer's backward pass runs: twice the largest
 activation, counted as it is while it is used (gathered, with sp). For the head these
-are the logits and their gradient.
+are the gradients of the logits alone: what the loss keeps is overwritten by its own.
 
 Weight gradients [3]_. The half of a product's backward pass that no other layer waits
 for. Whoever puts it off keeps the product's input, as it was saved, and the gradient of
@@ -45,6 +46,7 @@ from estimators.kept_products import kept_parts
 from estimators.layer_collectives import layer_collectives
 from estimators.layer_graph import LayerGraph, TracedLayer, TracedOperator
 from estimators.layer_work import Degrees, LayerWork, OperatorWork
+from estimators.saved_activations import EVERYTHING, Keeping, Kept
 from estimators.shares import (
     Shares,
     device_shares,
@@ -59,7 +61,11 @@ _EXTRA_BYTES = {"mask": 1, "fp32": 4}
 
 
 def layer_work(
-    graph: LayerGraph, kind: int, degrees: Degrees, element_bytes: int
+    graph: LayerGraph,
+    kind: int,
+    degrees: Degrees,
+    element_bytes: int,
+    keeping: Keeping = EVERYTHING,
 ) -> LayerWork:
     """Return what one layer costs one device, for one microbatch.
 
@@ -73,6 +79,8 @@ def layer_work(
         Must have no `divisibility_problem`; a micro-batch of any size.
     element_bytes
         Of weights and activations [byte].
+    keeping
+        What is kept for the backward pass.
     """
     layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
     device = _Device(
@@ -98,10 +106,11 @@ def layer_work(
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
         saved_bytes={
-            **_saved_bytes(device, entering),
+            **_saved_bytes(device, entering, keeping),
             "products": entering + _kept_bytes(device, kept),
         },
-        working_bytes=2.0 * _largest(device),
+        working_bytes=(1.0 if _has_loss(layer) else 2.0) * _largest(device),
+        largest_weight=max((count for _, count in parameters), default=0.0),
         gathered_bytes=_gathered_bytes(device),
         loss_bytes=sum(
             device.total(op.saved)
@@ -195,6 +204,8 @@ def _attention(
         _FLASH_BACKWARD * flops,
         forward,
         backward,
+        # Context parallelism: one kernel for each part of the keys that passes by.
+        keys=operator.dims[1] / degrees.cp,
     )
 
 
@@ -215,16 +226,18 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
     return forward, device.total(operator.saved) + outputs + inputs
 
 
-def _saved_bytes(device: _Device, entering: float) -> Mapping[str, float]:
+def _saved_bytes(
+    device: _Device, entering: float, keeping: Keeping
+) -> Mapping[str, float]:
     operators = device.layer.operators
-    saved = {n for op in operators for n in op.saved}
-    kept_outside = {n for op in operators if not op.core for n in op.saved}
+    kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
+    kept_outside = kept.by(op for op in operators if not op.core)
     read_inside = {n for op in operators if op.core for n in op.inputs}
     made_inside = {n for op in operators if op.core for n in _written(op)}
     return MappingProxyType(
         {
-            "none": device.total(saved),
-            "selective": device.total(kept_outside | (read_inside - made_inside)),
+            "none": kept.size(kept.by(operators)),
+            "selective": kept.size(kept_outside | (read_inside - made_inside)),
             "full": entering,
         }
     )
@@ -259,6 +272,10 @@ def _result_bytes(device: _Device, product: TracedOperator) -> float:
         whole.of(device.layer.tensors[number].elements) * device.element_bytes
         for number in product.outputs
     )
+
+
+def _has_loss(layer: TracedLayer) -> bool:
+    return any(op.operation == "cross entropy" for op in layer.operators)
 
 
 def _gathered_bytes(device: _Device) -> float:

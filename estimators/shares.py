@@ -135,6 +135,12 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
                 f"tensor_model_parallel_size {tp} does not divide "
                 f"{name} {getattr(spec, name)}"
             )
+    if spec.moe_shared_expert_intermediate_size % tp:
+        return (
+            f"tensor_model_parallel_size {tp} does not divide "
+            "moe_shared_expert_intermediate_size "
+            f"{spec.moe_shared_expert_intermediate_size}"
+        )
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "

@@ -15,7 +15,11 @@ class Software:
     ``"fused"`` (the vendor's, such as cuDNN's)."""
 
     compiled: bool = False
-    """Layers are launched as one graph (XLA, CUDA graphs): no time per kernel."""
+    """Layers are one program (XLA): the host launches no kernels of theirs."""
+
+    cuda_graphs: bool = False
+    """The whole step is captured once and launched as one graph: kernels and
+    collectives follow each other without the host."""
 
     saves_products: bool = False
     """``"selective"`` recompute saves every second product with a weight and fused
@@ -25,6 +29,27 @@ class Software:
     plain_loss: bool = False
     """The loss is PyTorch's, of logits cast to fp32: their gradients are there in fp32,
     too, before they are cast back."""
+
+    fuses_activation: bool = False
+    """Gated activations are one kernel, which keeps what it reads and no more."""
+
+    weighs_in_activation: bool = False
+    """That kernel weighs the results of experts, too: what they return is not kept."""
+
+    repeats_elementwise: bool = False
+    """What norms and activations make for products is made again where the backward
+    pass reads it: a compiler fuses it into the product."""
+
+    gathers_by_weight: bool = False
+    """Weights that are sharded are gathered one by one as they are used; else layer by
+    layer."""
+
+    fuses_loss: bool = False
+    """The loss keeps 16-bit logits in place of a softmax in fp32."""
+
+    keeps_narrow_inputs: bool = False
+    """Products in a narrow format keep their inputs in it, as Transformer Engine's
+    do; else they keep what they cast."""
 
     ranks_per_node: int = 0
     """Devices of a node, if tokens that several experts of a node want are sent there
@@ -38,6 +63,9 @@ class Software:
     """Tensor-parallel ranks that all hold the hidden states send a part each to the
     next stage, which gathers it inside the node (Narayanan et al., SC'21, section 4.1;
     DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
+
+    num_ranks: int = 1
+    """Devices of the job, all of which wait for the slowest one."""
 
     many_nodes: bool = False
     """Whether a job's processes on several nodes meet at every step."""

@@ -24,6 +24,8 @@ class ParameterBytes(NamedTuple):
     """Sent when weights are gathered."""
     reduce: int
     """Sent when gradients are reduced."""
+    copies: int = 0
+    """Made by the optimizer for its step alone, of its share."""
 
 
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
@@ -60,8 +62,8 @@ class TrainingSpec:
     with bf16) or ``"bf16"``."""
 
     matmul_precision: str = ""
-    """Of the products with weights, if not `precision`: ``"fp8"`` or ``"fp4"``, the
-    operands being cast before each product."""
+    """Of the products with weights, if not `precision`: ``"fp8"``, ``"int8"`` or
+    ``"fp4"``, the operands being cast before each product."""
 
     weights_in_fp32: bool = False
     """Weights are kept in fp32 and cast when they are used, as FSDP's mixed precision
@@ -76,7 +78,7 @@ class TrainingSpec:
     gradient_copies: bool = False
     """The optimizer works on copies of gradients, as DeepSpeed's do: where they are
     accumulated in fp32, those that backward passes make stay beside them; where not,
-    those of the optimizer's shard are flattened and cast to fp32."""
+    those of the optimizer's shard are flattened and cast to fp32 for its step."""
 
     @property
     def element_bytes(self) -> int:
@@ -96,7 +98,8 @@ class TrainingSpec:
         return ParameterBytes(
             weights=self.element_bytes if copied else 4,
             gradients=gradients + again,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, copied] + cast,
+            optimizer=OPTIMIZER_BYTES[self.optimizer, copied],
             gather=_WIDTH.get(self.gather_precision, self.element_bytes),
             reduce=_WIDTH.get(self.reduce_precision, gradients),
+            copies=cast,
         )

@@ -28,6 +28,7 @@ def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
     node = _node_size(network)
     return replace(
         scenario.software,
+        num_ranks=network.num_devices,
         many_nodes=network.num_devices > node,
         ranks_per_node=node if preset.sends_tokens_once else 0,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from estimators.layer_work import Degrees
 from estimators.model_flops import model_flops_per_sequence
+from estimators.own.constants import constants_with
 from estimators.tracing import trace_model
 from nestsim.cluster_network import device_slowdowns, job_network
 from nestsim.cluster_software import cluster_software
@@ -160,17 +161,22 @@ def job_facts(
             training=workload.training,
             execution=workload.execution,
             accelerator_name=workload.accelerator.name,
+            constants=scenario.constants,
+            links=scenario.links,
             profile=workload.profile,
         ),
         "network": network,
         "layer_names": tuple(workload.graph.names),
         "device_memory": workload.accelerator.memory_bytes,
-        "band": _band(network, workload),
+        "band": None if scenario.constants else _band(network, workload),
     }
 
 
 def _band(network: Network, workload: Workload) -> Band | None:
-    """Return the band of a simulated time; measured operators are another matter."""
+    """Return the band of a simulated time by shipped constants.
+
+    Measured operators are another matter.
+    """
     if workload.profile is not None:
         return None
     return band(
@@ -196,6 +202,8 @@ def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workl
         accelerator=scenario.accelerator,
         software=cluster_software(scenario, network),
         execution=scenario.execution,
+        constants=constants_with(scenario.constants),
+        links=scenario.links,
         profile=scenario.profile,
     )
     if scenario.profile is not None:

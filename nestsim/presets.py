@@ -4,8 +4,9 @@ Each preset holds the framework's own defaults, as far as there is a setting for
 here; its source stands beside it. A row's own columns always win.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from estimators.software import IDEAL, Software
@@ -66,6 +67,18 @@ _FP32_IF_BF16 = MappingProxyType({"bf16": "fp32", "fp16": "bf16", "fp32": "fp32"
 _FP32 = MappingProxyType({"bf16": "fp32", "fp16": "fp32", "fp32": "fp32"})
 _AS_WEIGHTS = MappingProxyType({"bf16": "bf16", "fp16": "bf16", "fp32": "fp32"})
 
+# Transformer Engine keeps inputs of 8-bit products in 8 bits; SwiGLU is fused by
+# default (bias_activation_fusion).
+_MEGATRON_CORE = Software(
+    name="megatron-core",
+    attention_kernel="fused",
+    fuses_activation=True,
+    keeps_narrow_inputs=True,
+)
+
+_ALL_OVERLAPPED = Execution(
+    overlap_grad_reduce=True, overlap_param_gather=True, tp_comm_overlap=True
+)
 _OVERLAPPED = Execution(overlap_grad_reduce=True, overlap_param_gather=True)
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -90,15 +103,24 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "megatron-core": Preset(
             sends_tokens_once=True,
             name="megatron-core",
-            software=Software(name="megatron-core", attention_kernel="fused"),
+            software=_MEGATRON_CORE,
             zero_stage=1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
-            execution=Execution(
-                overlap_grad_reduce=True,
-                overlap_param_gather=True,
-                tp_comm_overlap=True,
-            ),
+            execution=_ALL_OVERLAPPED,
+        ),
+        # The recipes that NVIDIA measures (NeMo, Megatron-Bridge, MLPerf): as above,
+        # and gradients are accumulated and reduced in the weights' 16 bits
+        # (grad_reduce_in_fp32 = False, grad_sync_dtype: bf16). Experts' weights are
+        # applied inside their activation.
+        "nemo": Preset(
+            sends_tokens_once=True,
+            name="nemo",
+            software=replace(_MEGATRON_CORE, weighs_in_activation=True),
+            zero_stage=1,
+            gradients=_AS_WEIGHTS,
+            sequence_parallel=True,
+            execution=_ALL_OVERLAPPED,
         ),
         # DeepSpeed's pipeline engine reduces after the last backward pass, in the
         # precision of the weights (deepspeed/runtime/pipe/engine.py,
@@ -131,6 +153,16 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             gradients=_FP32,
             execution=_OVERLAPPED,
         ),
+        # MosaicML's LLM Foundry: as above; the loss of its MPT models is
+        # FlashAttention's fused one by default (loss_fn: fused_crossentropy).
+        "llm-foundry": Preset(
+            name="llm-foundry",
+            weights_in_fp32=True,
+            software=Software(name="fsdp", attention_kernel="flash", fuses_loss=True),
+            zero_stage=3,
+            gradients=_FP32,
+            execution=_OVERLAPPED,
+        ),
         # torchtitan's FSDP2: as above; selective recompute is by operators.
         "torchtitan": Preset(
             name="torchtitan",
@@ -152,7 +184,15 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         # scheduler overlaps gathers and reductions; gradients in the weights' bf16.
         "maxtext": Preset(
             name="maxtext",
-            software=Software(name="maxtext", attention_kernel="flash", compiled=True),
+            software=Software(
+                name="maxtext",
+                attention_kernel="flash",
+                compiled=True,
+                fuses_activation=True,
+                repeats_elementwise=True,
+                gathers_by_weight=True,
+            ),
+            weights_in_fp32=True,
             zero_stage=3,
             gradients=_AS_WEIGHTS,
             execution=_OVERLAPPED,
@@ -200,41 +240,33 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 """Name -> preset."""
 
 _WORDS = (
-    ("aceso", "aceso"),
-    ("mist (", "mist"),
-    ("dazz993/mist", "mist"),
-    ("nvidia/megatron-lm", "megatron-core"),
-    ("megatron-bridge", "megatron-core"),
-    ("megatron-core", "megatron-core"),
-    ("nemo", "megatron-core"),
-    ("megatron-deepspeed", "deepspeed"),
-    ("gpt-neox", "deepspeed"),
-    ("bigscience", "deepspeed"),
-    ("megatron", "megatron-lm"),
-    ("deepspeed", "deepspeed"),
-    ("internevo", "internevo"),
-    ("maxtext", "maxtext"),
-    ("levanter", "maxtext"),
-    ("jax", "maxtext"),
-    ("xla", "maxtext"),
-    ("pathways", "maxtext"),
-    ("torchtitan", "torchtitan"),
-    ("fsdp", "fsdp"),
-    ("ddp", "ddp"),
-    ("litgpt", "fsdp"),
-    ("metaseq", "fsdp"),
-    ("torchtune", "fsdp"),
-    ("composer", "fsdp"),
-    ("foundry", "fsdp"),
+    (r"aceso", "aceso"),
+    (r"\bmist\b", "mist"),
+    (r"megatron-bridge|\bnemo\b", "nemo"),
+    # NVIDIA's repository has been that of Megatron Core since 2023.
+    (r"megatron(?:-lm)?[-/(]*core|mcore|megatron-fsdp", "megatron-core"),
+    (r"nvidia/megatron-lm", "megatron-core"),
+    (r"megatron.*deepspeed|deepspeed.*megatron", "deepspeed"),
+    (r"gpt-neox|bigscience", "deepspeed"),
+    (r"megatron-lm|megatron-ptd", "megatron-lm"),
+    (r"deepspeed", "deepspeed"),
+    (r"internevo", "internevo"),
+    (r"maxtext|levanter|\bjax\b|\bxla\b|pathways", "maxtext"),
+    (r"torchtitan", "torchtitan"),
+    (r"composer|foundry", "llm-foundry"),
+    (r"fsdp|fully-sharded", "fsdp"),
+    (r"\bddp\b", "ddp"),
+    (r"litgpt|metaseq|torchtune", "fsdp"),
 )
-"""What a description of the software contains -> its preset, the first that does."""
+"""What a description of the software contains, as a pattern, with hyphens for blanks
+and underscores -> its preset, the first that does."""
 
 
 def find_preset(software: str) -> tuple[Preset, str]:
     """Return the preset of a framework, and what was assumed to find it."""
-    written = software.lower()
-    for word, name in _WORDS:
-        if word in written:
+    written = re.sub(r"[ _]+", "-", software.lower())
+    for words, name in _WORDS:
+        if re.search(words, written):
             return PRESETS[name], ""
     what = f"software {software} as" if software else "software ="
     return PRESETS["megatron-lm"], f"{what} megatron-lm"

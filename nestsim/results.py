@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from estimators.own.constants import OwnConstants
+from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
@@ -86,6 +88,12 @@ class Assumptions:
     training: TrainingSpec
     execution: Execution
     accelerator_name: str
+    constants: OwnConstants | None = None
+    """Constants of the user; None for those that are shipped."""
+
+    links: OwnLinks | None = None
+    """What the user measured of links; None for published figures."""
+
     profile: Profile | None = None
     """Where operator times were measured; None for the accelerator's rates."""
 

@@ -132,6 +132,7 @@ def job_constants(workload: Workload) -> FloatArray:
     constants[tables.OPTIMIZER_BYTES] = each.optimizer
     constants[tables.GATHER_BYTES] = each.gather
     constants[tables.REDUCE_BYTES] = each.reduce
+    constants[tables.COPIES_BYTES] = each.copies
     step = optimizer_step_bytes(each) / workload.memory_rate
     constants[tables.STEP_TIME] = step
     return constants

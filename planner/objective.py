@@ -81,7 +81,8 @@ class StageCost:
     memory: Mapping[str, float]
     """Peak by what it is for [byte]: ``"weights"``, ``"gradients"``,
     ``"optimizer"``, ``"buffers"``, ``"activations"`` (all microbatches in flight),
-    ``"working"``."""
+    ``"working"``; and by how much the copies of gradients that an optimizer makes
+    exceed the last three, if they do."""
 
     @property
     def work_time(self) -> float:

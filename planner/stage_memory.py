@@ -19,6 +19,9 @@ from planner.schedules import SCHEDULES
 from planner.step.memory import Sharded, static_bytes
 from planner.workload import Workload
 
+STEP_END = "copies of gradients"
+"""What the optimizer makes for its step, when activations are gone."""
+
 
 class Share(NamedTuple):
     """Parameters of a stage on one device."""
@@ -161,7 +164,7 @@ def block_stage_memory(
     static = static_bytes(
         Sharded(parameters, stage.group_size),
         Sharded(0.0, 1),
-        float(table.parameters[[block, *ends]].max()),
+        float(table.largest_parameters[[block, *ends]].max()),
         each=each,
         zero_stage=stage.zero_stage,
     )
@@ -170,7 +173,7 @@ def block_stage_memory(
     alive += again * saved["full"] + core * saved["selective"]
     alive += float(table.saved_bytes["none"][ends].sum())
     mode = "full" if again > 0 else "selective" if core > 0 else "none"
-    return {
+    parts = {
         "weights": float(static.weights),
         "gradients": float(static.gradients),
         "optimizer": (1.0 - stage.offloaded) * float(static.optimizer),
@@ -178,6 +181,7 @@ def block_stage_memory(
         "activations": stage.in_flight * alive,
         "working": float(table.working_bytes[mode][[block, *ends]].max()),
     }
+    return _with_copies(parts, float(static.copies))
 
 
 def stage_memory(
@@ -192,14 +196,14 @@ def stage_memory(
     static = static_bytes(
         Sharded(share.dense, group),
         Sharded(share.expert, expert_group_size(plan)),
-        max(float(table.parameters[span].max(initial=0.0)) for span in held),
+        max(float(table.largest_parameters[span].max(initial=0.0)) for span in held),
         each=workload.parameter_bytes,
         zero_stage=stage.zero_stage,
     )
     splits = SCHEDULES[plan.schedule].splits_backward
     activations = stage_activations(table, stage, splits_backward=splits)
     in_flight = _waiting_bytes if splits else _in_flight_bytes
-    return {
+    parts = {
         "weights": float(static.weights),
         "gradients": float(static.gradients),
         "optimizer": float(static.optimizer),
@@ -207,6 +211,16 @@ def stage_memory(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
+    return _with_copies(parts, float(static.copies))
+
+
+_IN_PASSES = ("buffers", "activations", "working")
+
+
+def _with_copies(parts: dict[str, float], copies: float) -> Mapping[str, float]:
+    """Add by how much the optimizer's copies exceed what passes held before [byte]."""
+    more = copies - sum(parts[name] for name in _IN_PASSES)
+    return {**parts, STEP_END: more} if more > 0.0 else parts
 
 
 def _waiting_bytes(

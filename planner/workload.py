@@ -12,6 +12,7 @@ from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
+from estimators.own.links import OwnLinks
 from estimators.platform import Platform
 from estimators.profile import Profile
 from estimators.sharding import layer_work
@@ -44,6 +45,9 @@ class Workload:
 
     constants: Constants = field(default_factory=load_constants)
     """What both reach."""
+
+    links: OwnLinks | None = None
+    """What was measured of links, if anything."""
 
     profile: Profile | None = None
     """Operator times that were measured, if any."""
@@ -88,7 +92,8 @@ class Workload:
                 if traced.sharding.startswith("expert")
             ]
             totals.append(np.sum(times, axis=0) if times else np.zeros(3))
-        return np.ascontiguousarray(np.array(totals)[np.array(graph.kinds)].T)
+        all_kinds = self.platform.slowest * np.array(totals)
+        return np.ascontiguousarray(all_kinds[np.array(graph.kinds)].T)
 
     @cached_property
     def parameter_bytes(self) -> ParameterBytes:
@@ -102,6 +107,7 @@ class Workload:
             accelerator=self.accelerator,
             software=self.software,
             constants=self.constants,
+            links=self.links,
             profile=self.profile,
         )
 

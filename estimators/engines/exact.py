@@ -36,6 +36,9 @@ FloatArray = NDArray[np.float64]
 NODE_LIMIT = 2000
 """Of the solver's search tree."""
 
+_SOLVER_ERROR = 4
+"""`scipy.optimize.milp`: neither optimal, at a limit, infeasible nor unbounded."""
+
 
 class Answer(NamedTuple):
     """What the solver found."""
@@ -69,16 +72,26 @@ def solve(durations: Sequence[float], orders: OpenOrders, upper: float) -> Answe
     num_tasks, num_pairs = len(durations), len(orders.pairs)
     cost = np.zeros(num_tasks + 1 + num_pairs)
     cost[num_tasks] = 1.0
-    result = milp(
-        cost,
-        constraints=LinearConstraint(matrix, at_least, np.inf),
-        bounds=Bounds(
-            np.concatenate((r, [orders.lower_bound * factor], np.zeros(num_pairs))),
-            np.concatenate((1.0 - q - p, np.ones(1 + num_pairs))),
-        ),
-        integrality=np.repeat([0, 1], [num_tasks + 1, num_pairs]),
-        options={"node_limit": NODE_LIMIT, "mip_rel_gap": 0.0},
+    bounds = Bounds(
+        np.concatenate((r, [orders.lower_bound * factor], np.zeros(num_pairs))),
+        np.concatenate((1.0 - q - p, np.ones(1 + num_pairs))),
     )
+    # Presolve now and then ends in an error of the solver's own, neither solved nor
+    # infeasible; without it the same problem is solved.
+    for presolve in (True, False):
+        result = milp(
+            cost,
+            constraints=LinearConstraint(matrix, at_least, np.inf),
+            bounds=bounds,
+            integrality=np.repeat([0, 1], [num_tasks + 1, num_pairs]),
+            options={
+                "node_limit": NODE_LIMIT,
+                "mip_rel_gap": 0.0,
+                "presolve": presolve,
+            },
+        )
+        if result.status != _SOLVER_ERROR:
+            break
     if result.status == 2:  # infeasible
         return Answer(None, upper)
     keys = None if result.x is None else [float(s) for s in result.x[:num_tasks]]

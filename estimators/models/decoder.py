@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from estimators.models.attention import SelfAttention
+from estimators.models.latent_attention import build_attention
 from estimators.models.layers import (
     MLP,
     CrossEntropy,
@@ -40,7 +40,7 @@ class TransformerBlock(nn.Module):
     def __init__(self, spec: TransformerSpec, mlp: nn.Module | None = None) -> None:
         super().__init__()
         self.input_norm = build_norm(spec)
-        self.self_attention = SelfAttention(spec)
+        self.self_attention = build_attention(spec)
         self.attention_dropout = nn.Dropout(spec.hidden_dropout)
         self.pre_mlp_norm = build_norm(spec)
         self.mlp = MLP(spec) if mlp is None else mlp

@@ -64,12 +64,15 @@ def build_norm(spec: TransformerSpec) -> nn.Module:
 
 
 class MLP(nn.Module):
-    """Feed-forward layer, GELU or SwiGLU (both halves in one product)."""
+    """Feed-forward layer, GELU or SwiGLU (both halves in one product).
 
-    def __init__(self, spec: TransformerSpec) -> None:
+    Its inner width is the architecture's if none is given.
+    """
+
+    def __init__(self, spec: TransformerSpec, width: int = 0) -> None:
         super().__init__()
         self.gated = spec.gated_linear_unit
-        width, bias = spec.ffn_hidden_size, spec.add_bias_linear
+        width, bias = width or spec.ffn_hidden_size, spec.add_bias_linear
         self.linear_fc1 = ColumnParallelLinear(
             spec.hidden_size, width * (2 if self.gated else 1), bias=bias
         )

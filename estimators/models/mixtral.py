@@ -1,5 +1,8 @@
 """Mixtral: a Llama whose feed-forward layer is a router and several experts.
 
+DeepSeek's are of this family, too: experts that all tokens share stand beside the
+routed ones as one feed-forward layer.
+
 Each token goes to its ``topk`` best experts. Experts are spread over the
 expert-parallel group and split over the tensor-parallel group; tokens travel to them
 and back (Megatron-LM's all-to-all dispatcher).
@@ -19,6 +22,7 @@ from estimators.models.decoder import (
     WordEmbedding,
 )
 from estimators.models.family import Family
+from estimators.models.layers import MLP
 from estimators.models.spec import TransformerSpec
 
 
@@ -86,7 +90,7 @@ class TokenCombine(nn.Module):
 
 
 class MoELayer(nn.Module):
-    """Router, dispatch, SwiGLU experts, combine."""
+    """Router, dispatch, SwiGLU experts, combine; beside them those of all tokens."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -98,6 +102,8 @@ class MoELayer(nn.Module):
         self.activation = nn.SiLU()
         self.linear_fc2 = ExpertRowLinear(experts, width, spec.hidden_size)
         self.combine = TokenCombine()
+        shared = spec.moe_shared_expert_intermediate_size
+        self.shared_experts = MLP(spec, shared) if shared else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the block adds to its hidden states."""
@@ -106,8 +112,10 @@ class MoELayer(nn.Module):
         rows, counts = self.dispatch(tokens, experts)
         gate, up = self.linear_fc1(rows, counts).chunk(2, -1)
         rows = self.linear_fc2(self.activation(gate) * up, counts)
-        output: Tensor = self.combine(rows, weights, experts)
-        return output.view_as(hidden)
+        output: Tensor = self.combine(rows, weights, experts).view_as(hidden)
+        if self.shared_experts is not None:
+            output = output + self.shared_experts(hidden)
+        return output
 
 
 class MixtralBlock(TransformerBlock):

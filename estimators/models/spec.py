@@ -4,7 +4,7 @@ Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhe
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 from topologies.errors import InputError
@@ -34,6 +34,7 @@ _LARGEST = MappingProxyType(
         "max_position_embeddings": MAX_SEQUENCE,
         "vocab_size": MAX_VOCABULARY,
         "ffn_hidden_size": 4 * MAX_WIDTH,
+        "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
     }
 )
 """Sizes whose limit is another than `MAX_WIDTH`."""
@@ -56,7 +57,15 @@ _EXAMPLES = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
-_MAY_BE_ZERO = ("num_moe_experts", "moe_router_topk", "num_token_types")
+_LATENT = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
+_MAY_BE_ZERO = (
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_shared_expert_intermediate_size",
+    "kv_lora_rank",
+    *_LATENT,
+    "num_token_types",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +146,24 @@ class TransformerSpec:
     moe_router_topk: int = 0
     """Experts that each token is sent to; 0 for a dense model."""
 
+    moe_shared_expert_intermediate_size: int = 0
+    """Inner width of the experts that all tokens go to, together; 0 for none."""
+
+    kv_lora_rank: int = 0
+    """Width that keys and values are made of, in multi-head latent attention; 0 for
+    attention with projections of their own. `kv_channels` is the width of a query or
+    key without its rotary channels then."""
+
+    q_lora_rank: int = 0
+    """Width that queries are made of likewise; 0 if they are made of hidden states."""
+
+    qk_pos_emb_head_dim: int = 0
+    """Rotary channels of a query or key beside `kv_channels`, likewise; those of keys
+    are shared by all heads."""
+
+    v_head_dim: int = 0
+    """Width of a value, likewise; by default `kv_channels`."""
+
     num_token_types: int = 0
     """Rows of BERT's token type embedding; 0 for none."""
 
@@ -152,6 +179,9 @@ class TransformerSpec:
             _require_divides(self, "num_attention_heads", "hidden_size")
         self._resolve("kv_channels", self.hidden_size // self.num_attention_heads)
         _require_divides(self, "num_query_groups", "num_attention_heads")
+        _check_latent(self)
+        if self.kv_lora_rank:
+            self._resolve("v_head_dim", self.kv_channels)
         _check_positions(self)
         _check_experts(self)
         _check_tensors(self)
@@ -174,6 +204,28 @@ class TransformerSpec:
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
         return self.add_bias_linear or self.add_qkv_bias
+
+
+def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
+    """Return the architecture on sequences whose padding is left out.
+
+    Products, activations and messages are those of the mean sequence; learned
+    positions stay those of the longest one. Attention is that of sequences of the mean
+    length, which is less than the mean over sequences of unlike lengths.
+
+    Raises
+    ------
+    InputError
+        If the mean is longer than the longest.
+    """
+    if not 1 <= mean_length <= spec.sequence_length:
+        raise InputError(
+            "longer than the sequences are",
+            where="mean_sequence_length",
+            got=mean_length,
+            expected=f"at most sequence_length = {spec.sequence_length}",
+        )
+    return replace(spec, sequence_length=mean_length)
 
 
 def _check_values(spec: TransformerSpec) -> None:
@@ -269,6 +321,42 @@ def _check_positions(spec: TransformerSpec) -> None:
         )
 
 
+def _check_latent(spec: TransformerSpec) -> None:
+    """Refuse what latent attention does not have, and its widths without it."""
+    if not spec.kv_lora_rank:
+        given = [name for name in _LATENT if getattr(spec, name)]
+        if given:
+            raise InputError(
+                "belongs to multi-head latent attention",
+                where=given[0],
+                got=getattr(spec, given[0]),
+                expected="0, or kv_lora_rank beside it",
+            )
+        return
+    needed = {
+        "position_embedding_type": "rope",
+        "attention_implementation": "flash",
+        "num_query_groups": spec.num_attention_heads,
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+    }
+    for name, value in needed.items():
+        if getattr(spec, name) != value:
+            raise InputError(
+                "does not go with kv_lora_rank",
+                where=name,
+                got=getattr(spec, name),
+                expected=f"{value} with multi-head latent attention",
+            )
+    if spec.qk_pos_emb_head_dim < 1 or spec.qk_pos_emb_head_dim % 2:
+        raise InputError(
+            "rotary embeddings turn pairs of channels",
+            where="qk_pos_emb_head_dim",
+            got=spec.qk_pos_emb_head_dim,
+            expected="an even number, e.g. 64",
+        )
+
+
 def _check_experts(spec: TransformerSpec) -> None:
     if (spec.family == "mixtral") != (spec.num_moe_experts > 0):
         raise InputError(
@@ -276,6 +364,13 @@ def _check_experts(spec: TransformerSpec) -> None:
             where="num_moe_experts",
             got=spec.num_moe_experts,
             expected='1, 2, ... if family = "mixtral", else 0',
+        )
+    if spec.moe_shared_expert_intermediate_size and not spec.num_moe_experts:
+        raise InputError(
+            "shared experts stand beside routed ones",
+            where="moe_shared_expert_intermediate_size",
+            got=spec.moe_shared_expert_intermediate_size,
+            expected="0, or num_moe_experts beside it",
         )
     top, experts = spec.moe_router_topk, spec.num_moe_experts
     if top > experts or (experts > 0 and top == 0):
@@ -308,6 +403,12 @@ def _check_tensors(spec: TransformerSpec) -> None:
         * inner
         * hidden,
     }
+    if spec.kv_lora_rank:
+        width = spec.kv_channels + max(spec.qk_pos_emb_head_dim, spec.v_head_dim)
+        wide = spec.num_attention_heads * width
+        ranks = max(spec.q_lora_rank, spec.kv_lora_rank)
+        made["num_attention_heads x v_head_dim x kv_lora_rank"] = wide * ranks
+        made["sequence_length x num_attention_heads x v_head_dim"] = tokens * wide
     if spec.attention_implementation == "plain":
         scores = spec.num_attention_heads * tokens**2
         made["num_attention_heads x sequence_length^2"] = scores

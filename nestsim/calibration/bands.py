@@ -47,6 +47,7 @@ def setting_of(observation: Observation, *, is_new: bool = False) -> Setting:
         accelerator=case.accelerator.name,
         num_devices=case.num_devices,
         has_experts=bool(case.model.num_moe_experts),
+        assumes_layout=case.assumes_layout,
     )
 
 

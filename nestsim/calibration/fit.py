@@ -2,9 +2,9 @@
 
 Each step linearises the predictions, minimises the linear model's robust objective
 with its bounds and priors, and is taken if the objective itself, of replayed rows,
-falls. Derivatives are those of the planner's closed form as long as they help, then of
-the replay. Constants that only some sources may tell are fitted first, to
-those alone and together with all else; then they are kept while the rest is fitted.
+falls. Derivatives are those of the planner's timeline. Constants that only some sources
+may tell are fitted first, to those alone and together with all else; then they are kept
+while the rest is fitted.
 """
 
 from collections.abc import Callable, Sequence
@@ -206,8 +206,6 @@ class _Climb:
         rows: IntArray,
         free: BoolArray,
         residuals: FloatArray | None = None,
-        *,
-        exact: bool = True,
     ) -> Line:
         """Linearise at a point; columns of parameters that are not free are zero."""
         parameters = self.spec.parameters
@@ -219,9 +217,7 @@ class _Climb:
             own if varied else none
             for own, varied in zip(self.touched, free, strict=True)
         ]
-        jacobian = self.evaluate.jacobian(
-            parameters, point, residuals, rows, touched, exact=exact
-        )
+        jacobian = self.evaluate.jacobian(parameters, point, residuals, rows, touched)
         weights = row_weights(self.evaluate.observations, rows)
         return Line(
             start=point,
@@ -240,23 +236,20 @@ class _Climb:
         )
         value = objective(residuals, weights, point, box, error)
         self.tell(f"{len(rows)} rows, {int(free.sum())} constants: {value:.2f}")
-        exact, trust = False, FIRST_TRUST
+        trust = FIRST_TRUST
         for number in range(self.most_steps):
-            line = self.line(point, rows, free, residuals, exact=exact)
+            line = self.line(point, rows, free, residuals)
             step = self._step(line, box, free, (value, trust))
-            gain = (value - step.value) / value
+            # Rows as they were predicted leave nothing to gain.
+            gain = (value - step.value) / max(value, 1e-300)
             point, residuals, value, trust = step
             moved = float(np.max(np.abs(point - line.start)))
             mape = float(np.mean(np.abs(np.expm1(residuals))))
-            kind = "replayed" if exact else "planned"
             self.tell(
-                f"step {number + 1} ({kind}): {value:.2f}, moved {moved:.3f}, "
-                f"MAPE {mape:.2%}"
+                f"step {number + 1}: {value:.2f}, moved {moved:.3f}, MAPE {mape:.2%}"
             )
             if moved < CLOSE_STEP or gain < LEAST_GAIN:
-                if exact:
-                    break
-                exact, trust = True, FIRST_TRUST
+                break
         return point
 
     def _step(

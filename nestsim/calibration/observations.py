@@ -86,6 +86,8 @@ def configuration_of(case: Case) -> Hashable:
         case.software,
         case.network,
         case.plan,
+        case.alternatives,
+        case.stages,
         case.execution,
     )
 

@@ -117,7 +117,7 @@ class Residuals:
             predictor.predict(case)
             # What is kept for a job is read when its first row is predicted; what is
             # kept for longer, by whoever asks first.
-            constants.accelerator(case.accelerator.name)
+            constants.accelerator(case.accelerator.name, case.software.name)
             constants.software(case.software.name)
             names[key] = names.get(key, frozenset()) | noting.read
             read.append(names[key])
@@ -156,12 +156,12 @@ class Residuals:
         residuals: FloatArray,
         rows: IntArray,
         touched: Sequence[IntArray],
-        *,
-        exact: bool = True,
     ) -> FloatArray:
         """Return the derivatives of residuals by the parameters' logarithms.
 
         Forward differences; towards the inside where a parameter is at its upper end.
+        Those in seconds are those of the planner's timeline, at a seventh of the cost
+        of a replay, from which it differs by what contends for links.
 
         Parameters
         ----------
@@ -173,10 +173,6 @@ class Residuals:
             Indexes of observations.
         touched
             What `touched` returned.
-        exact
-            Whether replays are compared. If not, the differences in seconds are those
-            of the planner's closed form, at a seventh of the cost: what an overlap
-            hides is then taken to change nothing else.
 
         Returns
         -------
@@ -187,7 +183,10 @@ class Residuals:
         place[rows] = np.arange(len(rows))
         base = constants_of(parameters, logarithms)
         times = np.exp(residuals + self._measured[rows])
-        before = times if exact else self._run([(base, rows)], planned=True)[0]
+        parts = np.array_split(rows, self._workers * _CHUNKS_PER_WORKER)
+        before = np.concatenate(
+            self._run([(base, part) for part in parts if len(part)], planned=True)
+        )
         tasks, steps = [], []
         for parameter, value, own in zip(parameters, logarithms, touched, strict=True):
             ahead = value + STEP <= np.log(parameter.upper)
@@ -197,7 +196,7 @@ class Residuals:
         result = np.zeros((len(rows), len(parameters)))
         # The longest first: the last to start decides how long the others wait.
         order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task][1]))
-        found = self._run([tasks[task] for task in order], planned=not exact)
+        found = self._run([tasks[task] for task in order], planned=True)
         for task, after in zip(order, found, strict=True):
             own = place[tasks[task][1]]
             moved = np.log((times[own] + after - before[own]) / times[own])

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from nestsim.cli.accelerators import accelerators
+from nestsim.cli.calibrate import calibrate
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare
 from nestsim.cli.diff import diff
@@ -79,6 +80,7 @@ for _command in (
     sweep,
     diff,
     validate,
+    calibrate,
     collectives,
     topology,
     models,

@@ -158,6 +158,8 @@ def inputs_of(scenario: "Scenario", *others: Path | None) -> list[Path]:
         document["model"].get("config"),
         document["cluster"].get("profile"),
         document["cluster"].get("network", {}).get("path"),
+        document.get("software", {}).get("constants"),
+        document.get("software", {}).get("links"),
     ]
     folder = scenario.path.parent
     return [

@@ -24,7 +24,7 @@ from nestsim.simulator.work import Held, StageMemory
 from planner.objective import StageCost
 from planner.plan import Plan, Stage
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from planner.stage_memory import stage_activations
+from planner.stage_memory import STEP_END, stage_activations
 from planner.step.ledger import LEDGER
 
 _STATIC = ("weights", "gradients", "optimizer")
@@ -42,9 +42,11 @@ def stage_account(
         held += _kept(table, alone, chunk, splits=splits)
         held += _working(table, alone, chunk, splits=splits)
         held += _parameters(stage, chunk, cost.memory["buffers"], each, splits=splits)
+    copies = cost.memory["optimizer"] * each.copies / each.optimizer
     return StageMemory(
         static={name: cost.memory[name] for name in _STATIC},
         held=tuple(one for one in held if one.num_bytes > 0.0),
+        step_end={STEP_END: copies} if copies else {},
     )
 
 

@@ -6,7 +6,8 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from estimators.constants import load_constants
+from estimators.own.constants import constants_with
+from nestsim.report.wording import percent, plural
 from topologies.units import format_size
 
 if TYPE_CHECKING:
@@ -37,14 +38,33 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "gradient_precision": _gradients(training),
         "weights_in_fp32": training.weights_in_fp32,
         "bytes_per_parameter": training.parameter_bytes._asdict(),
-        "beside_tensors": asdict(load_constants().allocator(software.name)),
+        "beside_tensors": asdict(
+            constants_with(assumed.constants).allocator(software.name)
+        ),
         "operator_times": {
             "measured": profile is not None,
             "device": profile.device if profile else assumed.accelerator_name,
             "date": profile.date if profile else None,
             "driver": profile.driver if profile else None,
         },
+        **_own_json(assumed),
     }
+
+
+def _own_json(assumed: "Assumptions") -> dict[str, Any]:
+    """Return the user's own constants and links; nothing where there are none."""
+    constants, links = assumed.constants, assumed.links
+    own: dict[str, Any] = {}
+    if constants is not None:
+        own["own_constants"] = {
+            "file": constants.name,
+            "date": constants.date,
+            "source": constants.source,
+            "values": dict(constants.values),
+        }
+    if links is not None:
+        own["own_links"] = asdict(links)
+    return own
 
 
 def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
@@ -56,19 +76,47 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "number formats": _formats(assumed.training),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
+        **_own_rows(assumed),
     }
+
+
+def _own_rows(assumed: "Assumptions") -> dict[str, str]:
+    """Say what is the user's own; nothing where all is as shipped."""
+    constants, links = assumed.constants, assumed.links
+    own: dict[str, str] = {}
+    if constants is not None:
+        count = plural(len(constants.values), "constant")
+        own["constants"] = (
+            f"the user's own: {count} of {constants.name}, fitted to "
+            f"{constants.source}, {constants.date}"
+        )
+    if links is not None:
+        reached = [
+            f"{percent(link.transport.efficiency)} {where}"
+            for link, where in (
+                (links.node, "inside a node"),
+                (links.fabric, "between nodes"),
+            )
+            if link is not None
+        ]
+        own["links"] = (
+            f"the user's own: {links.name}, {links.backend} on {links.device}, "
+            f"{links.date}; reached {' and '.join(reached)}, where the network says "
+            "nothing else"
+        )
+    return own
 
 
 def _memory(assumed: "Assumptions") -> dict[str, str]:
     """Say what is kept free for the allocator, if anything is."""
-    held = load_constants().allocator(assumed.software.name)
-    if held.context + held.workspace + held.fragmentation <= 0.0:
+    held = constants_with(assumed.constants).allocator(assumed.software.name)
+    if held.context + held.workspace + held.full_fragmentation <= 0.0:
         return {}
     return {
         "memory": "that of tensors; kept free beside them: "
         f"{format_size(held.context)} for contexts and libraries, "
         f"{format_size(held.workspace)} of workspaces, "
-        f"{held.fragmentation:.0%} lost to fragmentation"
+        f"{held.full_fragmentation:.0%} lost to fragmentation"
     }
 
 

@@ -33,14 +33,18 @@ FILES = (
 
 _TEXT_WIDTH = 100
 
+_ASSUMED = ("operator_times", "own_constants", "own_links")
+"""What the manifest says of `nestsim.report.assumptions`, where it is there."""
+
 
 def result_facts(result: "ReplayedResult", scenario_bytes: bytes) -> dict[str, Any]:
     """Return what the manifest says beside the hash of each file."""
+    known = assumptions_json(result.assumptions)
     return {
         "scenario": result.scenario_name,
         "scenario_sha256": hashlib.sha256(scenario_bytes).hexdigest(),
         "software": result.assumptions.preset,
-        "operator_times": assumptions_json(result.assumptions)["operator_times"],
+        **{name: known[name] for name in _ASSUMED if name in known},
     }
 
 

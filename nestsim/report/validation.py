@@ -17,7 +17,7 @@ from nestsim.report.wording import percent, plural, signed_percent
 from nestsim.uncertainty import SHARE
 from nestsim.validation.metrics import Errors, Ranking, errors_of, ranking_of
 from nestsim.validation.refusals import REFUSALS
-from nestsim.validation.runner import RowResult, ValidationResult
+from nestsim.validation.runner import Judgement, RowResult, ValidationResult
 
 _NUMBERS = ("Rows", "MAPE", "Median", "90th pct", "Worst", "Bias", "Kendall", "Regret")
 
@@ -52,6 +52,7 @@ def _without_rows(result: ValidationResult) -> ValidationResult:
 def _summary(result: ValidationResult) -> dict[str, Any]:
     errors = result.errors_by("source_key")
     rankings = result.ranking_by("source_key")
+    judged = result.judgement_by("source_key")
     refused = Counter(row.row.source for row in result.refused)
     sources = dict.fromkeys(row.row.source for row in result.rows)
     by_source = {
@@ -59,6 +60,7 @@ def _summary(result: ValidationResult) -> dict[str, Any]:
             **_errors_json(errors.get(source, errors_of([], []))),
             "refused": refused[source],
             "ranking": rankings.get(source, ranking_of([]))._asdict(),
+            "judgement": judged[source]._asdict() if source in judged else None,
         }
         for source in sources
     }
@@ -73,6 +75,7 @@ def _summary(result: ValidationResult) -> dict[str, Any]:
         },
         "ranking": result.ranking()._asdict(),
         "band": {"share": SHARE, "coverage": result.coverage()},
+        "judgement": result.judgement()._asdict(),
         "by_source": by_source,
         "by_accelerator": {
             name: _errors_json(errors)
@@ -88,10 +91,12 @@ def _errors_json(errors: Errors) -> dict[str, Any]:
 
 
 def _out_of_memory(result: ValidationResult) -> dict[str, int]:
-    """Count the runs that ran out of memory, and those predicted to fit."""
-    rows = [row for row in result.rows if row.ran_out_of_memory]
-    fit = sum(row.predicted <= row.device_memory for row in rows)
-    return {"rows": len(rows), "predicted_to_fit": fit}
+    """Count the runs that ran out of memory, and those judged to fit."""
+    judged = result.judgement()
+    return {
+        "rows": judged.out_of_memory,
+        "predicted_to_fit": judged.out_of_memory_but_fit,
+    }
 
 
 _COLUMNS = (
@@ -105,6 +110,8 @@ _COLUMNS = (
     "unit",
     "error",
     "planned",
+    "fits",
+    "peak_memory_share",
     "basis",
     "preset",
     "code",
@@ -131,6 +138,8 @@ def predictions_csv(result: ValidationResult) -> str:
                 *(_cell(value) for value in _ends(row)),
                 _UNITS[result.kind],
                 *(_cell(value) for value in (row.error, row.planned)),
+                "" if row.code else str(row.fits).lower(),
+                _cell(row.memory_share),
                 row.basis,
                 row.preset,
                 row.code,
@@ -177,14 +186,8 @@ def print_validation(result: ValidationResult, console: Console) -> None:
         console.print(Text(_ranking_sentence(result)))
         if not math.isnan(result.coverage()):
             console.print(Text(_coverage_sentence(result)))
-    gone = _out_of_memory(result)
-    if gone["rows"]:
-        console.print(
-            Text(
-                f"Runs out of memory: {gone['rows']}, of which "
-                f"{gone['predicted_to_fit']} predicted to fit."
-            )
-        )
+    if len(result.rows) > len(result.refused):
+        _print_judgement(result, console)
     if result.refused:
         console.print()
         console.print(_refusals_table(result.refused))
@@ -241,6 +244,51 @@ def _coverage_sentence(result: ValidationResult) -> str:
         f"{percent(result.coverage())} of the measured times lie in the "
         f"{100 * SHARE:g} % band of their prediction."
     )
+
+
+def _print_judgement(result: ValidationResult, console: Console) -> None:
+    """Print which sources' runs are judged against what happened, if any are."""
+    console.print(Text(judgement_sentence(result.judgement())))
+    by_source = result.judgement_by("source_key")
+    shown = {key: one for key, one in by_source.items() if one.misjudged}
+    if not shown:
+        return
+    numbers = ("Ran", "Too large", "Of A, A-", "Largest", "Ran out", "Fit")
+    table = new_table("Judged by memory", *numbers, numbers=numbers)
+    for key in sorted(shown):
+        add_row(table, key, *judgement_cells(shown[key]))
+    console.print()
+    console.print(table)
+
+
+def judgement_sentence(judgement: Judgement) -> str:
+    """Say how many runs are judged against what happened."""
+    ran, large = judgement.ran, judgement.ran_but_too_large
+    part = f" ({percent(large / ran)})" if ran else ""
+    sentence = (
+        f"Of {plural(ran, 'run')} that happened, {large:,}{part} are judged not to "
+        f"fit in memory; of those of full quality (A, A-), "
+        f"{judgement.complete_but_too_large:,} of {judgement.complete:,}."
+    )
+    if not judgement.out_of_memory:
+        return sentence
+    return (
+        f"{sentence} Of {plural(judgement.out_of_memory, 'run')} that ran out of "
+        f"memory, {judgement.out_of_memory_but_fit:,} are judged to fit."
+    )
+
+
+def judgement_cells(judgement: Judgement) -> list[str]:
+    """Return the counts of a judgement, for a row of a table."""
+    largest = judgement.largest_share
+    return [
+        f"{judgement.ran:,}",
+        f"{judgement.ran_but_too_large:,}",
+        f"{judgement.complete_but_too_large:,} of {judgement.complete:,}",
+        percent(largest) if math.isfinite(largest) else "-",
+        f"{judgement.out_of_memory:,}",
+        f"{judgement.out_of_memory_but_fit:,}",
+    ]
 
 
 def _refusals_table(refused: Sequence[RowResult]) -> Table:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from estimators.own.links import OwnLinks
 from estimators.profile import Profile, read_profile
 from nestsim.scenario.base import (
     Bandwidth,
@@ -18,7 +19,7 @@ from nestsim.scenario.base import (
 )
 from nestsim.scenario.degraded import DegradedTable
 from nestsim.scenario.errors import nearest
-from nestsim.scenario.network import CustomTable, NetworkTable
+from nestsim.scenario.network import CustomTable, NetworkTable, with_measured
 from topologies.accelerators import (
     Accelerator,
     accelerator_names,
@@ -139,18 +140,22 @@ class ClusterTable(Table):
             )
         return device
 
-    def build_network(self, folder: Path) -> NetworkSpec:
+    def build_network(self, folder: Path, links: OwnLinks | None = None) -> NetworkSpec:
         """Return the record for the network's builder.
 
         Parameters
         ----------
         folder
             The scenario file's; other files are named relative to it.
+        links
+            What was measured of links: the efficiency of those that state none.
         """
         try:
             if isinstance(self.network, CustomTable):
                 return self.network.build(folder)
-            return self.network.build()
+            if links is None:
+                return self.network.build()
+            return with_measured(self.network, links).build()
         except InputError as error:
             raise error.at("network") from None
 

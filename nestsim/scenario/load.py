@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.training import TrainingSpec
 from nestsim.scenario.errors import explain, one_of
@@ -84,8 +85,13 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
         spec = table.model.build(folder)
+    links = None
+    with problems.noted("software"):
+        constants = software.read_constants(folder)
+    with problems.noted("software"):
+        links = software.read_links(folder)
     with problems.noted("cluster"):
-        accelerator, network_spec = _cluster(table, folder)
+        accelerator, network_spec = _cluster(table, folder, links)
         # What else needs the accelerator is looked at if there is one.
         with problems.noted("training"):
             training = _training(table, accelerator)
@@ -118,6 +124,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         software=software.build(),
         execution=execution,
         profile=profile,
+        constants=constants,
+        links=links,
         search=search,
         simulation=table.simulation.build(),
         plan=plan,
@@ -129,10 +137,12 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     )
 
 
-def _cluster(table: ScenarioTable, folder: Path) -> tuple[Accelerator, NetworkSpec]:
+def _cluster(
+    table: ScenarioTable, folder: Path, links: OwnLinks | None
+) -> tuple[Accelerator, NetworkSpec]:
     problems = Problems()
     with problems.noted():
-        network_spec = table.cluster.build_network(folder)
+        network_spec = table.cluster.build_network(folder, links)
         table.cluster.check_num_devices(_num_devices(network_spec))
     with problems.noted():
         accelerator = table.cluster.build_accelerator()
@@ -158,7 +168,7 @@ def _num_devices(network_spec: NetworkSpec) -> int:
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
     training = table.training.build(table.software.defaults)
-    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "fp4")
+    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "int8", "fp4")
     _check_rate("precision", training.precision, wide, accelerator)
     if training.matmul_precision:
         _check_rate("matmul_precision", training.matmul_precision, narrow, accelerator)

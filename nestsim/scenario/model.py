@@ -16,6 +16,7 @@ from estimators.models.spec import (
     MAX_VOCABULARY,
     MAX_WIDTH,
     TransformerSpec,
+    without_padding,
 )
 from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
@@ -59,6 +60,10 @@ class LibraryModel(Table):
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens per training sequence, instead of the published length."""
 
+    mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
+    """Tokens of a sequence on average, where padding is left out of the computation;
+    left out, all. Attention is that of sequences of this length."""
+
     num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, instead of the published depth: for small variants."""
 
@@ -81,7 +86,7 @@ class LibraryModel(Table):
             sequence_length=self.sequence_length,
             attention_implementation=self.attention,
         )
-        return spec if self.num_layers is None else _of_depth(spec, self.num_layers)
+        return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
 class HuggingFaceModel(Table):
@@ -92,6 +97,10 @@ class HuggingFaceModel(Table):
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens per training sequence; left out, the longest that the file allows."""
+
+    mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
+    """Tokens of a sequence on average, where padding is left out of the computation;
+    left out, all. Attention is that of sequences of this length."""
 
     num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, instead of the file's: for small variants."""
@@ -114,7 +123,7 @@ class HuggingFaceModel(Table):
         except InputError as error:
             raise error.at("config", separator=": ") from None
         spec = replace(spec, attention_implementation=self.attention)
-        return spec if self.num_layers is None else _of_depth(spec, self.num_layers)
+        return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
 class SpelledOutModel(Table):
@@ -142,6 +151,10 @@ class SpelledOutModel(Table):
 
     sequence_length: SequenceLength = Field(examples=[4096])
     """Tokens per training sequence."""
+
+    mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
+    """Tokens of a sequence on average, where padding is left out of the computation;
+    left out, all. Attention is that of sequences of this length."""
 
     ffn_hidden_size: Width | None = Field(None, examples=[11008])
     """Inner width of the feed-forward layer; left out, four times `hidden_size`."""
@@ -188,11 +201,30 @@ class SpelledOutModel(Table):
     moe_router_topk: Width | None = Field(None, examples=[2])
     """Experts that each token is sent to; for the family "mixtral"."""
 
+    moe_shared_expert_intermediate_size: Width | None = Field(None, examples=[2048])
+    """Inner width of the experts that all tokens go to, together; left out, there are
+    none."""
+
+    kv_lora_rank: Width | None = Field(None, examples=[512])
+    """Width that keys and values are made of, in multi-head latent attention, whose
+    `kv_channels` are those without a position."""
+
+    q_lora_rank: Width | None = Field(None, examples=[1536])
+    """Width that queries are made of, likewise; left out, the hidden states."""
+
+    qk_pos_emb_head_dim: Width | None = Field(None, examples=[64])
+    """Rotary channels of queries and keys, likewise."""
+
+    v_head_dim: Width | None = Field(None, examples=[128])
+    """Width of a value, likewise; left out, `kv_channels`."""
+
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
-        given |= self.model_dump(exclude_none=True, exclude={"attention"})
-        return TransformerSpec(**given, attention_implementation=self.attention)
+        left_out = {"attention", "mean_sequence_length"}
+        given |= self.model_dump(exclude_none=True, exclude=left_out)
+        spec = TransformerSpec(**given, attention_implementation=self.attention)
+        return _adapted(spec, None, self.mean_sequence_length)
 
 
 _ARCHITECTURE = frozenset(SpelledOutModel.model_fields) - frozenset(
@@ -240,5 +272,10 @@ WHICH_MODEL = Discriminator(_which)
 IN_ONE_WAY = BeforeValidator(_in_one_way)
 
 
-def _of_depth(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
-    return replace(spec, num_layers=num_layers)
+def _adapted(
+    spec: TransformerSpec, num_layers: int | None, mean_length: int | None
+) -> TransformerSpec:
+    """Return the architecture at another depth, and without padding."""
+    if num_layers is not None:
+        spec = replace(spec, num_layers=num_layers)
+    return spec if mean_length is None else without_padding(spec, mean_length)

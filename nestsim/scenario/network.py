@@ -4,13 +4,15 @@ Transports that links name are made into efficiencies and latencies here, so tha
 below the scenario reads links alone.
 """
 
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from estimators.transports import transports
+from estimators.own.links import OwnLinks
+from estimators.transports import Transport, transports
 from nestsim.scenario.base import (
     Bandwidth,
     Choice,
@@ -43,6 +45,8 @@ TransportName = Annotated[str, Choice(tuple(transports()))]
 """Table of `estimators/transports.toml`."""
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
+
+_T = TypeVar("_T", bound=Table)
 
 Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
@@ -391,4 +395,54 @@ class CustomTable(Table):
         return CustomSpec(path=input_file(folder, self.path, "path", expected))
 
 
-NetworkTable = FatTreeTable | SpineLeafTable | RailTable | GridTable | CustomTable
+SwitchedTable = SpineLeafTable | RailTable
+BuiltTable = FatTreeTable | SwitchedTable | GridTable
+NetworkTable = BuiltTable | CustomTable
+
+
+def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
+    """Return a network whose links reach what was measured, where it states nothing.
+
+    The first level of a fat-tree, and all links of a torus or a mesh, are links inside
+    a node.
+    """
+    node, fabric = (
+        _measured(links.transport(inside_node=inside)) for inside in (True, False)
+    )
+    if isinstance(table, FatTreeTable):
+        inner, *outer = table.levels
+        levels = [
+            _stating(inner, {"efficiency": node}),
+            *(_stating(level, {"efficiency": fabric}) for level in outer),
+        ]
+        return table.model_copy(update={"levels": levels})
+    if isinstance(table, GridTable):
+        return _stating(table, {"efficiency": node})
+    return _stating(
+        table,
+        {
+            "node_efficiency": node,
+            "nic_efficiency": fabric,
+            "spine_efficiency": fabric,
+        },
+    )
+
+
+def _measured(transport: Transport | None) -> float | None:
+    return None if transport is None else transport.efficiency
+
+
+def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:
+    """Return a table with efficiencies that it leaves out, if they were measured.
+
+    One that names a transport has said what its links reach.
+    """
+    said = table.model_fields_set
+    missing = {
+        name: value
+        for name, value in measured.items()
+        if value is not None
+        and name not in said
+        and name.replace("efficiency", "transport") not in said
+    }
+    return table.model_copy(update=missing)

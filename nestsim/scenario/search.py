@@ -55,7 +55,9 @@ class TrainingTable(Table):
     """Mixed-precision Adam, SGD with momentum, or Adam with its states in bf16 and
     no master copy of the weights."""
 
-    matmul_precision: Literal["fp8", "fp4"] | None = Field(None, examples=["fp8"])
+    matmul_precision: Literal["fp8", "int8", "fp4"] | None = Field(
+        None, examples=["fp8"]
+    )
     """Of products with weights, whose operands are cast before each; left out, the
     precision."""
 

@@ -13,6 +13,8 @@ from planner.step.execution import NOTHING_HIDDEN, Execution
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
+    from estimators.own.constants import OwnConstants
+    from estimators.own.links import OwnLinks
     from estimators.profile import Profile
     from estimators.training import TrainingSpec
     from planner.plan_spec import PlanSpec
@@ -127,6 +129,13 @@ class Scenario:
     profile: "Profile | None" = None
     """Operator times that were measured, which are taken instead of the device's rates;
     None if there are none."""
+
+    constants: "OwnConstants | None" = None
+    """Constants of the user in place of those that are shipped; None if there are
+    none."""
+
+    links: "OwnLinks | None" = None
+    """What the user measured of links; None if nothing."""
 
     degradation: "Degradation | None" = None
     """What of the network and of the devices is slow or gone; None if nothing is."""

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from estimators.own.constants import OwnConstants, read_own_constants
+from estimators.own.links import OwnLinks, read_own_links
 from estimators.software import Software
 from nestsim.presets import NAMED_PRESETS, Preset
-from nestsim.scenario.base import Choice, Factor, Table
+from nestsim.scenario.base import Choice, Factor, Table, Text, input_file
 from planner.step.execution import Execution
 from topologies.errors import InputError
 
@@ -34,8 +37,13 @@ class SoftwareTable(Table):
     such as cuDNN's. Left out, the preset's."""
 
     compiled: bool | None = Field(None, examples=[True])
-    """Whether layers are launched as one graph (XLA, CUDA graphs), so that kernels take
-    no time of the host. Left out, the preset's."""
+    """Whether layers are one program (XLA), so that kernels take no time of the host.
+    Left out, the preset's."""
+
+    cuda_graphs: bool | None = Field(None, examples=[True])
+    """Whether a whole step is captured once and launched as one CUDA graph: neither
+    kernels nor collectives of layers wait for the host. Left out, the preset's; all
+    presets launch kernels one by one."""
 
     saves_products: bool | None = Field(None, examples=[True])
     """Whether selective recompute saves every second matrix product and repeats the
@@ -73,6 +81,15 @@ class SoftwareTable(Table):
     """Tokens that the busiest expert-parallel rank receives, over the mean. Left out,
     the preset's; 1 with all of them."""
 
+    constants: Text | None = Field(None, examples=["my_constants.toml"])
+    """Constants that `nestsim calibrate` fitted to your own runs, relative to the
+    scenario's folder; they hold in place of those that nestsim comes with."""
+
+    links: Text | None = Field(None, examples=["my_links.toml"])
+    """What `nestsim profile --links` measured of your own links, relative to the
+    scenario's folder: launches and ramp of collectives inside layers, and the
+    efficiency of links for which the network says none."""
+
     @property
     def defaults(self) -> Preset:
         """What holds where the scenario is silent."""
@@ -83,11 +100,46 @@ class SoftwareTable(Table):
         written: dict[str, Any] = {
             "attention_kernel": self.attention_kernel,
             "compiled": self.compiled,
+            "cuda_graphs": self.cuda_graphs,
             "saves_products": self.saves_products,
             "library": self.collective_library,
         }
         given = {name: value for name, value in written.items() if value is not None}
         return replace(self.defaults.software, **given)
+
+    def read_constants(self, folder: Path) -> OwnConstants | None:
+        """Return the user's own constants, None if there are none.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+        """
+        if self.constants is None:
+            return None
+        expected = "a file that nestsim calibrate wrote, in the scenario's folder"
+        path = input_file(folder, self.constants, "constants", expected)
+        try:
+            return read_own_constants(path)
+        except InputError as error:
+            raise error.at("constants", ": ") from None
+
+    def read_links(self, folder: Path) -> OwnLinks | None:
+        """Return what the user measured of links, None if nothing.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+        """
+        if self.links is None:
+            return None
+        expected = "a file that nestsim profile --links wrote, in the scenario's folder"
+        path = input_file(folder, self.links, "links", expected)
+        try:
+            return read_own_links(path)
+        except InputError as error:
+            raise error.at("links", ": ") from None
 
     def build_execution(self, moved: Mapping[str, Any]) -> Execution:
         """Return how a step is executed.

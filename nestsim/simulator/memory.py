@@ -3,7 +3,7 @@
 What is held for a purpose is allocated when a pass of one kind starts and released when
 a pass of the same or another kind, of the same chunk and microbatch, ends. So moments
 within a pass are not told apart: all that it works with is alive from its start to its
-end.
+end. What the optimizer makes for its step is there from the end of the last pass on.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,9 @@ def stage_memory_timeline(
         Start and end of each span, for each replica of the stage [s].
     """
     parts = _parts(memory, program)
+    for name, num_bytes in memory.step_end.items():
+        parts[name] = np.zeros(2 * program.kinds.size + 1)
+        parts[name][-1] = num_bytes
     static = float(sum(memory.static.values()))
     total = np.full(2 * program.kinds.size + 1, static)
     for held in parts.values():

@@ -12,7 +12,7 @@ is one coupled flow, for which all of them must be ready.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +110,9 @@ class StageMemory:
 
     held: tuple[Held, ...]
     """What passes allocate and release. Passes of one actor do not overlap."""
+
+    step_end: Mapping[str, float] = field(default_factory=dict)
+    """What the optimizer makes for its step, behind all passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

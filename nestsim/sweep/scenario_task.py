@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimators import profile
 from estimators.models import huggingface
+from estimators.own import tables
 from nestsim.job import plan_job, run_job
 from nestsim.scenario.load import scenario_of
 from nestsim.simulate_job import simulate_job
@@ -32,6 +33,11 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "model.config": ("a Hugging Face config.json", huggingface.MAX_FILE),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
+        "software.constants": ("a file that nestsim calibrate wrote", tables.MAX_FILE),
+        "software.links": (
+            "a file that nestsim profile --links wrote",
+            tables.MAX_FILE,
+        ),
     }
 )
 """Setting that names a file -> what the file is, and its longest length [byte]."""

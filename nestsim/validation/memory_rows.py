@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nestsim.validation.columns import Row
 from nestsim.validation.measured import Counted, Measured, counted, measured_memory
-from nestsim.validation.predict import Predictor, StageMemory
+from nestsim.validation.predict import Predictor, StageMemory, memory_share
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
 from nestsim.validation.row_stages import StageCase, read_stage
@@ -30,6 +30,10 @@ class MemoryScore(NamedTuple):
     predicted: float
     """[byte]"""
 
+    memory_share: float
+    """Peak of the fullest device's tensors, or of that of the only stage that is
+    known, over what a device has for them."""
+
 
 def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
     """Predict a row.
@@ -45,15 +49,24 @@ def score_memory(predictor: Predictor, row: Row) -> MemoryScore:
     if staged is not None:
         held = _staged(predictor, staged)
         return MemoryScore(
-            staged, measured, _taken(predictor, staged, what, _tensors(held, what))
+            staged,
+            measured,
+            _taken(predictor, staged, what, _tensors(held, what)),
+            memory_share(predictor.workload(staged), sum(held.values())),
         )
     case = read_case(row)
     place = _place(row.words("where"), case.plan.pipeline_model_parallel_size)
-    stages = predictor.predict(case, memory=True).memory
+    prediction = predictor.predict(case, memory=True)
+    stages = prediction.memory
     if place is not None:
         stages = stages[place : place + 1]
     tensors = max(_replayed(stage, what) for stage in stages)
-    return MemoryScore(case, measured, _taken(predictor, case, what, tensors))
+    return MemoryScore(
+        case,
+        measured,
+        _taken(predictor, case, what, tensors),
+        prediction.memory_share,
+    )
 
 
 def _staged(predictor: Predictor, case: StageCase) -> Mapping[str, float]:

@@ -5,6 +5,8 @@ traced, layer tables, networks and whole predictions are kept, by content: rows 
 sweep share most of them.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -16,11 +18,15 @@ from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing
 from nestsim.validation.row_plan import Case
+from nestsim.validation.row_stages import SizedStage
+from nestsim.validation.uneven_stages import uneven_step_time
 from planner.fixed_plan import build_plan
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
+from planner.stage_memory import block_stage_memory
 from planner.workload import Workload
 from topologies.builders import build_network
+from topologies.errors import InputError
 from topologies.network import Network
 
 if TYPE_CHECKING:
@@ -80,6 +86,11 @@ class Prediction(NamedTuple):
     memory: tuple[StageMemory, ...]
     """By stage; empty where it was not asked for."""
 
+    memory_share: float = math.nan
+    """Peak of the fullest device's tensors over what it has for them: above 1, a
+    scenario's plan is infeasible (`nestsim.verdict.judge`). NaN where memory was not
+    asked for."""
+
 
 class Predictor:
     """Predicts cases, and keeps what several of them need."""
@@ -133,6 +144,8 @@ class Predictor:
             case.software,
             case.network,
             case.plan,
+            case.alternatives,
+            case.stages,
             case.execution,
             memory,
         )
@@ -146,13 +159,28 @@ class Predictor:
 
         A fraction of the work of `predict`; overlaps are not in it.
         """
+        if case.stages:
+            return self.predict(case).planned_time
         network, workload = self._network(case), self.workload(case)
-        plan = build_plan(network, workload, case.plan)
-        return price_plan(network, workload, plan).iteration_time
+        return _priced(network, workload, case).iteration_time
+
+    def _uneven(self, case: Case, *, memory: bool) -> Prediction:
+        """Return the time of stages that no plan expresses, by the timeline alone."""
+
+        def deepened(num_layers: int) -> Workload:
+            model = replace(case.model, num_layers=num_layers)
+            return self.workload(replace(case, model=model))
+
+        time = uneven_step_time(deepened, case.network, case.stages)
+        workload = self.workload(case)
+        held = [_held(workload, sized) for sized in case.stages] if memory else []
+        return Prediction(iteration_time=time, planned_time=time, memory=tuple(held))
 
     def _predict(self, case: Case, *, memory: bool) -> Prediction:
+        if case.stages:
+            return self._uneven(case, memory=memory)
         network, workload = self._network(case), self.workload(case)
-        priced = price_plan(network, workload, build_plan(network, workload, case.plan))
+        priced = _priced(network, workload, case)
         work = place_work(network, workload, priced)
         done = replay(network, work, memory=memory)
         peaks = tuple(timeline.peak for timeline in done.memory)
@@ -160,6 +188,7 @@ class Predictor:
             iteration_time=done.iteration_time,
             planned_time=priced.iteration_time,
             memory=_stage_memory(priced, peaks) if memory else (),
+            memory_share=memory_share(workload, max(peaks)) if memory else math.nan,
         )
 
     def _network(self, case: Case) -> Network:
@@ -189,6 +218,55 @@ class Predictor:
                 constants=self.constants,
             )
         return self._workloads[key]
+
+
+def _priced(network: Network, workload: Workload, case: Case) -> PricedPlan:
+    """Price the plan of a case, or the best of its alternatives.
+
+    That is the one with the shortest planned time of those that fit the device's
+    memory; where none does, of those with the smallest micro-batch.
+    """
+    first = price_plan(network, workload, build_plan(network, workload, case.plan))
+    found = [first, *_others(network, workload, case)]
+    usable = workload.tensor_memory()
+    fitting = [
+        priced
+        for priced in found
+        if max(stage.peak_memory for stage in priced.stages) <= usable
+    ]
+    least = min(priced.plan.micro_batch_size for priced in found)
+    smallest = [p for p in found if p.plan.micro_batch_size == least]
+    return min(fitting or smallest, key=lambda priced: priced.iteration_time)
+
+
+def _others(network: Network, workload: Workload, case: Case) -> Iterator[PricedPlan]:
+    """Price the alternatives that the planner can express."""
+    for spec in case.alternatives:
+        try:
+            plan = build_plan(network, workload, spec)
+        except InputError:
+            # Its schedule may ask for more microbatches than there are then.
+            continue
+        yield price_plan(network, workload, plan)
+
+
+def _held(workload: Workload, sized: SizedStage) -> StageMemory:
+    """Return the memory of a stage that no plan expresses."""
+    table = workload.table(sized.degrees)
+    held = block_stage_memory(workload.parameter_bytes, table, sized.blocks)
+    return StageMemory(
+        peak=sum(held.values()),
+        weights=held["weights"],
+        gradients=held["gradients"],
+        optimizer=held["optimizer"],
+        activations=held["activations"],
+    )
+
+
+def memory_share(workload: Workload, peak: float) -> float:
+    """Return a peak of tensors over what a device has for them."""
+    usable = workload.tensor_memory()
+    return peak / usable if usable > 0.0 else math.inf
 
 
 def _stage_memory(

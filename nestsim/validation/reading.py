@@ -1,5 +1,7 @@
 """Read one row, and remember what had to be assumed."""
 
+import re
+
 from nestsim.presets import Preset, find_preset
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
@@ -9,6 +11,17 @@ COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
 
 RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
 """A number with or without a fraction, likewise."""
+
+
+_UNSTATED = re.compile(
+    r"(not|none) (stated|set|given|said|in (the )?(table|config))\b"
+    r"|(config|recipe|script|source) does not (set|say|state)|unknown\b"
+)
+
+
+def is_unstated(written: str) -> bool:
+    """Tell whether a description says nothing: it is empty, or begins with that."""
+    return not written or _UNSTATED.match(written) is not None
 
 
 def _software(row: Row) -> str:
@@ -23,14 +36,19 @@ class Reading:
     def __init__(self, row: Row) -> None:
         self.row = row
         self.assumed: list[str] = []
+        self.assumes_layout = False
+        """Whether a size that decides the time is not the row's."""
         self.preset: Preset
         written = _software(row)
         if row.words("accelerator").lower().startswith("tpu"):
             # Whatever runs there goes through XLA.
             written += " xla"
         elif "distributed optimizer" in row.words("zero_or_fsdp").lower():
-            # Megatron-LM has it since its core is a library of its own.
+            # Megatron-LM has it since its core is a library of its own; others call
+            # theirs otherwise.
             written = written.replace("Megatron-LM", "Megatron-Core")
+            if find_preset(written)[1]:
+                written = "Megatron-Core"
         self.preset, sentence = find_preset(written)
         if not row.words("software"):
             known = "" if sentence else ", by the source"
@@ -64,5 +82,6 @@ class Reading:
         return value
 
     def assume(self, sentence: str) -> None:
-        """Note what the row does not say."""
-        self.assumed.append(sentence)
+        """Note what the row does not say, once."""
+        if sentence not in self.assumed:
+            self.assumed.append(sentence)

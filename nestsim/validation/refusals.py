@@ -21,7 +21,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "unknown-sharding": "what is sharded is not one of the modelled ways",
         "offload": "offloading to the host is not modelled",
         "uneven-plan": "stages with unlike parallel sizes or recompute",
-        "fine-tuning": "fine-tuning (SFT, LoRA) is not modelled",
+        "fine-tuning": "fine-tuning of adapters (LoRA) is not modelled",
         "unknown-model": "the architecture has parts that are not modelled",
         "contradiction": "columns contradict each other",
         "no-such-model": "the columns do not make an architecture",

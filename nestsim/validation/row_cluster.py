@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from estimators.transports import find_transport
-from nestsim.validation.reading import COUNT, RATE, Reading
+from nestsim.validation.reading import COUNT, RATE, Reading, is_unstated
 from nestsim.validation.refusals import RowRefusedError
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.specs import FatTreeSpec, LevelSpec, NetworkSpec, Nic
@@ -28,11 +28,15 @@ _GBIT = 1e9 / 8
 _NAMES = (
     ("a100-40gb", "a100-40gb"),
     ("a100-80gb", "a100-80gb"),
+    ("a800", "a800"),
     ("h100-96gb-hbm2e", "h100-96gb-hbm2e"),
     ("h100-80gb-sxm", "h100-sxm"),
+    ("h800", "h800"),
     ("h200", "h200"),
     ("gb200", "gb200"),
+    ("gb300", "gb300"),
     ("b200", "b200"),
+    ("b300", "b300"),
     ("v100-16gb", "v100-16gb"),
     ("v100-32gb", "v100"),
     ("l4-", "l4"),
@@ -67,6 +71,9 @@ USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
         "h200": Uplink("device", 400 * _GBIT),
         "b200": Uplink("device", 400 * _GBIT),
         "gb200": Uplink("device", 400 * _GBIT),
+        # DGX B300 and GB300 NVL72: an XDR adapter of 800 Gbit/s for each device.
+        "b300": Uplink("device", 800 * _GBIT),
+        "gb300": Uplink("device", 800 * _GBIT),
         # Cloud instances with one adapter of 100 Gbit/s.
         "l4": Uplink("node", 100 * _GBIT),
         "a10g": Uplink("node", 100 * _GBIT),
@@ -113,6 +120,14 @@ def read_accelerator(reading: Reading) -> Accelerator:
 
 
 def _variant(name: str) -> Accelerator:
+    """Return a device of the catalogue, or one that differs from it in few values."""
+    if name in {"a800", "h800"}:
+        # NVIDIA, A800 and H800, 2022 and 2023: 400 GB/s of NVLink, both directions
+        # together; all else as the A100 and H100.
+        base = load_accelerator("a100-80gb" if name == "a800" else "h100-sxm")
+        return dataclasses.replace(
+            base, name=f"{base.name}-{name}", interconnect_bandwidth=200e9
+        )
     if name != "h100-96gb-hbm2e":
         return load_accelerator(name)
     # torchtitan's benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W.
@@ -169,23 +184,45 @@ def _node_size(reading: Reading, num_devices: int) -> int:
         size = next(n for n in range(largest, 0, -1) if num_devices % n == 0)
         reading.assume(f"{size} devices in one NVLink domain")
         return size
-    if "ici" in link:
-        size = _slice_size(reading, num_devices)
+    if "ici" in link or re.match(r"ici\b", reading.words("inter_node_net")):
+        size = slice_size(reading, num_devices)
         reading.assume(f"the ICI torus of {size} devices as a switch")
         return size
     return reading.given("devices_per_node", 8)
 
 
-def _slice_size(reading: Reading, num_devices: int) -> int:
-    count = re.search(rf"{COUNT} slice", reading.words("notes"))
-    if count is None:
-        reading.assume("one slice")
-        return num_devices
-    if num_devices % int(count[1]):
-        raise RowRefusedError(
-            "contradiction", f"{count[1]} slices do not share {num_devices} devices"
+def slice_size(reading: Reading, num_devices: int) -> int:
+    """Return how many TPUs a torus joins: as noted, or as few pods as hold the job."""
+    stated = re.search(rf"{COUNT} slice", reading.words("notes"))
+    if stated is not None:
+        count = int(stated[1])
+    else:
+        pod = next(
+            size
+            for start, size in _PODS.items()
+            if reading.words("accelerator").startswith(start)
         )
-    return num_devices // int(count[1])
+        count = -(-num_devices // pod)
+        reading.assume("one slice" if count == 1 else f"{count} slices of a pod each")
+    if num_devices % count:
+        raise RowRefusedError(
+            "contradiction", f"{count} slices do not share {num_devices} devices"
+        )
+    return num_devices // count
+
+
+_PODS: Mapping[str, int] = MappingProxyType(
+    {
+        "tpu v3": 1024,
+        "tpu v4": 4096,
+        "tpu v5e": 256,
+        "tpu v5p": 8960,
+        "tpu v6e": 256,
+        "": 10_000_000,
+    }
+)
+"""How descriptions begin -> chips that one torus joins at most: Google Cloud
+documentation, "TPU v5p" and its sisters, 2025; no limit is known of others."""
 
 
 def _node_efficiency(reading: Reading, accelerator: Accelerator) -> float:
@@ -199,7 +236,7 @@ def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
     """Return the bandwidth of a device's link inside the node [byte/s]."""
     link = reading.words("intra_node_link")
     own = accelerator.interconnect_bandwidth
-    if not link:
+    if not link or is_unstated(link):
         reading.assume(f"{own / 1e9:g} GB/s inside the node, as {accelerator.name} has")
         return own
     pairs = re.search(rf"{COUNT} per pair", link)

@@ -1,8 +1,10 @@
 """From a row to the architecture that was trained."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import TransformerSpec, without_padding
 from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError, refusing
 
@@ -15,8 +17,58 @@ LLAMA_VOCABULARY = 32000
 _GATED_NAMES = re.compile(
     r"llama|mistral|mixtral|qwen|internlm|deepseek|gemma|maxtext|yi-|gpt[ -]oss"
 )
-_OTHER_PARTS = re.compile(r"deepseek|nemotron|mamba|jamba|kimi")
-_TUNED = re.compile(r"\b(LoRA|LORA|SFT)\b(?!\.py)")
+_OTHER_PARTS = re.compile(
+    r"deepseek|mamba|jamba|kimi|nemotron[ _-]?h|nemotron.*(nano|super|ultra)"
+)
+"""Models with state spaces, or with latent attention that `_LATENT` does not know.
+Nemotron-4 and what came before it are dense transformers."""
+
+_LATENT = re.compile(r"deepseek[ _-]?(v2|v3|r1)(?![ _-]?(lite|\.\d)|\.)|kimi[ _-]?k2")
+_LATENT_WIDTHS: Mapping[str, int] = MappingProxyType(
+    {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "kv_channels": 128,
+        "qk_pos_emb_head_dim": 64,
+        "v_head_dim": 128,
+    }
+)
+"""DeepSeek-V2 and V3 and Kimi K2 have the same (DeepSeek-AI, "DeepSeek-V2", 2024,
+section 3.1.2; "DeepSeek-V3", 2024, section 4.2; Moonshot AI, "Kimi K2", 2025)."""
+
+_SIZES = (
+    (
+        re.compile(r"deepseek[ _-]?v2"),
+        {"hidden": 5120, "heads": 128, "moe_topk": 6, "moe_ffn": 1536},
+    ),
+    (
+        re.compile(r"deepseek[ _-]?(v3|r1)"),
+        {"hidden": 7168, "heads": 128, "moe_topk": 8, "moe_ffn": 2048},
+    ),
+)
+"""Name -> sizes that it stands for where columns are empty, from the same reports."""
+
+_SHARED_EXPERTS = ((re.compile(r"deepseek[ _-]?v2"), 2), (re.compile(r""), 1))
+"""Name -> experts of each layer that all tokens go to, likewise."""
+
+_PLAIN_RELU = re.compile(r"nemotron")
+"""Models without gates and biases that have rotary positions: Parmar et al.,
+"Nemotron-4 15B Technical Report", 2024, section 2."""
+
+_BERT_LONGEST, _BERT_MEAN = 512, 256
+"""Tokens of BERT's training sequences in their second phase, and on average, on
+Wikipedia: half of them are padding (Krell et al., "Efficient Sequence Packing without
+Cross-contamination", 2021, abstract)."""
+
+_WITHOUT_PADDING = re.compile(r"unpad|padding removal|packed sequences")
+
+_BINNED, _BIN = re.compile(r"\bdle\b|lddl"), 64
+"""NVIDIA's data loader for BERT deals out sequences of like length: those of the second
+phase in bins of 64 tokens, half of which is padding on average
+(DeepLearningExamples, PyTorch BERT, scripts/run_pretraining.sh, phase2_bin_size)."""
+
+_ADAPTED = re.compile(r"\b(lora|qlora|peft)\b(?!\.py)")
+_TUNED = re.compile(r"\bsft\b(?!\.py)")
 
 
 def read_model(reading: Reading) -> TransformerSpec:
@@ -30,7 +82,7 @@ def read_model(reading: Reading) -> TransformerSpec:
     _check_known(reading)
     experts = reading.row.whole("num_experts")
     family = _family(reading, experts)
-    hidden, heads = reading.needed("hidden"), reading.needed("heads")
+    hidden, heads = _size(reading, "hidden"), _size(reading, "heads")
     vocabulary = LLAMA_VOCABULARY if family in {"llama", "mixtral"} else GPT_VOCABULARY
     gated = family in {"llama", "mixtral"}
     dropout = 0.0 if gated else reading.preset.dropout
@@ -38,6 +90,9 @@ def read_model(reading: Reading) -> TransformerSpec:
         reading.assume(f"dropout {dropout:g}")
     # Recipes with grouped queries are of a time that no longer ties the head.
     grouped = reading.row.whole("kv_heads") not in {None, heads}
+    rotary = gated or _PLAIN_RELU.search(reading.words("model")) is not None
+    if rotary and not gated:
+        reading.assume("rotary positions, no biases, squared ReLU as costly as GELU")
     values = {
         "num_layers": _num_layers(reading, hidden),
         "hidden_size": hidden,
@@ -46,25 +101,42 @@ def read_model(reading: Reading) -> TransformerSpec:
         "ffn_hidden_size": _inner_width(reading, experts, gated=gated),
         "num_query_groups": reading.given("kv_heads", heads),
         "kv_channels": reading.row.whole("head_dim") or 0,
+        **_latent(reading, experts),
         "vocab_size": reading.given("vocab", vocabulary),
         "num_moe_experts": experts or 0,
-        "moe_router_topk": reading.needed("moe_topk") if experts else 0,
+        "moe_router_topk": _topk(reading) if experts else 0,
         "num_token_types": 2 if family == "bert" else 0,
     }
     with refusing("no-such-model"):
-        return TransformerSpec(
+        spec = TransformerSpec(
             family=family,
             gated_linear_unit=gated,
             normalization="rmsnorm" if gated else "layernorm",
-            position_embedding_type="rope" if gated else "learned",
-            tie_word_embeddings=not gated and not grouped,
-            add_bias_linear=not gated,
+            position_embedding_type="rope" if rotary else "learned",
+            tie_word_embeddings=not rotary and not grouped,
+            add_bias_linear=not rotary,
             hidden_dropout=dropout,
             attention_dropout=dropout,
             attention_implementation=_attention(reading),
             causal=family != "bert",
             **values,  # type: ignore[arg-type]  # whole numbers, all of them
         )
+        return _unpadded(reading, spec)
+
+
+def _unpadded(reading: Reading, spec: TransformerSpec) -> TransformerSpec:
+    """Leave out the padding of a BERT's sequences where the software does."""
+    described = f"{reading.words('software')} {reading.words('notes')}"
+    if spec.family != "bert" or spec.sequence_length != _BERT_LONGEST:
+        return spec
+    if _WITHOUT_PADDING.search(described):
+        length = _BERT_MEAN
+    elif _BINNED.search(described):
+        length = _BERT_MEAN + _BIN // 2
+    else:
+        return spec
+    reading.assume(f"{length} of {spec.sequence_length} tokens on average, no padding")
+    return without_padding(spec, length)
 
 
 def _num_layers(reading: Reading, hidden: int) -> int:
@@ -88,15 +160,20 @@ def _num_layers(reading: Reading, hidden: int) -> int:
 def _check_known(reading: Reading) -> None:
     """Refuse models and jobs with parts that there are no modules for."""
     model, notes = reading.words("model"), reading.row.words("notes")
-    if _OTHER_PARTS.search(model):
+    is_latent = _LATENT.search(model) and reading.row.whole("num_experts")
+    if _OTHER_PARTS.search(model) and not is_latent:
         raise RowRefusedError(
             "unknown-model",
             f"{reading.row.words('model')} has layers other than attention and "
             "feed-forward as they are modelled",
         )
-    tuned = _TUNED.search(notes) or _TUNED.search(reading.row.words("model"))
-    if tuned is not None:
-        raise RowRefusedError("fine-tuning", f"{tuned[1]} is not modelled")
+    described = f"{model} {notes.lower()}"
+    adapted = _ADAPTED.search(described)
+    if adapted is not None:
+        raise RowRefusedError("fine-tuning", f"{adapted[1]} is not modelled")
+    if _TUNED.search(described):
+        # All weights are trained, on sequences that are packed to their full length.
+        reading.assume("fine-tuning as training on full sequences")
 
 
 def _family(reading: Reading, experts: int | None) -> str:
@@ -112,10 +189,40 @@ def _family(reading: Reading, experts: int | None) -> str:
     return "llama" if is_llama else "gpt"
 
 
+def _size(reading: Reading, column: str) -> int:
+    """Return a size; where it is not stated, that of the published model it names."""
+    if reading.row.whole(column) is None:
+        for names, sizes in _SIZES:
+            if names.search(reading.words("model")) and column in sizes:
+                return reading.given(column, sizes[column])
+    return reading.needed(column)
+
+
+def _latent(reading: Reading, experts: int | None) -> dict[str, int]:
+    """Return the widths of latent attention and of shared experts, by the name."""
+    name = reading.words("model")
+    if not experts or not _LATENT.search(name):
+        return {}
+    count = next(count for names, count in _SHARED_EXPERTS if names.search(name))
+    reading.assume("latent attention of the published widths")
+    reading.assume(f"{count} shared experts, dense layers as if they had experts, too")
+    if "w/o mtp" not in name:
+        reading.assume("no multi-token prediction")
+    width = _size(reading, "moe_ffn")
+    return {**_LATENT_WIDTHS, "moe_shared_expert_intermediate_size": count * width}
+
+
+def _topk(reading: Reading) -> int:
+    if "mixtral" in reading.words("model"):
+        return reading.given("moe_topk", 2)
+    return _size(reading, "moe_topk")
+
+
 def _inner_width(reading: Reading, experts: int | None, *, gated: bool) -> int:
     if experts:
-        width = reading.row.whole("moe_ffn")
-        return reading.needed("ffn") if width is None else width
+        if reading.row.whole("moe_ffn") is None and reading.row.whole("ffn"):
+            return reading.needed("ffn")
+        return _size(reading, "moe_ffn")
     if gated:
         return reading.needed("ffn")
     return reading.given("ffn", 4 * reading.needed("hidden"))

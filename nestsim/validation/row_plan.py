@@ -5,17 +5,24 @@ framework and noted, and what decides the result must be there.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.validation.columns import Row
-from nestsim.validation.reading import COUNT, Reading
+from nestsim.validation.reading import COUNT, Reading, is_unstated
 from nestsim.validation.refusals import RowRefusedError, refusing
-from nestsim.validation.row_cluster import read_accelerator, read_network
+from nestsim.validation.row_cluster import (
+    read_accelerator,
+    read_network,
+    slice_size,
+)
 from nestsim.validation.row_model import read_model
+from nestsim.validation.row_stages import SizedStage, read_stages
 from nestsim.validation.row_training import check_format, read_software, read_training
+from planner.launch_rules import LAUNCH_RULES
 from planner.plan_spec import PlanSpec
 from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
@@ -54,6 +61,16 @@ class Case:
     num_devices: int
     """That were measured; the network may have a few more, which stay idle."""
 
+    alternatives: tuple[PlanSpec, ...] = ()
+    """Plans that may have been meant as well, where the row does not say its
+    micro-batch; what is predicted is the fastest that fits."""
+
+    stages: tuple[SizedStage, ...] = ()
+    """Where no plan expresses them; `plan` has the sizes of the first then."""
+
+    assumes_layout: bool = False
+    """Whether a size that decides the time is not the row's."""
+
     preset: str
     """Name of the framework's preset."""
 
@@ -74,10 +91,17 @@ def read_case(row: Row) -> Case:
     model = read_model(reading)
     training = read_training(reading)
     check_format(accelerator, training)
-    num_devices = _num_devices(reading)
+    stages = read_stages(reading, model) or ()
+    if stages:
+        num_devices = sum(sized.degrees.tp * sized.dp for sized in stages)
+    else:
+        num_devices = _num_devices(reading)
     with refusing("no-such-cluster"):
         check_num_devices("num_devices", num_devices)
-    plan = _plan(reading, model, num_devices)
+    if stages:
+        plan, *others = [_first_sizes(stages)]
+    else:
+        plan, *others = _plans(reading, model, training, num_devices)
     with refusing("no-such-cluster"):
         network = read_network(reading, accelerator, num_devices)
     return Case(
@@ -90,9 +114,25 @@ def read_case(row: Row) -> Case:
         software=read_software(reading, network, num_devices),
         execution=reading.preset.execution,
         num_devices=num_devices,
+        alternatives=tuple(others),
+        stages=stages,
+        assumes_layout=reading.assumes_layout,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
     )
+
+
+def _first_sizes(stages: Sequence[SizedStage]) -> PlanSpec:
+    """Return a plan with the first stage's sizes."""
+    first = stages[0]
+    with refusing("no-such-plan"):
+        return PlanSpec(
+            micro_batch_size=first.degrees.micro_batch_size,
+            tensor_model_parallel_size=first.degrees.tp,
+            pipeline_model_parallel_size=len(stages),
+            data_parallel_size=first.dp,
+            zero_stage=first.blocks.zero_stage,
+        )
 
 
 def _num_devices(reading: Reading) -> int:
@@ -117,32 +157,89 @@ def _num_devices(reading: Reading) -> int:
     return count
 
 
-def _plan(reading: Reading, model: TransformerSpec, num_devices: int) -> PlanSpec:
+MICRO_BATCHES = (1, 2, 4)
+"""What is tried where a row does not say its micro-batch: what recipes of large models
+have."""
+
+
+def _plans(
+    reading: Reading, model: TransformerSpec, training: TrainingSpec, num_devices: int
+) -> list[PlanSpec]:
+    """Return the plan of a row; with its alternatives if the micro-batch is open."""
     tp, pp = reading.needed("tp"), reading.needed("pp")
     cp = reading.row.whole("cp") or 1
-    zero_stage, group = _sharding(reading)
     dp = num_devices // (tp * pp * cp)
-    vpp = reading.given("vpp", 1)
+    micro_batch, vpp = reading.row.whole("micro_batch"), reading.row.whole("vpp")
+    if micro_batch is not None:
+        plan = _plan(reading, model, (tp, pp, cp, dp), reading.given("vpp", 1))
+        return [plan(micro_batch)]
+    reading.assumes_layout = True
+    chunks = [vpp] if vpp is not None else _open_chunks(reading, model.num_layers, pp)
+    each = training.global_batch_size // dp
+    sizes = [size for size in MICRO_BATCHES if each % size == 0]
+    reading.assume(f"micro_batch: the fastest that fits, of {_listed(sizes)}")
+    if len(chunks) > 1:
+        reading.assume(f"vpp: the fastest that fits, of {_listed(chunks)}")
+    plans = [_plan(reading, model, (tp, pp, cp, dp), one) for one in chunks]
+    return [plan(size) for plan in plans for size in sizes]
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(str(size) for size in sizes)
+
+
+def _open_chunks(reading: Reading, num_layers: int, pp: int) -> list[int]:
+    """Return the chunks that each stage may have had: as many as split evenly."""
+    rules = LAUNCH_RULES[reading.preset.name]
+    if pp == 1 or (rules.pipeline and not rules.interleaving):
+        return [reading.given("vpp", 1)]
+    most = -(-num_layers // pp)
+    return [1] + [
+        count
+        for count in range(2, most + 1)
+        if num_layers % (pp * count) == 0 or (num_layers + 2) % (pp * count) == 0
+    ]
+
+
+def _plan(
+    reading: Reading,
+    model: TransformerSpec,
+    sizes: tuple[int, int, int, int],
+    vpp: int,
+) -> Callable[[int], PlanSpec]:
+    """Return the plan for any micro-batch; `sizes` are tp, pp, cp and dp."""
+    tp, pp, cp, dp = sizes
+    zero_stage, group = _sharding(reading)
     if group is not None and group >= dp * cp:
         group = None
     ends = _counts_ends(reading, model.num_layers, pp, vpp)
-    with refusing("no-such-plan"):
-        return PlanSpec(
-            micro_batch_size=reading.needed("micro_batch"),
-            tensor_model_parallel_size=tp,
-            pipeline_model_parallel_size=pp,
-            virtual_pipeline_model_parallel_size=vpp,
-            data_parallel_size=dp,
-            context_parallel_size=cp,
-            expert_model_parallel_size=_experts(reading, model, dp * cp, tp),
-            sequence_parallel=tp > 1 and _sequence_parallel(reading),
-            recompute=_recompute(reading),
-            zero_stage=zero_stage,
-            sharding_group_size=group,
-            num_layers_per_pipeline_stage=_layers(reading, model.num_layers, pp, vpp),
-            account_for_embedding_in_pipeline_split=ends,
-            account_for_loss_in_pipeline_split=ends,
-        )
+    ep = _experts(reading, model, dp * cp, tp)
+    sequence_parallel = tp > 1 and _sequence_parallel(reading)
+    recompute = _recompute(reading)
+    layers = _layers(reading, model.num_layers, pp, vpp)
+    layout = _layout(reading, model.num_layers, pp, vpp)
+
+    def plan(micro_batch: int) -> PlanSpec:
+        with refusing("no-such-plan"):
+            return PlanSpec(
+                micro_batch_size=micro_batch,
+                tensor_model_parallel_size=tp,
+                pipeline_model_parallel_size=pp,
+                virtual_pipeline_model_parallel_size=vpp,
+                data_parallel_size=dp,
+                context_parallel_size=cp,
+                expert_model_parallel_size=ep,
+                sequence_parallel=sequence_parallel,
+                recompute=recompute,
+                zero_stage=zero_stage,
+                sharding_group_size=group,
+                num_layers_per_pipeline_stage=layers,
+                pipeline_model_parallel_layout=layout,
+                account_for_embedding_in_pipeline_split=ends,
+                account_for_loss_in_pipeline_split=ends,
+            )
+
+    return plan
 
 
 def _experts(reading: Reading, model: TransformerSpec, replicas: int, tp: int) -> int:
@@ -177,6 +274,27 @@ def _layers(
     return (each + 1,) * rest + (each,) * (pp - rest)
 
 
+def _layout(
+    reading: Reading, num_layers: int, pp: int, vpp: int
+) -> tuple[int, ...] | None:
+    """Fill the chunks of interleaved stages from the front; None if all are equal.
+
+    The last ones, which have the loss, get what is left, as in Megatron-Bridge's
+    layouts of DeepSeek-V3.
+    """
+    parts = pp * vpp
+    if vpp == 1 or num_layers % parts == 0:
+        return None
+    if _counts_ends(reading, num_layers, pp, vpp):
+        return None
+    each = -(-num_layers // parts)
+    layout = tuple(min(each, max(num_layers - each * part, 0)) for part in range(parts))
+    if 0 in layout[:-1]:
+        return None
+    reading.assume(f"layers per chunk: {each} from the first on, then what is left")
+    return layout
+
+
 def _counts_ends(reading: Reading, num_layers: int, pp: int, vpp: int) -> bool:
     """Return whether embedding and loss have to count as layers each.
 
@@ -191,8 +309,8 @@ def _counts_ends(reading: Reading, num_layers: int, pp: int, vpp: int) -> bool:
 
 def _sequence_parallel(reading: Reading) -> bool:
     written = reading.words("sequence_parallel")
-    if written in {"yes", "no"}:
-        return written == "yes"
+    if written.startswith(("yes", "no")) and not is_unstated(written):
+        return written.startswith("yes")
     on = reading.preset.sequence_parallel
     reading.assume(f"sequence parallelism {'on' if on else 'off'}")
     return on
@@ -200,47 +318,72 @@ def _sequence_parallel(reading: Reading) -> bool:
 
 def _recompute(reading: Reading) -> str:
     written = reading.words("recompute")
-    if "offload" in written and written not in _XLA_POLICIES:
+    if is_unstated(written):
+        reading.assume(f"recompute {reading.preset.recompute}")
+        return reading.preset.recompute
+    policy = re.match(r"[a-z_]+", written)
+    if policy is not None and policy[0] in _XLA_POLICIES:
+        mode, said = _XLA_POLICIES[policy[0]]
+        reading.assume(said)
+        return mode
+    if "offload" in written:
         raise RowRefusedError("offload", f"recompute {written}")
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
     if re.match(r"(none|no)\b", written) and "not" not in written.split():
         return "none"
-    if re.fullmatch(r"full( \(.*\))?", written):
+    if re.fullmatch(r"full( \(.*\))?|(activation|gradient) checkpointing.*", written):
         return "full"
-    if written in _XLA_POLICIES:
-        mode, said = _XLA_POLICIES[written]
-        reading.assume(said)
-        return mode
     return _selective(reading, written)
 
 
 def _selective(reading: Reading, written: str) -> str:
-    if written in {"selective", "selective (core attention)"}:
-        return "selective"
-    if reading.preset.software.saves_products and written.startswith("selective"):
-        if "op" not in written:
+    if re.fullmatch(r"selective( \((core attention|config default)\))?", written):
+        if reading.preset.software.saves_products:
             reading.assume("selective recompute by operators")
         return "selective"
-    if written in {"", "not stated", "not in table"}:
-        reading.assume(f"recompute {reading.preset.recompute}")
-        return reading.preset.recompute
+    if reading.preset.software.saves_products and written.startswith("selective"):
+        return "selective"
     raise RowRefusedError("unknown-recompute", f"recompute {written}")
 
 
 _XLA_POLICIES = {
+    # MaxText's remat_policy (src/maxtext/layers/decoders.py): which results of a block
+    # are kept. What repeats less than half of a block's products is "selective" here,
+    # what repeats more is "full".
+    "minimal": ("selective", "MaxText's minimal: all products are kept"),
+    "minimal_flash": ("selective", "MaxText's minimal_flash: all products are kept"),
+    "minimal_with_context": (
+        "selective",
+        "MaxText's minimal_with_context: all products are kept",
+    ),
+    "save_dot_except_mlpwi": (
+        "selective",
+        "MaxText's save_dot_except_mlpwi as if all products were kept",
+    ),
+    "save_dot_except_mlp": (
+        "full",
+        "MaxText's save_dot_except_mlp as full recompute",
+    ),
+    "save_dot_with_context_except_mlp": (
+        "full",
+        "MaxText's save_dot_with_context_except_mlp as full recompute",
+    ),
+    "save_qkv_proj": ("full", "MaxText's save_qkv_proj as full recompute"),
+    "save_out_proj": ("full", "MaxText's save_out_proj as full recompute"),
     "qkv_proj_offloaded": (
         "full",
         "full recompute but for products kept in the host's memory",
     ),
-    "minimal": ("selective", "MaxText's minimal_flash: products are kept"),
 }
 """MaxText's rematerialisation policies -> the nearest mode, and what is noted."""
 
 _ZERO = (
-    (r"zero-?3|full_shard|fsdp", 3),
-    (r"zero-?2|shard_grad_op", 2),
-    (r"zero-?1|distributed optimizer", 1),
+    (r"zero-?3|full_shard|fsdp|hsdp|hybrid_shard", 3),
+    (r"zero-?2|shard_grad_op|hybrid_shard_zero2", 2),
+    # DeepSpeed's 3D parallelism has ZeRO's first stage along its replicas (Microsoft,
+    # "DeepSpeed: Extreme-scale model training for everyone", 2020).
+    (r"zero-?1|distributed optimizer|deepspeed 3d", 1),
     (r"zero-?0|^none|^no$|^ddp", 0),
 )
 """What a description contains -> ZeRO stage."""
@@ -255,18 +398,20 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
         r"offload(ing)?:? true", reading.words("notes")
     ):
         raise RowRefusedError("offload", "states are offloaded to the host")
-    if written in {"", "not stated"}:
+    if is_unstated(written):
         reading.assume(f"ZeRO stage {reading.preset.zero_stage}")
         return reading.preset.zero_stage, None
     found = [stage for words, stage in _ZERO if re.search(words, written)]
     # SHARD_GRAD_OP is FSDP, and ZeRO-2 all the same.
-    if found and ("shard_grad_op" in written or re.search(r"zero-?[012]", written)):
+    if found and re.search(r"shard_grad_op|_zero2|zero-?[012]", written):
         found = [stage for stage in found if stage < 3]
     if not found:
         raise RowRefusedError(
             "unknown-sharding", f"sharding {reading.row.words('zero_or_fsdp')}"
         )
     stage = found[0]
+    if "deepspeed 3d" in written:
+        reading.assume("ZeRO stage 1 in DeepSpeed's 3D parallelism")
     if stage >= 2 and reading.preset.weights_in_fp32 and reading.needed("pp") > 1:
         # torchtitan and its kind: with a pipeline, fully_shard keeps parameters
         # gathered and gradients whole from the first microbatch to the last.
@@ -276,13 +421,31 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
 
 
 def _sharding_group(reading: Reading, written: str) -> int | None:
+    """Return the ranks that share shards, None for all of them."""
     ranks = re.search(
         rf"within (?:a )?(?:group of )?{COUNT}|\(ici_fsdp={COUNT}\)", written
     )
     if ranks is not None:
         return int(ranks[1] or ranks[2])
-    slices = re.search(rf"{COUNT} slice", reading.words("notes"))
-    if "within slice" not in written or slices is None:
+    axes = re.search(rf"\bdp[0-9]+ fsdp{COUNT}\b", written)
+    if axes is not None:
+        # Axes of one torus, which is a switch here: no group is nearer than another.
+        reading.assume(f"groups of {axes[1]} shards as one of all replicas")
         return None
+    if re.search(r"hsdp|hybrid_shard", written):
+        return _hybrid_group(reading, written)
+    if "within slice" not in written:
+        return None
+    num_devices = reading.row.whole("num_devices") or 0
     tp, pp = reading.needed("tp"), reading.needed("pp")
-    return (reading.row.whole("num_devices") or 0) // (int(slices[1]) * tp * pp) or None
+    return slice_size(reading, num_devices) // (tp * pp) or None
+
+
+def _hybrid_group(reading: Reading, written: str) -> int:
+    """Return the ranks of a node, unless ``REPLICASxSHARDS`` says another size."""
+    sizes = re.search(rf"{COUNT}\s*x\s*{COUNT}", written)
+    if sizes is not None:
+        return int(sizes[2])
+    size = max((reading.row.whole("devices_per_node") or 8) // reading.needed("tp"), 1)
+    reading.assume(f"shards within groups of {size}, those of a node")
+    return size

@@ -1,4 +1,4 @@
-"""Rows about one stage of a pipeline whose stages no plan of ours expresses.
+"""Rows about a pipeline whose stages no plan of ours expresses, or about one of them.
 
 Two systems print what each stage does, in ``notes``:
 
@@ -7,6 +7,8 @@ Two systems print what each stage does, in ``notes``:
 - Aceso: ``stage gpus=[1, 2]``, ``ops per stage=[132, 287]`` and ``recomputed-op
   fraction per stage=[0.98, 0.4]``. Stages are cut between any two operators.
 
+A third form stands in ``recompute``: ``5 of 12 layers in stage 0, 0 in stage 1``.
+
 What stands with one row of a run holds for all rows of its source.
 """
 
@@ -14,12 +16,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from nestsim.validation.columns import Row
+from nestsim.validation.columns import UNEVEN_COLUMNS, Row
 from nestsim.validation.reading import Reading
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_cluster import read_accelerator
@@ -45,6 +48,19 @@ _MOST = 1e6
 _ACESO_CORE = 4
 """Operators of the attention core, which hold most: they are taken to be repeated
 first (Liu et al., "Aceso", EuroSys 2024: recompute takes what frees most memory)."""
+
+
+class SizedStage(NamedTuple):
+    """What a stage holds, and on how many devices."""
+
+    degrees: Degrees
+    """How each of its layers is split."""
+
+    dp: int
+    """Replicas of the stage, which share a microbatch."""
+
+    blocks: BlockStage
+    """What it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +136,7 @@ def read_stage(row: Row) -> StageCase | None:
     if number is None:
         raise RowRefusedError("other-place", f"where is {row.words('where')}")
     read = _mist if _MIST.search(row.words("notes")) else _aceso
-    degrees, stage = read(reading, model, int(number[1]))
+    degrees, _, stage = read(reading, model, int(number[1]))
     return StageCase(
         model=model,
         training=training,
@@ -131,6 +147,76 @@ def read_stage(row: Row) -> StageCase | None:
         stage=stage,
         preset=reading.preset.name,
         assumed=tuple(reading.assumed),
+    )
+
+
+def read_stages(
+    reading: Reading, model: TransformerSpec
+) -> tuple[SizedStage, ...] | None:
+    """Return all stages of a row that differ; None if columns say that none does.
+
+    Raises
+    ------
+    RowRefusedError
+        If there is one, and it cannot be expressed.
+    """
+    pp = reading.needed("pp")
+    if not _differ(reading):
+        return None
+    if not _is_staged(reading.row):
+        return _recomputing(reading, model, pp)
+    read = _mist if _MIST.search(reading.row.words("notes")) else _aceso
+    stages = tuple(read(reading, model, index) for index in range(pp))
+    if any(sized.blocks.offloaded for sized in stages):
+        reading.assume("offloaded optimizer states take no time")
+    held = sum(sized.blocks.num_blocks for sized in stages)
+    if abs(held - model.num_layers) > 1e-6 * held:
+        raise RowRefusedError(
+            "contradiction", f"stages hold {held:g} of {model.num_layers} layers"
+        )
+    return stages
+
+
+def _differ(reading: Reading) -> bool:
+    """Tell whether stages have unlike sizes, recompute in part, or their own shards."""
+    return (
+        any("/" in reading.words(column) for column in UNEVEN_COLUMNS)
+        or re.match(r"per[ -](stage|op)|\[", reading.words("recompute")) is not None
+        or _PART.search(reading.words("recompute")) is not None
+        or reading.words("zero_or_fsdp").startswith("per stage")
+    )
+
+
+_PART = re.compile(r"([0-9]{1,6})(?: of [0-9]+ layers)? in stage ([0-9]{1,6})")
+
+
+def _recomputing(
+    reading: Reading, model: TransformerSpec, pp: int
+) -> tuple[SizedStage, ...] | None:
+    """Return even stages that repeat some of their layers each."""
+    parts = {
+        int(stage): int(count)
+        for count, stage in _PART.findall(reading.words("recompute"))
+    }
+    if set(parts) != set(range(pp)) or model.num_layers % pp:
+        return None
+    dp, micro_batch = reading.needed("dp"), reading.needed("micro_batch")
+    each = model.num_layers // pp
+    return tuple(
+        SizedStage(
+            Degrees(tp=reading.needed("tp"), micro_batch_size=micro_batch),
+            dp,
+            BlockStage(
+                num_blocks=each,
+                num_weights=each,
+                recomputed=min(parts[index], each),
+                ends=_ends(model, _chain(model), index, pp - 1),
+                in_flight=_in_flight(reading, index, pp, micro_batch * dp),
+                zero_stage=1 if "zero-1" in reading.words("notes") else 0,
+                group_size=dp,
+            ),
+        )
+        for index in range(pp)
     )
 
 
@@ -193,9 +279,7 @@ def _ends(
     return first + behind
 
 
-def _mist(
-    reading: Reading, model: TransformerSpec, index: int
-) -> tuple[Degrees, BlockStage]:
+def _mist(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:
     notes = reading.row.words("notes")
     layers = _listed(notes, r"(?<!ckpt )layers")
     found = re.search(r"=\s*(\[\[.*?\]\])", notes)
@@ -210,7 +294,7 @@ def _mist(
     if any(offloaded[place] for place in (0, 1, 3)):
         raise RowRefusedError("offload", "more than optimizer states is offloaded")
     zero_stage = 3 if weights else 2 if gradients else 1 if optimizer else 0
-    return Degrees(tp=tp, micro_batch_size=micro_batch), BlockStage(
+    blocks = BlockStage(
         num_blocks=num_blocks,
         num_weights=num_blocks,
         recomputed=recomputed,
@@ -220,11 +304,10 @@ def _mist(
         group_size=dp,
         offloaded=offloaded[2],
     )
+    return SizedStage(Degrees(tp=tp, micro_batch_size=micro_batch), dp, blocks)
 
 
-def _aceso(
-    reading: Reading, model: TransformerSpec, index: int
-) -> tuple[Degrees, BlockStage]:
+def _aceso(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:
     notes = reading.row.words("notes")
     counts = [int(count) for count in _listed(notes, "ops per stage")]
     if sum(counts) != _ACESO_OPERATORS * model.num_layers + 3:
@@ -249,7 +332,7 @@ def _aceso(
     if micro_batch < dp:
         raise RowRefusedError("contradiction", f"micro_batch {micro_batch} of dp {dp}")
     reading.assume(f"tp {tp} and dp {dp} in stage {index}")
-    return Degrees(tp=tp, micro_batch_size=micro_batch // dp), BlockStage(
+    blocks = BlockStage(
         num_blocks=num_blocks,
         num_weights=sum(_ACESO_WEIGHTS.get(place, 0.0) for place in places),
         selective=num_blocks * (min(part / core, 1.0) - redone),
@@ -257,6 +340,7 @@ def _aceso(
         ends=_ends(model, _chain(model), index, len(counts) - 1),
         in_flight=_in_flight(reading, index, len(counts), micro_batch),
     )
+    return SizedStage(Degrees(tp=tp, micro_batch_size=micro_batch // dp), dp, blocks)
 
 
 def _split_of(reading: Reading, column: str, devices: int) -> int:

@@ -26,8 +26,9 @@ def read_software(reading: Reading, network: NetworkSpec, num_devices: int) -> S
         # As LLM Foundry, whose blocks run eagerly.
         software = replace(software, name=software.name.partition("-")[0])
     per_node = reading.row.whole("devices_per_node") or 8
-    if num_devices > per_node:
-        software = replace(software, many_nodes=True)
+    software = replace(
+        software, num_ranks=num_devices, many_nodes=num_devices > per_node
+    )
     if reading.preset.sends_tokens_once:
         assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
         software = replace(software, ranks_per_node=network.levels[0].fan_out)
@@ -51,7 +52,7 @@ def read_training(reading: Reading) -> TrainingSpec:
             f"gradients in {'fp32' if gradients == 'fp32' else precision}, adam"
         )
     return TrainingSpec(
-        global_batch_size=reading.needed("global_batch"),
+        global_batch_size=_global_batch(reading),
         precision=precision,
         gradient_precision=gradients,
         matmul_precision=_matmul_precision(reading),
@@ -62,9 +63,34 @@ def read_training(reading: Reading) -> TrainingSpec:
     )
 
 
+def _global_batch(reading: Reading) -> int:
+    """Return the sequences of a step; where they are not stated, one micro-batch each.
+
+    Raises
+    ------
+    RowRefusedError
+        If they are not stated, and decide what was measured: a pipeline has its
+        bubble, a time is that of a step of unknown length.
+    """
+    if reading.row.whole("global_batch") is not None:
+        return reading.needed("global_batch")
+    dp, micro_batch = reading.row.whole("dp"), reading.row.whole("micro_batch")
+    is_time = any(
+        reading.words(name) for name in ("iter_time_s", "iter_time_s_derived")
+    )
+    is_one = "iteration = one micro-batch" in reading.words("notes")
+    if None in {dp, micro_batch} or reading.needed("pp") > 1 or (is_time > is_one):
+        return reading.needed("global_batch")
+    assert dp is not None
+    assert micro_batch is not None
+    reading.assume(f"global_batch = {dp * micro_batch}, a micro-batch for each replica")
+    reading.assumes_layout = not is_one
+    return dp * micro_batch
+
+
 def _precision(reading: Reading) -> str:
     written = reading.words("precision")
-    if re.search(r"fp6|int8", written):
+    if re.search(r"fp6|int4", written):
         raise RowRefusedError(
             "low-precision", f"{reading.row.words('precision')} is not modelled"
         )
@@ -93,7 +119,7 @@ def _gather(reading: Reading) -> str:
     if "mp mode default" in written:
         return "fp32"
     if "fp8 all-gather" in written or (
-        reading.preset.name == "megatron-core" and _matmul_precision(reading)
+        reading.preset.software.keeps_narrow_inputs and _matmul_precision(reading)
     ):
         return "fp8"
     return reading.preset.gather
@@ -104,6 +130,8 @@ def _matmul_precision(reading: Reading) -> str:
     written = reading.words("precision")
     if "fp4" in written:
         return "fp4"
+    if "int8" in written:
+        return "int8"
     if re.search(r"fp8|float8", written) and "rowwise" not in written:
         return "fp8"
     return ""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.validation.columns import Measurements, Row
@@ -37,6 +38,35 @@ GROUP_COLUMNS = (
 """Rows that agree in all of these are different plans for the same job."""
 
 
+FULL_QUALITY = ("A", "A-")
+"""Of rows that tell their whole configuration."""
+
+
+class Judgement(NamedTuple):
+    """Whether plans that were run are judged to fit in memory."""
+
+    ran: int
+    """Rows of runs that happened."""
+    ran_but_too_large: int
+    """Those of them that are judged not to fit."""
+    complete: int
+    """Rows of runs that happened and tell their whole configuration."""
+    complete_but_too_large: int
+    """Those of them that are judged not to fit."""
+    out_of_memory: int
+    """Rows of runs that ran out of memory."""
+    out_of_memory_but_fit: int
+    """Those of them that are judged to fit."""
+    largest_share: float
+    """Of a run that happened: tensors at their peak over the memory for them; NaN of
+    none."""
+
+    @property
+    def misjudged(self) -> int:
+        """Rows that are judged against what happened."""
+        return self.ran_but_too_large + self.out_of_memory_but_fit
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowResult:
     """What became of one row."""
@@ -63,12 +93,13 @@ class RowResult:
     planned: float = math.nan
     """Time of a step by the planner's closed form [s]; NaN for memory."""
 
-    device_memory: float = math.nan
-    """Of the device [byte]."""
-
     band: Band | None = None
     """Factors on `predicted`: eight of ten measured times are to lie between them;
     None for memory."""
+
+    memory_share: float = math.nan
+    """Predicted peak of the fullest device's tensors over what it has for them, which
+    decides whether a scenario's plan is feasible."""
 
     preset: str = ""
     """Name of the framework's preset."""
@@ -85,6 +116,21 @@ class RowResult:
     def ran_out_of_memory(self) -> bool:
         """Whether the measured run did, and was predicted."""
         return not self.code and math.isnan(self.measured)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan of a predicted row is judged to fit in memory."""
+        return self.memory_share <= 1.0
+
+    @property
+    def is_misjudged(self) -> bool:
+        """Whether it fits and ran out of memory, or the other way round."""
+        return not self.code and self.fits == self.ran_out_of_memory
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the row tells all that decides the result: quality A or A-."""
+        return self.row.words("quality") in FULL_QUALITY
 
     @property
     def is_inside(self) -> bool:
@@ -117,6 +163,15 @@ class ValidationResult:
     def scored(self) -> tuple[RowResult, ...]:
         """Rows with an error."""
         return tuple(row for row in self.rows if row.is_scored)
+
+    def judgement(self) -> "Judgement":
+        """Return how feasible the plans of all predicted rows are judged to be."""
+        return _judgement(tuple(row for row in self.rows if not row.code))
+
+    def judgement_by(self, column: str) -> "dict[str, Judgement]":
+        """Return the same for rows that agree in a column."""
+        keyed = ((_key(row, column), row) for row in self.rows if not row.code)
+        return {key: _judgement(tuple(rows)) for key, rows in grouped(keyed).items()}
 
     @property
     def refused(self) -> tuple[RowResult, ...]:
@@ -155,6 +210,21 @@ def _key(row: RowResult, column: str) -> str:
 
 def _errors(rows: tuple[RowResult, ...]) -> Errors:
     return errors_of([row.measured for row in rows], [row.predicted for row in rows])
+
+
+def _judgement(rows: tuple[RowResult, ...]) -> Judgement:
+    ran = [row for row in rows if not row.ran_out_of_memory]
+    complete = [row for row in ran if row.is_complete]
+    gone = [row for row in rows if row.ran_out_of_memory]
+    return Judgement(
+        ran=len(ran),
+        ran_but_too_large=sum(row.is_misjudged for row in ran),
+        complete=len(complete),
+        complete_but_too_large=sum(row.is_misjudged for row in complete),
+        out_of_memory=len(gone),
+        out_of_memory_but_fit=sum(row.is_misjudged for row in gone),
+        largest_share=max((row.memory_share for row in ran), default=math.nan),
+    )
 
 
 def _ranking(rows: tuple[RowResult, ...]) -> Ranking:
@@ -205,7 +275,7 @@ def _result(predictor: Predictor, row: Row, score: Score) -> RowResult:
 def _score_time(predictor: Predictor, row: Row) -> RowResult:
     case = read_case(row)
     measured = measured_time(case, predictor.graph(case))
-    predicted = predictor.predict(case)
+    predicted = predictor.predict(case, memory=True)
     return RowResult(
         row=row,
         basis=measured.basis,
@@ -213,7 +283,7 @@ def _score_time(predictor: Predictor, row: Row) -> RowResult:
         predicted=predicted.iteration_time,
         planned=predicted.planned_time,
         band=_band(case),
-        device_memory=case.accelerator.memory_bytes,
+        memory_share=predicted.memory_share,
         preset=case.preset,
         assumed=case.assumed,
     )
@@ -227,6 +297,7 @@ def _band(case: Case) -> Band | None:
             accelerator=case.accelerator.name,
             num_devices=case.num_devices,
             has_experts=bool(case.model.num_moe_experts),
+            assumes_layout=case.assumes_layout,
         )
     )
 
@@ -238,7 +309,7 @@ def _score_memory(predictor: Predictor, row: Row) -> RowResult:
         basis=score.measured.basis,
         measured=score.measured.value,
         predicted=score.predicted,
-        device_memory=score.case.accelerator.memory_bytes,
+        memory_share=score.memory_share,
         preset=score.case.preset,
         assumed=score.case.assumed,
     )

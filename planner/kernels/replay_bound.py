@@ -60,7 +60,7 @@ from topologies.compiling import kernel, subkernel
 # Rows of a layer's columns, shape (NUM_LAYER_ROWS, L).
 DENSE = 0  # parameters outside of experts
 EXPERT = 1  # parameters of experts
-WHOLE = 2  # all parameters of the layer
+LARGEST = 2  # parameters that are gathered together
 IS_BLOCK = 3
 SAVED = 4  # + mode: kept by a pass in flight [byte]
 WORKING = 8  # + mode: alive inside a pass [byte]
@@ -148,6 +148,45 @@ def _gathering(
 
 
 @subkernel
+def _saved_by_rounds(
+    layers: FloatMatrix,
+    bounds: IntVector,
+    stage: int,
+    p: int,
+    v: int,
+    in_flight: float,
+    saved: int,
+    most: int,
+) -> float:
+    """Return what passes of several chunks keep at most [byte].
+
+    Any mixture of chunks may be in flight: each block counts by its largest round.
+    """
+    each, leads, trails = 0.0, 0.0, 0.0
+    for j in range(most):
+        round_ = 0.0
+        for c in range(v):
+            begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
+            place = 0
+            for layer in range(begin, end):
+                if layers[IS_BLOCK, layer] > 0.0:
+                    if place == j:
+                        round_ = max(round_, layers[saved, layer])
+                    place += 1
+        each += round_
+    for c in range(v):
+        begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
+        for layer in range(begin, end):
+            if layers[IS_BLOCK, layer] == 0.0:
+                if begin == 0:
+                    leads += layers[saved, layer]
+                else:
+                    trails += layers[saved, layer]
+    kept: float = in_flight * (each + leads) + trails
+    return kept
+
+
+@subkernel
 def _stage_memory(
     layers: FloatMatrix,
     bounds: IntVector,
@@ -171,7 +210,7 @@ def _stage_memory(
         for layer in range(begin, end):
             dense += layers[DENSE, layer]
             expert += layers[EXPERT, layer]
-            largest = max(largest, layers[WHOLE, layer])
+            largest = max(largest, layers[LARGEST, layer])
             working = max(working, layers[row, layer])
             redone += layers[SAVED, layer]
             if layers[IS_BLOCK, layer] > 0.0:
@@ -181,54 +220,33 @@ def _stage_memory(
         dense -= job[TIED_PARAMETERS]
     experts = constants[_EXPERT_GROUP]
     whole, shard = dense + expert, dense / group + expert / experts
-    total: float = working
-    total += constants[_OPTIMIZER_BYTES] * (
-        shard if sent[tables.SHARDS_OPTIMIZER] > 0.0 else whole
-    )
+    updated = shard if sent[tables.SHARDS_OPTIMIZER] > 0.0 else whole
+    total: float = constants[_OPTIMIZER_BYTES] * updated
     total += constants[_GRADIENT_BYTES] * (
         shard if sent[tables.SHARDS_GRADIENTS] > 0.0 else whole
     )
     total += constants[_WEIGHT_BYTES] * (
         shard if sent[tables.SHARDS_WEIGHTS] > 0.0 else whole
     )
+    at_step_end: float = total + constants[tables.COPIES_BYTES] * updated
+    total += working
     if max(group, experts) > 1.0:
         layer = sent[tables.WHOLE_GRADIENTS] * constants[_GRADIENT_BYTES]
         layer += sent[tables.WHOLE_WEIGHTS] * constants[_GATHER_BYTES]
         total += layer * largest
+    saved = SAVED + mode
     if mode == _STAGE:
         entering = 0.0 if bounds[stage] == 0 else job[ENTERING_BYTES]
         total += in_flight * entering + redone
-        return total
-    saved = SAVED + mode
-    if v == 1:
+    elif v == 1:
         once = 0.0
         for layer in range(bounds[stage], bounds[stage + 1]):
             once += layers[saved, layer]
         total += in_flight * once
-        return total
-    # Any mixture of chunks may be in flight: each block by its largest round.
-    each, leads, trails = 0.0, 0.0, 0.0
-    for j in range(most):
-        round_ = 0.0
-        for c in range(v):
-            begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
-            place = 0
-            for layer in range(begin, end):
-                if layers[IS_BLOCK, layer] > 0.0:
-                    if place == j:
-                        round_ = max(round_, layers[saved, layer])
-                    place += 1
-        each += round_
-    for c in range(v):
-        begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
-        for layer in range(begin, end):
-            if layers[IS_BLOCK, layer] == 0.0:
-                if begin == 0:
-                    leads += layers[saved, layer]
-                else:
-                    trails += layers[saved, layer]
-    total += in_flight * (each + leads) + trails
-    return total
+    else:
+        total += _saved_by_rounds(layers, bounds, stage, p, v, in_flight, saved, most)
+    peak: float = max(total, at_step_end)
+    return peak
 
 
 @subkernel

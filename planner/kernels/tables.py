@@ -22,7 +22,8 @@ Tail, after the last backward pass::
     + REDUCED_ONCE reduce-scatter(G P; G E)
     + GATHERED_ONCE all-gather(W P; W E)
 
-Memory: ``once + static(z, g) + working(r) + in_flight * saved(r)``, solved for the
+Memory: ``once + static(z, g) + working(r) + in_flight * saved(r)``, and what the
+optimizer makes for its step in place of all but what is static, solved for the
 passes in flight.
 """
 
@@ -91,7 +92,8 @@ MEMORY = 4
 EXPERT_GROUP = 5
 GATHER_BYTES = 6  # of a weight on the wire
 REDUCE_BYTES = 7  # of a gradient on the wire
-NUM_CONSTANTS = 8
+COPIES_BYTES = 8  # of what the optimizer makes for its step
+NUM_CONSTANTS = 9
 
 # Columns of the ledger, a row for each ZeRO stage: how often a step sends, over devices
 # that share shards unless said otherwise ..
@@ -240,6 +242,9 @@ def memory_slots(
             held = optimizer * (sharded if holds[SHARDS_OPTIMIZER] > 0.0 else whole)
             held += gradient * (sharded if holds[SHARDS_GRADIENTS] > 0.0 else whole)
             held += weight * (sharded if holds[SHARDS_WEIGHTS] > 0.0 else whole)
+            copies = sharded if holds[SHARDS_OPTIMIZER] > 0.0 else whole
+            if held + constants[COPIES_BYTES] * copies > constants[MEMORY]:
+                continue
             held += shared * buffers * sums[LARGEST_LAYER, k]
             room = constants[MEMORY] - held - sums[ONCE, k] - sums[WORKING + mode, k]
             if room < 0.0:

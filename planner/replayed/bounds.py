@@ -343,7 +343,7 @@ def _columns_of(table: LayerTable) -> _Columns:
     layers = np.zeros((kernel.NUM_LAYER_ROWS, table.num_layers))
     layers[kernel.DENSE] = table.parameters - table.expert_parameters
     layers[kernel.EXPERT] = table.expert_parameters
-    layers[kernel.WHOLE] = table.parameters
+    layers[kernel.LARGEST] = table.largest_parameters
     layers[kernel.IS_BLOCK] = table.is_block
     for mode, number in RECOMPUTE_MODES.items():
         # Recompute of a whole stage brings everything back.

@@ -1,8 +1,9 @@
 """What a device keeps for the parameters of a stage.
 
-    peak = W + G + O + buffers + in_flight * saved + working
+    peak = W + G + O + max(buffers + in_flight * saved + working, copies)
 
-W weights, G gradients, O optimizer states, each divided by the devices that share its
+W weights, G gradients, O optimizer states, copies what the optimizer makes for its step
+when activations are gone, each divided by the devices that share its
 shards where the stage of ZeRO shards it; buffers are whole layers beside them
 (`planner.step.ledger`).
 """
@@ -25,9 +26,11 @@ class StaticBytes(NamedTuple):
     gradients: FloatArray
     optimizer: FloatArray
     buffers: FloatArray
+    copies: FloatArray
+    """While the optimizer works, and passes do not."""
 
     def total(self) -> FloatArray:
-        """Return the sum [byte]."""
+        """Return what is held while passes work [byte]."""
         return self.weights + self.gradients + self.optimizer + self.buffers
 
 
@@ -76,4 +79,5 @@ def static_bytes(
         gradients=each.gradients * held(GRADIENTS),
         optimizer=each.optimizer * held(OPTIMIZER),
         buffers=np.asarray(shared * layer * largest_layer),
+        copies=each.copies * held(OPTIMIZER),
     )

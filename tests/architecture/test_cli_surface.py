@@ -50,6 +50,15 @@ SURFACE = {
         *("--force", "--json", "--markdown", "--no-figures", "--output", "--quiet"),
         *("-o", "-q", "FILE"),
     ],
+    "calibrate": [
+        "--force",
+        "--json",
+        "--output",
+        "--quiet",
+        "-o",
+        "-q",
+        "MEASUREMENTS",
+    ],
     "collectives": [
         *("--force", "--json", "--max-bytes", "--min-bytes", "--no-figures"),
         *("--output", "--quiet", "--step-factor", "-b", "-e", "-f", "-o", "-q"),
@@ -62,8 +71,9 @@ SURFACE = {
     "models": ["--json"],
     "accelerators": ["--json"],
     "profile": [
-        *("--budget", "--check", "--device", "--force", "--json", "--output"),
-        *("--quick", "--quiet", "-o", "-q"),
+        *("--bandwidth", "--budget", "--check", "--device", "--force", "--json"),
+        *("--links", "--nic-bandwidth", "--output", "--quick", "--quiet", "--ranks"),
+        *("-o", "-q"),
     ],
     "schema": [],
 }

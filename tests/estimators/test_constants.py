@@ -11,6 +11,7 @@ from estimators.constants import (
     constant_entries,
     load_constants,
 )
+from nestsim.presets import NAMED_PRESETS
 from topologies.accelerators import accelerator_names
 
 KNOWN = load_constants()
@@ -41,15 +42,20 @@ def test_what_nothing_else_says_the_default_does(group, constant):
 
 def test_what_is_said_of_no_accelerator_of_the_catalogue_is_not_there():
     names = {name.split(".")[1] for name in KNOWN.values if name.startswith("acc")}
-    for prefix in names - {"default"}:
-        assert any(name.startswith(prefix) for name in accelerator_names()), prefix
+    presets = [preset.software.name for preset in NAMED_PRESETS.values()]
+    for name in names - {"default"}:
+        prefix, _, software = name.partition("-with-")
+        assert any(name.startswith(prefix) for name in accelerator_names()), name
+        assert any(name.startswith(software) for name in presets), name
 
 
 @pytest.mark.parametrize("name", accelerator_names())
 def test_no_accelerator_exceeds_its_datasheet(name):
     reached = KNOWN.accelerator(name)
     for field in fields(reached):
-        assert 0.1 < getattr(reached, field.name) < 1.0
+        if field.name != "attention_half_length":
+            assert 0.1 < getattr(reached, field.name) < 1.0
+    assert 0.0 < reached.attention_half_length < 4096
     assert reached.flash_attention <= reached.matmul
     assert reached.fused_attention <= reached.matmul
 
@@ -68,6 +74,22 @@ def test_the_longest_prefix_counts_constant_by_constant():
     default = KNOWN.accelerator("default")
     assert named.accelerator("x10").flash_attention == default.flash_attention
     assert named.accelerator("y") == default
+
+
+def test_a_framework_of_other_kernels_has_constants_of_its_own():
+    named = KNOWN.replaced(
+        {
+            "accelerator.x.matmul": 0.5,
+            "accelerator.x.memory": 0.75,
+            "accelerator.x-with-fsdp.matmul": 0.25,
+            "accelerator.x1.memory": 0.875,
+        }
+    )
+    assert named.accelerator("x1").matmul == 0.5
+    assert named.accelerator("x1", "fsdp").matmul == 0.25
+    assert named.accelerator("x1", "fsdp-torchtitan").matmul == 0.25
+    assert named.accelerator("x1", "megatron-core").matmul == 0.5
+    assert named.accelerator("x1", "fsdp").memory == 0.875
 
 
 def test_the_catalogue_has_names_that_share_constants():
@@ -91,6 +113,7 @@ def test_an_ideal_host_takes_no_time_and_fuses_nothing():
     ideal = KNOWN.software("ideal")
     kept = {"elementwise_traffic", "score_traffic", "loss_traffic"}
     kept |= {"unaligned_slowdown", "unaligned_weight_slowdown"}
+    kept |= {"grouped_rate", "kernels_per_expert"}
     for field in fields(ideal):
         assert getattr(ideal, field.name) == (1.0 if field.name in kept else 0.0)
 

@@ -12,6 +12,7 @@ from estimators.constants import load_constants
 from estimators.host_time import BACKWARD_LAUNCHES, SHARPNESS, host_times
 from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.models.library import load_model
+from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
 from estimators.software import IDEAL, Software
 from estimators.tracing import trace_model
@@ -194,3 +195,26 @@ def test_an_ideal_chain_takes_what_its_operators_take():
     assert (chain(IDEAL).forward_time == chain(free).forward_time).all()
     eager = chain(Software(name="some framework"))
     assert (eager.forward_time[1:3] > chain(IDEAL).forward_time[1:3]).all()
+
+
+def test_a_graph_waits_neither_for_launches_nor_for_more_than_its_gap():
+    """A layer that takes the device no time at all."""
+    compute, constants = (0.0, 0.0), {"kernel_time": 1e-3, "layer_gap": 1e-2}
+    eager = passes(10, compute, **constants)
+    graph = replace(EAGER, cuda_graphs=True)
+    assert passes(10, compute, software=graph, **constants) == (0.0, 0.0)
+    gap = {"graph_gap": 4e-4}
+    found = passes(10, compute, software=graph, **constants, **gap)
+    assert found == pytest.approx((1e-4, 3e-4))
+    assert eager[0] > 10e-3
+
+
+def test_collectives_of_a_graph_leave_without_the_host():
+    work = layer(1, (CollectiveWork("all_reduce", "tensor", 2, 2e6, 2, 2e6),))
+    graph = replace(LIBRARY, cuda_graphs=True)
+    eager, captured = (
+        passes(work, (1e-3, 1e-3), tp=8, software=software)
+        for software in (LIBRARY, graph)
+    )
+    saved = 2 * (LAUNCH_TIME - GRAPH_LAUNCH_TIME)
+    assert eager[0] - captured[0] == pytest.approx(saved)

@@ -47,10 +47,10 @@ def table(degrees=ALONE, **software):
 
 
 @pytest.mark.parametrize(
-    ("precision", "gradients", "whole", "shard"),
-    [("fp16", "bf16", 2 + 2, 12 + 6), ("bf16", "fp32", 2 + 4 + 2, 12)],
+    ("precision", "gradients", "whole", "shard", "copies"),
+    [("fp16", "bf16", 2 + 2, 12, 2 + 4), ("bf16", "fp32", 2 + 4 + 2, 12, 0)],
 )
-def test_deepspeed_copies_gradients(precision, gradients, whole, shard):
+def test_deepspeed_copies_gradients(precision, gradients, whole, shard, copies):
     each = TrainingSpec(
         global_batch_size=1,
         precision=precision,
@@ -58,7 +58,7 @@ def test_deepspeed_copies_gradients(precision, gradients, whole, shard):
         gradient_copies=True,
     ).parameter_bytes
     assert each.weights + each.gradients == whole
-    assert each.optimizer == shard
+    assert (each.optimizer, each.copies) == (shard, copies)
     plain = TrainingSpec(
         global_batch_size=1, precision=precision, gradient_precision=gradients
     ).parameter_bytes
@@ -86,7 +86,8 @@ def test_what_is_saved_is_not_run_again():
 def test_a_loss_of_pytorch_holds_gradients_in_fp32_too():
     plain, fused = table(plain_loss=True), table()
     more = plain.working_bytes["none"] - fused.working_bytes["none"]
-    assert more[-1] == 4 * 128 * 512
+    # Beside the logits, which the caller holds.
+    assert more[-1] == (4 + 2) * 128 * 512
     assert not more[:-1].any()
 
 

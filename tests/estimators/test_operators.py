@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from estimators.constants import load_constants
 from estimators.layer_work import OperatorWork
-from estimators.operators import LAUNCH_TIME, OperatorModel
+from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME, OperatorModel
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from topologies import InputError
@@ -216,3 +216,37 @@ def test_only_a_weights_gradient_can_be_put_off():
     assert whole.weight_gradient == 0
     # Apart or not, it is a part of the backward pass.
     assert time.backward == whole.backward
+
+
+def test_attention_gets_faster_with_keys_and_reaches_half_at_its_half_length():
+    half = KNOWN.accelerator("a100").attention_half_length
+    flops = 1e14
+
+    def time(keys):
+        work = OperatorWork("x", "attention", 0, 0, 0, 0, flops, 0, 1.0, 1.0, keys=keys)
+        return MODEL.operator_time(work).forward - LAUNCH_TIME
+
+    longest = flops / MODEL.attention_rate
+    assert time(half) == pytest.approx(2 * longest)
+    assert time(1e9) == pytest.approx(longest, rel=1e-5)
+    times = [time(keys) for keys in (256, 512, 1024, 2048, 8192)]
+    assert times == sorted(times, reverse=True)
+
+
+def test_few_tokens_for_each_of_many_experts_waste_grouped_products():
+    model = model_with(grouped_rate=0.8, grouped_half_rows=128.0)
+
+    def rate(tokens, experts):
+        work = matmul(tokens, 4096, 4096, experts, weighted=True)
+        return work.forward_flops / model.operator_time(work).forward
+
+    dense = rate(1 << 16, 1)
+    assert rate(1 << 13, 8) == pytest.approx(0.8 * dense, rel=0.05)
+    assert rate(1 << 7, 8) < 0.55 * rate(1 << 13, 8)
+    assert matmul(8, 8, 8, 2).is_grouped is False
+
+
+def test_kernels_of_a_graph_follow_each_other_faster():
+    graph = OperatorModel.of(A100, JOB, Software(name="ideal", cuda_graphs=True))
+    saved = LAUNCH_TIME - GRAPH_LAUNCH_TIME
+    assert MODEL.memory_time(1e6) - graph.memory_time(1e6) == pytest.approx(saved)

@@ -354,11 +354,12 @@ def test_sequence_parallelism_splits_norms_and_no_product() -> None:
         assert other.forward_flops == one.forward_flops
 
 
-def test_the_head_works_on_logits_and_their_gradient() -> None:
+def test_the_head_works_on_the_gradients_of_logits() -> None:
     graph = GRAPHS["llama3-8b"]
     head = work(graph, HEAD, tp=8, sequence_parallel=True)
     logits = LLAMA.sequence_length * padded_vocab_size(LLAMA, 8) / 8
-    assert head.working_bytes == 2 * 2 * logits
+    # The softmax that is kept is overwritten by its own: they are 16-bit copies.
+    assert head.working_bytes == 2 * logits
     hidden = 2 * LLAMA.sequence_length * LLAMA.hidden_size / 8
     assert head.saved_bytes["none"] == 4 * logits + hidden
 

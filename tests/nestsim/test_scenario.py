@@ -205,6 +205,37 @@ def test_a_library_model_can_be_cut_to_a_small_variant(load: Any) -> None:
     assert spec.hidden_size == 768
 
 
+def test_sequences_without_padding_are_as_long_as_their_mean(load: Any) -> None:
+    model = 'name = "bert-large"\nsequence_length = 512\nmean_sequence_length = 288'
+    spec = load(MINIMAL, **{'name = "gpt3-125m"': model}).spec
+    assert (spec.sequence_length, spec.max_position_embeddings) == (288, 512)
+    longer = model.replace("288", "513")
+    with pytest.raises(InputError) as caught:
+        load(MINIMAL, **{'name = "gpt3-125m"': longer})
+    assert "model.mean_sequence_length" in caught.value.where
+    assert "512" in caught.value.expected
+
+
+def test_latent_attention_and_shared_experts_can_be_spelled_out(load: Any) -> None:
+    spelled_out = """family = "mixtral"
+    num_layers = 2
+    hidden_size = 64
+    num_attention_heads = 4
+    ffn_hidden_size = 32
+    vocab_size = 128
+    sequence_length = 16
+    kv_channels = 8
+    num_moe_experts = 4
+    moe_router_topk = 2
+    moe_shared_expert_intermediate_size = 32
+    kv_lora_rank = 24
+    q_lora_rank = 40
+    qk_pos_emb_head_dim = 4"""
+    spec = load(MINIMAL, **{'name = "gpt3-125m"': spelled_out}).spec
+    assert (spec.kv_lora_rank, spec.v_head_dim) == (24, 8)
+    assert spec.moe_shared_expert_intermediate_size == 32
+
+
 def test_a_spelled_out_llama_equals_the_librarys(load: Any) -> None:
     spelled_out = """family = "llama"
     num_layers = 32
@@ -301,7 +332,8 @@ def test_networks_are_written_with_the_names_of_their_records(
 
 def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     known = {field.name for field in fields(TransformerSpec)}
-    assert set(SpelledOutModel.model_fields) - known == {"attention"}
+    own = set(SpelledOutModel.model_fields) - known
+    assert own == {"attention", "mean_sequence_length"}
 
 
 # Whatever stands in a file: a scenario, or an InputError that names the file.

@@ -314,6 +314,8 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
             software=NAMED_PRESETS[preset].software,
             execution=NAMED_PRESETS[preset].execution,
             training=TrainingSpec(global_batch_size=8),
+            constants=None,
+            links=None,
             profile=None,
             accelerator_name="h100-sxm",
         )

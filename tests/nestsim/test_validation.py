@@ -266,3 +266,28 @@ def test_every_published_row_is_read_and_refused_rows_say_why(name):
     assert 0 < len(reasons) < len(file.rows)
     latencies = [level.latency for case in cases for level in case.network.levels]
     assert all(latency > 0 for latency in latencies)
+
+
+def test_an_open_micro_batch_is_the_fastest_of_those_that_fit():
+    predictor = Predictor()
+    times = {
+        size: predictor.predict(read_case(gpt(micro_batch=str(size)))).iteration_time
+        for size in (1, 2, 4)
+    }
+    left_open = predictor.predict(read_case(gpt(micro_batch="")))
+    assert left_open.iteration_time == min(times.values())
+    # With plain attention over 16k tokens only the smallest one fits.
+    cells = {"seq_len": "16384", "recompute": "none", "hidden": "2048"}
+    smallest = predictor.predict(read_case(gpt(micro_batch="1", **cells)))
+    assert predictor.predict(read_case(gpt(micro_batch="", **cells))) == smallest
+
+
+def test_rows_with_an_open_micro_batch_have_a_wider_band(tmp_path):
+    file = write_csv(
+        tmp_path / "some.csv", GPT, {**GPT, "row_id": "two", "micro_batch": ""}
+    )
+    stated, left_open = validate(read_measurements(file)).rows
+    assert stated.band is not None
+    assert left_open.band is not None
+    assert left_open.band.high == pytest.approx(stated.band.high**2)
+    assert left_open.band.low == pytest.approx(stated.band.low**2)

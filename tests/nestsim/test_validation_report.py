@@ -2,6 +2,8 @@
 
 import csv
 import io
+import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,8 +14,11 @@ from nestsim.report.validation import (
     validation_json,
 )
 from nestsim.report.validation_figure import draw_validation, headline, within
+from nestsim.report.validation_markdown import validation_markdown
 from nestsim.uncertainty import Band, Setting, load_uncertainty
 from nestsim.validation.columns import Measurements
+from nestsim.validation.predict import Predictor
+from nestsim.validation.row_plan import read_case
 from nestsim.validation.runner import RowResult, ValidationResult, validate
 from tests.nestsim.validation_rows import gpt
 
@@ -26,7 +31,6 @@ def scored(name, measured, predicted, band=None, **cells):
         measured=measured,
         predicted=predicted,
         planned=predicted,
-        device_memory=80e9,
         preset="megatron-lm",
         assumed=("vpp = 1", "cp = 1"),
     )
@@ -94,6 +98,63 @@ def test_progress_is_told_of_every_row():
     file = Measurements(name="own.csv", kind="throughput", rows=rows)
     validate(file, progress=lambda doing, share: told.append((doing, share)))
     assert told == [("row 1 of 3", 0), ("row 2 of 3", 1 / 3), ("row 3 of 3", 2 / 3)]
+
+
+def judged(name, share, *, measured=1.0, **cells):
+    return replace(scored(name, measured, 1.0, **cells), memory_share=share)
+
+
+def test_runs_are_held_against_the_judgement_of_memory():
+    result = ValidationResult(
+        name="own.csv",
+        kind="throughput",
+        rows=(
+            judged("a", 0.9, quality="A"),
+            judged("b", 1.25, quality="A-"),
+            judged("c", 1.5, quality="C", source_key="other"),
+            judged("d", 0.5, measured=math.nan, quality="A"),
+            judged("e", 2.0, measured=math.nan, quality="A"),
+            RowResult(row=gpt(row_id="f"), code="offload", reason="to the host"),
+        ),
+    )
+    report = validation_json(result)
+    assert report["judgement"] == {
+        "ran": 3,
+        "ran_but_too_large": 2,
+        "complete": 2,
+        "complete_but_too_large": 1,
+        "out_of_memory": 2,
+        "out_of_memory_but_fit": 1,
+        "largest_share": 1.5,
+    }
+    assert report["by_source"]["other"]["judgement"]["ran_but_too_large"] == 1
+    assert report["by_source"]["own"]["judgement"]["out_of_memory_but_fit"] == 1
+    lines = list(csv.DictReader(io.StringIO(predictions_csv(result))))
+    fits = ["true", "false", "false", "true", "false", ""]
+    assert [line["fits"] for line in lines] == fits
+    assert lines[1]["peak_memory_share"] == "1.25"
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_validation(result, console)
+    text = console.export_text()
+    assert "Of 3 runs that happened, 2 (66.7 %) are judged not to fit" in text
+    assert "1 of 2" in text
+    table = validation_markdown([result]).splitlines()
+    heading = [cell.strip() for cell in table[0].split("|")]
+    counts = [line.split("|")[heading.index("Too large")].strip() for line in table[2:]]
+    assert counts == ["1", "1", "2"]
+
+
+def test_rows_are_judged_by_the_rule_of_scenarios():
+    rows = (gpt(row_id="a"), gpt(row_id="b", layers="4000"))
+    result = validate(Measurements(name="own.csv", kind="throughput", rows=rows))
+    predictor = Predictor()
+    for row in result.rows:
+        case = read_case(row.row)
+        peak = max(stage.peak for stage in predictor.predict(case, memory=True).memory)
+        usable = predictor.workload(case).tensor_memory()
+        assert row.memory_share == pytest.approx(peak / usable)
+        assert row.fits == (peak <= usable)
+    assert [row.fits for row in result.rows] == [True, False]
 
 
 def test_bands_are_written_beside_predictions_and_counted():

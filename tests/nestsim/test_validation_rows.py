@@ -55,6 +55,13 @@ def test_a_full_row_is_read_as_it_is_written():
         ({"num_devices": ""}, "num_devices = 16, as the sizes make"),
         ({"vpp": ""}, "vpp = 1"),
         ({"gated_mlp": ""}, "gated_mlp = no, by the model's name"),
+        ({"recompute": "config does not set it"}, "recompute none"),
+        ({"zero_or_fsdp": "not stated"}, "ZeRO stage 0"),
+        ({"notes": "SFT Performance"}, "fine-tuning as training on full sequences"),
+        (
+            {"zero_or_fsdp": "DeepSpeed 3D"},
+            "ZeRO stage 1 in DeepSpeed's 3D parallelism",
+        ),
         ({"layers": "7"}, "layers per stage: 1 x 4, then 1 x 3"),
     ],
 )
@@ -67,7 +74,7 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
     ("changed", "code"),
     [
         *(({name: ""}, "missing-column") for name in ("layers", "hidden", "heads")),
-        *(({name: ""}, "missing-column") for name in ("tp", "pp", "micro_batch")),
+        *(({name: ""}, "missing-column") for name in ("tp", "pp")),
         *(({name: ""}, "missing-column") for name in ("seq_len", "global_batch")),
         ({"num_devices": "", "dp": ""}, "missing-column"),
         ({"accelerator": "Abacus 3000"}, "unknown-accelerator"),
@@ -81,7 +88,7 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"notes": "activation CPU offload True"}, "offload"),
         *(
             ({"precision": text}, "low-precision")
-            for text in ("MXFP8", "NVFP4", "fp8 hybrid + bf16", "int8")
+            for text in ("MXFP8", "NVFP4", "fp8 hybrid + bf16", "int8", "int4")
         ),
         ({"precision": "posit16"}, "unknown-precision"),
         ({"recompute": "selective (op-level SAC)"}, "unknown-recompute"),
@@ -89,7 +96,13 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"zero_or_fsdp": "magic"}, "unknown-sharding"),
         ({"intra_node_link": "string"}, "unknown-network"),
         ({"model": "DeepSeekV3"}, "unknown-model"),
+        ({"model": "DeepSeekV4 Flash", "num_experts": "64"}, "unknown-model"),
+        ({"model": "DeepSeek-V2-Lite", "num_experts": "64"}, "unknown-model"),
+        ({"model": "DeepSeek-V3.2", "num_experts": "64"}, "unknown-model"),
+        ({"model": "Nemotron_3_Nano"}, "unknown-model"),
+        ({"model": "NemotronH-56B"}, "unknown-model"),
         ({"notes": "LoRA Performance"}, "fine-tuning"),
+        ({"notes": "LORA Performance"}, "fine-tuning"),
         ({"dp": "3"}, "contradiction"),
         ({"num_devices": "18", "dp": ""}, "contradiction"),
         ({"kv_heads": "5"}, "no-such-model"),
@@ -120,6 +133,12 @@ def test_offload_that_is_off_is_no_offload():
         ("FSDP FULL_SHARD (ZeRO-3)", 3, None),
         ("FSDP2 (ZeRO-3)", 3, None),
         ("FSDP", 3, None),
+        ("DeepSpeed 3D", 1, None),
+        ("HSDP", 3, None),
+        ("HSDP 2x2", 3, 2),
+        ("FSDP HYBRID_SHARD", 3, None),
+        ("FSDP _HYBRID_SHARD_ZERO2", 2, None),
+        ("FSDP (dp2 fsdp2 tp2)", 3, None),
         ("FSDP within slice (ici_fsdp=2), data parallel across slices", 3, 2),
     ],
 )
@@ -183,10 +202,10 @@ def test_hosts_of_a_slice_have_an_adapter_each():
     ("software", "name"),
     [
         ("Megatron-LM (2021-04)", "megatron-lm"),
-        ("Megatron-Bridge, 26.02 NeMo Container", "megatron-core"),
-        ("NeMo/Megatron, MLPerf Training v3.1 submission", "megatron-core"),
+        ("Megatron-Bridge, 26.02 NeMo Container", "nemo"),
+        ("NeMo/Megatron, MLPerf Training v3.1 submission", "nemo"),
         ("Megatron-DeepSpeed", "deepspeed"),
-        ("llm-foundry / PyTorch FSDP", "fsdp"),
+        ("llm-foundry / PyTorch FSDP", "llm-foundry"),
         ("TorchTitan, torch.compile=yes", "torchtitan"),
         ("MaxText (JAX/XLA)", "maxtext"),
         ("InternEvo (InternLM)", "internevo"),
@@ -197,6 +216,181 @@ def test_a_framework_is_known_by_its_name(software, name):
     preset, assumed = find_preset(software)
     assert preset is PRESETS[name]
     assert assumed == ""
+
+
+@pytest.mark.parametrize(
+    ("software", "name"),
+    [
+        ("Megatron Core 0.8", "megatron-core"),
+        ("Megatron-LM (core_r0.9)", "megatron-core"),
+        ("mcore", "megatron-core"),
+        ("Megatron Bridge", "nemo"),
+        ("Megatron-LM + DeepSpeed", "deepspeed"),
+        ("Mist", "mist"),
+        ("PyTorch Fully Sharded Data Parallel", "fsdp"),
+    ],
+)
+def test_blanks_and_short_names_are_the_same_framework(software, name):
+    assert find_preset(software) == (PRESETS[name], "")
+
+
+@pytest.mark.parametrize(
+    "software", ["Mistral's own", "nemotron", "addpipe", "Megatron"]
+)
+def test_words_that_only_contain_a_name_are_noted_as_unknown(software):
+    assert find_preset(software)[1] == f"software {software} as megatron-lm"
+
+
+def test_a_distributed_optimizer_is_megatron_core_where_the_software_is_not_named():
+    row = gpt(software="", source="own logs", zero_or_fsdp="distributed optimizer")
+    assert read_case(row).preset == "megatron-core"
+    row = gpt(software="", source="own logs", zero_or_fsdp="ZeRO-1")
+    assert read_case(row).preset == "megatron-lm"
+
+
+def test_an_open_micro_batch_has_those_that_divide_the_batch_for_alternatives():
+    case = read_case(gpt(micro_batch="", global_batch="24"))
+    sizes = [spec.micro_batch_size for spec in (case.plan, *case.alternatives)]
+    assert sizes == [1, 2]
+    assert "micro_batch: the fastest that fits, of 1, 2" in case.assumed
+    assert case.assumes_layout
+    assert not read_case(gpt()).assumes_layout
+    assert read_case(gpt()).alternatives == ()
+
+
+def test_open_chunks_are_alternatives_only_beside_an_open_micro_batch():
+    both = read_case(gpt(micro_batch="", vpp="", global_batch="4"))
+    chunks = [
+        spec.virtual_pipeline_model_parallel_size
+        for spec in (both.plan, *both.alternatives)
+    ]
+    assert chunks == [1, 2, 4]
+    assert read_case(gpt(vpp="")).alternatives == ()
+    without = read_case(gpt(software="DeepSpeed", micro_batch="", vpp=""))
+    assert {
+        spec.virtual_pipeline_model_parallel_size
+        for spec in (without.plan, *without.alternatives)
+    } == {1}
+
+
+def test_a_step_without_a_batch_is_one_micro_batch_where_that_is_not_what_counts():
+    rate = {"iter_time_s": "", "samples_per_s": "100", "pp": "1", "dp": "8"}
+    case = read_case(gpt(global_batch="", **rate))
+    assert case.training.global_batch_size == 16
+    assert case.assumes_layout
+    alone = read_case(
+        gpt(global_batch="", pp="1", dp="8", notes="iteration = one micro-batch")
+    )
+    assert alone.training.global_batch_size == 16
+    assert not alone.assumes_layout
+    for kept in ({**rate, "pp": "2", "dp": "4"}, {"pp": "1", "dp": "8"}):
+        with pytest.raises(RowRefusedError, match="global_batch is empty"):
+            read_case(gpt(global_batch="", **kept))
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [
+        ("minimal", "selective"),
+        ("minimal_flash", "selective"),
+        ("save_dot_except_mlpwi", "selective"),
+        ("save_dot_with_context_except_mlp", "full"),
+        ("save_qkv_proj", "full"),
+        ("gradient checkpointing", "full"),
+    ],
+)
+def test_policies_of_xla_are_the_nearest_mode(policy, mode):
+    assert read_case(gpt(recompute=policy)).plan.recompute == mode
+
+
+def test_nemotron_4_is_a_dense_rotary_transformer_without_biases():
+    model = read_case(gpt(model="Nemotron4-340b", kv_heads="4")).model
+    assert (model.family, model.position_embedding_type) == ("gpt", "rope")
+    assert not model.gated_linear_unit
+    assert not model.add_bias_linear
+    assert not model.tie_word_embeddings
+
+
+def test_models_with_latent_attention_have_the_published_widths():
+    cells = {"num_experts": "160", "gated_mlp": "yes", "ep": "2", "kv_heads": "128"}
+    cells["flash_attention"] = "yes"
+    empty = {"hidden": "", "heads": "", "moe_topk": "", "moe_ffn": "", "ffn": ""}
+    case = read_case(gpt(model="DeepSeekV2", **cells, **empty))
+    model = case.model
+    assert (model.hidden_size, model.num_attention_heads) == (5120, 128)
+    assert (model.kv_lora_rank, model.q_lora_rank) == (512, 1536)
+    assert (model.ffn_hidden_size, model.moe_router_topk) == (1536, 6)
+    assert model.moe_shared_expert_intermediate_size == 2 * 1536
+    assert "hidden = 5120" in case.assumed
+    assert "no multi-token prediction" in case.assumed
+    stated = gpt(model="Kimi K2", moe_topk="8", moe_ffn="512", **cells, heads="128")
+    model = read_case(stated).model
+    assert model.hidden_size == 1024
+    assert model.moe_shared_expert_intermediate_size == 512
+
+
+@pytest.mark.parametrize(
+    ("software", "length", "tokens"),
+    [
+        ("PyTorch DDP (NVIDIA DLE)", "512", 288),
+        ("PyTorch DDP, unpadded", "512", 256),
+        ("PyTorch DDP", "512", 512),
+        ("PyTorch DDP (NVIDIA DLE)", "128", 128),
+    ],
+)
+def test_padding_of_berts_long_sequences_is_left_out(software, length, tokens):
+    model = read_case(gpt(model="BERT-large", seq_len=length, software=software)).model
+    assert model.sequence_length == tokens
+    assert model.max_position_embeddings == int(length)
+
+
+def test_long_sequences_of_gpts_have_no_padding():
+    case = read_case(gpt(seq_len="512", software="PyTorch DDP (NVIDIA DLE)"))
+    assert case.model.sequence_length == 512
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "vpp", "layout"),
+    [
+        ("61", "4", "4", (4,) * 15 + (1,)),
+        ("61", "8", "4", (2,) * 30 + (1, 0)),
+        ("64", "4", "4", None),
+        ("62", "4", "4", None),
+    ],
+)
+def test_chunks_that_are_not_equal_are_filled_from_the_front(layers, pp, vpp, layout):
+    cells = {"num_devices": "32", "dp": "", "tp": "1", "layers": layers}
+    plan = read_case(gpt(pp=pp, vpp=vpp, **cells)).plan
+    assert plan.pipeline_model_parallel_layout == layout
+
+
+def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
+    tpu = {"accelerator": "TPU v5p", "intra_node_link": "ICI", "software": "MaxText"}
+    case = read_case(gpt(precision="int8 quantized training (AQT)", **tpu))
+    assert case.training.matmul_precision == "int8"
+    assert case.training.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "each"),
+    [
+        ("B300-288GB", "b300", 900e9),
+        ("GB300", "gb300", 900e9),
+        ("A800-80GB", "a100-80gb-a800", 200e9),
+        ("H800", "h100-sxm-h800", 200e9),
+    ],
+)
+def test_newer_and_cut_down_devices_are_known(written, name, each):
+    accelerator = read_case(gpt(accelerator=written)).accelerator
+    assert accelerator.name == name
+    assert accelerator.interconnect_bandwidth == each
+
+
+def test_a_torus_without_stated_slices_has_as_many_pods_as_it_needs():
+    tpu = {"accelerator": "TPU v6e (Trillium)", "intra_node_link": ""}
+    case = read_case(gpt(num_devices="512", dp="128", inter_node_net="ICI; DCN", **tpu))
+    assert [level.fan_out for level in case.network.levels] == [256, 2]
+    assert "2 slices of a pod each" in case.assumed
 
 
 def test_the_preset_decides_what_is_overlapped():

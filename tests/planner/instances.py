@@ -277,7 +277,7 @@ def random_constants(rng):
         "software.ideal.shard_time": 20.0,
         "allocator.ideal.context": 5.0,
         "allocator.ideal.workspace": 5.0,
-        "allocator.ideal.fragmentation": 0.2,
+        "allocator.ideal.full_fragmentation": 0.2,
     }
     return load_constants().replaced(
         {

@@ -110,7 +110,7 @@ class Pieces:
         every = []
         for mode, (extra, tail, static) in product(job.modes, shares.values()):
             kept, once = self.activations[mode]
-            fits = static + flying * kept + once <= job.memory
+            fits = _peak(static, flying * kept + once) <= job.memory
             every.append(np.where(fits, (works[mode] + extra, tail), np.inf))
         work, tail = np.stack(every, axis=1)
         order = np.lexsort((tail, work), axis=0)
@@ -136,7 +136,7 @@ class Pieces:
         works, shares = self._work_and_shares(rates, job)
         extra, tail, static = shares[zero, size]
         work = works[mode] + extra
-        peak = static + flying * kept + once
+        peak = _peak(static, flying * kept + once)
         return work.item(), tail.item(), peak.item()
 
     def _work_and_shares(
@@ -219,19 +219,24 @@ class Pieces:
         return extra, tail, self._static(zero, size, job)
 
     def _static(self, zero: int, size: int, job: Job) -> np.ndarray:
-        """Weights, gradients, optimizer states and buffers [byte]."""
+        """Weights, gradients, optimizer states: with buffers, and with copies [byte].
+
+        Copies are what the optimizer makes of gradients when passes are over.
+        """
         each = job.each
         whole = self.dense + self.expert
         shard = self.dense / size + self.expert / job.expert_group
-        held = each.optimizer * (shard if zero >= 1 else whole)
+        updated = shard if zero >= 1 else whole
+        held = each.optimizer * updated
         held = held + each.gradients * (shard if zero >= 2 else whole)
         held = held + each.weights * (shard if zero >= 3 else whole)
+        copies = each.copies * updated
         if max(size, job.expert_group) > 1:
             # One layer's gradients until they are reduced; two layers' weights, the
             # one in use and the one prefetched.
             gathered = each.gradients * (zero >= 2) + 2 * each.gather * (zero >= 3)
-            held = held + gathered * self.largest
-        return held
+            return np.stack([held + gathered * self.largest, held + copies])
+        return np.stack([held, held + copies])
 
     def _activations(self, mode: str) -> tuple[np.ndarray, np.ndarray]:
         """Return what each pass in flight keeps, and what is held once [byte].
@@ -255,6 +260,11 @@ class Pieces:
             kept.append(np.max(rounds, axis=0).sum() + chunks[0, 0] * saved[0])
             trailing.append(chunks[-1, -1] * saved[-1])
         return np.array(kept), np.array(trailing) + working
+
+
+def _peak(static: np.ndarray, in_passes: np.ndarray) -> np.ndarray:
+    in_step, at_end = static
+    return np.maximum(in_step + in_passes, at_end)
 
 
 def line(rate: Rate, count: np.ndarray | float, num_bytes: np.ndarray) -> np.ndarray:

@@ -104,7 +104,7 @@ class Space(NamedTuple):
         work = self.workload
         beside = work.constants.allocator(work.software.name)
         free = work.accelerator.memory_bytes - self.spec.memory_reserve - beside.context
-        return free / (1.0 + beside.fragmentation) - beside.workspace
+        return free / (1.0 + beside.full_fragmentation) - beside.workspace
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ ASKED_FOR = {
     "h200",
     "b200",
     "gb200",
+    "b300",
+    "gb300",
     "l4",
     "a10g",
     "tpu-v3",
@@ -62,7 +64,7 @@ def test_files_state_every_quantity_with_its_unit(name):
 def test_values_are_plausible(name):
     accelerator = load_accelerator(name)
     rates = accelerator.peak_flops
-    assert set(rates) <= {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4"}
+    assert set(rates) <= {"fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"}
     order = [rates[f] for f in ("fp32", "tf32", "bf16", "fp8") if f in rates]
     assert order == sorted(order)
     assert 8e9 < accelerator.memory_bytes < 300e9
@@ -83,6 +85,11 @@ def test_values_are_plausible(name):
         ("l4", "bf16", 121e12),
         ("tpu-v4", "bf16", 275e12),
         ("tpu-v6e", "bf16", 918e12),
+        ("tpu-v5e", "int8", 394e12),
+        ("tpu-v6e", "int8", 1836e12),
+        ("b300", "bf16", 2250e12),
+        ("b300", "fp4", 13500e12),
+        ("gb300", "fp8", 5000e12),
     ],
 )
 def test_peak_rates_are_the_published_dense_ones(name, number_format, rate):

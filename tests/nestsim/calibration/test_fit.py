@@ -8,6 +8,7 @@ import pytest
 from nestsim.calibration.fit import fit, stages_of
 from nestsim.calibration.linear import Box, Line, objective, solve
 from nestsim.calibration.observations import fitted_rows, row_weights
+from nestsim.calibration.residuals import STEP
 from tests.nestsim.calibration.rows import GAP, MATMUL, SPEC, TPU, made_up, residuals_of
 
 EXACT = replace(SPEC, row_error=0.005)
@@ -54,10 +55,11 @@ def test_planned_derivatives_are_close_to_replayed_ones(measured):
     changes = {MATMUL: 0.6, GAP: 1e-3, TPU: 0.75}
     there = measured.residuals(changes, rows)
     touched = measured.touched(EXACT.parameters, changes)
-    exact, planned = (
-        measured.jacobian(EXACT.parameters, start, there, rows, touched, exact=exact)
-        for exact in (True, False)
-    )
+    planned = measured.jacobian(EXACT.parameters, start, there, rows, touched)
+    exact = np.zeros_like(planned)
+    for column, parameter in enumerate(EXACT.parameters):
+        moved = changes | parameter.values(float(start[column]) + STEP)
+        exact[:, column] = (measured.residuals(moved, rows) - there) / STEP
     assert np.abs(exact - planned).max() < 0.1
     assert np.abs(exact[:, 0]).max() > 0.3
 

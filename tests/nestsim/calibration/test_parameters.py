@@ -61,6 +61,7 @@ def test_the_narrowest_class_that_there_is_counts():
     assert BANDS.half_width(replace(JOB, num_devices=8)) == 0.1
     assert BANDS.half_width(replace(JOB, source="")) == 0.15
     assert BANDS.half_width(replace(JOB, source="", software="ddp")) == 0.3
+    assert BANDS.half_width(replace(JOB, assumes_layout=True)) == 0.1
     low, high = BANDS.band(JOB)
     assert low * high == pytest.approx(1.0)
 

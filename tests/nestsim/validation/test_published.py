@@ -68,12 +68,10 @@ def test_sizes_make_the_devices_and_share_the_batch(row):
 
 
 @named(ROWS.values())
-def test_rows_are_read_whole_but_for_single_stages(row):
-    """Mist's stages have plans of their own; memory rows read them one by one."""
-    if "per stage" in row.words("recompute"):
-        assert refusal(row)[0] == "uneven-plan"
-    else:
-        assert read_case(row).num_devices == row.whole("num_devices")
+def test_rows_are_read_whole(row):
+    case = read_case(row)
+    assert case.num_devices == row.whole("num_devices")
+    assert bool(case.stages) == ("per stage" in row.words("recompute"))
 
 
 @pytest.mark.parametrize("table", [TIME, MEMORY], ids=lambda table: table.kind)

@@ -55,3 +55,17 @@ def test_experts_are_sharded_over_their_own_group():
     )
     assert static.weights.tolist() == [2 * 14.0]
     assert static.optimizer.tolist() == [12 * (1.0 + 3.0)]
+
+
+def test_copies_for_the_optimizer_are_of_its_share_and_beside_no_total():
+    each = PAPER._replace(copies=6)
+    for zero_stage, held in ((0, 8.0), (1, 2.0)):
+        static = static_bytes(
+            Sharded(8.0, 4),
+            Sharded(0.0, 4),
+            0.0,
+            each=each,
+            zero_stage=zero_stage,
+        )
+        assert static.copies == 6 * held
+        assert static.total() == 2 * 8.0 + 2 * 8.0 + 12 * held

@@ -1,0 +1,186 @@
+"""Constants that were fitted to a user's own runs, in a file that scenarios name.
+
+The file has the tables of ``constants.toml``, ``[accelerator.NAME]`` and so on, with
+only what differs from the shipped constants. A constant is a number, or a table with
+``value`` and whatever else whoever wrote it wants to say::
+
+    format = "nestsim constants 1"
+    date = "2026-03-31"
+    source = "12 runs of my_runs.csv"
+
+    [accelerator.h100]
+    matmul = { value = 0.63, deviation = 0.02, shipped = 0.6052 }
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+
+from estimators.constants import (
+    AcceleratorConstants,
+    AllocatorConstants,
+    Constants,
+    SoftwareConstants,
+    load_constants,
+)
+from estimators.own.tables import number_in, quoted, read_table, text_of
+from topologies.errors import InputError, Problems
+from topologies.json_values import Value
+
+FORMAT = "nestsim constants 1"
+"""First value of every file; changes when old files can no longer be read."""
+
+_HEAD = ("format", "date", "source")
+
+_SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        group: tuple(field.name for field in fields(kind))
+        for group, kind in (
+            ("accelerator", AcceleratorConstants),
+            ("software", SoftwareConstants),
+            ("allocator", AllocatorConstants),
+        )
+    }
+)
+"""Group of constants -> the names in each of its tables."""
+
+FRACTIONS = frozenset(
+    {
+        *("matmul", "matmul_8bit", "matmul_4bit", "wave_quantisation"),
+        *("flash_attention", "fused_attention", "memory", "fragmentation"),
+    }
+)
+"""Constants that are parts of something: at most 1."""
+
+_POSITIVE = 1e-6
+"""Rates are divided by: no fraction of a datasheet is smaller."""
+
+_LARGEST = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnConstants:
+    """Constants of a user, which hold in place of those that are shipped."""
+
+    name: str
+    """The file's, without its folder."""
+
+    date: str
+    """When they were fitted."""
+
+    source: str
+    """What to."""
+
+    values: tuple[tuple[str, float], ...]
+    """Dotted name and value of each."""
+
+    def constants(self) -> Constants:
+        """Return all constants, these in place of the shipped ones."""
+        return load_constants().replaced(dict(self.values))
+
+
+def constants_with(own: OwnConstants | None) -> Constants:
+    """Return the shipped constants, or those of a user in their place."""
+    return load_constants() if own is None else own.constants()
+
+
+def read_own_constants(path: Path) -> OwnConstants:
+    """Read a file of constants.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it names a constant or a value that cannot be.
+    """
+    return read_table(
+        path, FORMAT, "nestsim calibrate", lambda tables: _built(path.name, tables)
+    )
+
+
+def _built(name: str, tables: Value) -> OwnConstants:
+    problems = Problems()
+    values: dict[str, float] = {}
+    for group, sections in tables.items():
+        if group in _HEAD:
+            continue
+        with problems.noted():
+            if group not in _SECTIONS:
+                known = ", ".join(f"[{one}.NAME]" for one in _SECTIONS)
+                raise sections.error("unknown table", f"one of {known}")
+            for section, entries in sections.items():
+                for constant, entry in entries.items():
+                    with problems.noted():
+                        dotted = f"{group}.{section}.{constant}"
+                        values[dotted] = _value(group, constant, entry)
+    problems.refuse()
+    if not values:
+        raise InputError(
+            "has no constants",
+            where="accelerator",
+            expected="a table such as [accelerator.h100] with matmul = 0.6",
+        )
+    return OwnConstants(
+        name=name,
+        date=tables.get("date", "no date").text(),
+        source=tables.get("source", "the user").text(),
+        values=tuple(sorted(values.items())),
+    )
+
+
+def _value(group: str, constant: str, entry: Value) -> float:
+    """Read one constant."""
+    known = _SECTIONS[group]
+    if constant not in known:
+        raise entry.error("no such constant", "one of " + ", ".join(known))
+    value = entry["value"] if isinstance(entry.raw, dict) else entry
+    most = 1.0 if constant in FRACTIONS else _LARGEST
+    return number_in(value, _POSITIVE if group == "accelerator" else 0.0, most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedEntry:
+    """What a file says of one constant."""
+
+    name: str
+    """Dotted."""
+
+    value: float
+
+    shipped: float
+    """What it stands in place of."""
+
+    deviation: float
+    """Standard deviation of its logarithm."""
+
+
+def own_constants_toml(
+    entries: Sequence[FittedEntry], *, date: str, source: str
+) -> str:
+    """Return the text of a file of constants."""
+    lines = [
+        "# Written by nestsim calibrate. A scenario beside it names it:",
+        "#   [software]",
+        '#   constants = "the name of this file"',
+        "# deviation: standard deviation of the logarithm, about that of the value as",
+        "# a part of it; shipped: the value that nestsim comes with.",
+        f"format = {quoted(FORMAT)}",
+        f"date = {quoted(date)}",
+        f"source = {quoted(source)}",
+    ]
+    sections: dict[str, list[str]] = {}
+    for entry in entries:
+        section, name = entry.name.rsplit(".", 1)
+        sections.setdefault(section, []).append(
+            f"{name} = {{ value = {text_of(entry.value)}, deviation = "
+            f"{text_of(entry.deviation)}, shipped = {text_of(entry.shipped)} }}"
+        )
+    for section, own in sorted(sections.items()):
+        lines += ["", f"[{section}]", *own]
+    return "\n".join(lines) + "\n"
+
+
+def is_own_constants(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of ours."""
+    text = ends.decode("utf-8", errors="replace")
+    return f"\nformat = {quoted(FORMAT)}\n" in text

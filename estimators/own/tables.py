@@ -1,0 +1,93 @@
+"""Read the TOML files that nestsim wrote for a user, and say what is wrong with one."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from topologies.errors import InputError
+from topologies.input_file import parse_toml, read_file
+from topologies.json_values import Value
+
+MAX_FILE = 1_000_000
+"""A file has some dozen constants; a longer one is none [byte]."""
+
+T = TypeVar("T")
+
+
+def read_table(
+    path: Path, format_name: str, writer: str, build: Callable[[Value], T]
+) -> T:
+    """Return what a file says.
+
+    Parameters
+    ----------
+    path
+        The file.
+    format_name
+        What its key ``format`` has to be.
+    writer
+        The command that writes such files.
+    build
+        Makes something of the tables.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or something in it is wrong. The message starts
+        with the file and the setting.
+    """
+    expected = f"a TOML file that {writer} wrote"
+    try:
+        text = read_file(path, expected=expected, most_bytes=MAX_FILE)
+        document = parse_toml(text)
+        if document.get("format") != format_name:
+            raise InputError(
+                "is not a file that this version reads",
+                where="format",
+                got=document.get("format"),
+                expected=f'"{format_name}", which {writer} writes',
+            )
+        return build(Value(document))
+    except InputError as error:
+        raise error.at(str(path), ": ") from None
+
+
+def number_in(value: Value, least: float, most: float) -> float:
+    """Return a number of a range.
+
+    Raises
+    ------
+    InputError
+        If it is none, or outside.
+    """
+    found = value.number()
+    if not least <= found <= most:
+        raise value.error("is out of range", f"a number from {least:g} to {most:g}")
+    return found
+
+
+def refuse_unknown(value: Value, known: Mapping[str, object]) -> None:
+    """Refuse keys of a table that nothing reads.
+
+    Raises
+    ------
+    InputError
+        For the first of them.
+    """
+    for name, inner in value.items():
+        if name not in known:
+            raise inner.error("unknown setting", "one of " + ", ".join(known))
+
+
+def text_of(value: float) -> str:
+    """Return a number as TOML has it, with four digits that count."""
+    assert math.isfinite(value)
+    short = float(f"{value:.4g}")
+    return repr(short)
+
+
+def quoted(text: str) -> str:
+    """Return a text as TOML has it."""
+    plain = "".join(one if one.isprintable() else " " for one in text)
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,326 @@
+"""Fit few constants to a user's own runs, beginning with the shipped ones.
+
+The fit is that of `nestsim.calibration`: logarithms of constants, a robust loss, and a
+Gaussian prior for each. Here the prior is the shipped value, so that few rows move
+little, and only what a user's runs can tell is fitted: what products and attention
+reach of the accelerators, gaps between layers and the fixed time of a step. Rows of one
+``source_key`` share their habits: ``n`` of them count as ``sqrt(n)``.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from estimators.constants import Constants, load_constants
+from estimators.own.constants import FRACTIONS, FittedEntry
+from nestsim.calibration.fit import Fit, fit
+from nestsim.calibration.folds import hold_out, residuals_of
+from nestsim.calibration.linear import Box
+from nestsim.calibration.observations import (
+    FloatArray,
+    Observation,
+    read_observations,
+)
+from nestsim.calibration.parameters import FitSpec, Parameter, load_fit_spec
+from nestsim.calibration.residuals import Residuals, constants_of
+from nestsim.validation.columns import Measurements, Row
+from nestsim.validation.measured import measured_time
+from nestsim.validation.metrics import Errors, errors_of, grouped
+from nestsim.validation.predict import Predictor
+from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.row_plan import read_case
+from planner.progress import Progress
+from topologies.errors import InputError
+
+FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "accelerator": ("matmul", "matmul_8bit", "flash_attention", "fused_attention"),
+        "software": ("layer_gap", "iteration_time", "iteration_time_many_nodes"),
+    }
+)
+"""Group of constants -> those of each of its members that are fitted."""
+
+NARROWER = 0.5
+"""Deviation of a prior over that in ``fit.toml``, which is of what one would write down
+without any measurement; shipped values were fitted. A choice."""
+
+TOLD = 0.9
+"""Rows tell a constant if they shrink its prior's deviation below this part."""
+
+FEWEST_LEFT_OUT = 4
+"""With fewer different configurations none is left out: too little would be left."""
+
+_MANY_ROWS = 64
+"""From here on, rows go to several processes: each takes seconds to begin."""
+
+_NO_EFFECT = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedConstant:
+    """One constant and what the rows say of it."""
+
+    name: str
+    """Dotted name in `estimators.constants`."""
+
+    shipped: float
+    """Its prior."""
+
+    value: float
+    """With the rows."""
+
+    prior_deviation: float
+    """Of its logarithm, without the rows."""
+
+    deviation: float
+    """Of its logarithm, with the rows: by the curvature of the objective."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the rows say something of it."""
+        return self.deviation <= TOLD * self.prior_deviation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that cannot be expressed."""
+
+    row_id: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCalibration:
+    """What came out of a user's rows."""
+
+    name: str
+    """The file's."""
+
+    num_rows: int
+    """That were fitted to."""
+
+    constants: tuple[FittedConstant, ...]
+    """Those that the rows' times depend on, the accelerators' first."""
+
+    before: Errors
+    """Of the rows, with the shipped constants."""
+
+    after: Errors
+    """Of the rows, with the fitted ones."""
+
+    left_out: Errors | None
+    """Of each configuration, with constants fitted to the others; None if there are
+    fewer than `FEWEST_LEFT_OUT`."""
+
+    refused: tuple[RefusedRow, ...]
+
+    def entries(self) -> list[FittedEntry]:
+        """Return what a file of constants has of each."""
+        return [
+            FittedEntry(
+                name=one.name,
+                value=one.value,
+                shipped=one.shipped,
+                deviation=one.deviation,
+            )
+            for one in self.constants
+        ]
+
+
+def calibrate_runs(
+    measurements: Measurements, *, progress: Progress | None = None
+) -> OwnCalibration:
+    """Fit constants to the rows of a file, and say how far to trust them.
+
+    Parameters
+    ----------
+    measurements
+        A file about the time of a step.
+    progress
+        Told about every step.
+
+    Raises
+    ------
+    InputError
+        If the file is about something else, or no row can be predicted.
+    """
+    if measurements.kind != "throughput":
+        raise InputError(
+            "says nothing of the time of a step",
+            where=measurements.name,
+            got=f"a file about {measurements.kind}",
+            expected="a column iter_time_s, or another that says how long a step took",
+        )
+    say = progress if progress is not None else _silent
+    say("predict the rows", None)
+    base, known = Predictor(load_constants()), load_fit_spec()
+    rows = measurements.rows
+    refused = tuple(one for row in rows if (one := _refusal(row, base)) is not None)
+    bare = FitSpec(
+        parameters=(), exclusions=(), row_error=known.row_error, cells={}, samples={}
+    )
+    observations = read_observations(rows, bare, base)
+    if not observations:
+        raise InputError(
+            "has no row that can be predicted",
+            where=measurements.name,
+            got="; ".join(f"{one.row_id}: {one.reason}" for one in refused[:3]),
+            expected="rows as nestsim validate compares them",
+        )
+    wanted = own_parameters(observations, base.constants, known)
+    everything = np.arange(len(observations))
+    workers = (os.cpu_count() or 1) if len(observations) >= _MANY_ROWS else 1
+    with Residuals(
+        observations, base.constants, predictor=base, workers=workers
+    ) as evaluate:
+        spec = replace(bare, parameters=_with_effect(evaluate, wanted))
+        found = fit(evaluate, spec, tell=lambda line: say(f"fit: {line}", None))
+        fitted = constants_of(found.parameters, found.logarithms)
+        say("leave each row out", None)
+        return OwnCalibration(
+            name=measurements.name,
+            num_rows=len(observations),
+            constants=_fitted(found),
+            before=_errors_of(observations, evaluate.residuals({}, everything)),
+            after=_errors_of(observations, evaluate.residuals(fitted, everything)),
+            left_out=_left_out(evaluate, spec, found),
+            refused=refused,
+        )
+
+
+def _silent(_: str, __: float | None) -> None:
+    return
+
+
+def _refusal(row: Row, predictor: Predictor) -> RefusedRow | None:
+    """Return why a row cannot be fitted to, None if it can."""
+    try:
+        case = read_case(row)
+        predictor.predict(case)
+        measured_time(case, predictor.graph(case))
+    except RowRefusedError as refusal:
+        return RefusedRow(row_id=row.row_id, code=refusal.code, reason=refusal.reason)
+    return None
+
+
+def own_parameters(
+    observations: Sequence[Observation], constants: Constants, known: FitSpec
+) -> tuple[Parameter, ...]:
+    """Return what is fitted: constants of the rows' devices and software.
+
+    Each has the name that no other device or software shares but those that share
+    the shipped constants' table.
+    """
+    cases = [one.case for one in observations]
+    members = {
+        "accelerator": [case.accelerator.name for case in cases],
+        "software": [case.software.name for case in cases],
+    }
+    found: dict[str, Parameter] = {}
+    for group, names in members.items():
+        for member in dict.fromkeys(names):
+            for constant in FITTED[group]:
+                name = own_name(constants, group, member, constant)
+                value = getattr(getattr(constants, group)(member), constant)
+                if value > 0:
+                    found.setdefault(name, _parameter(name, value, known))
+    return tuple(found.values())
+
+
+def own_name(constants: Constants, group: str, member: str, constant: str) -> str:
+    """Return the dotted name under which a member's own value of a constant stands.
+
+    That of the longest table of the shipped constants whose name the member's begins
+    with; without one, a table of the member's own.
+    """
+    sections = {
+        name.split(".")[1] for name in constants.values if name.startswith(f"{group}.")
+    }
+    fitting = [one for one in sections if member.startswith(one)]
+    return f"{group}.{max(fitting, key=len, default=member)}.{constant}"
+
+
+def _parameter(name: str, value: float, known: FitSpec) -> Parameter:
+    """Return a constant around its shipped value, as wide as ``fit.toml`` suggests."""
+    constant = name.rsplit(".", 1)[1]
+    alike = [one for one in known.parameters if one.name.endswith(f".{constant}")]
+    exact = [one for one in alike if name in {one.name, *one.tied}]
+    sigma = NARROWER * float(np.median([one.sigma for one in exact or alike]))
+    upper = max(value, *(one.upper for one in alike))
+    return Parameter(
+        name=name,
+        prior=value,
+        sigma=sigma,
+        lower=min(value, *(one.lower for one in alike)),
+        upper=min(upper, 1.0) if constant in FRACTIONS else upper,
+    )
+
+
+def _with_effect(
+    evaluate: Residuals, parameters: Sequence[Parameter]
+) -> tuple[Parameter, ...]:
+    """Return the constants that the time of some row depends on."""
+    rows = np.arange(len(evaluate.observations))
+    start = np.log([one.prior for one in parameters])
+    slopes = evaluate.jacobian(
+        parameters,
+        start,
+        evaluate.residuals(constants_of(parameters, start), rows),
+        rows,
+        [rows] * len(parameters),
+    )
+    largest = np.max(np.abs(slopes), axis=0)
+    pairs = zip(parameters, largest, strict=True)
+    return tuple(one for one, slope in pairs if slope > _NO_EFFECT)
+
+
+def _fitted(found: Fit) -> tuple[FittedConstant, ...]:
+    widths = Box.of(found.parameters).sigma
+    return tuple(
+        FittedConstant(
+            name=parameter.name,
+            shipped=parameter.prior,
+            value=float(np.exp(found.logarithms[number])),
+            prior_deviation=float(widths[number]),
+            deviation=float(found.deviations[number]),
+        )
+        for number, parameter in enumerate(found.parameters)
+    )
+
+
+def _left_out(evaluate: Residuals, spec: FitSpec, found: Fit) -> Errors | None:
+    """Return the errors of configurations left out, None if there are too few."""
+    observations = evaluate.observations
+    groups = grouped((one.group, index) for index, one in enumerate(observations))
+    if len(groups) < FEWEST_LEFT_OUT:
+        return None
+    splits = {str(name): np.array(own) for name, own in groups.items()}
+    folds = hold_out(evaluate, spec, found, splits)
+    return _errors_of(observations, residuals_of(folds, len(observations)))
+
+
+def _errors_of(observations: Sequence[Observation], residuals: FloatArray) -> Errors:
+    measured = [one.measured for one in observations]
+    predicted = np.array(measured) * np.exp(residuals)
+    return errors_of(measured, predicted.tolist())
+
+
+def calibration_json(found: OwnCalibration) -> dict[str, object]:
+    """Return a calibration as JSON values."""
+    return {
+        "file": found.name,
+        "rows": found.num_rows,
+        "constants": [
+            asdict(one) | {"told_by_rows": one.is_told} for one in found.constants
+        ],
+        "errors": {
+            "shipped": found.before._asdict(),
+            "fitted": found.after._asdict(),
+            "left_out": found.left_out._asdict() if found.left_out else None,
+        },
+        "refused": [asdict(one) for one in found.refused],
+    }

@@ -1,0 +1,97 @@
+"""What frameworks keep for the backward pass, counted by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from estimators.layer_work import Degrees
+from estimators.models.library import load_model
+from estimators.saved_activations import EVERYTHING, Keeping, keeping_of
+from estimators.sharding import layer_work
+from estimators.software import Software
+from estimators.tracing import trace_model
+from estimators.training import TrainingSpec
+
+LLAMA = load_model("llama3-8b")
+GPT = replace(
+    load_model("gpt3-2.7b", attention_implementation="flash"),
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+GRAPHS = {spec: trace_model(spec) for spec in (LLAMA, GPT)}
+BLOCK, HEAD = 1, -1
+TRAINING = TrainingSpec(global_batch_size=1)
+
+
+def saved(spec, keeping=EVERYTHING, kind=BLOCK, mode="none"):
+    graph = GRAPHS[spec]
+    kind %= len(graph.layers)
+    return layer_work(graph, kind, Degrees(), 2, keeping).saved_bytes[mode]
+
+
+def sizes(spec):
+    """Return elements of hidden states, of one inner activation, of keys, of rows."""
+    s, kv = spec.sequence_length, spec.group_width
+    return (
+        s * spec.hidden_size,
+        s * spec.ffn_hidden_size,
+        s * kv,
+        s * spec.num_attention_heads,
+    )
+
+
+def test_a_fused_gated_activation_keeps_gate_input_and_product():
+    hidden, inner, keys, heads = sizes(LLAMA)
+    # Two norms and their results, queries, attention's result; logarithms in fp32.
+    outside = 2 * (4 * hidden + 2 * hidden + 2 * keys) + 4 * heads
+    assert saved(LLAMA) == outside + 2 * 4 * inner
+    fused = Keeping(fuses_activation=True)
+    assert saved(LLAMA, fused) == outside + 2 * 3 * inner
+    assert saved(LLAMA, fused, mode="full") == saved(LLAMA, mode="full")
+    # An activation without a gate keeps its input, and its result is the product's.
+    assert saved(GPT, fused) == saved(GPT)
+
+
+@pytest.mark.parametrize("width", [1.0, 0.5625])
+def test_products_keep_their_inputs_in_the_narrow_format(width):
+    hidden, inner, keys, heads = sizes(GPT)
+    found = saved(GPT, Keeping(input_bytes=width))
+    norms = 2 * hidden * 2 + 2 * hidden * width
+    # Attention keeps its result as it is, and the projection a narrow copy.
+    attention = 2 * (2 * hidden + 2 * keys) + 4 * heads + hidden * width
+    assert found == norms + attention + 2 * inner + inner * width
+    assert saved(GPT, Keeping(input_bytes=width), HEAD) == saved(GPT, kind=HEAD)
+
+
+def test_a_compiler_makes_norms_and_activations_again():
+    hidden, inner, keys, heads = sizes(LLAMA)
+    found = saved(LLAMA, Keeping(fuses_activation=True, repeats_elementwise=True))
+    kept = 2 * hidden + 2 * hidden + 2 * keys + 2 * inner
+    assert found == 2 * kept + 4 * heads
+
+
+def test_a_fused_loss_keeps_logits_as_they_are():
+    hidden = sizes(LLAMA)[0]
+    logits = LLAMA.sequence_length * LLAMA.vocab_size
+    assert saved(LLAMA, kind=HEAD) == 4 * logits + 2 * hidden
+    assert saved(LLAMA, Keeping(fuses_loss=True), HEAD) == 2 * logits + 2 * hidden
+
+
+def test_weights_of_experts_inside_their_activation_leave_no_results_behind():
+    spec = load_model("mixtral-8x7b")
+    graph = trace_model(spec)
+    less = [
+        layer_work(graph, BLOCK, Degrees(), 2, Keeping(weighs_in_activation=on))
+        for on in (False, True)
+    ]
+    rows = spec.sequence_length * spec.moe_router_topk
+    more, fewer = (work.saved_bytes["none"] for work in less)
+    assert more - fewer == 2 * rows * spec.hidden_size
+
+
+def test_what_is_kept_follows_from_software_and_format():
+    software = Software(name="own", keeps_narrow_inputs=True, fuses_loss=True)
+    narrow = replace(TRAINING, matmul_precision="fp8")
+    assert keeping_of(software, narrow) == Keeping(fuses_loss=True, input_bytes=1.0)
+    assert keeping_of(software, TRAINING) == Keeping(fuses_loss=True)
+    assert keeping_of(Software(name="own"), narrow) == EVERYTHING
