@@ -92,7 +92,8 @@ class Transport:
     """a2: each time the number of nodes doubles, of a tree [s]."""
 
     per_hop: float = 0.0
-    """a3: of a ring's step from one node to the next, with the wire [s]."""
+    """a3: of a ring's step from one node to the next, with the wire; 0 if it is not
+    known but from a tree's [s]."""
 
     ramp: float
     """tau0: the bandwidth is half reached when bytes alone take this long [s]."""
@@ -151,12 +152,20 @@ class Transport:
         tree = self._tree_latency(operation, num_ranks / num_nodes, num_nodes)
         if operation == "all_to_all":
             return self.send_launch + tree
-        ring = self.per_rank / 2 * max(0, num_ranks - num_nodes) + self.per_hop * (
-            num_nodes - 1
-        )
-        if operation == "all_reduce":
-            return self.launch + min(tree, 2 * ring)
-        return self.launch + ring
+        between = self.step * (num_nodes - 1)
+        ring = self.per_rank / 2 * max(0, num_ranks - num_nodes) + between
+        if operation != "all_reduce":
+            return self.launch + ring
+        return self.launch + (min(tree, 2 * ring) if self.per_hop else tree)
+
+    @property
+    def step(self) -> float:
+        """Time of a ring's step from one node to the next [s].
+
+        Where it is not known, a quarter of a doubling's: a tree goes up and down, and
+        its steps, which wait for two children, count twice.
+        """
+        return self.per_hop or self.per_doubling / 4
 
     def _tree_latency(self, operation: str, local: float, num_nodes: int) -> float:
         """Return how long a chain in each node and a tree between them wait [s]."""
@@ -165,7 +174,7 @@ class Transport:
         chain = self.per_rank * max(0.0, local - 1)
         between = self.per_doubling * math.log2(num_nodes)
         if operation == "all_reduce" and self.adds_in_switches and num_nodes > 1:
-            between = min(between, 2 * self.per_hop)
+            between = min(between, 2 * self.step)
         return chain + between
 
     def _link_share(self, num_ranks: int) -> float:
@@ -300,14 +309,12 @@ def find_transport(accelerator_name: str, *, inside_node: bool) -> Transport:
     return known[max(matches)[1] if matches else f"default-{scope}"]
 
 
-def library_network(
-    network: Network, accelerator_name: str, software: Software
-) -> Network:
+def library_network(network: Network, fabric: Transport, software: Software) -> Network:
     """Return a network as a collective library uses it, with its latencies and steps.
 
     Latencies of links are those of the wire. A library's step from node to node waits
     for more: flags that processors poll, proxies of the host. What it takes is measured
-    from end to end (`Transport.per_hop`); a link out of a node is given half of it at
+    from end to end (`Transport.step`); a link out of a node is given half of it at
     least, so that prices and replays, which all read the links, wait for the same.
 
     Parameters
@@ -315,18 +322,19 @@ def library_network(
     network
         As it was built; what is slow or gone stays so. Only trees change: what drives a
         torus or a list of links is not known.
-    accelerator_name
-        Whose usual transport between nodes is taken.
+    fabric
+        What the library reaches between nodes.
     software
         Whether it uses a library at all.
     """
     rules = network.rules
     if not software.library or rules is None:
         return network
-    hop = find_transport(accelerator_name, inside_node=False).per_hop
     links = network.links
     leaves = links.level == rules.node_levels
-    latency = np.where(leaves, np.maximum(links.latency, hop / 2), links.latency)
+    latency = np.where(
+        leaves, np.maximum(links.latency, fabric.step / 2), links.latency
+    )
     return replace(
         network,
         links=replace(links, latency=latency),

@@ -5,7 +5,7 @@ Jobs run on it as their collective library uses it (`job_network`).
 
 from typing import TYPE_CHECKING
 
-from estimators.transports import library_network
+from estimators.transports import find_transport, library_network
 from topologies.builders import build_network
 from topologies.degradation import Degradation
 from topologies.degrade import degrade, slowdowns
@@ -50,9 +50,12 @@ def job_network(scenario: "Scenario") -> "Network":
     InputError
         As `cluster_network`.
     """
-    return library_network(
-        cluster_network(scenario), scenario.accelerator.name, scenario.software
-    )
+    fabric = None
+    if scenario.links is not None:
+        fabric = scenario.links.transport(inside_node=False)
+    if fabric is None:
+        fabric = find_transport(scenario.accelerator.name, inside_node=False)
+    return library_network(cluster_network(scenario), fabric, scenario.software)
 
 
 def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":

@@ -129,7 +129,8 @@ def _fit_fabric(
     points: Sequence[LinkPoint], stated: Stated, inside: OwnLink | None
 ) -> tuple[OwnLink, list[FittedPoint]]:
     """Fit links between nodes; what a node adds is known where it was measured."""
-    base = _base(stated, inside_node=False)
+    # What a ring's step takes follows from the doublings that are fitted.
+    base = replace(_base(stated, inside_node=False), per_hop=0.0)
     node = inside.transport if inside else _base(stated, inside_node=True)
     bandwidth, words = _bandwidth(points, stated.fabric)
     names = ["per_doubling", "ramp", "efficiency", *_SEND]

@@ -15,6 +15,7 @@ def topology_json(network: Network) -> dict[str, Any]:
         "num_links": len(network.links),
         "bisection_bandwidth_bytes_per_s": network.bisection_bandwidth(),
         "block_sizes": list(network.block_sizes),
+        "sharp": network.adds_in_switches,
         "levels": [
             {
                 "name": level.name,

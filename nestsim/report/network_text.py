@@ -32,6 +32,9 @@ def print_topology(
     per_device = format_bandwidth(2 * bisection / network.num_devices)
     words = f"{format_bandwidth(bisection)} one way, {per_device} for each device"
     console.print(Text(f"Bisection bandwidth {words} of a half"), highlight=False)
+    if network.adds_in_switches:
+        words = "Switches outside nodes add up all-reduces (SHARP)"
+        console.print(Text(words), highlight=False)
     if accelerator is not None:
         print_section(console, "Device", facts(_accelerator_facts(accelerator)))
     print_section(console, "Tiers, from the inside out", _tiers(network.tiers()))

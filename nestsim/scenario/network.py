@@ -65,7 +65,7 @@ def _reached(name: str | None) -> _Reached:
     if name is None:
         return _Reached(0.0, 1.0)
     transport = transports()[name]
-    return _Reached(transport.per_hop / 2, transport.efficiency)
+    return _Reached(transport.step / 2, transport.efficiency)
 
 
 class LevelTable(Table):

@@ -260,6 +260,8 @@ class _Links:
         if not self.device.startswith("gb") or re.search(r"\bper (rack|domain)", told):
             return 1.0
         tray = self.row.whole("devices_per_node") or _TRAY
+        if re.search(r"\bper tray", told):
+            tray = _TRAY
         return local / tray if tray < local else 1.0
 
 

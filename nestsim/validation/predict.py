@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
-from estimators.transports import library_network
+from estimators.transports import find_transport, library_network
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing
@@ -228,9 +228,9 @@ class Predictor:
     def _network(self, case: Case) -> Network:
         key = case.network, case.accelerator.name, case.software.library
         if key not in self._networks:
-            self._networks[key] = library_network(
-                build_network(case.network), case.accelerator.name, case.software
-            )
+            fabric = find_transport(case.accelerator.name, inside_node=False)
+            built = build_network(case.network)
+            self._networks[key] = library_network(built, fabric, case.software)
         return self._networks[key]
 
     def workload(self, case: Job) -> Workload:

@@ -80,6 +80,12 @@ def test_an_all_reduce_waits_for_a_tree_or_a_ring_whichever_is_quicker():
     assert FABRIC.latency("all_reduce", 16, 2) == pytest.approx((10 + 14 + 10) * 1e-6)
 
 
+def test_a_step_that_is_not_known_is_a_quarter_of_a_doubling():
+    unknown = replace(FABRIC, per_hop=0.0)
+    assert unknown.latency("all_gather", 64, 64) == pytest.approx((10 + 63 * 5) * 1e-6)
+    assert unknown.latency("all_reduce", 2, 2) == pytest.approx((10 + 20) * 1e-6)
+
+
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "broadcast"])
 @pytest.mark.parametrize("num_nodes", [64, 256, 2048])
 def test_what_has_no_tree_waits_for_every_step_of_a_ring(operation, num_nodes):

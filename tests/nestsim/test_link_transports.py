@@ -1,11 +1,13 @@
 """Transports and switches as scenarios name them, and what links make of them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from estimators.transports import transports
+from nestsim.cli import main
 from nestsim.cluster_network import cluster_network, job_network
 from nestsim.cluster_software import cluster_software
 from nestsim.scenario import load_scenario
@@ -153,3 +155,13 @@ def test_jobs_with_a_library_run_on_slower_steps_than_wires_alone(tmp_path):
     assert not wires.rules.is_library
     assert (used.links.latency >= wires.links.latency).all()
     assert np.array_equal(used.links.bandwidth, wires.links.bandwidth)
+
+
+@pytest.mark.parametrize("said", ["true", "false"])
+def test_the_topology_says_whether_its_switches_add_up(tmp_path, capsys, said):
+    job(tmp_path, NVLINK.replace("false", said), "ideal")
+    file = str(tmp_path / "job.toml")
+    assert main(["topology", file, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sharp"] == (said == "true")
+    assert main(["topology", file, "--no-figures"]) == 0
+    assert ("SHARP" in capsys.readouterr().out) == (said == "true")

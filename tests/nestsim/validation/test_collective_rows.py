@@ -159,6 +159,15 @@ def test_a_rack_has_the_adapters_of_all_its_trays(link, bandwidth):
     assert case.across_bandwidth == pytest.approx(bandwidth)
 
 
+def test_a_rack_that_is_a_node_has_what_is_said_of_the_node():
+    cells = {"accelerator": "GB200", "num_nodes": 2, "num_ranks": 128}
+    cells |= {"devices_per_node": 64}
+    whole = read_collective(row(**cells, link="NVL72, IB 3200 GB/s per node"))
+    trays = read_collective(row(**cells, link="NVL72, 4x400 Gb/s per tray"))
+    assert whole.across_bandwidth == pytest.approx(3200e9)
+    assert trays.across_bandwidth == pytest.approx(3200e9)
+
+
 @pytest.mark.parametrize(
     ("link", "name", "bandwidth"),
     [
