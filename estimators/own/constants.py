@@ -25,6 +25,8 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.own.tables import number_in, quoted, read_table, text_of
+from estimators.transports import Scope
+from topologies.checks import MIN_EFFICIENCY
 from topologies.errors import InputError, Problems
 from topologies.json_values import Value
 
@@ -32,6 +34,12 @@ FORMAT = "nestsim constants 1"
 """First value of every file; changes when old files can no longer be read."""
 
 _HEAD = ("format", "date", "source")
+
+LINK_EFFICIENCIES: Mapping[Scope, str] = MappingProxyType(
+    {"node": "links.node.efficiency", "fabric": "links.fabric.efficiency"}
+)
+"""Kind of link -> dotted name of the fraction of its bandwidth that collectives reach.
+No shipped constant: networks and published transports say it."""
 
 _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -42,6 +50,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             ("allocator", AllocatorConstants),
         )
     }
+    | {"links": ("efficiency",)}
 )
 """Group of constants -> the names in each of its tables."""
 
@@ -49,12 +58,15 @@ FRACTIONS = frozenset(
     {
         *("matmul", "matmul_8bit", "matmul_4bit", "wave_quantisation"),
         *("flash_attention", "fused_attention", "memory", "fragmentation"),
+        "efficiency",
     }
 )
 """Constants that are parts of something: at most 1."""
 
-_POSITIVE = 1e-6
-"""Rates are divided by: no fraction of a datasheet is smaller."""
+_LEAST: Mapping[str, float] = MappingProxyType(
+    {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
+)
+"""Group -> its smallest value; rates are divided by."""
 
 _LARGEST = 1e12
 
@@ -74,6 +86,10 @@ class OwnConstants:
 
     values: tuple[tuple[str, float], ...]
     """Dotted name and value of each."""
+
+    def efficiency(self, scope: Scope) -> float | None:
+        """Return what collectives reach of links, None if nothing is said of it."""
+        return dict(self.values).get(LINK_EFFICIENCIES[scope])
 
     def constants(self) -> Constants:
         """Return all constants, these in place of the shipped ones."""
@@ -109,6 +125,8 @@ def _built(name: str, tables: Value) -> OwnConstants:
                 known = ", ".join(f"[{one}.NAME]" for one in _SECTIONS)
                 raise sections.error("unknown table", f"one of {known}")
             for section, entries in sections.items():
+                if group == "links" and section not in LINK_EFFICIENCIES:
+                    raise entries.error("unknown table", "[links.node], [links.fabric]")
                 for constant, entry in entries.items():
                     with problems.noted():
                         dotted = f"{group}.{section}.{constant}"
@@ -135,7 +153,7 @@ def _value(group: str, constant: str, entry: Value) -> float:
         raise entry.error("no such constant", "one of " + ", ".join(known))
     value = entry["value"] if isinstance(entry.raw, dict) else entry
     most = 1.0 if constant in FRACTIONS else _LARGEST
-    return number_in(value, _POSITIVE if group == "accelerator" else 0.0, most)
+    return number_in(value, _LEAST.get(group, 0.0), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from estimators.own.constants import OwnConstants
 from estimators.own.tables import (
     number_in,
     quoted,
@@ -124,6 +125,24 @@ class OwnLinks:
             if link is not None:
                 lines += ["", f"[{scope}]", *_link_lines(link)]
         return "\n".join(lines) + "\n"
+
+
+def measured_efficiencies(
+    links: OwnLinks | None, constants: OwnConstants | None
+) -> dict[Scope, float]:
+    """Return what collectives reach of links, where a user's files say it.
+
+    What was measured of the links themselves counts before what was fitted to runs.
+    """
+    found: dict[Scope, float] = {}
+    for scope in SCOPES:
+        fitted = None if constants is None else constants.efficiency(scope)
+        if fitted is not None:
+            found[scope] = fitted
+        own = links.transport(inside_node=scope == "node") if links else None
+        if own is not None:
+            found[scope] = own.efficiency
+    return found
 
 
 def _link_lines(link: OwnLink) -> list[str]:

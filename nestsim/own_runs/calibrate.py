@@ -3,7 +3,8 @@
 The fit is that of `nestsim.calibration`: logarithms of constants, a robust loss, and a
 Gaussian prior for each. Here the prior is the shipped value, so that few rows move
 little, and only what a user's runs can tell is fitted: what products and attention
-reach of the accelerators, gaps between layers and the fixed time of a step. Rows of one
+reach of the accelerators, gaps between layers, the fixed time of a step, and what
+collectives reach of links where all rows have links of one kind. Rows of one
 ``source_key`` share their habits: ``n`` of them count as ``sqrt(n)``.
 """
 
@@ -15,7 +16,8 @@ from types import MappingProxyType
 import numpy as np
 
 from estimators.constants import Constants, load_constants
-from estimators.own.constants import FRACTIONS, FittedEntry
+from estimators.own.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
+from estimators.transports import Scope
 from nestsim.calibration.fit import Fit, fit
 from nestsim.calibration.folds import hold_out, residuals_of
 from nestsim.calibration.linear import Box
@@ -31,9 +33,10 @@ from nestsim.validation.measured import measured_time
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.row_plan import Case, read_case
 from planner.progress import Progress
 from topologies.errors import InputError
+from topologies.specs import FatTreeSpec
 
 FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -46,6 +49,12 @@ FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NARROWER = 0.5
 """Deviation of a prior over that in ``fit.toml``, which is of what one would write down
 without any measurement; shipped values were fitted. A choice."""
+
+LINK_SIGMAS: Mapping[Scope, float] = MappingProxyType({"node": 0.1, "fabric": 0.4})
+"""Deviation of the prior of what collectives reach of links, a choice: inside nodes
+published curves say 0.78 to 0.92, between nodes 0.14 (Omni-Path) to 1 (EFA)."""
+
+_LEAST_EFFICIENCY = 0.02
 
 TOLD = 0.9
 """Rows tell a constant if they shrink its prior's deviation below this part."""
@@ -228,7 +237,29 @@ def own_parameters(
                 value = getattr(getattr(constants, group)(member), constant)
                 if value > 0:
                     found.setdefault(name, _parameter(name, value, known))
-    return tuple(found.values())
+    return (*found.values(), *_link_parameters(cases))
+
+
+def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
+    """Return what is reached of links, where all rows take the same for it."""
+    taken: dict[Scope, set[float]] = {"node": set(), "fabric": set()}
+    for case in cases:
+        if isinstance(case.network, FatTreeSpec):
+            inner, *outer = case.network.levels
+            taken["node"].add(inner.efficiency)
+            taken["fabric"].update(level.efficiency for level in outer)
+    return [
+        Parameter(
+            name=name,
+            prior=value,
+            sigma=LINK_SIGMAS[scope],
+            lower=min(value, _LEAST_EFFICIENCY),
+            upper=1.0,
+        )
+        for scope, name in LINK_EFFICIENCIES.items()
+        if len(taken[scope]) == 1
+        for value in taken[scope]
+    ]
 
 
 def own_name(constants: Constants, group: str, member: str, constant: str) -> str:

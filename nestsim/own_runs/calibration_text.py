@@ -23,6 +23,7 @@ _MEANINGS: Mapping[str, str] = {
     "layer_gap": "idle time in each layer",
     "iteration_time": "once in each step",
     "iteration_time_many_nodes": "once in each step on several nodes",
+    "efficiency": "collectives, of the links' bandwidth",
 }
 
 _TIMES = frozenset({"layer_gap", "iteration_time", "iteration_time_many_nodes"})

@@ -6,8 +6,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
-from estimators.own.links import OwnLinks
-from estimators.transports import Transport
+from estimators.transports import Scope
 from nestsim.scenario.base import Bandwidth, Count, Latency, Table, Text, input_file
 from topologies.checks import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO
 from topologies.errors import InputError
@@ -303,15 +302,13 @@ BuiltTable = FatTreeTable | SwitchedTable | GridTable
 NetworkTable = BuiltTable | CustomTable
 
 
-def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
+def with_measured(table: BuiltTable, reached: Mapping[Scope, float]) -> BuiltTable:
     """Return a network whose links reach what was measured, where it states nothing.
 
     The first level of a fat-tree, and all links of a torus or a mesh, are links inside
     a node.
     """
-    node, fabric = (
-        _reached(links.transport(inside_node=inside)) for inside in (True, False)
-    )
+    node, fabric = reached.get("node"), reached.get("fabric")
     if isinstance(table, FatTreeTable):
         inner, *outer = table.levels
         levels = [
@@ -329,10 +326,6 @@ def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
             "spine_efficiency": fabric,
         },
     )
-
-
-def _reached(transport: Transport | None) -> float | None:
-    return None if transport is None else transport.efficiency
 
 
 def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
+from estimators.own.constants import LINK_EFFICIENCIES
 from estimators.tracing import trace_model
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
@@ -21,7 +22,7 @@ from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.network import Network
-from topologies.specs import NetworkSpec
+from topologies.specs import FatTreeSpec, NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -163,6 +164,7 @@ class Predictor:
         )
 
     def _network(self, spec: NetworkSpec) -> Network:
+        spec = _reached(spec, self.constants)
         if spec not in self._networks:
             self._networks[spec] = build_network(spec)
         return self._networks[spec]
@@ -186,6 +188,20 @@ class Predictor:
                 constants=self.constants,
             )
         return self._workloads[key]
+
+
+def _reached(spec: NetworkSpec, constants: Constants) -> NetworkSpec:
+    """Return a network whose links reach what constants say, where they say it."""
+    node = constants.values.get(LINK_EFFICIENCIES["node"])
+    fabric = constants.values.get(LINK_EFFICIENCIES["fabric"])
+    if not isinstance(spec, FatTreeSpec) or (node is None and fabric is None):
+        return spec
+    inner, *outer = spec.levels
+    levels = [
+        inner if node is None else replace(inner, efficiency=node),
+        *(one if fabric is None else replace(one, efficiency=fabric) for one in outer),
+    ]
+    return replace(spec, levels=tuple(levels))
 
 
 def _stage_memory(

@@ -163,6 +163,12 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
         ("0.002", "-1", "software.megatron-lm.layer_gap: is out of range", ""),
         ("0.002", "nan", "software.megatron-lm.layer_gap: is out of range", ""),
         ("[accelerator.", "[accelerators.", "accelerators: unknown table", "NAME"),
+        (
+            "[accelerator.",
+            "[links.rack]\nx = 1\n[accelerator.",
+            "links.rack",
+            "links.f",
+        ),
         ("[accelerator.a100]", "[accelerator]", "accelerator.matmul.value", ""),
         ("constants 1", "constants 9", "format: is not a file that", "constants 1"),
         (MINE, "", "format: is not a file that", "nestsim calibrate"),

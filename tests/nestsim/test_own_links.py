@@ -154,6 +154,26 @@ def test_what_the_network_says_wins_and_what_was_not_measured_stays(
     assert slowed(load_scenario(write(node_only)), plain) == [0.5, 1.0]
 
 
+def test_what_was_fitted_to_runs_counts_where_links_were_not_measured(
+    write: Any,
+) -> None:
+    plain = load_scenario(write(links=""))
+    folder = plain.path.parent / "own"
+    constants = """
+format = "nestsim constants 1"
+[links.node]
+efficiency = 0.6
+[links.fabric]
+efficiency = { value = 0.3 }
+"""
+    (folder / "mine.toml").write_text(constants, encoding="utf-8")
+    own = 'constants = "own/mine.toml"'
+    assert slowed(load_scenario(write(links=own)), plain) == [0.3, 0.6]
+    node_only = LINKS[: LINKS.index("[fabric]")]
+    both = load_scenario(write(node_only, links=f"{own}\n{OWN}"))
+    assert slowed(both, plain) == [0.3, 0.5]
+
+
 def test_they_slow_a_job_down(write: Any) -> None:
     times = []
     for links in ("", OWN):

@@ -27,6 +27,7 @@ from topologies.errors import InputError
 
 MATMUL = "accelerator.a100.matmul"
 GAP = "software.megatron-lm.layer_gap"
+FABRIC = "links.fabric.efficiency"
 STEP = "software.megatron-lm.iteration_time"
 WRONG_INPUT = 2
 
@@ -108,7 +109,32 @@ def test_constants_that_no_row_depends_on_are_left_out(found):
         "layer_gap",
         "iteration_time",
         "iteration_time_many_nodes",
+        "efficiency",
     }
+
+
+def test_a_fabric_that_reaches_less_is_found():
+    """Gradients of large layers over one slow adapter of each node."""
+    slow = {"inter_node_net": "50 Gb/s per node"}
+    truth = {FABRIC: 0.5}
+    sizes = [(hidden, 2, slow) for hidden in (2048, 3072, 4096, 6144)]
+    found = calibrate_runs(runs(truth, sizes))
+    (fabric,) = [one for one in found.constants if one.name == FABRIC]
+    assert fabric.shipped == 0.95
+    assert fabric.is_told
+    assert abs(math.log(fabric.value / 0.5)) < 2.0 * fabric.deviation
+    assert found.after.mape < 0.2 * found.before.mape
+
+
+def test_links_of_two_kinds_are_not_fitted_together():
+    """NVLink of A100 and of H100 reach different parts of it."""
+    rows = [gpt(), gpt(accelerator="H100-80GB-SXM")]
+    cases = [type("Row", (), {"case": read_case(row)}) for row in rows]
+    names = {
+        one.name for one in own_parameters(cases, load_constants(), load_fit_spec())
+    }
+    assert "links.node.efficiency" not in names
+    assert FABRIC in names
 
 
 def test_runs_as_predicted_change_nothing(shipped):
