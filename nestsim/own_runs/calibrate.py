@@ -16,8 +16,8 @@ from types import MappingProxyType
 import numpy as np
 
 from estimators.constants import Constants, load_constants
-from estimators.own.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from estimators.transports import Scope
+from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from nestsim.calibration.fit import Fit, fit
 from nestsim.calibration.folds import hold_out, residuals_of
 from nestsim.calibration.linear import Box
@@ -103,7 +103,7 @@ class RefusedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCalibration:
+class RunCalibration:
     """What came out of a user's rows."""
 
     name: str
@@ -142,7 +142,7 @@ class OwnCalibration:
 
 def calibrate_runs(
     measurements: Measurements, *, progress: Progress | None = None
-) -> OwnCalibration:
+) -> RunCalibration:
     """Fit constants to the rows of a file, and say how far to trust them.
 
     Parameters
@@ -180,7 +180,7 @@ def calibrate_runs(
             got="; ".join(f"{one.row_id}: {one.reason}" for one in refused[:3]),
             expected="rows as nestsim validate compares them",
         )
-    wanted = own_parameters(observations, base.constants, known)
+    wanted = run_parameters(observations, base.constants, known)
     everything = np.arange(len(observations))
     workers = (os.cpu_count() or 1) if len(observations) >= _MANY_ROWS else 1
     with Residuals(
@@ -190,7 +190,7 @@ def calibrate_runs(
         found = fit(evaluate, spec, tell=lambda line: say(f"fit: {line}", None))
         fitted = constants_of(found.parameters, found.logarithms)
         say("leave each row out", None)
-        return OwnCalibration(
+        return RunCalibration(
             name=measurements.name,
             num_rows=len(observations),
             constants=_fitted(found),
@@ -216,7 +216,7 @@ def _refusal(row: Row, predictor: Predictor) -> RefusedRow | None:
     return None
 
 
-def own_parameters(
+def run_parameters(
     observations: Sequence[Observation], constants: Constants, known: FitSpec
 ) -> tuple[Parameter, ...]:
     """Return what is fitted: constants of the rows' devices and software.
@@ -233,7 +233,7 @@ def own_parameters(
     for group, names in members.items():
         for member in dict.fromkeys(names):
             for constant in FITTED[group]:
-                name = own_name(constants, group, member, constant)
+                name = constant_name(constants, group, member, constant)
                 value = getattr(getattr(constants, group)(member), constant)
                 if value > 0:
                     found.setdefault(name, _parameter(name, value, known))
@@ -262,7 +262,7 @@ def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
     ]
 
 
-def own_name(constants: Constants, group: str, member: str, constant: str) -> str:
+def constant_name(constants: Constants, group: str, member: str, constant: str) -> str:
     """Return the dotted name under which a member's own value of a constant stands.
 
     That of the longest table of the shipped constants whose name the member's begins
@@ -341,7 +341,7 @@ def _errors_of(observations: Sequence[Observation], residuals: FloatArray) -> Er
     return errors_of(measured, predicted.tolist())
 
 
-def calibration_json(found: OwnCalibration) -> dict[str, object]:
+def calibration_json(found: RunCalibration) -> dict[str, object]:
     """Return a calibration as JSON values."""
     return {
         "file": found.name,

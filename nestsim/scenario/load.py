@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from estimators.own.links import measured_efficiencies
 from estimators.profile import Profile
 from estimators.training import TrainingSpec
 from estimators.transports import Scope
+from estimators.user_files.links import measured_efficiencies
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
-from estimators.own.constants import LINK_EFFICIENCIES
 from estimators.tracing import trace_model
+from estimators.user_files.constants import LINK_EFFICIENCIES
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing

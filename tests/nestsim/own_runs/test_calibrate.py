@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from estimators.constants import load_constants
-from estimators.own.constants import read_own_constants
+from estimators.user_files.constants import read_user_constants
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.cli import main
 from nestsim.own_runs.calibrate import (
     FITTED,
     NARROWER,
     calibrate_runs,
-    own_name,
-    own_parameters,
+    constant_name,
+    run_parameters,
 )
 from nestsim.own_runs.calibration_text import NOT_TOLD
 from nestsim.validation.columns import Measurements, read_measurements
@@ -131,7 +131,7 @@ def test_links_of_two_kinds_are_not_fitted_together():
     rows = [gpt(), gpt(accelerator="H100-80GB-SXM")]
     cases = [type("Row", (), {"case": read_case(row)}) for row in rows]
     names = {
-        one.name for one in own_parameters(cases, load_constants(), load_fit_spec())
+        one.name for one in run_parameters(cases, load_constants(), load_fit_spec())
     }
     assert "links.node.efficiency" not in names
     assert FABRIC in names
@@ -160,7 +160,7 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
     spec, constants = load_fit_spec(), load_constants()
     (row,) = runs({}, SIZES[:1]).rows
     observation = type("Row", (), {"case": read_case(row)})
-    by_name = {one.name: one for one in own_parameters([observation], constants, spec)}
+    by_name = {one.name: one for one in run_parameters([observation], constants, spec)}
     (matmul,) = [one for one in spec.parameters if one.name == MATMUL]
     assert by_name[MATMUL].prior == constants.values[MATMUL]
     assert by_name[MATMUL].sigma == NARROWER * matmul.sigma
@@ -179,7 +179,7 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
 )
 def test_a_constant_is_named_so_that_others_keep_theirs(group, member, constant, name):
     constants = load_constants()
-    assert own_name(constants, group, member, constant) == name
+    assert constant_name(constants, group, member, constant) == name
     changed = constants.replaced({name: 0.123})
     assert getattr(getattr(changed, group)(member), constant) == 0.123
     other = {"accelerator": "v100", "software": "maxtext"}[group]
@@ -210,7 +210,7 @@ def test_the_command_prints_and_writes_a_file_that_is_read_back(tmp_path, capsys
     assert "unknown-accelerator (1): row strange" in captured.out
     assert NOT_TOLD in captured.out
     assert f"The constants are in {target}" in captured.err
-    own = read_own_constants(target)
+    own = read_user_constants(target)
     assert own.source == "2 rows of runs.csv"
     assert 0.6 < dict(own.values)[MATMUL] < load_constants().values[MATMUL]
     assert main(["calibrate", str(file), "--json", "--quiet"]) == 0
@@ -229,7 +229,7 @@ def test_a_file_of_other_origin_is_kept(tmp_path, capsys):
     assert "--output" in capsys.readouterr().err
     assert target.read_text() == "mine"
     assert main(["calibrate", str(file), "-o", str(target), "--force", "-q"]) == 0
-    assert read_own_constants(target).values
+    assert read_user_constants(target).values
 
 
 def test_files_that_say_nothing_of_steps_are_refused(tmp_path, capsys):

@@ -221,7 +221,7 @@ def test_reports_say_whose_links_they_are(
     assert said in printed
     assert "50.0 % inside a node and 25.0 % between nodes" in printed
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["own_links"]["node"]["transport"]["ramp"] == 30e-6
+    assert manifest["user_links"]["node"]["transport"]["ramp"] == 30e-6
 
 
 def test_nothing_is_kept_that_was_made_with_other_links(write: Any) -> None:

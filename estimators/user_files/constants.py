@@ -24,8 +24,8 @@ from estimators.constants import (
     SoftwareConstants,
     load_constants,
 )
-from estimators.own.tables import number_in, quoted, read_table, text_of
 from estimators.transports import Scope
+from estimators.user_files.tables import number_in, quoted, read_table, text_of
 from topologies.checks import MIN_EFFICIENCY
 from topologies.errors import InputError, Problems
 from topologies.json_values import Value
@@ -72,7 +72,7 @@ _LARGEST = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnConstants:
+class UserConstants:
     """Constants of a user, which hold in place of those that are shipped."""
 
     name: str
@@ -96,12 +96,12 @@ class OwnConstants:
         return load_constants().replaced(dict(self.values))
 
 
-def constants_with(own: OwnConstants | None) -> Constants:
+def constants_with(own: UserConstants | None) -> Constants:
     """Return the shipped constants, or those of a user in their place."""
     return load_constants() if own is None else own.constants()
 
 
-def read_own_constants(path: Path) -> OwnConstants:
+def read_user_constants(path: Path) -> UserConstants:
     """Read a file of constants.
 
     Raises
@@ -114,7 +114,7 @@ def read_own_constants(path: Path) -> OwnConstants:
     )
 
 
-def _built(name: str, tables: Value) -> OwnConstants:
+def _built(name: str, tables: Value) -> UserConstants:
     problems = Problems()
     values: dict[str, float] = {}
     for group, sections in tables.items():
@@ -138,7 +138,7 @@ def _built(name: str, tables: Value) -> OwnConstants:
             where="accelerator",
             expected="a table such as [accelerator.h100] with matmul = 0.6",
         )
-    return OwnConstants(
+    return UserConstants(
         name=name,
         date=tables.get("date", "no date").text(),
         source=tables.get("source", "the user").text(),
@@ -172,7 +172,7 @@ class FittedEntry:
     """Standard deviation of its logarithm."""
 
 
-def own_constants_toml(
+def user_constants_toml(
     entries: Sequence[FittedEntry], *, date: str, source: str
 ) -> str:
     """Return the text of a file of constants."""
@@ -198,7 +198,7 @@ def own_constants_toml(
     return "\n".join(lines) + "\n"
 
 
-def is_own_constants(ends: bytes) -> bool:
+def is_user_constants(ends: bytes) -> bool:
     """Return whether a file of this beginning and end is one of ours."""
     text = ends.decode("utf-8", errors="replace")
     return f"\nformat = {quoted(FORMAT)}\n" in text
