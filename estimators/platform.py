@@ -7,12 +7,12 @@ from functools import cached_property
 from estimators.constants import Constants, SoftwareConstants, load_constants
 from estimators.models.spec import TransformerSpec
 from estimators.operators import OperatorModel
-from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.profiled_times import OperatorTimes, ProfiledTimes
 from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
 from estimators.transports import Transport, find_transport
+from estimators.user_files.links import UserLinks
 from topologies.accelerators import Accelerator
 
 
@@ -29,7 +29,7 @@ class Platform:
     constants: Constants = field(default_factory=load_constants)
     """What they reach."""
 
-    links: OwnLinks | None = None
+    links: UserLinks | None = None
     """What was measured of links, taken instead of what is published."""
 
     profile: Profile | None = None

@@ -7,8 +7,8 @@ from typing import Any
 
 from estimators.layer_work import Degrees
 from estimators.model_flops import model_flops_per_sequence
-from estimators.own.constants import constants_with
 from estimators.tracing import trace_model
+from estimators.user_files.constants import constants_with
 from nestsim.cluster_network import device_slowdowns, job_network
 from nestsim.cluster_software import cluster_software
 from nestsim.evaluate import Evaluator

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from estimators.own.constants import OwnConstants
-from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
+from estimators.user_files.constants import UserConstants
+from estimators.user_files.links import UserLinks
 from nestsim.simulator.outcome import Replay
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
@@ -88,10 +88,10 @@ class Assumptions:
     training: TrainingSpec
     execution: Execution
     accelerator_name: str
-    constants: OwnConstants | None = None
+    constants: UserConstants | None = None
     """Constants of the user; None for those that are shipped."""
 
-    links: OwnLinks | None = None
+    links: UserLinks | None = None
     """What the user measured of links; None for published figures."""
 
     profile: Profile | None = None

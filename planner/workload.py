@@ -12,12 +12,12 @@ from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
-from estimators.own.links import OwnLinks
 from estimators.platform import Platform
 from estimators.profile import Profile
 from estimators.sharding import layer_work
 from estimators.software import IDEAL, Software
 from estimators.training import ParameterBytes, TrainingSpec
+from estimators.user_files.links import UserLinks
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
 
@@ -46,7 +46,7 @@ class Workload:
     constants: Constants = field(default_factory=load_constants)
     """What both reach."""
 
-    links: OwnLinks | None = None
+    links: UserLinks | None = None
     """What was measured of links, if anything."""
 
     profile: Profile | None = None

@@ -27,8 +27,9 @@ from torch import Tensor
 from estimators.measuring.devices import device_name
 from estimators.measuring.operators import Progress
 from estimators.measuring.stopwatch import synchronise
-from estimators.own.sweep import LinkPoint, LinkSweep
 from estimators.profile import Timing
+from estimators.user_files.sweep import LinkPoint, LinkSweep
+from topologies.errors import InputError
 
 FIRST_SIZES = (2**10, 2**20)
 """Measured in any case: a latency and a bandwidth follow from them [byte]."""
@@ -162,14 +163,7 @@ def measure_links(
     if world.device == "cuda":
         device = torch.device("cuda", world.local_rank)
         torch.cuda.set_device(device)
-    backends = {"cpu": "gloo", world.device: BACKENDS[world.device]}
-    dist.init_process_group(
-        ",".join(f"{kind}:{name}" for kind, name in backends.items()),
-        init_method=world.meeting,
-        rank=world.rank,
-        world_size=world.num_ranks,
-        timeout=_TIMEOUT,
-    )
+    _join(world)
     try:
         sweep = _Sweep(
             world=world,
@@ -193,6 +187,28 @@ def measure_links(
         points=tuple(sweep.points),
         num_skipped=sweep.num_skipped,
     )
+
+
+def _join(world: World) -> None:
+    """Wait until all processes have found each other."""
+    # What ranks tell each other about the sweep goes by gloo, whatever is measured.
+    backends = {"cpu": "gloo", world.device: BACKENDS[world.device]}
+    try:
+        dist.init_process_group(
+            ",".join(f"{kind}:{name}" for kind, name in backends.items()),
+            init_method=world.meeting,
+            rank=world.rank,
+            world_size=world.num_ranks,
+            timeout=_TIMEOUT,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            "the processes did not find each other",
+            where="--links",
+            got=str(error).splitlines()[0],
+            expected="MASTER_ADDR and MASTER_PORT as torchrun sets them, an address "
+            "that all processes reach",
+        ) from None
 
 
 @dataclass(kw_only=True)

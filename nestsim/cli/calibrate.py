@@ -49,11 +49,11 @@ def calibrate(
     """
     from datetime import UTC, datetime
 
-    from estimators.own.constants import is_own_constants, own_constants_toml
+    from estimators.user_files.constants import is_user_constants, user_constants_toml
     from nestsim.cli.output import note, progress_bar, result_console
     from nestsim.cli.results import check_output_file, write_output_file
     from nestsim.own_runs.calibrate import calibrate_runs, calibration_json
-    from nestsim.own_runs.calibration_text import print_own_calibration
+    from nestsim.own_runs.calibration_text import print_run_calibration
     from nestsim.report.destination import writer_of
     from nestsim.report.json import dump_json
     from nestsim.report.wording import plural
@@ -61,11 +61,11 @@ def calibrate(
 
     rows = read_measurements(measurements)
     if output is not None:
-        check_output_file(output, is_own_constants, inputs=[measurements], force=force)
+        check_output_file(output, is_user_constants, inputs=[measurements], force=force)
     with progress_bar(quiet=quiet) as progress:
         found = calibrate_runs(rows, progress=progress)
     if output is not None:
-        text = own_constants_toml(
+        text = user_constants_toml(
             found.entries(),
             date=datetime.now(UTC).date().isoformat(),
             source=f"{plural(found.num_rows, 'row')} of {found.name}",
@@ -75,5 +75,5 @@ def calibrate(
     if as_json:
         typer.echo(dump_json(calibration_json(found)), nl=False)
     else:
-        print_own_calibration(found, result_console())
+        print_run_calibration(found, result_console())
     raise typer.Exit(0 if any(one.is_told for one in found.constants) else 1)

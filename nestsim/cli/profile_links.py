@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from estimators.measuring.links import World
-    from estimators.own.sweep import LinkSweep
+    from estimators.user_files.sweep import LinkSweep
     from nestsim.own_runs.links import LinkFit, Stated
     from planner.progress import Progress
 
@@ -48,7 +48,7 @@ def profile_links(  # noqa: PLR0913 - one for each option
     from estimators.measuring.devices import available_device
     from estimators.measuring.link_processes import launched_world, local_ranks
     from estimators.measuring.links import measure_links
-    from estimators.own.links import is_own_links
+    from estimators.user_files.links import is_user_links
     from nestsim.cli.output import note, progress_bar
     from nestsim.cli.results import check_output_file, write_output_file
     from nestsim.own_runs.links import fit_links
@@ -62,7 +62,7 @@ def profile_links(  # noqa: PLR0913 - one for each option
         if world.rank > 0:
             measure_links(world, budget=budget, quick=quick)
             return
-    check_output_file(output, is_own_links, inputs=(), force=force)
+    check_output_file(output, is_user_links, inputs=(), force=force)
     with progress_bar(quiet=quiet) as progress:
         sweep = _measured(
             world, (device, count), budget=budget, quick=quick, progress=progress

@@ -3,7 +3,8 @@
 The fit is that of `nestsim.calibration`: logarithms of constants, a robust loss, and a
 Gaussian prior for each. Here the prior is the shipped value, so that few rows move
 little, and only what a user's runs can tell is fitted: what products and attention
-reach of the accelerators, gaps between layers and the fixed time of a step. Rows of one
+reach of the accelerators, gaps between layers, the fixed time of a step, and what
+collectives reach of links where all rows have links of one kind. Rows of one
 ``source_key`` share their habits: ``n`` of them count as ``sqrt(n)``.
 """
 
@@ -15,7 +16,8 @@ from types import MappingProxyType
 import numpy as np
 
 from estimators.constants import Constants, load_constants
-from estimators.own.constants import FRACTIONS, FittedEntry
+from estimators.transports import Scope
+from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from nestsim.calibration.fit import Fit, fit
 from nestsim.calibration.folds import hold_out, residuals_of
 from nestsim.calibration.linear import Box
@@ -31,9 +33,10 @@ from nestsim.validation.measured import measured_time
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.row_plan import Case, read_case
 from planner.progress import Progress
 from topologies.errors import InputError
+from topologies.specs import FatTreeSpec
 
 FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -46,6 +49,12 @@ FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 NARROWER = 0.5
 """Deviation of a prior over that in ``fit.toml``, which is of what one would write down
 without any measurement; shipped values were fitted. A choice."""
+
+LINK_SIGMAS: Mapping[Scope, float] = MappingProxyType({"node": 0.1, "fabric": 0.4})
+"""Deviation of the prior of what collectives reach of links, a choice: inside nodes
+published curves say 0.78 to 0.92, between nodes 0.14 (Omni-Path) to 1 (EFA)."""
+
+_LEAST_EFFICIENCY = 0.02
 
 TOLD = 0.9
 """Rows tell a constant if they shrink its prior's deviation below this part."""
@@ -94,7 +103,7 @@ class RefusedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCalibration:
+class RunCalibration:
     """What came out of a user's rows."""
 
     name: str
@@ -133,7 +142,7 @@ class OwnCalibration:
 
 def calibrate_runs(
     measurements: Measurements, *, progress: Progress | None = None
-) -> OwnCalibration:
+) -> RunCalibration:
     """Fit constants to the rows of a file, and say how far to trust them.
 
     Parameters
@@ -171,7 +180,7 @@ def calibrate_runs(
             got="; ".join(f"{one.row_id}: {one.reason}" for one in refused[:3]),
             expected="rows as nestsim validate compares them",
         )
-    wanted = own_parameters(observations, base.constants, known)
+    wanted = run_parameters(observations, base.constants, known)
     everything = np.arange(len(observations))
     workers = (os.cpu_count() or 1) if len(observations) >= _MANY_ROWS else 1
     with Residuals(
@@ -181,7 +190,7 @@ def calibrate_runs(
         found = fit(evaluate, spec, tell=lambda line: say(f"fit: {line}", None))
         fitted = constants_of(found.parameters, found.logarithms)
         say("leave each row out", None)
-        return OwnCalibration(
+        return RunCalibration(
             name=measurements.name,
             num_rows=len(observations),
             constants=_fitted(found),
@@ -207,7 +216,7 @@ def _refusal(row: Row, predictor: Predictor) -> RefusedRow | None:
     return None
 
 
-def own_parameters(
+def run_parameters(
     observations: Sequence[Observation], constants: Constants, known: FitSpec
 ) -> tuple[Parameter, ...]:
     """Return what is fitted: constants of the rows' devices and software.
@@ -224,14 +233,36 @@ def own_parameters(
     for group, names in members.items():
         for member in dict.fromkeys(names):
             for constant in FITTED[group]:
-                name = own_name(constants, group, member, constant)
+                name = constant_name(constants, group, member, constant)
                 value = getattr(getattr(constants, group)(member), constant)
                 if value > 0:
                     found.setdefault(name, _parameter(name, value, known))
-    return tuple(found.values())
+    return (*found.values(), *_link_parameters(cases))
 
 
-def own_name(constants: Constants, group: str, member: str, constant: str) -> str:
+def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
+    """Return what is reached of links, where all rows take the same for it."""
+    taken: dict[Scope, set[float]] = {"node": set(), "fabric": set()}
+    for case in cases:
+        if isinstance(case.network, FatTreeSpec):
+            inner, *outer = case.network.levels
+            taken["node"].add(inner.efficiency)
+            taken["fabric"].update(level.efficiency for level in outer)
+    return [
+        Parameter(
+            name=name,
+            prior=value,
+            sigma=LINK_SIGMAS[scope],
+            lower=min(value, _LEAST_EFFICIENCY),
+            upper=1.0,
+        )
+        for scope, name in LINK_EFFICIENCIES.items()
+        if len(taken[scope]) == 1
+        for value in taken[scope]
+    ]
+
+
+def constant_name(constants: Constants, group: str, member: str, constant: str) -> str:
     """Return the dotted name under which a member's own value of a constant stands.
 
     That of the longest table of the shipped constants whose name the member's begins
@@ -309,7 +340,7 @@ def _errors_of(observations: Sequence[Observation], residuals: FloatArray) -> Er
     return errors_of(measured, predicted.tolist())
 
 
-def calibration_json(found: OwnCalibration) -> dict[str, object]:
+def calibration_json(found: RunCalibration) -> dict[str, object]:
     """Return a calibration as JSON values."""
     return {
         "file": found.name,

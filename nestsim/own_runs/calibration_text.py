@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nestsim.own_runs.calibrate import FEWEST_LEFT_OUT, FittedConstant, OwnCalibration
+from nestsim.own_runs.calibrate import FEWEST_LEFT_OUT, FittedConstant, RunCalibration
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
 from nestsim.validation.metrics import Errors
@@ -23,12 +23,13 @@ _MEANINGS: Mapping[str, str] = {
     "layer_gap": "idle time in each layer",
     "iteration_time": "once in each step",
     "iteration_time_many_nodes": "once in each step on several nodes",
+    "efficiency": "collectives, of the links' bandwidth",
 }
 
 _TIMES = frozenset({"layer_gap", "iteration_time", "iteration_time_many_nodes"})
 
 
-def print_own_calibration(found: OwnCalibration, console: Console) -> None:
+def print_run_calibration(found: RunCalibration, console: Console) -> None:
     """Print what the rows say of each constant, and the errors before and after."""
     refused = len(found.refused)
     rows = f"{plural(found.num_rows, 'row')} fitted to, {refused:,} refused"
@@ -45,7 +46,7 @@ def print_own_calibration(found: OwnCalibration, console: Console) -> None:
     console.print(Text(_sentence(found)), highlight=False)
 
 
-def _constants_table(found: OwnCalibration) -> Table:
+def _constants_table(found: RunCalibration) -> Table:
     numbers = ("Shipped", "Fitted", "+-")
     table = new_table("Constant", *numbers, "What it is", numbers=numbers)
     for one in found.constants:
@@ -67,7 +68,7 @@ def _value(constant: str, value: float) -> str:
     return format_duration(value) if constant in _TIMES else f"{value:.3f}"
 
 
-def _errors_table(found: OwnCalibration) -> Table:
+def _errors_table(found: RunCalibration) -> Table:
     numbers = ("Rows", "MAPE", "Median", "Worst", "Bias")
     table = new_table("Constants", *numbers, numbers=numbers)
     add_row(table, "shipped", *_cells(found.before))
@@ -87,7 +88,7 @@ def _cells(errors: Errors) -> tuple[str, ...]:
     )
 
 
-def _sentence(found: OwnCalibration) -> str:
+def _sentence(found: RunCalibration) -> str:
     """Say what to make of it."""
     told = [one for one in found.constants if one.is_told]
     if not told:

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from estimators.own.links import CONSTANTS, OwnLink, OwnLinks
-from estimators.own.sweep import LinkPoint, LinkSweep
 from estimators.transports import Scope, Transport, find_transport
+from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
+from estimators.user_files.sweep import LinkPoint, LinkSweep
 from nestsim.validation.collective_case import CollectiveCase
 from nestsim.validation.transport_solver import (
     HIGHEST,
@@ -61,7 +61,7 @@ class LinkFit:
     """The constants of measured links, and every point beside them."""
 
     sweep: LinkSweep
-    links: OwnLinks
+    links: UserLinks
     points: tuple[FittedPoint, ...]
 
     def median_error(self, scope: Scope) -> float:
@@ -86,7 +86,7 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
         scope: [one for one in sweep.points if one.scope == scope]
         for scope in ("node", "fabric")
     }
-    found: dict[str, OwnLink] = {}
+    found: dict[str, UserLink] = {}
     points: list[FittedPoint] = []
     if by_scope["node"]:
         found["node"], fitted = _fit_node(by_scope["node"], stated)
@@ -95,7 +95,7 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
         inside = found.get("node")
         found["fabric"], fitted = _fit_fabric(by_scope["fabric"], stated, inside)
         points += fitted
-    links = OwnLinks(
+    links = UserLinks(
         name=name,
         date=date,
         device=sweep.device,
@@ -109,7 +109,7 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
 
 def _fit_node(
     points: Sequence[LinkPoint], stated: Stated
-) -> tuple[OwnLink, list[FittedPoint]]:
+) -> tuple[UserLink, list[FittedPoint]]:
     """Fit links inside a node."""
     base = _base(stated, inside_node=True)
     bandwidth, words = _bandwidth(points, stated.node)
@@ -126,8 +126,8 @@ def _fit_node(
 
 
 def _fit_fabric(
-    points: Sequence[LinkPoint], stated: Stated, inside: OwnLink | None
-) -> tuple[OwnLink, list[FittedPoint]]:
+    points: Sequence[LinkPoint], stated: Stated, inside: UserLink | None
+) -> tuple[UserLink, list[FittedPoint]]:
     """Fit links between nodes; what a node adds is known where it was measured."""
     # What a ring's step takes follows from the doublings that are fitted.
     base = replace(_base(stated, inside_node=False), per_hop=0.0)
@@ -195,7 +195,7 @@ def _solved(
     names: tuple[str, ...],
     tied: Mapping[str, float],
     bandwidth: tuple[float, str],
-) -> tuple[OwnLink, list[FittedPoint]]:
+) -> tuple[UserLink, list[FittedPoint]]:
     """Solve for some constants of the outermost links of the cases."""
     constants = solve(cases, names, tied, _METHODS, HIGHEST)
     first = cases[0]
@@ -208,10 +208,10 @@ def _solved(
     ]
     middle = median(abs(one.error) for one in fitted)
     source = f"fit to {len(points)} measured points: half of them within {middle:.0%}"
-    link = OwnLink(
+    link = UserLink(
         transport=replace(
             transport,
-            name=f"own-{transport.scope}",
+            name=f"user-{transport.scope}",
             accelerators=(),
             source=source,
         ),

@@ -12,7 +12,7 @@ from nestsim.report.wording import percent, plural, signed_percent
 from topologies.units import format_bandwidth, format_duration, format_size
 
 if TYPE_CHECKING:
-    from estimators.own.links import OwnLink
+    from estimators.user_files.links import UserLink
 
 DISTURBED = 0.25
 """Half of the points further than that from the law: other programs ran, or the law
@@ -76,7 +76,7 @@ def _points_table(found: LinkFit) -> Table:
     return table
 
 
-def _link_lines(found: LinkFit, link: "OwnLink") -> list[str]:
+def _link_lines(found: LinkFit, link: "UserLink") -> list[str]:
     one = link.transport
     stated = format_bandwidth(link.bandwidth)
     reached = format_bandwidth(one.efficiency * link.bandwidth)

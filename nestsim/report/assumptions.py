@@ -6,7 +6,7 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from estimators.own.constants import constants_with
+from estimators.user_files.constants import constants_with
 from nestsim.report.wording import percent, plural
 from topologies.units import format_size
 
@@ -47,23 +47,23 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
             "date": profile.date if profile else None,
             "driver": profile.driver if profile else None,
         },
-        **_own_json(assumed),
+        **_user_json(assumed),
     }
 
 
-def _own_json(assumed: "Assumptions") -> dict[str, Any]:
+def _user_json(assumed: "Assumptions") -> dict[str, Any]:
     """Return the user's own constants and links; nothing where there are none."""
     constants, links = assumed.constants, assumed.links
     own: dict[str, Any] = {}
     if constants is not None:
-        own["own_constants"] = {
+        own["user_constants"] = {
             "file": constants.name,
             "date": constants.date,
             "source": constants.source,
             "values": dict(constants.values),
         }
     if links is not None:
-        own["own_links"] = asdict(links)
+        own["user_links"] = asdict(links)
     return own
 
 
@@ -76,11 +76,11 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "number formats": _formats(assumed.training),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
-        **_own_rows(assumed),
+        **_user_rows(assumed),
     }
 
 
-def _own_rows(assumed: "Assumptions") -> dict[str, str]:
+def _user_rows(assumed: "Assumptions") -> dict[str, str]:
     """Say what is the user's own; nothing where all is as shipped."""
     constants, links = assumed.constants, assumed.links
     own: dict[str, str] = {}

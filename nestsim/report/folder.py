@@ -33,7 +33,7 @@ FILES = (
 
 _TEXT_WIDTH = 100
 
-_ASSUMED = ("operator_times", "own_constants", "own_links")
+_ASSUMED = ("operator_times", "user_constants", "user_links")
 """What the manifest says of `nestsim.report.assumptions`, where it is there."""
 
 

@@ -1,12 +1,14 @@
 """The table [cluster]: which devices, how many, and their memory."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from estimators.own.links import OwnLinks
 from estimators.profile import Profile, read_profile
+from estimators.transports import Scope
 from nestsim.scenario.base import (
     Bandwidth,
     Count,
@@ -140,22 +142,23 @@ class ClusterTable(Table):
             )
         return device
 
-    def build_network(self, folder: Path, links: OwnLinks | None = None) -> NetworkSpec:
+    def build_network(
+        self, folder: Path, reached: Mapping[Scope, float] = MappingProxyType({})
+    ) -> NetworkSpec:
         """Return the record for the network's builder.
 
         Parameters
         ----------
         folder
             The scenario file's; other files are named relative to it.
-        links
-            What was measured of links: the efficiency of those that state none.
+        reached
+            What collectives reach of links inside nodes and between them: the
+            efficiency of those that state none.
         """
         try:
             if isinstance(self.network, CustomTable):
                 return self.network.build(folder)
-            if links is None:
-                return self.network.build()
-            return with_measured(self.network, links).build()
+            return with_measured(self.network, reached).build()
         except InputError as error:
             raise error.at("network") from None
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from estimators.own.links import OwnLinks
 from estimators.profile import Profile
 from estimators.training import TrainingSpec
+from estimators.transports import Scope
+from estimators.user_files.links import measured_efficiencies
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
@@ -85,13 +86,14 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
         spec = table.model.build(folder)
-    links = None
+    constants = links = None
     with problems.noted("software"):
         constants = software.read_constants(folder)
     with problems.noted("software"):
         links = software.read_links(folder)
     with problems.noted("cluster"):
-        accelerator, network_spec = _cluster(table, folder, links)
+        reached = measured_efficiencies(links, constants)
+        accelerator, network_spec = _cluster(table, folder, reached)
         # What else needs the accelerator is looked at if there is one.
         with problems.noted("training"):
             training = _training(table, accelerator)
@@ -138,11 +140,11 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
 
 
 def _cluster(
-    table: ScenarioTable, folder: Path, links: OwnLinks | None
+    table: ScenarioTable, folder: Path, reached: Mapping[Scope, float]
 ) -> tuple[Accelerator, NetworkSpec]:
     problems = Problems()
     with problems.noted():
-        network_spec = table.cluster.build_network(folder, links)
+        network_spec = table.cluster.build_network(folder, reached)
         table.cluster.check_num_devices(_num_devices(network_spec))
     with problems.noted():
         accelerator = table.cluster.build_accelerator()

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from estimators.own.links import OwnLinks
-from estimators.transports import Transport, transports
+from estimators.transports import Scope, transports
 from nestsim.scenario.base import (
     Bandwidth,
     Choice,
@@ -400,15 +399,13 @@ BuiltTable = FatTreeTable | SwitchedTable | GridTable
 NetworkTable = BuiltTable | CustomTable
 
 
-def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
+def with_measured(table: BuiltTable, reached: Mapping[Scope, float]) -> BuiltTable:
     """Return a network whose links reach what was measured, where it states nothing.
 
     The first level of a fat-tree, and all links of a torus or a mesh, are links inside
     a node.
     """
-    node, fabric = (
-        _measured(links.transport(inside_node=inside)) for inside in (True, False)
-    )
+    node, fabric = reached.get("node"), reached.get("fabric")
     if isinstance(table, FatTreeTable):
         inner, *outer = table.levels
         levels = [
@@ -426,10 +423,6 @@ def with_measured(table: BuiltTable, links: OwnLinks) -> BuiltTable:
             "spine_efficiency": fabric,
         },
     )
-
-
-def _measured(transport: Transport | None) -> float | None:
-    return None if transport is None else transport.efficiency
 
 
 def _stating(table: _T, measured: Mapping[str, float | None]) -> _T:

@@ -13,10 +13,10 @@ from planner.step.execution import NOTHING_HIDDEN, Execution
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
-    from estimators.own.constants import OwnConstants
-    from estimators.own.links import OwnLinks
     from estimators.profile import Profile
     from estimators.training import TrainingSpec
+    from estimators.user_files.constants import UserConstants
+    from estimators.user_files.links import UserLinks
     from planner.plan_spec import PlanSpec
     from planner.search_spec import SearchSpec
     from topologies.accelerators import Accelerator
@@ -130,11 +130,11 @@ class Scenario:
     """Operator times that were measured, which are taken instead of the device's rates;
     None if there are none."""
 
-    constants: "OwnConstants | None" = None
+    constants: "UserConstants | None" = None
     """Constants of the user in place of those that are shipped; None if there are
     none."""
 
-    links: "OwnLinks | None" = None
+    links: "UserLinks | None" = None
     """What the user measured of links; None if nothing."""
 
     degradation: "Degradation | None" = None

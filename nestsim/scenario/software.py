@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from estimators.own.constants import OwnConstants, read_own_constants
-from estimators.own.links import OwnLinks, read_own_links
 from estimators.software import Software
+from estimators.user_files.constants import UserConstants, read_user_constants
+from estimators.user_files.links import UserLinks, read_user_links
 from nestsim.presets import NAMED_PRESETS, Preset
 from nestsim.scenario.base import Choice, Factor, Table, Text, input_file
 from planner.step.execution import Execution
@@ -107,7 +107,7 @@ class SoftwareTable(Table):
         given = {name: value for name, value in written.items() if value is not None}
         return replace(self.defaults.software, **given)
 
-    def read_constants(self, folder: Path) -> OwnConstants | None:
+    def read_constants(self, folder: Path) -> UserConstants | None:
         """Return the user's own constants, None if there are none.
 
         Parameters
@@ -120,11 +120,11 @@ class SoftwareTable(Table):
         expected = "a file that nestsim calibrate wrote, in the scenario's folder"
         path = input_file(folder, self.constants, "constants", expected)
         try:
-            return read_own_constants(path)
+            return read_user_constants(path)
         except InputError as error:
             raise error.at("constants", ": ") from None
 
-    def read_links(self, folder: Path) -> OwnLinks | None:
+    def read_links(self, folder: Path) -> UserLinks | None:
         """Return what the user measured of links, None if nothing.
 
         Parameters
@@ -137,7 +137,7 @@ class SoftwareTable(Table):
         expected = "a file that nestsim profile --links wrote, in the scenario's folder"
         path = input_file(folder, self.links, "links", expected)
         try:
-            return read_own_links(path)
+            return read_user_links(path)
         except InputError as error:
             raise error.at("links", ": ") from None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimators import profile
 from estimators.models import huggingface
-from estimators.own import tables
+from estimators.user_files import tables
 from nestsim.job import plan_job, run_job
 from nestsim.scenario.load import scenario_of
 from nestsim.simulate_job import simulate_job

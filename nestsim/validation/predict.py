@@ -14,6 +14,7 @@ from estimators.constants import Constants, load_constants
 from estimators.layer_graph import LayerGraph
 from estimators.tracing import trace_model
 from estimators.transports import find_transport, library_network
+from estimators.user_files.constants import LINK_EFFICIENCIES
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.validation.refusals import refusing
@@ -28,6 +29,7 @@ from planner.workload import Workload
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network
+from topologies.specs import FatTreeSpec, NetworkSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -166,7 +168,9 @@ class Predictor:
         """
         if not case.leaves_recompute_open or case.stages or self._fits(case):
             return case
-        for mode in _MORE_RECOMPUTE[case.plan.recompute]:
+        assumed = case.plan.recompute
+        assert isinstance(assumed, str), "presets recompute alike in all stages"
+        for mode in _MORE_RECOMPUTE[assumed]:
             other = case.with_recompute(mode)
             if self._fits(other):
                 return other
@@ -226,11 +230,13 @@ class Predictor:
         )
 
     def _network(self, case: Case) -> Network:
-        key = case.network, case.accelerator.name, case.software.library
+        spec = _reached(case.network, self.constants)
+        key = spec, case.accelerator.name, case.software.library
         if key not in self._networks:
             fabric = find_transport(case.accelerator.name, inside_node=False)
-            built = build_network(case.network)
-            self._networks[key] = library_network(built, fabric, case.software)
+            self._networks[key] = library_network(
+                build_network(spec), fabric, case.software
+            )
         return self._networks[key]
 
     def workload(self, case: Job) -> Workload:
@@ -301,6 +307,20 @@ def memory_share(workload: Workload, peak: float) -> float:
     """Return a peak of tensors over what a device has for them."""
     usable = workload.tensor_memory()
     return peak / usable if usable > 0.0 else math.inf
+
+
+def _reached(spec: NetworkSpec, constants: Constants) -> NetworkSpec:
+    """Return a network whose links reach what constants say, where they say it."""
+    node = constants.values.get(LINK_EFFICIENCIES["node"])
+    fabric = constants.values.get(LINK_EFFICIENCIES["fabric"])
+    if not isinstance(spec, FatTreeSpec) or (node is None and fabric is None):
+        return spec
+    inner, *outer = spec.levels
+    levels = [
+        inner if node is None else replace(inner, efficiency=node),
+        *(one if fabric is None else replace(one, efficiency=fabric) for one in outer),
+    ]
+    return replace(spec, levels=tuple(levels))
 
 
 def _stage_memory(

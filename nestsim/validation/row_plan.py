@@ -83,8 +83,14 @@ class Case:
     def with_recompute(self, mode: str) -> "Case":
         """Return the same with another recompute mode, as the least that fits."""
         said = f"recompute {mode}, the least that fits in memory"
-        plan = replace(self.plan, recompute=mode)
-        return replace(self, plan=plan, assumed=(*self.assumed, said))
+        return replace(
+            self,
+            plan=replace(self.plan, recompute=mode),
+            alternatives=tuple(
+                replace(other, recompute=mode) for other in self.alternatives
+            ),
+            assumed=(*self.assumed, said),
+        )
 
 
 def read_case(row: Row) -> Case:

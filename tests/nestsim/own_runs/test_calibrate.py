@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from estimators.constants import load_constants
-from estimators.own.constants import read_own_constants
+from estimators.user_files.constants import read_user_constants
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.cli import main
 from nestsim.own_runs.calibrate import (
     FITTED,
     NARROWER,
     calibrate_runs,
-    own_name,
-    own_parameters,
+    constant_name,
+    run_parameters,
 )
 from nestsim.own_runs.calibration_text import NOT_TOLD
 from nestsim.validation.columns import Measurements, read_measurements
@@ -27,6 +27,7 @@ from topologies.errors import InputError
 
 MATMUL = "accelerator.a100.matmul"
 GAP = "software.megatron-lm.layer_gap"
+FABRIC = "links.fabric.efficiency"
 STEP = "software.megatron-lm.iteration_time"
 WRONG_INPUT = 2
 
@@ -108,7 +109,32 @@ def test_constants_that_no_row_depends_on_are_left_out(found):
         "layer_gap",
         "iteration_time",
         "iteration_time_many_nodes",
+        "efficiency",
     }
+
+
+def test_a_fabric_that_reaches_less_is_found():
+    """Gradients of large layers over one slow adapter of each node."""
+    slow = {"inter_node_net": "50 Gb/s per node"}
+    truth = {FABRIC: 0.5}
+    sizes = [(hidden, 2, slow) for hidden in (2048, 3072, 4096, 6144)]
+    found = calibrate_runs(runs(truth, sizes))
+    (fabric,) = [one for one in found.constants if one.name == FABRIC]
+    assert fabric.shipped == 0.95
+    assert fabric.is_told
+    assert abs(math.log(fabric.value / 0.5)) < 2.0 * fabric.deviation
+    assert found.after.mape < 0.2 * found.before.mape
+
+
+def test_links_of_two_kinds_are_not_fitted_together():
+    """NVLink of A100 and of H100 reach different parts of it."""
+    rows = [gpt(), gpt(accelerator="H100-80GB-SXM")]
+    cases = [type("Row", (), {"case": read_case(row)}) for row in rows]
+    names = {
+        one.name for one in run_parameters(cases, load_constants(), load_fit_spec())
+    }
+    assert "links.node.efficiency" not in names
+    assert FABRIC in names
 
 
 def test_runs_as_predicted_change_nothing(shipped):
@@ -134,7 +160,7 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
     spec, constants = load_fit_spec(), load_constants()
     (row,) = runs({}, SIZES[:1]).rows
     observation = type("Row", (), {"case": read_case(row)})
-    by_name = {one.name: one for one in own_parameters([observation], constants, spec)}
+    by_name = {one.name: one for one in run_parameters([observation], constants, spec)}
     (matmul,) = [one for one in spec.parameters if one.name == MATMUL]
     assert by_name[MATMUL].prior == constants.values[MATMUL]
     assert by_name[MATMUL].sigma == NARROWER * matmul.sigma
@@ -153,7 +179,7 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
 )
 def test_a_constant_is_named_so_that_others_keep_theirs(group, member, constant, name):
     constants = load_constants()
-    assert own_name(constants, group, member, constant) == name
+    assert constant_name(constants, group, member, constant) == name
     changed = constants.replaced({name: 0.123})
     assert getattr(getattr(changed, group)(member), constant) == 0.123
     other = {"accelerator": "v100", "software": "maxtext"}[group]
@@ -184,7 +210,7 @@ def test_the_command_prints_and_writes_a_file_that_is_read_back(tmp_path, capsys
     assert "unknown-accelerator (1): row strange" in captured.out
     assert NOT_TOLD in captured.out
     assert f"The constants are in {target}" in captured.err
-    own = read_own_constants(target)
+    own = read_user_constants(target)
     assert own.source == "2 rows of runs.csv"
     assert 0.6 < dict(own.values)[MATMUL] < load_constants().values[MATMUL]
     assert main(["calibrate", str(file), "--json", "--quiet"]) == 0
@@ -203,7 +229,7 @@ def test_a_file_of_other_origin_is_kept(tmp_path, capsys):
     assert "--output" in capsys.readouterr().err
     assert target.read_text() == "mine"
     assert main(["calibrate", str(file), "-o", str(target), "--force", "-q"]) == 0
-    assert read_own_constants(target).values
+    assert read_user_constants(target).values
 
 
 def test_files_that_say_nothing_of_steps_are_refused(tmp_path, capsys):

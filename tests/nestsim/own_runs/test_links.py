@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from estimators.own.links import read_own_links
-from estimators.own.sweep import LinkPoint, LinkSweep
 from estimators.profile import Timing
 from estimators.transports import find_transport
+from estimators.user_files.links import read_user_links
+from estimators.user_files.sweep import LinkPoint, LinkSweep
 from nestsim.cli import main
 from nestsim.own_runs.links import Stated, fit_links
 from nestsim.own_runs.links_text import print_links
@@ -171,7 +171,7 @@ def test_the_file_says_what_was_found(tmp_path):
     links = fitted(sweep, Stated(node=BANDWIDTH, fabric=BANDWIDTH)).links
     path = tmp_path / "links.toml"
     path.write_text(links.toml(), encoding="utf-8")
-    read = read_own_links(path)
+    read = read_user_links(path)
     assert (read.device, read.backend, read.date) == (
         'odd "name" \\',
         "gloo",
@@ -211,7 +211,7 @@ def test_two_ranks_of_this_machine_are_measured_fitted_and_written(tmp_path, cap
     assert {one["num_bytes"] for one in found["points"]} == {2**10, 2**20}
     assert all(one["time_s"] > 0 for one in found["points"])
     assert f"The links are in {target}" in captured.err
-    read = read_own_links(target)
+    read = read_user_links(target)
     assert read.fabric is None
     assert read.node.transport.efficiency == pytest.approx(
         found["links"]["node"]["constants"]["efficiency"], rel=1e-3
@@ -251,6 +251,20 @@ def test_other_ranks_than_the_launchers_are_refused(tmp_path, capsys, monkeypatc
     options = ["--links", "--ranks", "3", "-o", str(tmp_path / "l.toml")]
     assert main(["profile", *options]) == WRONG_INPUT
     assert "a launcher has started the ranks already" in capsys.readouterr().err
+
+
+def test_a_launcher_that_names_no_meeting_is_refused(tmp_path, capsys, monkeypatch):
+    for name, value in (
+        *(("RANK", "0"), ("WORLD_SIZE", "2")),
+        *(("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")),
+    ):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert main(["profile", "--links", "-o", str(tmp_path / "l.toml")]) == WRONG_INPUT
+    told = capsys.readouterr().err
+    assert "the processes did not find each other" in told
+    assert "MASTER_ADDR" in told
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("no_launcher")

@@ -22,14 +22,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from estimators.own.tables import (
+from estimators.transports import Scope, Transport
+from estimators.user_files.constants import UserConstants
+from estimators.user_files.tables import (
     number_in,
     quoted,
     read_table,
     refuse_unknown,
     text_of,
 )
-from estimators.transports import Scope, Transport
 from topologies.errors import InputError, Problems
 from topologies.json_values import Value
 
@@ -59,7 +60,7 @@ _MEASURED = ("num_ranks", "num_nodes", "bandwidth", "bandwidth_is", "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLink:
+class UserLink:
     """One kind of link of a user."""
 
     transport: Transport
@@ -80,7 +81,7 @@ class OwnLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnLinks:
+class UserLinks:
     """What was measured of a user's links."""
 
     name: str
@@ -98,10 +99,10 @@ class OwnLinks:
     torch_version: str
     """Whose collectives were measured."""
 
-    node: OwnLink | None = None
+    node: UserLink | None = None
     """Inside a node; None if not measured."""
 
-    fabric: OwnLink | None = None
+    fabric: UserLink | None = None
     """Between nodes; None if not measured."""
 
     def transport(self, *, inside_node: bool) -> Transport | None:
@@ -126,7 +127,25 @@ class OwnLinks:
         return "\n".join(lines) + "\n"
 
 
-def _link_lines(link: OwnLink) -> list[str]:
+def measured_efficiencies(
+    links: UserLinks | None, constants: UserConstants | None
+) -> dict[Scope, float]:
+    """Return what collectives reach of links, where a user's files say it.
+
+    What was measured of the links themselves counts before what was fitted to runs.
+    """
+    found: dict[Scope, float] = {}
+    for scope in SCOPES:
+        fitted = None if constants is None else constants.efficiency(scope)
+        if fitted is not None:
+            found[scope] = fitted
+        own = links.transport(inside_node=scope == "node") if links else None
+        if own is not None:
+            found[scope] = own.efficiency
+    return found
+
+
+def _link_lines(link: UserLink) -> list[str]:
     constants = {name: getattr(link.transport, name) for name in CONSTANTS}
     return [
         f"num_ranks = {link.num_ranks}",
@@ -138,7 +157,7 @@ def _link_lines(link: OwnLink) -> list[str]:
     ]
 
 
-def read_own_links(path: Path) -> OwnLinks:
+def read_user_links(path: Path) -> UserLinks:
     """Read a file of links.
 
     Raises
@@ -150,9 +169,9 @@ def read_own_links(path: Path) -> OwnLinks:
     return read_table(path, FORMAT, writer, lambda tables: _built(path.name, tables))
 
 
-def _built(name: str, tables: Value) -> OwnLinks:
+def _built(name: str, tables: Value) -> UserLinks:
     refuse_unknown(tables, dict.fromkeys((*_HEAD, *SCOPES)))
-    found: dict[str, OwnLink] = {}
+    found: dict[str, UserLink] = {}
     problems = Problems()
     for scope in SCOPES:
         if scope in tables.table():
@@ -164,7 +183,7 @@ def _built(name: str, tables: Value) -> OwnLinks:
             "has no links", where="node", expected="a table [node] or [fabric]"
         )
     facts = {one: tables.get(one, "unknown").text() for one in _HEAD[1:]}
-    return OwnLinks(
+    return UserLinks(
         name=name,
         node=found.get("node"),
         fabric=found.get("fabric"),
@@ -172,14 +191,14 @@ def _built(name: str, tables: Value) -> OwnLinks:
     )
 
 
-def _link(scope: Scope, table: Value) -> OwnLink:
+def _link(scope: Scope, table: Value) -> UserLink:
     refuse_unknown(table, dict.fromkeys((*_MEASURED, *CONSTANTS)))
     constants: dict[str, Any] = {
         name: number_in(table[name], *bounds) for name, bounds in CONSTANTS.items()
     }
-    return OwnLink(
+    return UserLink(
         transport=Transport(
-            name=f"own-{scope}",
+            name=f"user-{scope}",
             scope=scope,
             source=table.get("source", "the user").text(),
             **constants,
@@ -191,7 +210,7 @@ def _link(scope: Scope, table: Value) -> OwnLink:
     )
 
 
-def is_own_links(ends: bytes) -> bool:
+def is_user_links(ends: bytes) -> bool:
     """Return whether a file of this beginning and end is one of ours."""
     text = ends.decode("utf-8", errors="replace")
     return f"\nformat = {quoted(FORMAT)}\n" in text

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from estimators.constants import load_constants
-from estimators.own.constants import (
+from estimators.user_files.constants import (
     FittedEntry,
-    OwnConstants,
-    own_constants_toml,
-    read_own_constants,
+    UserConstants,
+    read_user_constants,
+    user_constants_toml,
 )
 from nestsim.cli import main
 from nestsim.cli.results import inputs_of
@@ -104,7 +104,7 @@ def test_they_change_the_predicted_time_and_take_its_band_away(write: Any) -> No
 def test_shipped_values_written_out_change_nothing(write: Any) -> None:
     plain = time_of(write(own=""))
     matmul = load_constants().accelerator("a100-80gb").matmul
-    text = own_constants_toml(
+    text = user_constants_toml(
         [
             FittedEntry(
                 name="accelerator.a100.matmul",
@@ -133,9 +133,9 @@ def test_reports_and_manifest_say_whose_constants_they_are(
     said = "the user's own: 2 constants of mine.toml, fitted to 12 rows of runs.csv"
     assert said in printed
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["own_constants"]["values"]["accelerator.a100.matmul"] == 0.3
+    assert manifest["user_constants"]["values"]["accelerator.a100.matmul"] == 0.3
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-    assert result["assumptions"]["own_constants"] == manifest["own_constants"]
+    assert result["assumptions"]["user_constants"] == manifest["user_constants"]
 
 
 def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
@@ -163,6 +163,12 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
         ("0.002", "-1", "software.megatron-lm.layer_gap: is out of range", ""),
         ("0.002", "nan", "software.megatron-lm.layer_gap: is out of range", ""),
         ("[accelerator.", "[accelerators.", "accelerators: unknown table", "NAME"),
+        (
+            "[accelerator.",
+            "[links.rack]\nx = 1\n[accelerator.",
+            "links.rack",
+            "links.f",
+        ),
         ("[accelerator.a100]", "[accelerator]", "accelerator.matmul.value", ""),
         ("constants 1", "constants 9", "format: is not a file that", "constants 1"),
         (MINE, "", "format: is not a file that", "nestsim calibrate"),
@@ -200,7 +206,7 @@ def test_a_file_that_is_not_there_is_refused(write: Any) -> None:
 def test_a_number_may_stand_alone(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(MINE, encoding="utf-8")
-    assert read_own_constants(path) == OwnConstants(
+    assert read_user_constants(path) == UserConstants(
         name="mine.toml",
         date="2026-01-31",
         source="12 rows of runs.csv",

@@ -154,6 +154,26 @@ def test_what_the_network_says_wins_and_what_was_not_measured_stays(
     assert slowed(load_scenario(write(node_only)), plain) == [0.5, 1.0]
 
 
+def test_what_was_fitted_to_runs_counts_where_links_were_not_measured(
+    write: Any,
+) -> None:
+    plain = load_scenario(write(links=""))
+    folder = plain.path.parent / "own"
+    constants = """
+format = "nestsim constants 1"
+[links.node]
+efficiency = 0.6
+[links.fabric]
+efficiency = { value = 0.3 }
+"""
+    (folder / "mine.toml").write_text(constants, encoding="utf-8")
+    own = 'constants = "own/mine.toml"'
+    assert slowed(load_scenario(write(links=own)), plain) == [0.3, 0.6]
+    node_only = LINKS[: LINKS.index("[fabric]")]
+    both = load_scenario(write(node_only, links=f"{own}\n{OWN}"))
+    assert slowed(both, plain) == [0.3, 0.5]
+
+
 def test_they_slow_a_job_down(write: Any) -> None:
     times = []
     for links in ("", OWN):
@@ -201,7 +221,7 @@ def test_reports_say_whose_links_they_are(
     assert said in printed
     assert "50.0 % inside a node and 25.0 % between nodes" in printed
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["own_links"]["node"]["transport"]["ramp"] == 30e-6
+    assert manifest["user_links"]["node"]["transport"]["ramp"] == 30e-6
 
 
 def test_nothing_is_kept_that_was_made_with_other_links(write: Any) -> None:

@@ -24,7 +24,9 @@ from estimators.constants import (
     SoftwareConstants,
     load_constants,
 )
-from estimators.own.tables import number_in, quoted, read_table, text_of
+from estimators.transports import Scope
+from estimators.user_files.tables import number_in, quoted, read_table, text_of
+from topologies.checks import MIN_EFFICIENCY
 from topologies.errors import InputError, Problems
 from topologies.json_values import Value
 
@@ -32,6 +34,12 @@ FORMAT = "nestsim constants 1"
 """First value of every file; changes when old files can no longer be read."""
 
 _HEAD = ("format", "date", "source")
+
+LINK_EFFICIENCIES: Mapping[Scope, str] = MappingProxyType(
+    {"node": "links.node.efficiency", "fabric": "links.fabric.efficiency"}
+)
+"""Kind of link -> dotted name of the fraction of its bandwidth that collectives reach.
+No shipped constant: networks and published transports say it."""
 
 _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -42,6 +50,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             ("allocator", AllocatorConstants),
         )
     }
+    | {"links": ("efficiency",)}
 )
 """Group of constants -> the names in each of its tables."""
 
@@ -49,18 +58,21 @@ FRACTIONS = frozenset(
     {
         *("matmul", "matmul_8bit", "matmul_4bit", "wave_quantisation"),
         *("flash_attention", "fused_attention", "memory", "fragmentation"),
+        "efficiency",
     }
 )
 """Constants that are parts of something: at most 1."""
 
-_POSITIVE = 1e-6
-"""Rates are divided by: no fraction of a datasheet is smaller."""
+_LEAST: Mapping[str, float] = MappingProxyType(
+    {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
+)
+"""Group -> its smallest value; rates are divided by."""
 
 _LARGEST = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnConstants:
+class UserConstants:
     """Constants of a user, which hold in place of those that are shipped."""
 
     name: str
@@ -75,17 +87,21 @@ class OwnConstants:
     values: tuple[tuple[str, float], ...]
     """Dotted name and value of each."""
 
+    def efficiency(self, scope: Scope) -> float | None:
+        """Return what collectives reach of links, None if nothing is said of it."""
+        return dict(self.values).get(LINK_EFFICIENCIES[scope])
+
     def constants(self) -> Constants:
         """Return all constants, these in place of the shipped ones."""
         return load_constants().replaced(dict(self.values))
 
 
-def constants_with(own: OwnConstants | None) -> Constants:
+def constants_with(own: UserConstants | None) -> Constants:
     """Return the shipped constants, or those of a user in their place."""
     return load_constants() if own is None else own.constants()
 
 
-def read_own_constants(path: Path) -> OwnConstants:
+def read_user_constants(path: Path) -> UserConstants:
     """Read a file of constants.
 
     Raises
@@ -98,7 +114,7 @@ def read_own_constants(path: Path) -> OwnConstants:
     )
 
 
-def _built(name: str, tables: Value) -> OwnConstants:
+def _built(name: str, tables: Value) -> UserConstants:
     problems = Problems()
     values: dict[str, float] = {}
     for group, sections in tables.items():
@@ -109,6 +125,8 @@ def _built(name: str, tables: Value) -> OwnConstants:
                 known = ", ".join(f"[{one}.NAME]" for one in _SECTIONS)
                 raise sections.error("unknown table", f"one of {known}")
             for section, entries in sections.items():
+                if group == "links" and section not in LINK_EFFICIENCIES:
+                    raise entries.error("unknown table", "[links.node], [links.fabric]")
                 for constant, entry in entries.items():
                     with problems.noted():
                         dotted = f"{group}.{section}.{constant}"
@@ -120,7 +138,7 @@ def _built(name: str, tables: Value) -> OwnConstants:
             where="accelerator",
             expected="a table such as [accelerator.h100] with matmul = 0.6",
         )
-    return OwnConstants(
+    return UserConstants(
         name=name,
         date=tables.get("date", "no date").text(),
         source=tables.get("source", "the user").text(),
@@ -135,7 +153,7 @@ def _value(group: str, constant: str, entry: Value) -> float:
         raise entry.error("no such constant", "one of " + ", ".join(known))
     value = entry["value"] if isinstance(entry.raw, dict) else entry
     most = 1.0 if constant in FRACTIONS else _LARGEST
-    return number_in(value, _POSITIVE if group == "accelerator" else 0.0, most)
+    return number_in(value, _LEAST.get(group, 0.0), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +172,7 @@ class FittedEntry:
     """Standard deviation of its logarithm."""
 
 
-def own_constants_toml(
+def user_constants_toml(
     entries: Sequence[FittedEntry], *, date: str, source: str
 ) -> str:
     """Return the text of a file of constants."""
@@ -180,7 +198,7 @@ def own_constants_toml(
     return "\n".join(lines) + "\n"
 
 
-def is_own_constants(ends: bytes) -> bool:
+def is_user_constants(ends: bytes) -> bool:
     """Return whether a file of this beginning and end is one of ours."""
     text = ends.decode("utf-8", errors="replace")
     return f"\nformat = {quoted(FORMAT)}\n" in text
