@@ -49,6 +49,7 @@ def print_run_calibration(found: RunCalibration, console: Console) -> None:
 def _constants_table(found: RunCalibration) -> Table:
     numbers = ("Shipped", "Fitted", "+-")
     table = new_table("Constant", *numbers, "What it is", numbers=numbers)
+    table.columns[0].no_wrap = True  # names are copied
     for one in found.constants:
         constant = one.name.rsplit(".", 1)[1]
         said = _MEANINGS[constant] if one.is_told else NOT_TOLD
