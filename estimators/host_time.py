@@ -26,7 +26,7 @@ from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWo
 from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
 from estimators.software import Software
-from estimators.transports import Transport, find_transport, overhead, transfer_time
+from estimators.transports import Transport, overhead, transfer_time
 
 SHARPNESS = 6.0
 """The exponent ``q``, chosen: on every fourth of 712 published single-node runs the
@@ -119,7 +119,7 @@ def _collectives(
     if not platform.software.library:
         return _Collectives(0.0, 0.0), _Collectives(0.0, 0.0)
     accelerator = platform.accelerator
-    transport = find_transport(accelerator.name, inside_node=True)
+    transport = platform.transport(inside_node=True)
     bandwidth = accelerator.interconnect_bandwidth
     passes = []
     for forward in (True, False):

@@ -192,6 +192,18 @@ def test_the_platform_has_them_in_place_of_published_ones(write: Any) -> None:
     assert plain.platform.transport(inside_node=True) == published
 
 
+def test_launches_inside_layers_are_those_measured(write: Any) -> None:
+    """Two all-reduces in each pass of a block, each launched once."""
+    degrees, times = Degrees(tp=4), []
+    for launch in ("9e-6", "1009e-6"):
+        text = LINKS.replace("launch = 9e-6", f"launch = {launch}", 1)
+        _, workload = built(load_scenario(write(text, model="llama2-7b")), None)
+        table = workload.table(degrees)
+        block = int(table.is_block.argmax())
+        times.append(table.backward_time[block] + table.forward_time[block])
+    assert times[1] - times[0] == pytest.approx(4e-3, rel=0.25)
+
+
 def test_single_messages_reach_what_was_measured_of_them(write: Any) -> None:
     """An all-to-all of experts sends as if rings' part of a link were the messages'."""
     degrees = Degrees(ep=4)
