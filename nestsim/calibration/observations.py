@@ -46,6 +46,9 @@ class Observation:
         return self.case.row
 
 
+_ASSUMED = "a size that decides the time is an assumption"
+
+
 def read_observations(
     rows: Iterable[Row], spec: FitSpec, predictor: Predictor
 ) -> tuple[Observation, ...]:
@@ -71,7 +74,7 @@ def read_observations(
             measured=measured,
             group=groups[index],
             configuration=configurations[index],
-            excluded=spec.exclusion(case.row),
+            excluded=_ASSUMED if case.assumes_layout else spec.exclusion(case.row),
         )
         for index, (case, measured) in enumerate(found)
     )
