@@ -77,15 +77,17 @@ def node_shapes(ordered: IntArray, blocks: IntArray, node_size: int) -> IntArray
 
     1 as well where nodes do not divide a group evenly.
     """
-    levels = level_shapes(ordered, blocks[blocks >= node_size])
+    levels = level_shapes(ordered, blocks[np.searchsorted(blocks, node_size) :])
     first = ordered[:, 0, :] // node_size
     inside = (first == first[:, :1]).sum(axis=1)
-    levels = np.broadcast_to(levels, (len(ordered), levels.shape[1]))
-    begins = ((inside > 1) & (levels[:, 0] == inside))[:, None]
-    alone = np.ones((len(ordered), 1), dtype=np.int64)
-    found = np.where(
-        begins,
-        np.hstack([levels, np.zeros_like(alone)]),
-        np.hstack([alone, levels]),
-    )
-    return found[:1] if (found == found[0]).all() else found
+    begins = (inside > 1) & (levels[:, 0] == inside)
+    if begins.all():
+        return levels
+    rows = np.ones((len(levels), levels.shape[1] + 1), dtype=np.int64)
+    rows[:, 1:] = levels
+    if not begins.any():
+        return rows
+    rows = np.repeat(rows, len(ordered) // len(rows), axis=0)
+    rows[begins, :-1] = np.broadcast_to(levels, (len(ordered), levels.shape[1]))[begins]
+    rows[begins, -1] = 0
+    return rows

@@ -25,8 +25,7 @@ from typing import NamedTuple
 from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
 from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
-from estimators.software import Software
-from estimators.transports import Transport, overhead, transfer_time
+from estimators.transports import overhead, transfer_time
 
 SHARPNESS = 6.0
 """The exponent ``q``, chosen: on every fourth of 712 published single-node runs the
@@ -119,12 +118,11 @@ def _collectives(
     if not platform.software.library:
         return _Collectives(0.0, 0.0), _Collectives(0.0, 0.0)
     accelerator = platform.accelerator
-    transport = platform.transport(inside_node=True)
     bandwidth = accelerator.interconnect_bandwidth
     passes = []
     for forward in (True, False):
         priced = [
-            _priced(platform.software, transport, item, degrees, bandwidth, forward)
+            _priced(platform, item, degrees, bandwidth, forward=forward)
             for item in work.collectives
         ]
         passes.append(
@@ -136,11 +134,11 @@ def _collectives(
 
 
 def _priced(
-    software: Software,
-    transport: Transport,
+    platform: Platform,
     item: CollectiveWork,
     degrees: Degrees,
     bandwidth: float,
+    *,
     forward: bool,
 ) -> _Collectives:
     count = item.forward_count if forward else item.backward_count
@@ -148,8 +146,10 @@ def _priced(
     if count == 0:
         return _Collectives(0.0, 0.0)
     size = {"tensor": degrees.tp, "expert": degrees.ep, "context": degrees.cp}
-    one = (transport, item.operation, size[item.group], num_bytes / count, bandwidth)
+    ranks = size[item.group]
+    transport = platform.transport(inside_node=True, num_ranks=ranks)
+    one = (transport, item.operation, ranks, num_bytes / count, bandwidth)
     library = overhead(*one)
-    if software.cuda_graphs:
+    if platform.software.cuda_graphs:
         library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
     return _Collectives(count * transfer_time(*one), count * library)

@@ -11,7 +11,7 @@ from estimators.profile import Profile
 from estimators.profiled_times import OperatorTimes, ProfiledTimes
 from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
-from estimators.transports import Transport, find_transport
+from estimators.transports import Transport, find_transport, transports
 from estimators.user_files.links import UserLinks
 from topologies.accelerators import Accelerator
 
@@ -60,8 +60,19 @@ class Platform:
         deviations = math.sqrt(2.0 * math.log(max(1, self.software.num_ranks)))
         return 1.0 + self.software_constants.slowest_rank * deviations
 
-    def transport(self, *, inside_node: bool) -> Transport:
-        """Return what collectives reach inside a node, or between nodes."""
+    def transport(self, *, inside_node: bool, num_ranks: int = 1) -> Transport:
+        """Return what collectives reach inside a node, or between nodes.
+
+        By the name that the cluster gives it, else as measured, else as it is usual.
+        Inside a node it is what joins so many neighbours.
+        """
+        name = self.software.fabric_transport
+        if inside_node:
+            levels = self.software.node_transports
+            reaching = [one for size, one in levels if num_ranks <= size]
+            name = next(iter(reaching), levels[-1][1] if levels else "")
+        if name:
+            return transports()[name]
         own = None
         if self.links is not None:
             own = self.links.transport(inside_node=inside_node)

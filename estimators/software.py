@@ -70,6 +70,13 @@ class Software:
     many_nodes: bool = False
     """Whether a job's processes on several nodes meet at every step."""
 
+    node_transports: tuple[tuple[int, str], ...] = ()
+    """Devices that each level of a node joins, and its transport (a table of
+    ``transports.toml``), from the inside out; empty: the accelerator's usual one."""
+
+    fabric_transport: str = ""
+    """The same between nodes."""
+
     library: bool = True
     """Collectives of layers are a library's, with its launches and its ramp
     (`estimators.transports`); False for the time on the wire alone."""

@@ -5,7 +5,8 @@ Jobs run on it as their collective library uses it (`job_network`).
 
 from typing import TYPE_CHECKING
 
-from estimators.transports import find_transport, library_network
+from estimators.platform import Platform
+from estimators.transports import library_network
 from topologies.builders import build_network
 from topologies.degradation import Degradation
 from topologies.degrade import degrade, slowdowns
@@ -50,11 +51,12 @@ def job_network(scenario: "Scenario") -> "Network":
     InputError
         As `cluster_network`.
     """
-    fabric = None
-    if scenario.links is not None:
-        fabric = scenario.links.transport(inside_node=False)
-    if fabric is None:
-        fabric = find_transport(scenario.accelerator.name, inside_node=False)
+    platform = Platform(
+        accelerator=scenario.accelerator,
+        software=scenario.software,
+        links=scenario.links,
+    )
+    fabric = platform.transport(inside_node=False)
     return library_network(cluster_network(scenario), fabric, scenario.software)
 
 

@@ -2,16 +2,19 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from estimators.profile import Profile
+from estimators.software import Software
 from estimators.training import TrainingSpec
 from estimators.transports import Scope
 from estimators.user_files.links import measured_efficiencies
 from nestsim.scenario.errors import explain, one_of
+from nestsim.scenario.network import link_names
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
 from planner.launch_rules import LAUNCH_RULES
@@ -123,7 +126,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         network_spec=network_spec,
         degradation=_degradation(table),
         software_preset=software.preset,
-        software=software.build(),
+        software=_software(table),
         execution=execution,
         profile=profile,
         constants=constants,
@@ -136,6 +139,14 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         sweep=table.sweep.build(),
         stress=stress,
         assertions=table.assertions.build(),
+    )
+
+
+def _software(table: ScenarioTable) -> Software:
+    """Return the software, told what the links are that its library uses."""
+    node, fabric = link_names(table.cluster.network)
+    return replace(
+        table.software.build(), node_transports=node, fabric_transport=fabric
     )
 
 

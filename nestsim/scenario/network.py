@@ -5,7 +5,8 @@ below the scenario reads links alone.
 """
 
 from collections.abc import Mapping
-from itertools import takewhile
+from itertools import accumulate, takewhile
+from operator import mul
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -40,8 +41,17 @@ Efficiency = Annotated[float, Field(ge=MIN_EFFICIENCY, le=1, examples=[0.9])]
 """Fraction of a link's bandwidth that collectives reach."""
 
 Trunk = Literal["ideal", "ecmp"]
+
+
+def _names(scope: Scope) -> tuple[str, ...]:
+    return tuple(name for name, one in transports().items() if one.scope == scope)
+
+
 TransportName = Annotated[str, Choice(tuple(transports()))]
 """Table of `estimators/transports.toml`."""
+
+NodeTransportName = Annotated[str, Choice(_names("node"))]
+FabricTransportName = Annotated[str, Choice(_names("fabric"))]
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
 
@@ -65,6 +75,13 @@ def _reached(name: str | None) -> _Reached:
         return _Reached(0.0, 1.0)
     transport = transports()[name]
     return _Reached(transport.step / 2, transport.efficiency)
+
+
+class LinkNames(NamedTuple):
+    """Transports that a network's links name, as `estimators.software` keeps them."""
+
+    node: tuple[tuple[int, str], ...] = ()
+    fabric: str = ""
 
 
 class LevelTable(Table):
@@ -161,12 +178,21 @@ class FatTreeTable(Table):
 
     def _node_levels(self) -> int:
         """Return how many levels are a node's own, by their transports."""
-        inside = (
-            level.transport is not None
-            and transports()[level.transport].scope == "node"
-            for level in self.levels
-        )
+        inside = (_is_inside(level.transport) for level in self.levels)
         return sum(1 for _ in takewhile(bool, inside))
+
+    def link_names(self) -> LinkNames:
+        """Return the transports that the levels name."""
+        sizes = accumulate((level.fan_out for level in self.levels), mul)
+        names = [level.transport for level in self.levels]
+        count = self._node_levels()
+        node = tuple(zip(sizes, (str(one) for one in names[:count]), strict=False))
+        fabric = (one for one in names[count:] if one and not _is_inside(one))
+        return LinkNames(node, next(fabric, ""))
+
+
+def _is_inside(name: str | None) -> bool:
+    return name is not None and transports()[name].scope == "node"
 
 
 class SpineLeafTable(Table):
@@ -226,11 +252,11 @@ class SpineLeafTable(Table):
     spine_efficiency: Efficiency = 1.0
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
-    node_transport: TransportName | None = Field(None, examples=["nvswitch-h100"])
+    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
     """What collective libraries reach inside a node, by what is known of such
     interconnects."""
 
-    nic_transport: TransportName | None = Field(None, examples=["efa"])
+    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
     """What they reach between nodes: efficiency, and the time of a step from node to
     node, which the latencies of two NICs make up at least."""
 
@@ -301,11 +327,11 @@ class RailTable(Table):
     spine_efficiency: Efficiency = 1.0
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
-    node_transport: TransportName | None = Field(None, examples=["nvswitch-h100"])
+    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
     """What collective libraries reach inside a node, by what is known of such
     interconnects."""
 
-    nic_transport: TransportName | None = Field(None, examples=["efa"])
+    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
     """What they reach between nodes: efficiency, and the time of a step from node to
     node, which the latencies of two NICs make up at least."""
 
@@ -397,6 +423,17 @@ class CustomTable(Table):
 SwitchedTable = SpineLeafTable | RailTable
 BuiltTable = FatTreeTable | SwitchedTable | GridTable
 NetworkTable = BuiltTable | CustomTable
+
+
+def link_names(table: NetworkTable) -> LinkNames:
+    """Return the transports that the links of a network name."""
+    if isinstance(table, FatTreeTable):
+        return table.link_names()
+    if not isinstance(table, SpineLeafTable | RailTable):
+        return LinkNames()
+    name = table.node_transport
+    node = ((table.devices_per_node, name),) if name else ()
+    return LinkNames(node, table.nic_transport or "")
 
 
 def with_measured(table: BuiltTable, reached: Mapping[Scope, float]) -> BuiltTable:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimators.platform import Platform
 from estimators.transports import transports
 from nestsim.cli import main
 from nestsim.cluster_network import cluster_network, job_network
@@ -36,6 +37,16 @@ def test_a_transport_gives_efficiency_and_time_of_a_step(tmp_path):
     assert part[nics] == pytest.approx(known.efficiency)
     assert (part[~nics] == 1.0).all()
     assert (named.links.latency[nics] >= known.per_hop / 2).all()
+
+
+def test_a_library_goes_by_the_names_that_links_have(tmp_path):
+    lines = 'node_transport = "nvswitch-a100"', 'nic_transport = "gpudirect-tcpx"'
+    scenario = changed(tmp_path, RAIL, *lines)
+    assert scenario.software.node_transports == ((8, "nvswitch-a100"),)
+    network = job_network(scenario)
+    nics = network.links.level == 1
+    step = transports()["gpudirect-tcpx"].step
+    assert network.links.latency[nics] == pytest.approx(step / 2)
 
 
 def test_what_is_written_wins_over_the_transport(tmp_path):
@@ -118,7 +129,16 @@ def test_levels_with_transports_of_nodes_are_a_nodes_own(tmp_path):
     scenario = job(tmp_path, PCIE, "megatron-core")
     network = job_network(scenario)
     assert (network.rules.node_levels, network.rules.node_size) == (2, 8)
-    assert cluster_software(scenario, network).many_nodes
+    software = cluster_software(scenario, network)
+    assert software.many_nodes
+    assert software.node_transports == ((2, "nvlink-pair"), (8, "pcie-peer"))
+    platform = Platform(accelerator=scenario.accelerator, software=software)
+    found = [
+        platform.transport(inside_node=True, num_ranks=ranks).name
+        for ranks in (1, 2, 4, 8, 16)
+    ]
+    assert found == ["nvlink-pair"] * 2 + ["pcie-peer"] * 3
+    assert platform.transport(inside_node=False).name == "default-fabric"
     step = transports()["default-fabric"].per_hop / 2
     latency = [network.links.latency[network.links.level == k].max() for k in range(3)]
     assert latency == pytest.approx([0.5e-6, 0.5e-6, step])
@@ -143,8 +163,9 @@ def test_switches_that_add_up_are_priced_and_replayed_alike(tmp_path, preset):
 
 def test_an_unknown_transport_is_refused_with_those_that_there_are(tmp_path):
     with pytest.raises(InputError) as caught:
-        changed(tmp_path, RAIL, 'nic_transport = "carrier-pigeon"')
+        changed(tmp_path, RAIL, 'nic_transport = "nvlink-pair"')
     assert "gpudirect-tcpxo" in str(caught.value.expected)
+    assert "nvswitch" not in str(caught.value.expected)
 
 
 def test_jobs_with_a_library_run_on_slower_steps_than_wires_alone(tmp_path):
