@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
+    from topologies.specs import NetworkSpec
 
 
 class Job(Protocol):
@@ -201,7 +202,10 @@ class Predictor:
             model = replace(case.model, num_layers=num_layers)
             return self.workload(replace(case, model=model))
 
-        time = uneven_step_time(deepened, case.network, case.stages)
+        def built(network: "NetworkSpec") -> Network:
+            return self._network(replace(case, network=network))
+
+        time = uneven_step_time(deepened, built, case.network, case.stages)
         workload = self.workload(case)
         held = [_held(workload, sized) for sized in case.stages] if memory else []
         share = math.nan

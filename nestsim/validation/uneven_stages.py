@@ -22,16 +22,21 @@ from planner.plan_timeline import PlanTimeline
 from planner.pricing import price_plan, rates_of
 from planner.stage_cost import StagePrice
 from planner.workload import Workload
-from topologies.builders import build_network
 from topologies.network import Network
 from topologies.specs import FatTreeSpec, NetworkSpec
 
 Deepened = Callable[[int], Workload]
 """Number of blocks -> the job with a model of that depth."""
 
+Built = Callable[[NetworkSpec], Network]
+"""Description of a network -> as the job's library sees it."""
+
 
 def uneven_step_time(
-    deepened: Deepened, network: NetworkSpec, stages: Sequence[SizedStage]
+    deepened: Deepened,
+    built: Built,
+    network: NetworkSpec,
+    stages: Sequence[SizedStage],
 ) -> float:
     """Return the time of a step of a 1F1B pipeline [s].
 
@@ -39,8 +44,10 @@ def uneven_step_time(
     ----------
     deepened
         The job with as many blocks as asked for.
+    built
+        Makes networks.
     network
-        What it runs on.
+        What the job runs on.
     stages
         From the first to the last.
 
@@ -51,15 +58,15 @@ def uneven_step_time(
         sizes on several nodes.
     """
     most = len(stages) * max(sized.degrees.tp * sized.dp for sized in stages)
-    built = build_network(_with_devices(network, most))
+    cluster = built(_with_devices(network, most))
     _check(deepened(len(stages)), stages)
     prices = [
-        _stage_price(deepened, built, sized, index, len(stages))
+        _stage_price(deepened, cluster, sized, index, len(stages))
         for index, sized in enumerate(stages)
     ]
     workload = deepened(len(stages))
-    plan = _like_plan(workload, built, stages[0], len(stages), "none", blocks=1)
-    rates = rates_of(built, workload, plan)
+    plan = _like_plan(workload, cluster, stages[0], len(stages), "none", blocks=1)
+    rates = rates_of(cluster, workload, plan)
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
     return PlanTimeline(plan, prices, slowdown=1.0).ends(directions).step
 
