@@ -104,6 +104,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             name="megatron-core",
             software=_MEGATRON_CORE,
             zero_stage=1,
+            dropout=0.1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
             execution=_ALL_OVERLAPPED,
