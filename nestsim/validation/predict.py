@@ -159,6 +159,7 @@ class Predictor:
         """
         if not case.leaves_recompute_open or self._fits(case):
             return case
+        assert isinstance(case.plan.recompute, str), "rows have one mode for all stages"
         for mode in _MORE_RECOMPUTE[case.plan.recompute]:
             other = case.with_recompute(mode)
             if self._fits(other):
