@@ -68,6 +68,9 @@ class StageMemory(NamedTuple):
     activations: float
     """All microbatches in flight."""
 
+    copies: float
+    """Gradients that the optimizer cast."""
+
 
 class Prediction(NamedTuple):
     """What the simulator says of a case."""
@@ -193,7 +196,7 @@ class Predictor:
         return Prediction(
             iteration_time=done.iteration_time,
             planned_time=priced.iteration_time,
-            memory=_stage_memory(priced, peaks) if memory else (),
+            memory=_stage_memory(workload, priced, peaks) if memory else (),
             memory_share=memory_share(workload, max(peaks)) if memory else math.nan,
         )
 
@@ -230,8 +233,9 @@ def memory_share(workload: Workload, peak: float) -> float:
 
 
 def _stage_memory(
-    priced: PricedPlan, peaks: tuple[float, ...]
+    workload: Workload, priced: PricedPlan, peaks: tuple[float, ...]
 ) -> tuple[StageMemory, ...]:
+    each = workload.parameter_bytes
     return tuple(
         StageMemory(
             peak=peak,
@@ -239,6 +243,7 @@ def _stage_memory(
             gradients=stage.memory["gradients"],
             optimizer=stage.memory["optimizer"],
             activations=stage.memory["activations"],
+            copies=stage.memory["optimizer"] * each.copies / each.optimizer,
         )
         for stage, peak in zip(priced.stages, peaks, strict=True)
     )

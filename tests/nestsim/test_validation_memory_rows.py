@@ -218,3 +218,17 @@ def test_the_least_recompute_that_fits_is_assumed_where_a_row_leaves_it_open():
 def test_tests_of_megatron_say_whether_attention_is_fused(model, notes, attention):
     row = memory(model=model, notes=notes, flash_attention="not stated (TE/cuDNN auto)")
     assert read_case(row).model.attention_implementation == attention
+
+
+def test_gradients_that_were_cast_are_there_at_the_end_of_a_step():
+    end = memory(software="Megatron-Core", precision="fp16", metric="end of step")
+    case = read_case(end)
+    parts = case.training.parameter_bytes
+    assert parts.copies == 4
+    predictor = Predictor()
+    stage = predictor.predict(case, memory=True).memory[0]
+    assert stage.copies == pytest.approx(stage.optimizer * 4 / 12)
+    allocator = predictor.workload(case).allocator
+    static = stage.weights + stage.gradients + stage.optimizer + stage.copies
+    expected = allocator.allocated(static)
+    assert score_memory(predictor, end).predicted == pytest.approx(expected)
