@@ -25,7 +25,7 @@ References
    row.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -81,14 +81,22 @@ class Kept(NamedTuple):
     element_bytes: int
     keeping: Keeping
 
-    def by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:
+    def size(
+        self,
+        operators: Sequence[TracedOperator],
+        others: frozenset[int] = frozenset(),
+    ) -> float:
+        """Return what some operators keep, and other tensors as they are [byte]."""
+        narrow = self._narrow()
+        as_it_is = others | self._by(op for op in operators if not _is_narrow(op))
+        return sum(
+            self._size(number, narrow, as_it_is)
+            for number in sorted(others | self._by(operators))
+        )
+
+    def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:
         """Return the tensors that some operators keep."""
         return frozenset(n for op in operators for n in self._saved(op))
-
-    def size(self, tensors: Iterable[int]) -> float:
-        """Return what keeping tensors takes of a device [byte]."""
-        narrow, other = self._narrow(), self._others()
-        return sum(self._size(number, narrow, other) for number in tensors)
 
     def _saved(self, operator: TracedOperator) -> tuple[int, ...]:
         if operator.operation == "combine" and self.keeping.weighs_in_activation:
@@ -117,24 +125,20 @@ class Kept(NamedTuple):
             n for op in self.layer.operators if _is_narrow(op) for n in op.saved
         )
 
-    def _others(self) -> frozenset[int]:
-        """Return what is kept as it is."""
-        return self.by(op for op in self.layer.operators if not _is_narrow(op))
-
     def _size(
-        self, number: int, narrow: frozenset[int], other: frozenset[int]
+        self, number: int, narrow: frozenset[int], as_it_is: frozenset[int]
     ) -> float:
         size = self.sizes[number]
         if number in narrow:
             part = self.keeping.input_bytes / self.element_bytes
-            return size * (part + (number in other))
+            return size * (part + (number in as_it_is))
         if self.keeping.fuses_loss and number in self._softmax():
             return size * self.element_bytes / _FP32_BYTES
         return size
 
     def _softmax(self) -> frozenset[int]:
         """Return what the loss keeps."""
-        return self.by(op for op in self.layer.operators if _is_loss(op))
+        return self._by(op for op in self.layer.operators if _is_loss(op))
 
 
 _FP32_BYTES = 4

@@ -231,13 +231,13 @@ def _saved_bytes(
 ) -> Mapping[str, float]:
     operators = device.layer.operators
     kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
-    kept_outside = kept.by(op for op in operators if not op.core)
+    outside = [op for op in operators if not op.core]
     read_inside = {n for op in operators if op.core for n in op.inputs}
     made_inside = {n for op in operators if op.core for n in _written(op)}
     return MappingProxyType(
         {
-            "none": kept.size(kept.by(operators)),
-            "selective": kept.size(kept_outside | (read_inside - made_inside)),
+            "none": kept.size(operators),
+            "selective": kept.size(outside, frozenset(read_inside - made_inside)),
             "full": entering,
         }
     )

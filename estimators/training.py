@@ -25,7 +25,7 @@ class ParameterBytes(NamedTuple):
     reduce: int
     """Sent when gradients are reduced."""
     copies: int = 0
-    """Made by the optimizer for its step alone, of its share."""
+    """Made by the optimizer for its step, of its share: not there in passes."""
 
 
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
@@ -80,6 +80,10 @@ class TrainingSpec:
     accumulated in fp32, those that backward passes make stay beside them; where not,
     those of the optimizer's shard are flattened and cast to fp32 for its step."""
 
+    casts_gradients: bool = False
+    """The optimizer casts 16-bit gradients of its share to fp32 for its step, and keeps
+    them to the next one, as Megatron's does."""
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one weight or activation."""
@@ -95,6 +99,8 @@ class TrainingSpec:
         if self.gradient_copies:
             added = self.element_bytes
             again, cast = (added, 0) if gradients == 4 else (0, added + 4)
+        elif self.casts_gradients and copied and gradients == 2:
+            cast = 4
         return ParameterBytes(
             weights=self.element_bytes if copied else 4,
             gradients=gradients + again,

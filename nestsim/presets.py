@@ -53,6 +53,9 @@ class Preset:
     gradient_copies: bool = False
     """Whether the optimizer works on copies of the gradients."""
 
+    casts_gradients: bool = False
+    """Whether it casts those that are in 16 bits to fp32."""
+
     sends_tokens_once: bool = False
     """Whether a token goes once to each node with experts that it wants."""
 
@@ -97,14 +100,17 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             precision="fp16",
             execution=NOTHING_HIDDEN,
         ),
-        # Megatron Core as NeMo, Megatron-Bridge and MLPerf submissions start it:
-        # use_distributed_optimizer, overlap_grad_reduce, overlap_param_gather,
-        # tp_comm_overlap and sequence_parallel are set by their recipes.
+        # Megatron Core as recipes for large models start it: use_distributed_optimizer,
+        # overlap_grad_reduce, overlap_param_gather, tp_comm_overlap, sequence_parallel.
+        # Dropout 0.1 is its default; its optimizers keep fp32 copies of 16-bit
+        # gradients (core/optimizer/optimizer.py, _copy_model_grads_to_main_grads).
         "megatron-core": Preset(
             sends_tokens_once=True,
             name="megatron-core",
             software=_MEGATRON_CORE,
+            casts_gradients=True,
             zero_stage=1,
+            dropout=0.1,
             gradients=_FP32_IF_BF16,
             sequence_parallel=True,
             execution=_ALL_OVERLAPPED,
@@ -117,6 +123,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sends_tokens_once=True,
             name="nemo",
             software=replace(_MEGATRON_CORE, weighs_in_activation=True),
+            casts_gradients=True,
             zero_stage=1,
             gradients=_AS_WEIGHTS,
             sequence_parallel=True,

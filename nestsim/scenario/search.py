@@ -115,6 +115,7 @@ class TrainingTable(Table):
             gather_precision=self.gather_precision or defaults.gather,
             reduce_precision=self.reduce_precision or defaults.reduce,
             gradient_copies=defaults.gradient_copies if copies is None else copies,
+            casts_gradients=defaults.casts_gradients,
         )
 
     def _optimizer_error(self, what: str) -> InputError:

@@ -10,7 +10,10 @@ from nestsim.validation.row_plan import Case
 
 GIB = 2.0**30
 STATIC = ("weights", "gradients", "optimizer")
-"""Parts of memory that a step ends with."""
+"""Parts of memory that passes find and leave."""
+
+STEP_END = (*STATIC, "copies")
+"""Those that a step ends with."""
 
 
 class Measured(NamedTuple):
@@ -117,7 +120,7 @@ _COUNTED = (
     # What torch.cuda.max_memory_allocated is called in logs.
     ("peak memory", Counted((), "allocated")),
     ("gpu memory", Counted((), "device")),
-    ("end of step", Counted(STATIC, "allocated")),
+    ("end of step", Counted(STEP_END, "allocated")),
     ("params+grads+optimizer", Counted(STATIC, "tensors")),
 )
 """What a metric contains -> what it counts, the first that it does."""

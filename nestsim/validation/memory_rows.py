@@ -76,7 +76,7 @@ def _staged(predictor: Predictor, case: StageCase) -> Mapping[str, float]:
 
 
 def _tensors(held: Mapping[str, float], what: Counted) -> float:
-    return sum(held[part] for part in what.parts or held)
+    return sum(held.get(part, 0.0) for part in what.parts or held)
 
 
 def _replayed(stage: StageMemory, what: Counted) -> float:

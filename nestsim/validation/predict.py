@@ -76,6 +76,9 @@ class StageMemory(NamedTuple):
     activations: float
     """All microbatches in flight."""
 
+    copies: float
+    """Gradients that the optimizer cast."""
+
 
 class Prediction(NamedTuple):
     """What the simulator says of a case."""
@@ -169,9 +172,8 @@ class Predictor:
         """
         if not case.leaves_recompute_open or case.stages or self._fits(case):
             return case
-        assumed = case.plan.recompute
-        assert isinstance(assumed, str), "presets recompute alike in all stages"
-        for mode in _MORE_RECOMPUTE[assumed]:
+        assert isinstance(case.plan.recompute, str), "rows have one mode for all stages"
+        for mode in _MORE_RECOMPUTE[case.plan.recompute]:
             other = case.with_recompute(mode)
             if self._fits(other):
                 return other
@@ -229,7 +231,7 @@ class Predictor:
         return Prediction(
             iteration_time=done.iteration_time,
             planned_time=priced.iteration_time,
-            memory=_stage_memory(priced, peaks) if memory else (),
+            memory=_stage_memory(workload, priced, peaks) if memory else (),
             memory_share=memory_share(workload, max(peaks)) if memory else math.nan,
         )
 
@@ -328,8 +330,9 @@ def _reached(spec: NetworkSpec, constants: Constants) -> NetworkSpec:
 
 
 def _stage_memory(
-    priced: PricedPlan, peaks: tuple[float, ...]
+    workload: Workload, priced: PricedPlan, peaks: tuple[float, ...]
 ) -> tuple[StageMemory, ...]:
+    each = workload.parameter_bytes
     return tuple(
         StageMemory(
             peak=peak,
@@ -337,6 +340,7 @@ def _stage_memory(
             gradients=stage.memory["gradients"],
             optimizer=stage.memory["optimizer"],
             activations=stage.memory["activations"],
+            copies=stage.memory["optimizer"] * each.copies / each.optimizer,
         )
         for stage, peak in zip(priced.stages, peaks, strict=True)
     )

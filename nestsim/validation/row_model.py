@@ -86,6 +86,9 @@ phase in bins of 64 tokens, half of which is padding on average
 _ADAPTED = re.compile(r"\b(lora|qlora|peft)\b(?!\.py)")
 _TUNED = re.compile(r"\bsft\b(?!\.py)")
 
+_LOCAL_TEST = re.compile(r"mcore_(?!te_|moe)")
+_FUSED_TEST = re.compile(r"_cp[0-9]|nondeterministic|memory_speed|resume")
+
 
 def read_model(reading: Reading) -> TransformerSpec:
     """Return the architecture of a row.
@@ -255,11 +258,30 @@ def _inner_width(reading: Reading, experts: int | None, *, gated: bool) -> int:
     return reading.given("ffn", 4 * reading.needed("hidden"))
 
 
+def _is_unfused_test(reading: Reading) -> bool:
+    """Return whether the row is a test of Megatron-LM without fused attention.
+
+    Megatron's own layers (``--transformer-impl local``) have none; with those of
+    Transformer Engine, which the test's name says, tests of type "regular" that are to
+    be deterministic ask for ``--attention-backend: unfused`` (their model_config.yaml).
+    """
+    model = reading.words("model")
+    if "mcore_" not in model:
+        return False
+    is_regular = "test type regular" in reading.words("notes")
+    if _LOCAL_TEST.search(model):
+        return True
+    return is_regular and _FUSED_TEST.search(model) is None
+
+
 def _attention(reading: Reading) -> str:
     written = reading.words("flash_attention")
     if written.startswith("yes"):
         return "flash"
     if written.startswith("no") and "not stated" not in written:
+        return "plain"
+    if _is_unfused_test(reading):
+        reading.assume("plain attention, as Megatron-LM's test has it")
         return "plain"
     if re.search(r"\bte\b|cudnn", written):
         # Transformer Engine chooses a fused kernel where there is one.

@@ -60,6 +60,7 @@ def read_training(reading: Reading) -> TrainingSpec:
         gather_precision=_gather(reading),
         reduce_precision=reading.preset.reduce,
         gradient_copies=reading.preset.gradient_copies,
+        casts_gradients=reading.preset.casts_gradients,
     )
 
 

@@ -65,6 +65,21 @@ def test_deepspeed_copies_gradients(precision, gradients, whole, shard, copies):
     assert each.reduce == plain.reduce
 
 
+@pytest.mark.parametrize(
+    ("job", "copies"),
+    [
+        ({"gradient_precision": "bf16"}, 4),
+        ({"gradient_precision": "fp32"}, 0),
+        ({"gradient_precision": "bf16", "weights_in_fp32": True}, 0),
+        ({"precision": "fp32"}, 0),
+    ],
+)
+def test_megatron_casts_16_bit_gradients_for_its_step(job, copies):
+    plain = TrainingSpec(global_batch_size=1, **job)
+    each = replace(plain, casts_gradients=True).parameter_bytes
+    assert each == plain.parameter_bytes._replace(copies=copies)
+
+
 def test_the_operator_policy_saves_every_second_product_and_attention():
     """Input, queries, values, gate, down and attention's result: torchtitan's."""
     rows, h, kv, f, heads = 3 * 128, 64, 16, 160, 8

@@ -63,6 +63,13 @@ def test_products_keep_their_inputs_in_the_narrow_format(width):
     assert saved(GPT, Keeping(input_bytes=width), HEAD) == saved(GPT, kind=HEAD)
 
 
+def test_attention_that_is_repeated_leaves_the_narrow_copy_of_its_result():
+    hidden, inner, keys, _ = sizes(GPT)
+    found = saved(GPT, Keeping(input_bytes=1.0), mode="selective")
+    core = 2 * (hidden + 2 * keys) + hidden
+    assert found == 2 * 2 * hidden + 2 * hidden + core + 2 * inner + inner
+
+
 def test_a_compiler_makes_norms_and_activations_again():
     hidden, inner, keys, heads = sizes(LLAMA)
     found = saved(LLAMA, Keeping(fuses_activation=True, repeats_elementwise=True))

@@ -18,7 +18,7 @@ from nestsim.validation.runner import validate
 from planner.fixed_plan import build_plan
 from planner.pricing import price_plan
 from planner.stage_memory import BlockStage, block_stage_memory
-from tests.nestsim.validation_rows import memory
+from tests.nestsim.validation_rows import gpt, memory
 from topologies.builders import build_network
 
 GIB = 2.0**30
@@ -183,3 +183,52 @@ def test_rows_without_software_take_that_of_their_source():
     case = read_case(memory(software="", source="github:pytorch/torchtitan@1:a.md"))
     assert case.preset == "torchtitan"
     assert "software = torchtitan, by the source" in case.assumed
+
+
+def open_row(**cells):
+    """Return a row that leaves recompute open and needs much without."""
+    given = {"recompute": "", "micro_batch": "16", "global_batch": "256"}
+    return gpt(**{**given, "layers": "48", "hidden": "4096", "ffn": "16384", **cells})
+
+
+def test_the_least_recompute_that_fits_is_assumed_where_a_row_leaves_it_open():
+    predictor = Predictor()
+    small = read_case(open_row(micro_batch="1"))
+    assert small.leaves_recompute_open
+    assert predictor.settled(small) is small
+    large = predictor.settled(read_case(open_row(flash_attention="yes")))
+    assert large.plan.recompute == "full"
+    assert "recompute full, the least that fits in memory" in large.assumed
+    said = read_case(open_row(recompute="none", flash_attention="yes"))
+    assert predictor.settled(said) is said
+    huge = read_case(open_row(layers="960"))
+    assert predictor.settled(huge) is huge
+
+
+@pytest.mark.parametrize(
+    ("model", "notes", "attention"),
+    [
+        ("gpt3_mcore_tp1_pp2", "test type ckpt-resume", "plain"),
+        ("gpt3_mcore_te_tp2_pp2", "test type regular", "plain"),
+        ("gpt3_mcore_te_tp2_pp2", "test type ckpt-resume", "flash"),
+        ("gpt3_mcore_te_tp2_pp1_cp2", "test type regular", "flash"),
+        ("gpt3_7b_tp4_pp1", "test type regular", "flash"),
+    ],
+)
+def test_tests_of_megatron_say_whether_attention_is_fused(model, notes, attention):
+    row = memory(model=model, notes=notes, flash_attention="not stated (TE/cuDNN auto)")
+    assert read_case(row).model.attention_implementation == attention
+
+
+def test_gradients_that_were_cast_are_there_at_the_end_of_a_step():
+    end = memory(software="Megatron-Core", precision="fp16", metric="end of step")
+    case = read_case(end)
+    parts = case.training.parameter_bytes
+    assert parts.copies == 4
+    predictor = Predictor()
+    stage = predictor.predict(case, memory=True).memory[0]
+    assert stage.copies == pytest.approx(stage.optimizer * 4 / 12)
+    allocator = predictor.workload(case).allocator
+    static = stage.weights + stage.gradients + stage.optimizer + stage.copies
+    expected = allocator.allocated(static)
+    assert score_memory(predictor, end).predicted == pytest.approx(expected)

@@ -57,7 +57,7 @@ def test_what_fits_on_one_device_is_not_split():
         # A deeper pipeline rather than recomputing everything on one device, which
         # fits, too.
         (4e5, 1, 2, "none"),
-        (3e5, 2, 1, "selective"),
+        (2.86e5, 2, 1, "selective"),
         (2.5e5, 1, 2, "full"),
         (2e5, 2, 2, "full"),
     ],
