@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
-    from topologies.specs import NetworkSpec
 
 
 class Job(Protocol):
@@ -298,14 +297,15 @@ def _others(network: Network, workload: Workload, case: Case) -> Iterator[Priced
 
 def _held(workload: Workload, sized: SizedStage) -> StageMemory:
     """Return the memory of a stage that no plan expresses."""
-    table = workload.table(sized.degrees)
-    held = block_stage_memory(workload.parameter_bytes, table, sized.blocks)
+    table, each = workload.table(sized.degrees), workload.parameter_bytes
+    held = block_stage_memory(each, table, sized.blocks)
     return StageMemory(
         peak=sum(held.values()),
         weights=held["weights"],
         gradients=held["gradients"],
         optimizer=held["optimizer"],
         activations=held["activations"],
+        copies=held["optimizer"] * each.copies / each.optimizer,
     )
 
 
