@@ -225,16 +225,18 @@ def run_parameters(
     the shipped constants' table.
     """
     cases = [one.case for one in observations]
-    members = {
-        "accelerator": [case.accelerator.name for case in cases],
-        "software": [case.software.name for case in cases],
-    }
+    pairs = dict.fromkeys((one.accelerator.name, one.software.name) for one in cases)
     found: dict[str, Parameter] = {}
-    for group, names in members.items():
-        for member in dict.fromkeys(names):
-            for constant in FITTED[group]:
-                name = constant_name(constants, group, member, constant)
-                value = getattr(getattr(constants, group)(member), constant)
+    for group, members in FITTED.items():
+        for accelerator, software in pairs:
+            named = {
+                "accelerator": constants.accelerator(accelerator, software),
+                "software": constants.software(software),
+            }[group]
+            whose = {"accelerator": (accelerator, software), "software": (software, "")}
+            for constant in members:
+                value = getattr(named, constant)
+                name = constant_name(constants, group, *whose[group], constant)
                 if value > 0:
                     found.setdefault(name, _parameter(name, value, known))
     return (*found.values(), *_link_parameters(cases))
@@ -262,15 +264,24 @@ def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
     ]
 
 
-def constant_name(constants: Constants, group: str, member: str, constant: str) -> str:
+def constant_name(
+    constants: Constants, group: str, member: str, software: str, constant: str
+) -> str:
     """Return the dotted name under which a member's own value of a constant stands.
 
     That of the longest table of the shipped constants whose name the member's begins
-    with; without one, a table of the member's own.
+    with; without one, a table of the member's own. ``software`` is that which drives
+    an accelerator: where both together have the constant, it is theirs.
     """
     sections = {
         name.split(".")[1] for name in constants.values if name.startswith(f"{group}.")
     }
+    for one in sorted(sections, key=len, reverse=True):
+        prefix, paired, framework = one.partition("-with-")
+        if paired and member.startswith(prefix) and software.startswith(framework):
+            name = f"{group}.{one}.{constant}"
+            if name in constants.values:
+                return name
     fitting = [one for one in sections if member.startswith(one)]
     return f"{group}.{max(fitting, key=len, default=member)}.{constant}"
 

@@ -35,7 +35,8 @@ NODE, NODES = {"num_devices": "8", "dp": "2"}, {}
 
 SIZES = [
     *((512, 1, NODE), (512, 2, NODE), (1024, 1, NODE), (1024, 2, NODE)),
-    *((4096, 2, NODES), (4096, 4, NODES), (8192, 2, NODES), (8192, 4, NODES)),
+    *((4096, 2, NODES), (4096, 4, NODES), (4096, 8, NODES)),
+    *((8192, 2, NODES), (8192, 4, NODES), (8192, 8, NODES)),
 ]
 """Hidden size, micro-batch and cluster of runs: on one node gaps between layers take a
 quarter of the time of small layers; products most of that of large ones."""
@@ -179,12 +180,22 @@ def test_priors_are_the_shipped_values_narrower_than_before_any_fit():
 )
 def test_a_constant_is_named_so_that_others_keep_theirs(group, member, constant, name):
     constants = load_constants()
-    assert constant_name(constants, group, member, constant) == name
+    assert constant_name(constants, group, member, "", constant) == name
     changed = constants.replaced({name: 0.123})
     assert getattr(getattr(changed, group)(member), constant) == 0.123
     other = {"accelerator": "v100", "software": "maxtext"}[group]
     before = getattr(getattr(constants, group)(other), constant)
     assert getattr(getattr(changed, group)(other), constant) == before
+
+
+def test_a_framework_of_other_kernels_has_a_constant_of_its_own():
+    constants = load_constants()
+    of = ("accelerator", "h100-sxm")
+    own = "accelerator.h100-with-fsdp"
+    assert constant_name(constants, *of, "fsdp", "matmul") == f"{own}.matmul"
+    assert constant_name(constants, *of, "nemo", "matmul") == "accelerator.h100.matmul"
+    name = constant_name(constants, *of, "fsdp", "flash_attention")
+    assert name == "accelerator.h100.flash_attention"
 
 
 def test_every_fitted_constant_is_one_that_there_is():
