@@ -99,6 +99,10 @@ class Uncertainty:
     new: Mapping[str, float]
     """Class -> half width, on others: errors of sources left out as a whole."""
 
+    memory: Mapping[str, float]
+    """Name of a preset, or ``"all"``, -> half width of the band of a device's
+    memory."""
+
     sources: frozenset[str]
     """Those that constants were fitted to."""
 
@@ -131,6 +135,11 @@ class Uncertainty:
         factor = math.exp(self.half_width(setting))
         return Band(1.0 / factor, factor)
 
+    def memory_band(self, preset: str) -> Band:
+        """Return the band of the memory that a device of a job takes, likewise."""
+        factor = math.exp(self.memory.get(preset, self.memory["all"]))
+        return Band(1.0 / factor, factor)
+
 
 def _narrowest(widths: Mapping[str, float], setting: Setting) -> float:
     return next(widths[name] for name in reversed(setting.classes()) if name in widths)
@@ -144,10 +153,16 @@ def load_uncertainty() -> Uncertainty:
     return Uncertainty(
         measured=MappingProxyType(tables["measured"]),
         new=MappingProxyType(tables["new"]),
+        memory=MappingProxyType(tables["memory"]),
         sources=frozenset(tables["fitted"]["sources"]),
         software=frozenset(tables["fitted"]["software"]),
         accelerators=frozenset(tables["fitted"]["accelerators"]),
     )
+
+
+def memory_band(preset: str) -> Band | None:
+    """Return the 80 % band of a device's memory, None with ideal software."""
+    return None if preset == "ideal" else load_uncertainty().memory_band(preset)
 
 
 def band(setting: Setting) -> Band | None:

@@ -3,7 +3,9 @@
 import argparse
 import datetime as dt
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -13,14 +15,17 @@ from estimators.constants import load_constants
 from nestsim.calibration.bands import uncertainty_toml
 from nestsim.calibration.calibrate import Calibration, calibrate
 from nestsim.calibration.collectives import print_transports
+from nestsim.calibration.memory import memory_widths, print_memory, read_misses
 from nestsim.calibration.observations import read_observations
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.calibration.report import print_calibration
 from nestsim.calibration.residuals import Residuals
 from nestsim.calibration.writing import replace_entries
+from nestsim.uncertainty import Uncertainty, load_uncertainty
 from nestsim.validation.columns import read_measurements
 from nestsim.validation.fit_transports import fit_transports
 from nestsim.validation.predict import Predictor
+from nestsim.validation.row_stages import with_notes_of_run
 
 
 def main() -> None:
@@ -40,6 +45,13 @@ def main() -> None:
         # transports.toml is curated: choices of what to fit stand beside the values.
         print_transports(fit_transports(rows), Console())
         return
+    if {file.kind for file in files} == {"memory"}:
+        misses = read_misses(with_notes_of_run(tuple(rows)), base)
+        print_memory(misses, Console())
+        if options.write:
+            widths = MappingProxyType(memory_widths(misses))
+            _write_bands(replace(load_uncertainty(), memory=widths))
+        return
     observations = read_observations(rows, spec, base)
     tell(f"{len(observations):,} of {len(rows):,} rows can be predicted")
     with Residuals(
@@ -56,8 +68,9 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m nestsim.calibration",
-        description="Refit the constants of the cost models to measured step times, or "
-        "those of interconnects to curves of collectives (printed, not written).",
+        description="Refit the constants of the cost models to measured step times, "
+        "those of interconnects to curves of collectives (printed, not written), or "
+        "the bands of memory to measured sizes.",
     )
     parser.add_argument(
         "measurements", nargs="+", type=Path, metavar="MEASUREMENTS.csv"
@@ -82,9 +95,12 @@ def _write(found: Calibration) -> None:
     constants = Path(estimators.__file__).parent / "constants.toml"
     text = constants.read_text(encoding="utf-8")
     constants.write_text(replace_entries(text, found.entries(date)), encoding="utf-8")
-    source = f"Held-out errors of {len(found.observations)} rows, {date}."
-    bands = Path(nestsim.__file__).parent / "uncertainty.toml"
-    bands.write_text(uncertainty_toml(found.uncertainty, source), encoding="utf-8")
+    _write_bands(found.uncertainty)
+
+
+def _write_bands(found: Uncertainty) -> None:
+    path = Path(nestsim.__file__).parent / "uncertainty.toml"
+    path.write_text(uncertainty_toml(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 
 from nestsim.calibration.folds import Fold
 from nestsim.calibration.observations import FloatArray, Observation, row_weights
-from nestsim.uncertainty import SHARE, Setting, Uncertainty
+from nestsim.uncertainty import SHARE, Setting, Uncertainty, load_uncertainty
 from nestsim.validation.metrics import grouped
 
 LEANING = 8.0
@@ -84,7 +84,7 @@ def half_widths(errors: Iterable[Error]) -> dict[str, float]:
     )
     widths: dict[str, float] = {}
     for name, own in sorted(classes.items(), key=lambda item: _depth(item[0])):
-        found = _quantile(
+        found = weighted_quantile(
             np.array([error.size for error in own]),
             np.array([error.weight for error in own]),
         )
@@ -107,7 +107,7 @@ def _wider(name: str) -> str:
     return name.rpartition(" ")[0] or "all"
 
 
-def _quantile(sizes: FloatArray, weights: FloatArray) -> float:
+def weighted_quantile(sizes: FloatArray, weights: FloatArray) -> float:
     """Return the conformal quantile: one more row, as large as can be, is counted."""
     order = np.argsort(sizes, kind="stable")
     reached = np.cumsum(weights[order])
@@ -125,6 +125,7 @@ def fitted_uncertainty(
     return Uncertainty(
         measured=MappingProxyType(half_widths(measured)),
         new=MappingProxyType({**widths, "unknown": _unknown(new, widths)}),
+        memory=load_uncertainty().memory,
         sources=frozenset(one.row.source for one in fitted),
         software=frozenset(one.case.software.name for one in fitted),
         accelerators=frozenset(one.case.accelerator.name for one in fitted),
@@ -148,7 +149,7 @@ def _unknown(new: Sequence[Error], widths: Mapping[str, float]) -> float:
         return widths["all"]
     sizes = np.array([error.size for error in alone])
     weights = np.array([error.weight for error in alone])
-    return max(widths["all"], _quantile(sizes, weights))
+    return max(widths["all"], weighted_quantile(sizes, weights))
 
 
 class Coverage(NamedTuple):
@@ -197,12 +198,12 @@ def _counted(outcomes: Iterable[tuple[str, bool]]) -> dict[str, Coverage]:
     }
 
 
-def uncertainty_toml(found: Uncertainty, source: str) -> str:
+def uncertainty_toml(found: Uncertainty) -> str:
     """Return the text of ``uncertainty.toml``."""
     lines = [
-        "# Half widths of the 80 % band of a predicted step time, in the logarithm,",
-        "# by class of job; written by `python -m nestsim.calibration --write`.",
-        f"# {source}",
+        "# Half widths of the 80 % band of a predicted step time, or of a device's",
+        "# memory, in the logarithm, by class of job.",
+        "# Written by `python -m nestsim.calibration --write`.",
         "",
         "[fitted]",
         *(
@@ -214,7 +215,8 @@ def uncertainty_toml(found: Uncertainty, source: str) -> str:
             )
         ),
     ]
-    for title, widths in (("measured", found.measured), ("new", found.new)):
+    tables = {"measured": found.measured, "new": found.new, "memory": found.memory}
+    for title, widths in tables.items():
         lines += ["", f"[{title}]"]
         lines += [f"{_quoted(name)} = {widths[name]:.4f}" for name in sorted(widths)]
     return "\n".join(lines) + "\n"

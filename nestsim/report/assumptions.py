@@ -11,6 +11,7 @@ from nestsim.report.wording import percent, plural
 from topologies.units import format_size
 
 if TYPE_CHECKING:
+    from estimators.software import Software
     from estimators.training import TrainingSpec
     from nestsim.results import Assumptions
     from planner.step.execution import Execution
@@ -31,6 +32,7 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "software": assumed.preset,
         "attention_kernel": software.attention_kernel,
         "compiled": software.compiled,
+        "cuda_graphs": software.cuda_graphs,
         **{name: getattr(assumed.execution, name) for name in _OVERLAPS},
         "communication_slowdown": assumed.execution.communication_slowdown,
         "precision": training.precision,
@@ -125,11 +127,18 @@ def _software(assumed: "Assumptions") -> str:
         return "ideal: nothing but the device's own time"
     software = assumed.software
     kernel = {"flash": "FlashAttention-2", "fused": "the vendor's fused attention"}
-    launched = "as compiled graphs" if software.compiled else "one by one"
-    words = [f"{assumed.preset}: kernels launched {launched}"]
+    words = [f"{assumed.preset}: {_launched(software)}"]
     if assumed.profile is None:
         words.append(kernel[software.attention_kernel])
     return ", ".join(words)
+
+
+def _launched(software: "Software") -> str:
+    if software.cuda_graphs:
+        return "a step launched as one CUDA graph"
+    if software.compiled:
+        return "layers launched as compiled programs"
+    return "kernels launched one by one"
 
 
 def _overlaps(execution: "Execution") -> str:

@@ -22,6 +22,7 @@ from nestsim.validation.runner import Judgement, RowResult, ValidationResult
 _NUMBERS = ("Rows", "MAPE", "Median", "90th pct", "Worst", "Bias", "Kendall", "Regret")
 
 _UNITS = {"throughput": "s", "memory": "byte"}
+_SAID = {"throughput": "times", "memory": "sizes"}
 
 
 def validation_json(result: ValidationResult) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def _ranking_sentence(result: ValidationResult) -> str:
 
 def _coverage_sentence(result: ValidationResult) -> str:
     return (
-        f"{percent(result.coverage())} of the measured times lie in the "
+        f"{percent(result.coverage())} of the measured {_SAID[result.kind]} lie in the "
         f"{100 * SHARE:g} % band of their prediction."
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nestsim.uncertainty import Band, Setting, band
+from nestsim.uncertainty import Band, Setting, band, memory_band
 from nestsim.validation.columns import Measurements, Row
 from nestsim.validation.measured import measured_time
 from nestsim.validation.memory_rows import score_memory
@@ -94,8 +94,8 @@ class RowResult:
     """Time of a step by the planner's closed form [s]; NaN for memory."""
 
     band: Band | None = None
-    """Factors on `predicted`: eight of ten measured times are to lie between them;
-    None for memory."""
+    """Factors on `predicted`: eight of ten measured ones are to lie between them;
+    None with ideal software."""
 
     memory_share: float = math.nan
     """Predicted peak of the fullest device's tensors over what it has for them, which
@@ -309,6 +309,7 @@ def _score_memory(predictor: Predictor, row: Row) -> RowResult:
         basis=score.measured.basis,
         measured=score.measured.value,
         predicted=score.predicted,
+        band=memory_band(score.case.preset),
         memory_share=score.memory_share,
         preset=score.case.preset,
         assumed=score.case.assumed,

@@ -238,6 +238,7 @@ def test_software_is_told_how_large_the_nodes_are(load: Any) -> None:
     scenario = load(preset("megatron-core"))
     found = cluster_software(scenario, cluster_network(scenario))
     assert found.many_nodes
+    assert found.num_ranks == 8
     assert found.ranks_per_node == 4
     plain = load(preset("fsdp"))
     assert cluster_software(plain, cluster_network(plain)).ranks_per_node == 0
@@ -258,13 +259,22 @@ zero_stages = [0]
 keep_best = 1
 """
     times = {}
-    for name in ("ideal", "megatron-lm", "maxtext"):
-        result = plan_job(load(preset(name), search))
+    captured = f"{preset('megatron-lm')}\ncuda_graphs = true"
+    tables = {name: preset(name) for name in ("ideal", "megatron-lm", "maxtext")}
+    for name, table in (*tables.items(), ("captured", captured)):
+        result = plan_job(load(table, search))
         (candidate,) = result.candidates
         times[name] = candidate.planned.iteration_time
-        assert assumptions_json(result.assumptions)["software"] == name
+        said = assumptions_json(result.assumptions)
+        assert said["cuda_graphs"] is (name == "captured")
+        assert said["software"] == result.assumptions.preset
+        assert (
+            name in tables
+            or "CUDA graph" in assumptions_rows(result.assumptions)["software"]
+        )
     # A small model waits for the host, unless it is launched as a graph.
     assert times["ideal"] < times["maxtext"] < times["megatron-lm"]
+    assert times["ideal"] < times["captured"] < times["megatron-lm"]
 
 
 def test_the_software_reaches_the_workload(load: Any) -> None:

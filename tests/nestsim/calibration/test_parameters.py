@@ -1,5 +1,6 @@
 """What fit.toml may say."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,13 @@ import tomli
 
 from nestsim.calibration.bands import uncertainty_toml
 from nestsim.calibration.parameters import load_fit_spec, parse_fit_spec
-from nestsim.uncertainty import Setting, Uncertainty, band, load_uncertainty
+from nestsim.uncertainty import (
+    Setting,
+    Uncertainty,
+    band,
+    load_uncertainty,
+    memory_band,
+)
 from topologies.errors import InputError
 
 
@@ -49,6 +56,7 @@ JOB = Setting(
 BANDS = Uncertainty(
     measured={"all": 0.1, "cluster": 0.08, "cluster fsdp": 0.05},
     new={"all": 0.2, "cluster": 0.15, "unknown": 0.3},
+    memory={"all": 0.1, "fsdp": 0.2},
     sources=frozenset({"mine"}),
     software=frozenset({"fsdp"}),
     accelerators=frozenset({"h100-sxm"}),
@@ -66,15 +74,22 @@ def test_the_narrowest_class_that_there_is_counts():
     assert low * high == pytest.approx(1.0)
 
 
+def test_bands_of_memory_are_of_the_preset():
+    assert BANDS.memory_band("fsdp").high == pytest.approx(math.exp(0.2))
+    assert BANDS.memory_band("ddp").low == pytest.approx(math.exp(-0.1))
+
+
 def test_ideal_software_has_no_band():
     assert band(replace(JOB, software="ideal")) is None
+    assert memory_band("ideal") is None
     assert band(JOB) is not None
 
 
 def test_bands_read_back_as_they_were_written():
-    tables = tomli.loads(uncertainty_toml(BANDS, "source"))
+    tables = tomli.loads(uncertainty_toml(BANDS))
     assert tables["measured"] == BANDS.measured
     assert tables["new"] == BANDS.new
+    assert tables["memory"] == BANDS.memory
     assert tables["fitted"]["sources"] == ["mine"]
 
 
