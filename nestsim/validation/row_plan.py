@@ -87,6 +87,10 @@ def read_case(row: Row) -> Case:
     with refusing("no-such-cluster"):
         check_num_devices("num_devices", num_devices)
     plan = _plan(reading, model, num_devices)
+    if plan.zero_stage in {1, 2} and training.gather_precision != "fp32":
+        # FSDP keeps fp32 shards beside whole weights in 16 bits then: what a sharded
+        # master copy comes to.
+        training = replace(training, weights_in_fp32=False)
     with refusing("no-such-cluster"):
         network = read_network(reading, accelerator, num_devices)
     return Case(
