@@ -97,6 +97,10 @@ class Prediction(NamedTuple):
     asked for."""
 
 
+CLEARLY = 1.3
+"""Memory over what there is from which on a run is taken to have recomputed: that
+costs a third of the time, and what frameworks of their own free is not known."""
+
 _MORE_RECOMPUTE = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
 """Recompute mode -> those that keep less, by what they repeat."""
 
@@ -167,24 +171,26 @@ class Predictor:
         """Return a case with the recompute that an expert would have chosen.
 
         Where the row leaves it open, the least that fits in memory; as it was read if
-        it fits, or if nothing does.
+        it does not exceed that clearly, or if nothing fits.
         """
-        if not case.leaves_recompute_open or case.stages or self._fits(case):
+        if not case.leaves_recompute_open or case.stages:
+            return case
+        if self._share(case) <= CLEARLY:
             return case
         assert isinstance(case.plan.recompute, str), "rows have one mode for all stages"
         for mode in _MORE_RECOMPUTE[case.plan.recompute]:
             other = case.with_recompute(mode)
-            if self._fits(other):
+            if self._share(other) <= 1.0:
                 return other
         return case
 
-    def _fits(self, case: Case) -> bool:
-        """Tell whether the planner's bound of memory is within what there is."""
+    def _share(self, case: Case) -> float:
+        """Return the planner's bound of memory over what there is for it."""
         network, workload = self._network(case), self.workload(case)
         with refusing("no-such-plan"):
             priced = _priced(network, workload, case)
         peak = max(stage.peak_memory for stage in priced.stages)
-        return memory_share(workload, peak) <= 1.0
+        return memory_share(workload, peak)
 
     def planned_time(self, case: Case) -> float:
         """Return the time of a step by the planner's closed form, without a replay [s].

@@ -117,6 +117,10 @@ def read_case(row: Row) -> Case:
         plan, *others = [_first_sizes(stages)]
     else:
         plan, *others = _plans(reading, model, training, num_devices)
+    if plan.zero_stage in {1, 2} and training.gather_precision != "fp32":
+        # FSDP keeps fp32 shards beside whole weights in 16 bits then: what a sharded
+        # master copy comes to.
+        training = replace(training, weights_in_fp32=False)
     with refusing("no-such-cluster"):
         network = read_network(reading, accelerator, num_devices)
     return Case(

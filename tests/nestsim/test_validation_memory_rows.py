@@ -10,7 +10,7 @@ from estimators.software import IDEAL
 from nestsim.validation.columns import Measurements
 from nestsim.validation.measured import counted
 from nestsim.validation.memory_rows import score_memory
-from nestsim.validation.predict import Predictor
+from nestsim.validation.predict import CLEARLY, Predictor
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import read_case
 from nestsim.validation.row_stages import read_stage, with_notes_of_run
@@ -199,6 +199,10 @@ def test_the_least_recompute_that_fits_is_assumed_where_a_row_leaves_it_open():
     large = predictor.settled(read_case(open_row(flash_attention="yes")))
     assert large.plan.recompute == "full"
     assert "recompute full, the least that fits in memory" in large.assumed
+    close = read_case(open_row(micro_batch="8", flash_attention="yes"))
+    share = predictor.predict(close, memory=True).memory_share
+    assert 1.0 < share < CLEARLY
+    assert predictor.settled(close) is close
     said = read_case(open_row(recompute="none", flash_attention="yes"))
     assert predictor.settled(said) is said
     huge = read_case(open_row(layers="960"))
@@ -232,3 +236,16 @@ def test_gradients_that_were_cast_are_there_at_the_end_of_a_step():
     static = stage.weights + stage.gradients + stage.optimizer + stage.copies
     expected = allocator.allocated(static)
     assert score_memory(predictor, end).predicted == pytest.approx(expected)
+
+
+def test_whole_weights_of_fsdp_are_in_16_bits_beside_shards_in_fp32():
+    sharded = {"software": "PyTorch FSDP", "precision": "bf16", "pp": "1", "dp": "8"}
+    for stage, kept in ((2, False), (3, True)):
+        row = memory(**sharded, zero_or_fsdp=f"ZeRO-{stage}")
+        assert read_case(row).training.weights_in_fp32 == kept
+    gathered = memory(**sharded, zero_or_fsdp="ZeRO-2")
+    default = memory(
+        **{**sharded, "precision": "amp_bf16, MP mode DEFAULT"}, zero_or_fsdp="ZeRO-2"
+    )
+    assert read_case(default).training.weights_in_fp32
+    assert not read_case(gathered).training.weights_in_fp32

@@ -55,7 +55,7 @@ def test_markdown_has_a_line_for_every_source_and_writes_nothing(
     lines = [line.strip("| ").split(" | ") for line in time.split("\n")]
     assert lines[0] == ["Time of a step", *NUMBERS]
     assert [line[0] for line in lines[2:]] == ["own", "other", "all"]
-    assert lines[3][1:] == ["0", "1", "-", "-", "-", "-", "-"]
+    assert lines[3][1:] == ["0", "1", "-", "-", "-", "-", "-", "0"]
     assert lines[4][1:3] == ["1", "1"]
     assert lines[4][3:] == lines[2][3:]
     assert sizes.startswith("| Memory of a device | Rows |")
