@@ -84,9 +84,12 @@ def half_widths(errors: Iterable[Error]) -> dict[str, float]:
     )
     widths: dict[str, float] = {}
     for name, own in sorted(classes.items(), key=lambda item: _depth(item[0])):
+        # Sources count as the square root of their rows, but for the narrowest classes:
+        # there it is the rows that are alike.
+        is_narrowest = name == own[0].setting.classes()[-1]
+        weights = [1.0 if is_narrowest else error.weight for error in own]
         found = weighted_quantile(
-            np.array([error.size for error in own]),
-            np.array([error.weight for error in own]),
+            np.array([error.size for error in own]), np.array(weights)
         )
         if _depth(name) == 0:
             widths[name] = found

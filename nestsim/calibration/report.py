@@ -57,6 +57,9 @@ def _errors_table(found: Calibration) -> Table:
     dense = [i for i in rest if not found.observations[i].case.model.num_moe_experts]
     if len(dense) < len(rest):
         add_row(table, "of these, dense", *_error_cells(found, dense), style="bold")
+        routed = [index for index in rest if index not in set(dense)]
+        cells = _error_cells(found, routed)
+        add_row(table, "of these, experts", *cells, style="bold")
     add_row(table, "all that are fitted to", *_error_cells(found, fitted), style="bold")
     excluded = [i for i, one in enumerate(found.observations) if one.excluded]
     if excluded:
