@@ -98,8 +98,9 @@ class Prediction(NamedTuple):
 
 
 CLEARLY = 1.3
-"""Memory over what there is from which on a run is taken to have recomputed: that
-costs a third of the time, and what frameworks of their own free is not known."""
+"""Memory over what there is from which on a run is taken to have recomputed all of its
+layers: that costs a third of the time, and what frameworks of their own free is not
+known."""
 
 _MORE_RECOMPUTE = {"none": ("selective", "full"), "selective": ("full",), "full": ()}
 """Recompute mode -> those that keep less, by what they repeat."""
@@ -170,16 +171,19 @@ class Predictor:
     def settled(self, case: Case) -> Case:
         """Return a case with the recompute that an expert would have chosen.
 
-        Where the row leaves it open, the least that fits in memory; as it was read if
-        it does not exceed that clearly, or if nothing fits.
+        Where the row leaves it open, the least that fits in memory, all of the layers
+        only if it is exceeded clearly; as it was read if nothing fits.
         """
         if not case.leaves_recompute_open or case.stages:
             return case
-        if self._share(case) <= CLEARLY:
+        share = self._share(case)
+        if share <= 1.0:
             return case
         assert isinstance(case.plan.recompute, str), "rows have one mode for all stages"
         for mode in _MORE_RECOMPUTE[case.plan.recompute]:
             other = case.with_recompute(mode)
+            if mode == "full" and share <= CLEARLY:
+                continue
             if self._share(other) <= 1.0:
                 return other
         return case

@@ -512,7 +512,10 @@ def test_shipped_plans_are_confirmed(
 def test_the_published_run_of_sc21_is_near_its_published_rate(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Table 1: 140 TFLOP/s a device with recompute, 3/4 of it without."""
+    """Table 1: 140 TFLOP/s a device with recompute, 3/4 of it without.
+
+    Without a framework, whose host, gaps and slowest device take the rest.
+    """
     _, data = answer(capsys, str(SCENARIOS / "gpt_76b_1024_a100.toml"))
     found = data["simulated"]["tflops_per_device"]
-    assert found == pytest.approx(0.75 * 140, rel=0.15)
+    assert 1.0 < found / (0.75 * 140) < 1.2
