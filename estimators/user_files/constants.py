@@ -58,7 +58,7 @@ FRACTIONS = frozenset(
     {
         *("matmul", "matmul_8bit", "matmul_4bit", "wave_quantisation"),
         *("flash_attention", "fused_attention", "memory", "fragmentation"),
-        "efficiency",
+        *("full_fragmentation", "grouped_rate", "efficiency"),
     }
 )
 """Constants that are parts of something: at most 1."""
@@ -67,6 +67,9 @@ _LEAST: Mapping[str, float] = MappingProxyType(
     {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
 )
 """Group -> its smallest value; rates are divided by."""
+
+_RATES = frozenset({"grouped_rate"})
+"""Constants of other groups that are divided by."""
 
 _LARGEST = 1e12
 
@@ -153,7 +156,8 @@ def _value(group: str, constant: str, entry: Value) -> float:
         raise entry.error("no such constant", "one of " + ", ".join(known))
     value = entry["value"] if isinstance(entry.raw, dict) else entry
     most = 1.0 if constant in FRACTIONS else _LARGEST
-    return number_in(value, _LEAST.get(group, 0.0), most)
+    whose = "accelerator" if constant in _RATES else group
+    return number_in(value, _LEAST.get(whose, 0.0), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,7 @@ def _silent(_: str, __: float | None) -> None:
 def _refusal(row: Row, predictor: Predictor) -> RefusedRow | None:
     """Return why a row cannot be fitted to, None if it can."""
     try:
-        case = read_case(row)
+        case = predictor.settled(read_case(row))
         predictor.predict(case)
         measured_time(case, predictor.graph(case))
     except RowRefusedError as refusal:

@@ -6,7 +6,7 @@ sweep share most of them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -34,7 +34,7 @@ from topologies.specs import FatTreeSpec, NetworkSpec
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
     from estimators.software import Software
-    from estimators.training import TrainingSpec
+    from estimators.training import ParameterBytes, TrainingSpec
     from planner.step.execution import Execution
     from topologies.accelerators import Accelerator
 
@@ -86,7 +86,7 @@ class Prediction(NamedTuple):
     """Replayed [s]."""
 
     planned_time: float
-    """By the planner's closed form [s]."""
+    """By the planner's timeline [s]."""
 
     memory: tuple[StageMemory, ...]
     """By stage; empty where it was not asked for."""
@@ -197,9 +197,9 @@ class Predictor:
         return memory_share(workload, peak)
 
     def planned_time(self, case: Case) -> float:
-        """Return the time of a step by the planner's closed form, without a replay [s].
+        """Return the time of a step by the planner's timeline, without a replay [s].
 
-        A fraction of the work of `predict`; overlaps are not in it.
+        A fraction of the work of `predict`; only what contends for links differs.
         """
         if case.stages:
             return self.predict(case).planned_time
@@ -309,14 +309,7 @@ def _held(workload: Workload, sized: SizedStage) -> StageMemory:
     """Return the memory of a stage that no plan expresses."""
     table, each = workload.table(sized.degrees), workload.parameter_bytes
     held = block_stage_memory(each, table, sized.blocks)
-    return StageMemory(
-        peak=sum(held.values()),
-        weights=held["weights"],
-        gradients=held["gradients"],
-        optimizer=held["optimizer"],
-        activations=held["activations"],
-        copies=held["optimizer"] * each.copies / each.optimizer,
-    )
+    return _one_stage(each, held, sum(held.values()))
 
 
 def memory_share(workload: Workload, peak: float) -> float:
@@ -344,13 +337,20 @@ def _stage_memory(
 ) -> tuple[StageMemory, ...]:
     each = workload.parameter_bytes
     return tuple(
-        StageMemory(
-            peak=peak,
-            weights=stage.memory["weights"],
-            gradients=stage.memory["gradients"],
-            optimizer=stage.memory["optimizer"],
-            activations=stage.memory["activations"],
-            copies=stage.memory["optimizer"] * each.copies / each.optimizer,
-        )
+        _one_stage(each, stage.memory, peak)
         for stage, peak in zip(priced.stages, peaks, strict=True)
+    )
+
+
+def _one_stage(
+    each: "ParameterBytes", held: Mapping[str, float], peak: float
+) -> StageMemory:
+    """Return the memory of a stage by what holds it [byte]."""
+    return StageMemory(
+        peak=peak,
+        weights=held["weights"],
+        gradients=held["gradients"],
+        optimizer=held["optimizer"],
+        activations=held["activations"],
+        copies=held["optimizer"] * each.copies / each.optimizer,
     )

@@ -91,7 +91,7 @@ class RowResult:
     """Likewise, by the replay."""
 
     planned: float = math.nan
-    """Time of a step by the planner's closed form [s]; NaN for memory."""
+    """Time of a step by the planner's timeline [s]; NaN for memory."""
 
     band: Band | None = None
     """Factors on `predicted`: eight of ten measured ones are to lie between them;
