@@ -73,7 +73,7 @@ class SoftwareConstants:
 
     slowest_rank: float
     """By how much devices differ in speed, as a standard deviation: all wait for the
-    slowest one (`estimators.layer_times`)."""
+    slowest one (`estimators.platform.Platform.slowest`)."""
 
     shard_time: float
     """Once in each step for each rank that shares ZeRO-1's or 2's shards: parameters
