@@ -21,14 +21,13 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.exchanges import FLAT, Exchange, Exchanges
 from estimators.folds import Shape, folds
 from topologies import InputError
+from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
 
-IntArray = NDArray[np.int64]
 Builders = Mapping[str, Callable[[int], Exchanges]]
 
 _LEVEL_BY_LEVEL = (

@@ -10,9 +10,8 @@ References
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 
 def parents_of_both(size: int) -> tuple[IntArray, IntArray]:

@@ -1,7 +1,6 @@
 """Assemble the planner's table of a model from its traced layers and an accelerator."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_graph import LayerGraph
 from estimators.layer_table import InLayerTraffic, LayerTable
@@ -13,9 +12,7 @@ from estimators.saved_activations import keeping_of
 from estimators.sharding import layer_work, tied_parameters
 from estimators.software import Software
 from estimators.training import TrainingSpec
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 def build_layer_table(

@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.algorithms import algorithm_or_ring
 from estimators.folds import RING_OPERATIONS, Shape, Turn, fold_tables, folds
@@ -44,6 +43,7 @@ from estimators.messages import (
 )
 from estimators.placed_exchanges import exchange_rates
 from topologies import Network
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules
 
 __all__ = [
@@ -61,9 +61,6 @@ __all__ = [
     "ring_phases",
     "slowest_edges",
 ]
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 class Phase(NamedTuple):

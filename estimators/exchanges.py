@@ -31,12 +31,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.binary_trees import depth, parents_of_both
 from estimators.folds import RING_OPERATIONS
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 
 class Exchange(NamedTuple):

@@ -26,12 +26,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 Shape = tuple[int, ...]
 
 

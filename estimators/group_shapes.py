@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.kernels import groups as kernels
 from estimators.messages import are_devices, no_such_device, plain
 from topologies import Network
+from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
-
-IntArray = NDArray[np.int64]
 
 Shapes = Callable[[IntArray, IntArray], IntArray]
 """Ordered groups and block sizes -> the shape of each stage's groups."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from estimators.models.spec import TransformerSpec
-from topologies.json_values import Value
+from topologies.input_file import Value
 
 LAYOUTS: Mapping[str, str] = MappingProxyType(
     {

@@ -10,23 +10,19 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.kernels import edges
 from topologies import Network
-from topologies.detours import DegradedRouting
-from topologies.network import Routes
-from topologies.route_tables import (
+from topologies.arrays import FloatArray, Int32Array, IntArray
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.route_tables import (
     DetourTable,
     PathTable,
     TorusTable,
     TreeTable,
     route_table,
 )
-
-IntArray = NDArray[np.int64]
-Int32Array = NDArray[np.int32]
-FloatArray = NDArray[np.float64]
+from topologies.network import Routes
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,6 @@ link, counting every message that crosses it in that phase.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.algorithms import HIERARCHICAL, exchanges, ruled_exchanges
 from estimators.exchanges import Exchanges
@@ -22,9 +21,7 @@ from estimators.group_shapes import (
 )
 from estimators.messages import edge_costs
 from topologies import Network
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class PlacedExchange(NamedTuple):

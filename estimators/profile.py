@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from topologies.errors import InputError, Problems
-from topologies.input_file import read_json
-from topologies.json_values import Value
+from topologies.input_file import Value, read_json
 
 FORMAT = "nestsim profile 1"
 """First value of every file; changes when old files can no longer be read."""

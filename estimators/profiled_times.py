@@ -22,15 +22,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_work import OperatorWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators import OperatorTime
 from estimators.profile import PRODUCTS, Measurement, Profile
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
-
-FloatArray = NDArray[np.float64]
 
 NEIGHBOURS = 6
 """Measured shapes that take part in one interpolation over several sizes: with the

@@ -16,8 +16,7 @@ from pathlib import Path
 from estimators.layer_graph import LayerGraph, TracedLayer
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
-from topologies.input_file import decode, parse_json
-from topologies.json_values import Value
+from topologies.input_file import Value, decode, parse_json
 from topologies.notices import NOTICES
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 

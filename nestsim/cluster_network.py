@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from estimators.platform import Platform
 from estimators.transports import library_network
 from topologies.builders import build_network
-from topologies.degradation import Degradation
-from topologies.degrade import degrade, slowdowns
+from topologies.degrade import Degradation, degrade, slowdowns
 from topologies.errors import InputError
 from topologies.specs import CustomSpec
 
 if TYPE_CHECKING:
     from nestsim.scenario.settings import Scenario
-    from topologies.network import FloatArray, Network
+    from topologies.arrays import FloatArray
+    from topologies.network import Network
 
 _WHERE = "cluster.degraded"
 

@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.collective_runs import Repeated, Wires, spans, time_alone
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_OPERATIONS = 20
 """Measured in the job's traffic; the default of nccl-tests."""

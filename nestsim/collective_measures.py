@@ -26,7 +26,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.algorithms import HIERARCHICAL, algorithms_for
 from estimators.placed_exchanges import exchange_rates, placed_exchanges
@@ -34,10 +33,8 @@ from nestsim.collective_background import Background, busy_time, evenly, reached
 from nestsim.collective_runs import Repeated, Wires, durations, wires_of
 from nestsim.plan_traffic import GroupTraffic
 from planner.progress import Progress
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_MESSAGES = 2**22
 """Between all pairs of all groups: with more, messages are not sent directly."""

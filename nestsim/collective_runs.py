@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.placed_exchanges import PlacedExchange
 from nestsim.simulator.clock import quantise, tick_for
@@ -24,11 +23,8 @@ from nestsim.simulator.system import (
     Steps,
     System,
 )
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links, Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 
 _SETTINGS = ReplaySettings()
 """The engine that suits; whole periods are skipped, exactly."""

@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.flows import Flows
 from nestsim.simulator.model import Model, build_model
@@ -27,10 +26,8 @@ from nestsim.simulator.run import run_system
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.system import Incidence, Run
 from nestsim.simulator.work import PipelineWork
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Links, Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Ends(NamedTuple):

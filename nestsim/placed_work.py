@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from nestsim.placing.account import stage_account
@@ -34,9 +33,8 @@ from planner.step.execution import Execution
 from planner.step.exposure import Progress, bucket_parameters
 from planner.workload import Workload
 from topologies import Network
+from topologies.arrays import FloatArray, IntArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 Phases = tuple[Phase, ...]
 
 _DEFAULT = ReplaySettings()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import InLayerTraffic, LayerTable
 from planner.class_table import recompute_shares
@@ -33,9 +32,7 @@ from planner.step.ledger import (
     wire_bytes,
 )
 from planner.workload import Workload
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,9 +17,7 @@ from planner.search_spec import SearchSpec
 from planner.space import Inner
 from planner.step.ledger import KERNEL_LEDGER
 from planner.workload import Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,7 +11,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.parallelism import Sizes
 from planner.bounds import (
@@ -51,12 +50,10 @@ from planner.work import (
 )
 from planner.workload import Workload
 from topologies import Network
+from topologies.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from estimators.layer_work import Degrees
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 MOST_PRICED_DEVICES = 2**22

@@ -31,9 +31,7 @@ from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.virtual import fold_sums, fold_table
 from planner.work import FOLD, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from planner.workload import Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class Split(NamedTuple):

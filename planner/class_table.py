@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from estimators.layer_table import InLayerTraffic, LayerTable
 from planner.intervals import IntervalClasses, interval_classes
 from planner.kernels import tables as rows
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 RECOMPUTE_MODES: Mapping[str, int] = MappingProxyType(
     {

@@ -10,11 +10,9 @@ stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.stage_rates import PlacementRates
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 class Weights(NamedTuple):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from planner.chain_split import Splitter
@@ -13,8 +12,7 @@ from planner.loads import iteration_weights
 from planner.space import Configuration
 from planner.stage_rates import StageRates
 from planner.step.ledger import KERNEL_LEDGER
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,16 +4,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import placement_loads as loads
 from planner.placements import Placement
 from planner.stage_rates import StageRates
 from topologies import Network
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import TREES
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_NUMBERS = 2**24
 """Numbers that are kept of placements' loads at a time: 128 MB."""

@@ -18,11 +18,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels.nestings import PAD, enumerate_nestings
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 
 class Extents(NamedTuple):

@@ -7,9 +7,6 @@ setting as `estimators.parallelism.ParallelismConfig` and `planner.plan.Plan` ca
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from estimators.algorithms import ALGORITHM_NAMES
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -22,8 +19,6 @@ from planner.schedules import find_schedule
 from planner.search_spec import SearchSpec
 from planner.workload import Workload
 from topologies import InputError
-
-FloatArray = NDArray[np.float64]
 
 AUTO = "auto"
 """The algorithm that stands for the cheapest one."""

@@ -5,8 +5,7 @@ from pathlib import Path
 from planner.device_ranges import MOST_DEVICES, parsed_ranges
 from planner.plan import Plan
 from topologies.errors import InputError
-from topologies.input_file import read_json
-from topologies.json_values import Value
+from topologies.input_file import Value, read_json
 
 MAX_FILE = 128 * 2**20
 """A plan on 16 million devices takes as much in lists; a longer file is none [byte]."""

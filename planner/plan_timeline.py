@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels.timeline import instruction_timeline
 from planner.plan import Plan
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Program
 from planner.stage_cost import StagePrice
 from planner.step.exposure import first_pass_end, gathered_at, reduced_at
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class StepEnds(NamedTuple):

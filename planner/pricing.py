@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
@@ -26,9 +25,7 @@ from planner.stage_cost import stage_price
 from planner.stage_rates import AlgorithmChoice, PlacementRates
 from planner.workload import Workload
 from topologies import InputError, Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 LOAD_SCHEDULES = frozenset({"1f1b", "interleaved-1f1b"})
 """Schedules that have a closed form: those that the search chooses from."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.collectives import (
     ALGORITHMS,
@@ -22,9 +21,7 @@ from estimators.group_shapes import level_shapes
 from estimators.messages import slowest_edges
 from planner.stage_rates import AlgorithmChoice, PlacementRates, Rates, Sharding
 from topologies import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class AlgorithmChooser(NamedTuple):

@@ -11,16 +11,14 @@ each node that they touch: how much depends on how many of them a node can hold.
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.collectives import rates_by_algorithm
 from estimators.parallelism import Sizes
 from planner.kernels import relaxed as kernel
 from planner.stage_rates import StageRates
 from topologies import Network
+from topologies.arrays import FloatArray
 from topologies.network import TREES
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

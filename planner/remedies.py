@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.candidates import CandidateSet
 from planner.progress import Progress
@@ -22,10 +21,8 @@ from planner.space import Configuration
 from planner.work import DEFAULT_WORK
 from planner.workload import Workload
 from topologies import InputError, Network
+from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_size
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_TRIED = 400
 """Configurations tried for each restriction that might be loosened, the smallest

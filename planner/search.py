@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.assembly import assemble_plan
 from planner.candidates import TOLD_EVERY, CandidateSet, Solution
@@ -44,8 +43,6 @@ from planner.space import Configuration
 from planner.work import LimitReachedError, Spent, Work, stopped_sentence
 from planner.workload import Workload
 from topologies import Network
-
-FloatArray = NDArray[np.float64]
 
 FIRST_OPENING = 256
 """Configurations looked at before the best of them are solved for something to compare

@@ -13,16 +13,14 @@ References
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.assembly import assemble_plan
 from planner.candidates import CandidateSet
 from planner.objective import PricedPlan
 from planner.pricing import price_plan
 from planner.space import Configuration
+from topologies.arrays import IntArray
 from topologies.units import format_size
-
-IntArray = NDArray[np.int64]
 
 PRECISION = 0.01
 """The least memory is found to this relative precision."""

@@ -10,16 +10,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.sharding import divisibility_problem
 from planner.plan import Plan
 from planner.search_spec import SearchSpec
+from topologies.arrays import IntArray
 from topologies.errors import InputError
-
-IntArray = NDArray[np.int64]
 
 LARGEST_MICRO_BATCH = 64
 """Searched when the scenario does not say: powers of two up to this."""

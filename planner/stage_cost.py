@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from estimators.memory import optimizer_step_bytes
@@ -57,6 +56,7 @@ from planner.step.ledger import (
     wire_bytes,
 )
 from planner.workload import Workload
+from topologies.arrays import FloatArray
 
 __all__ = [
     "PART_OF_GROUP",
@@ -67,7 +67,6 @@ __all__ = [
     "stage_share",
 ]
 
-FloatArray = NDArray[np.float64]
 
 PART_OF_GROUP = {
     "tensor": "tensor collectives",

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import InLayerTraffic, LayerTable
 from planner.class_table import recompute_shares
@@ -35,8 +34,7 @@ from planner.step.exposure import (
 from planner.step.ledger import LEDGER, WEIGHTS, wire_bytes
 from planner.workload import Workload
 from topologies import InputError
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 Passes = tuple[Mapping[int, PassTimes], ...]
 """Of each chunk, by the kinds of `planner.schedules`."""

@@ -10,12 +10,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import tables as columns
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 Rates = Mapping[str, FloatArray]
 """Operation -> latency [s] and inverse bandwidth [s/byte] of each stage, ``(p, 2)``."""

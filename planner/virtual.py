@@ -16,12 +16,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import InLayerTraffic, LayerTable
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 def block_span(is_block: FloatArray) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.allocator import Allocator
 from estimators.chain import build_layer_table
@@ -20,8 +19,7 @@ from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.links import UserLinks
 from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

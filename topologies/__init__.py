@@ -2,8 +2,7 @@
 
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.builders import BUILDERS, build_network
-from topologies.degradation import Degradation, SlowDevice, SlowLinks
-from topologies.degrade import degrade, slowdowns
+from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
 from topologies.errors import InputError
 from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import (

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from topologies.custom import build_custom
+from topologies.fabrics.custom import build_custom
+from topologies.fabrics.tori import build_torus
+from topologies.fabrics.trees import build_fat_tree, build_rail, build_spine_leaf
 from topologies.network import Network
 from topologies.specs import NetworkSpec
-from topologies.tori import build_torus
-from topologies.trees import build_fat_tree, build_rail, build_spine_leaf
 
 BUILDERS: Mapping[str, Callable[[Any], Network]] = MappingProxyType(
     {

@@ -3,23 +3,219 @@
 Links keep their numbers, also those that are removed: no route uses them. So what two
 states of a network carry can be compared link by link, and routes that avoid what was
 removed are the same, link for link.
+
+What is wrong with a network: one frozen record of slowed and removed parts.
+
+Links are named by text (`topologies.selectors`), devices by number.
+
+What levels say of a network of which links have been slowed or removed.
+
+A pair keeps its level. A level's bandwidth is that of the slowest link left among those
+that its undisturbed routes may cross; its latency stays. Detours are longer, and may be
+narrower: they are no part of any level, and are priced link by link. What leaves a
+block, and the oversubscription, are those of the block that has most left: so bounds
+made of them hold for all blocks.
+
+Devices that cannot reach each other any more, and what to call them.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topologies.checks import MAX_SLOWDOWN
-from topologies.custom import CustomRouting
-from topologies.degradation import Degradation
-from topologies.degraded_levels import degraded_levels
-from topologies.detours import DegradedRouting
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.islands import refuse_islands
-from topologies.network import BoolArray, FloatArray, Links, Network
+from topologies.fabrics.custom import CustomRouting
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.shortest_paths import shortest_paths
+from topologies.fabrics.tori import TorusRouting
+from topologies.fabrics.tree_routing import TreeRouting
+from topologies.network import Level, Links, Network, Routing
 from topologies.selectors import select_links, select_switches
+from topologies.specs import MAX_SLOWDOWN
+
+
+def _check_factor(value: float) -> None:
+    if isinstance(value, bool) or not (value >= 1 and math.isfinite(value)):
+        raise InputError(
+            "must be a finite factor of at least 1",
+            where="factor",
+            got=value,
+            expected="a number of at least 1, e.g. 2 for half as fast",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowLinks:
+    """Links that carry less than they were built for."""
+
+    links: str
+    """Which: ``"leaf 0 -> spine 1"``, ``"leaf 0 <-> spine *"`` or ``"level spine"``."""
+
+    factor: float
+    """What their bandwidth is divided by, at least 1."""
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowDevice:
+    """A device that computes more slowly than the others."""
+
+    device: int
+    """Its number."""
+
+    factor: float
+    """What its compute times are multiplied by, at least 1."""
+
+    def __post_init__(self) -> None:
+        _check_factor(self.factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """Everything that is slowed or removed; nothing by default.
+
+    What is named several times is slowed by the product of the factors.
+    """
+
+    slow_links: tuple[SlowLinks, ...] = ()
+    """Links with less bandwidth."""
+
+    removed_links: tuple[str, ...] = ()
+    """Links that are gone, named as in `SlowLinks`."""
+
+    removed_switches: tuple[str, ...] = ()
+    """Switches that are gone with all their links, by name; ``*`` stands for any
+    text."""
+
+    slow_devices: tuple[SlowDevice, ...] = ()
+    """Devices that compute more slowly."""
+
+
+def degraded_levels(
+    levels: Sequence[Level], built: Routing, links: Links, kept: BoolArray
+) -> tuple[Level, ...]:
+    """Return the levels that are left; those of other kinds of routing as built."""
+    capacity = np.where(kept, links.bandwidth, 0.0)
+    if isinstance(built, TreeRouting):
+        return _of_tree(levels, built, links, capacity)
+    if isinstance(built, TorusRouting):
+        return built.planner_levels(capacity)
+    return tuple(levels)
+
+
+def _of_tree(
+    levels: Sequence[Level], built: TreeRouting, links: Links, capacity: FloatArray
+) -> tuple[Level, ...]:
+    tiers = range(len(levels))
+    narrowest = []
+    for k in tiers:
+        left = capacity[links.level == k]
+        bandwidth = built.switch_tiers[k].capacity
+        narrowest.append(float(left[left > 0].min(initial=bandwidth)))
+    outermost = len(levels) - 1
+    found = []
+    for k, level in enumerate(levels):
+        bandwidth = min(narrowest[tier] for tier in built.path(k))
+        new = replace(level, bandwidth=bandwidth)
+        if k < outermost:
+            leaving = built.sums_by_block(capacity, k + 1, k)
+            best = int(leaving.argmax())
+            uplink = float(leaving[best])
+            sending = float(built.sums_by_block(capacity, k, k)[best])
+            new = replace(
+                new,
+                uplink_bandwidth=uplink,
+                oversubscription=sending / uplink if uplink else float("inf"),
+            )
+        found.append(new)
+    return tuple(found)
+
+
+_MOST_NAMED = 8
+"""Parts of the network that a message names."""
+
+
+def refuse_islands(network: Network, links: Links, kept: BoolArray) -> None:
+    """Raise an error if some devices cannot reach some others over the links kept.
+
+    The largest part in which all reach each other counts as the network, the first one
+    of several; the message names the devices outside of it, whole blocks of a level by
+    the block.
+    """
+    island = device_islands(links, kept, len(network.vertex_names), network.num_devices)
+    sizes = np.bincount(island, minlength=1)
+    outside = np.flatnonzero(island != int(sizes.argmax()))
+    if not outside.size:
+        return
+    parts = _names(network, outside)
+    more = len(parts) - _MOST_NAMED
+    shown = ", ".join(parts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    count = f"{outside.size} of {network.num_devices} devices"
+    raise InputError(
+        "cuts devices off from the others",
+        got=f"{count}: {shown}",
+        expected="links left over that join every device with every other, both ways",
+    )
+
+
+def device_islands(
+    links: Links, kept: BoolArray, num_vertices: int, num_devices: int
+) -> IntArray:
+    """Return a number for each device, the same for those that reach each other.
+
+    Numbers are those of the first device of each island. O(islands E).
+    """
+    back = replace(links, source=links.target, target=links.source)
+    island = np.full(num_devices, -1, dtype=np.int64)
+    for device in range(num_devices):
+        if island[device] < 0:
+            both = np.ones(num_devices, dtype=np.bool_)
+            for direction in (links, back):
+                paths = shortest_paths(
+                    direction, num_vertices, np.array([device]), kept
+                )
+                both &= np.isfinite(paths.latency[0, :num_devices])
+            island[both] = device
+    return island
+
+
+def _names(network: Network, devices: IntArray) -> list[str]:
+    """Return names for devices, rising: blocks, runs of neighbours, single ones."""
+    runs = np.split(devices, np.flatnonzero(np.diff(devices) > 1) + 1)
+    return [
+        name
+        for run in runs
+        for name in _run_names(network, int(run[0]), int(run[-1]) + 1)
+    ]
+
+
+def _run_names(network: Network, start: int, stop: int) -> list[str]:
+    """Name devices ``start`` to ``stop - 1``: the largest blocks first, then the rest.
+
+    Only trees have a vertex for each block, of the name of the level and a number.
+    """
+    names = network.vertex_names
+    for level in reversed(network.levels):
+        size = level.block_size
+        first, last = -(-start // size), stop // size
+        if size > 1 and first < last and f"{level.name} {first}" in names:
+            spans = [_span(names, b * size, (b + 1) * size) for b in range(first, last)]
+            return [
+                *(_run_names(network, start, first * size)),
+                *(f"{level.name} {first + i} ({s})" for i, s in enumerate(spans)),
+                *(_run_names(network, last * size, stop)),
+            ]
+    return [_span(names, start, stop)] if start < stop else []
+
+
+def _span(names: tuple[str, ...], start: int, stop: int) -> str:
+    return names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"
 
 
 def degrade(network: Network, degradation: Degradation) -> Network:
@@ -37,8 +233,8 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     -------
     Network
         With the same vertices, link numbers and block sizes; the same object if no
-        link is touched. Routes: `topologies.detours`. Custom networks get new classes
-        of pairs. In others a pair keeps its level, and `topologies.degraded_levels`
+        link is touched. Routes: `topologies.fabrics.detours`. Custom networks get new
+        classes of pairs. In others a pair keeps its level, and `topologies.degrade`
         says what becomes of the levels' numbers.
 
     Raises

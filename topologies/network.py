@@ -10,13 +10,9 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 
 class Routes(NamedTuple):

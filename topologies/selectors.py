@@ -18,8 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from topologies.arrays import BoolArray, IntArray
 from topologies.errors import InputError
-from topologies.network import BoolArray, IntArray, Network
+from topologies.network import Network
 
 _ARROW = re.compile(
     r"(?P<here>.+?)(?P<both><)?->(?P<there>.+?)(#(?P<cable>[0-9]{1,9}))?"

@@ -2,29 +2,410 @@
 
 Every value is in base units: bytes per second, seconds. A record checks itself when
 it is made, so that a builder never meets an impossible one.
+
+What one tier of a fat-tree is built from, in bytes per second and seconds.
+
+Checks of single parameters that the records of `topologies.specs` share.
+
+What trees of switches are built from: one frozen record of parameters per kind.
+
+Every value is in base units: bytes per second, seconds. A record checks itself when
+it is made, so that a builder never meets an impossible one.
+
+References
+----------
+.. [1] NVIDIA, "DGX SuperPOD Reference Architecture (H100)", 2023: scalable units,
+   one leaf switch per rail.
+.. [2] NVIDIA, "Doubling all2all Performance with NCCL 2.12", 2022: PXN.
+.. [3] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
+   COMHPC 2016.
 """
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from topologies.checks import (
-    check_bandwidth,
-    check_count,
-    check_efficiency,
-    check_latency,
-    check_num_devices,
-)
 from topologies.errors import InputError
-from topologies.level_spec import LevelSpec
-from topologies.tree_specs import (
-    FatTreeSpec,
-    Nic,
-    RailSpec,
-    SpineLeafSpec,
-    Trunk,
-)
+
+MAX_DEVICES = 2**20
+"""Largest cluster that the builders take."""
+
+MAX_SPINE_LINKS = 2**22
+"""Most separate leaf-to-spine links (ECMP) that the builders take."""
+
+MIN_RATIO, MAX_RATIO = 1e-6, 1e6
+"""Oversubscription outside is no switch."""
+
+MIN_EFFICIENCY = 1e-6
+"""Less of a bandwidth is none."""
+
+MAX_CABLES = 2**40
+"""Most cables of one link; their number is kept in 64 bits."""
+
+MAX_SLOWDOWN = 1e9
+"""The product of all factors on one link or device."""
+
+
+def check_count(where: str, value: object) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problem = "must be a whole number of at least 1"
+        expected = "a positive whole number, e.g. 8"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_bandwidth(where: str, value: float) -> None:
+    """Refuse what is not positive and finite, NaN included."""
+    if not (value > 0 and math.isfinite(value)):
+        problem = "must be a positive, finite bandwidth"
+        expected = "a positive number of bytes per second, e.g. 450e9"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_latency(where: str, value: float) -> None:
+    """Refuse what is negative, infinite or not a number."""
+    if not (value >= 0 and math.isfinite(value)):
+        problem = "must be a finite latency that is not negative"
+        raise InputError(
+            problem, where=where, got=value, expected="0 s or more, e.g. 2e-6"
+        )
+
+
+def check_ratio(where: str, value: float) -> None:
+    """Refuse an oversubscription that no switch has."""
+    if not MIN_RATIO <= value <= MAX_RATIO:
+        problem = "must be a positive, finite ratio"
+        expected = f"from {MIN_RATIO:g} to {MAX_RATIO:g}, e.g. 2 for 2:1"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_efficiency(where: str, value: float) -> None:
+    """Refuse what is no fraction of a bandwidth."""
+    if not MIN_EFFICIENCY <= value <= 1:
+        problem = "must be more than 0 and at most 1"
+        expected = f"a fraction from {MIN_EFFICIENCY:g} to 1, e.g. 0.9"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of the choices."""
+    if value not in choices:
+        expected = " or ".join(f'"{choice}"' for choice in choices)
+        raise InputError("unknown choice", where=where, got=value, expected=expected)
+
+
+def check_num_devices(where: str, value: int) -> None:
+    """Refuse a cluster of more than `MAX_DEVICES`."""
+    if value > MAX_DEVICES:
+        expected = f"at most {MAX_DEVICES} devices"
+        raise InputError("too many devices", where=where, got=value, expected=expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSpec:
+    """One tier of switches of a fat-tree."""
+
+    name: str
+    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
+
+    fan_out: int
+    """Children of one switch: devices at level 0, blocks of the level below above."""
+
+    latency: float
+    """Of one hop, that is of one child's link [s]."""
+
+    bandwidth: float | None = None
+    """Of one child's link into this level's switch, per direction [byte/s]. None:
+    the links of the child's own children together, divided by the oversubscription
+    of the child's level; level 0 has no such child, and must say."""
+
+    oversubscription: float | None = None
+    """The children's links together over the link to the level above. None: 1, or
+    what an explicit bandwidth of the level above implies."""
+
+    num_cables: int | None = None
+    """Cables that one child's link into this level's switch consists of. None: one if
+    the bandwidth is given; else as many as the child has children of its own, times
+    their cables, divided by the oversubscription and rounded."""
+
+    efficiency: float = 1.0
+    """Fraction of the link's bandwidth that traffic reaches: all times follow from
+    bandwidth times efficiency."""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            expected = 'a name, e.g. "leaf"'
+            raise InputError("must not be empty", where="name", expected=expected)
+        check_count("fan_out", self.fan_out)
+        check_latency("latency", self.latency)
+        if self.bandwidth is not None:
+            check_bandwidth("bandwidth", self.bandwidth)
+        if self.oversubscription is not None:
+            check_ratio("oversubscription", self.oversubscription)
+        if self.num_cables is not None:
+            check_count("num_cables", self.num_cables)
+        check_efficiency("efficiency", self.efficiency)
+
+
+Nic = Literal["node", "device"]
+Trunk = Literal["ideal", "ecmp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FatTreeSpec:
+    """A tree of switches; a child has one link to its switch, of one or more cables."""
+
+    kind: ClassVar[str] = "fat-tree"
+
+    levels: tuple[LevelSpec, ...]
+    """From the inside out."""
+
+    nic: Nic = "node"
+    """``"node"``: the link into level 1 is one that the node's devices share, and
+    routes cross the node's switch. ``"device"``: every device has a link of its own,
+    of level 1's bandwidth, to the level-1 switch, and routes to other nodes do not
+    cross the node's switch."""
+
+    trunk: Trunk = "ideal"
+    """``"ideal"``: the cables of a link act as one. ``"ecmp"``: they are separate, and
+    a hash of source and target picks one at each level."""
+
+    ecmp_seed: int = 0
+    """Seed of that hash."""
+
+    node_levels: int = 1
+    """Levels inside a node, whose links libraries do not take for a network's: 2 where
+    bridges join pairs of devices and PCIe the pairs."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the cluster."""
+        return math.prod(level.fan_out for level in self.levels)
+
+    def __post_init__(self) -> None:
+        check_choice("nic", self.nic, ("node", "device"))
+        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
+        self._check_shape()
+        if self.levels[0].bandwidth is None:
+            hint = "a device's own link, e.g. NVLink: 450e9"
+            raise InputError("is missing", where="levels[0].bandwidth", hint=hint)
+        last = len(self.levels) - 1
+        for inner in range(last):
+            over = self.levels[inner].oversubscription
+            if over is not None and self.levels[inner + 1].bandwidth is not None:
+                raise InputError(
+                    f"contradicts levels[{inner + 1}].bandwidth",
+                    where=f"levels[{inner}].oversubscription",
+                    got=over,
+                    expected="one of the two, as each follows from the other",
+                    hint="leave one of them out",
+                )
+        if self.levels[last].oversubscription not in {None, 1}:
+            raise InputError(
+                "the outermost level has no links up to oversubscribe",
+                where=f"levels[{last}].oversubscription",
+                got=self.levels[last].oversubscription,
+                hint="set it on the level below" if last else "leave it out",
+            )
+
+    def _check_shape(self) -> None:
+        if not self.levels:
+            expected = "at least one level, the node's"
+            raise InputError("must not be empty", where="levels", expected=expected)
+        check_num_devices("levels", self.num_devices)
+        if not 1 <= self.node_levels <= len(self.levels):
+            raise InputError(
+                "is not a number of the levels that there are",
+                where="node_levels",
+                got=self.node_levels,
+                expected=f"1 to {len(self.levels)}",
+            )
+        names = [level.name for level in self.levels]
+        for index, name in enumerate(names):
+            if name in names[:index] or name == "device":
+                raise InputError(
+                    "is used twice"
+                    if name != "device"
+                    else "is what devices are called",
+                    where=f"levels[{index}].name",
+                    got=name,
+                    expected="another name for every level",
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineLeafSpec:
+    """Nodes below leaf switches below spines."""
+
+    kind: ClassVar[str] = "spine-leaf"
+
+    devices_per_node: int
+    """Devices of one node."""
+
+    node_bandwidth: float
+    """Of a device's link inside the node, per direction [byte/s]."""
+
+    node_latency: float
+    """Of that link [s]."""
+
+    nodes_per_leaf: int
+    """Nodes below one leaf switch."""
+
+    num_leaves: int
+    """Leaf switches."""
+
+    nic_bandwidth: float
+    """Of one NIC, per direction [byte/s]."""
+
+    nic_latency: float
+    """Of the link from a NIC to the leaf switch [s]."""
+
+    spine_latency: float
+    """Of a link from a leaf to a spine [s]."""
+
+    nic: Nic = "device"
+    """Whether every device has a NIC, or a node's devices share one."""
+
+    num_spines: int = 1
+    """Spine switches; a leaf has one link to each."""
+
+    oversubscription: float = 1.0
+    """A leaf's links to NICs together over its links to spines together."""
+
+    trunk: Trunk = "ideal"
+    """``"ideal"``: a leaf's links to all spines act as one. ``"ecmp"``: they are
+    separate, and a hash of source and target picks the spine."""
+
+    ecmp_seed: int = 0
+    """Seed of that hash."""
+
+    node_efficiency: float = 1.0
+    """Fraction of `node_bandwidth` that traffic reaches."""
+
+    nic_efficiency: float = 1.0
+    """Of `nic_bandwidth`, likewise."""
+
+    spine_efficiency: float = 1.0
+    """Of the links to spines, likewise."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the cluster."""
+        return self.devices_per_node * self.nodes_per_leaf * self.num_leaves
+
+    def __post_init__(self) -> None:
+        _check_nodes(self)
+        for name in ("nodes_per_leaf", "num_leaves"):
+            check_count(name, getattr(self, name))
+        check_choice("nic", self.nic, ("device", "node"))
+        check_num_devices("num_leaves", self.num_devices)
+        _check_spines(self, "leaves", self.num_leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RailSpec:
+    """Rail-optimised nodes: equal local ranks of a scalable unit share a switch [1]_.
+
+    Spines join the rail switches of all units.
+    """
+
+    kind: ClassVar[str] = "rail"
+
+    devices_per_node: int
+    """Devices, NICs and rails of one node."""
+
+    node_bandwidth: float
+    """Of a device's link inside the node, per direction [byte/s]."""
+
+    node_latency: float
+    """Of that link [s]."""
+
+    nodes_per_unit: int
+    """Nodes of a scalable unit: what one rail switch joins."""
+
+    num_units: int
+    """Scalable units."""
+
+    nic_bandwidth: float
+    """Of one device's NIC, per direction [byte/s]."""
+
+    nic_latency: float
+    """Of the link from a NIC to the rail switch [s]."""
+
+    spine_latency: float
+    """Of a link from a rail switch to a spine [s]."""
+
+    num_spines: int = 1
+    """Spine switches; a rail switch has one link to each."""
+
+    oversubscription: float = 1.0
+    """A rail switch's links to NICs together over its links to spines together."""
+
+    pxn: bool = True
+    """Whether traffic for another local rank first crosses the sender's node to the
+    device on the receiver's rail [2]_. If not, it goes through the spine."""
+
+    trunk: Trunk = "ideal"
+    """``"ideal"``: a rail switch's links to all spines act as one. ``"ecmp"``: they are
+    separate, and a hash of source and target picks the spine."""
+
+    ecmp_seed: int = 0
+    """Seed of that hash."""
+
+    node_efficiency: float = 1.0
+    """Fraction of `node_bandwidth` that traffic reaches."""
+
+    nic_efficiency: float = 1.0
+    """Of `nic_bandwidth`, likewise."""
+
+    spine_efficiency: float = 1.0
+    """Of the links to spines, likewise."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the cluster."""
+        return self.devices_per_node * self.nodes_per_unit * self.num_units
+
+    def __post_init__(self) -> None:
+        _check_nodes(self)
+        for name in ("nodes_per_unit", "num_units"):
+            check_count(name, getattr(self, name))
+        check_num_devices("num_units", self.num_devices)
+        _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
+
+
+def _check_spines(spec: SpineLeafSpec | RailSpec, below: str, count: int) -> None:
+    check_choice("trunk", spec.trunk, ("ideal", "ecmp"))
+    if count * spec.num_spines > MAX_SPINE_LINKS:
+        raise InputError(
+            "too many spines",
+            where="num_spines",
+            got=spec.num_spines,
+            expected=f"at most {MAX_SPINE_LINKS} links from {below} to spines",
+        )
+
+
+def _check_nodes(spec: SpineLeafSpec | RailSpec) -> None:
+    for name in ("devices_per_node", "num_spines"):
+        check_count(name, getattr(spec, name))
+    for name in ("node_bandwidth", "nic_bandwidth"):
+        check_bandwidth(name, getattr(spec, name))
+    for name in ("node_latency", "nic_latency", "spine_latency"):
+        check_latency(name, getattr(spec, name))
+    for name in ("node_efficiency", "nic_efficiency", "spine_efficiency"):
+        check_efficiency(name, getattr(spec, name))
+    check_ratio("oversubscription", spec.oversubscription)
+
 
 __all__ = [
     "CustomSpec",
@@ -105,7 +486,7 @@ class CustomSpec:
     kind: ClassVar[str] = "custom"
 
     path: Path
-    """A TOML file in the form that `topologies.custom` documents."""
+    """A TOML file in the form that `topologies.fabrics.custom` documents."""
 
 
 NetworkSpec = FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec

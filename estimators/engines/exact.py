@@ -27,11 +27,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.engines.orders import OpenOrders
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 NODE_LIMIT = 2000
 """Of the solver's search tree."""

@@ -14,11 +14,11 @@ counted before, and what lies below the base is none, so that a call costs O(M h
 not O(E). Sums are over one route alone and maxima know no order: no result depends,
 to the last bit, on the order of messages or on what else is priced in the same call.
 
-The first arguments of a kernel describe the network (`topologies.route_tables`):
-``kind``, one of the constants below; ``numbers``, the rule's scalars and short
-vectors; ``rows``, per device; ``tails``, where links start (`PATHS` only);
-``detours``, see `Detours`: if a call leaves a count in ``missing``, what it wrote is
-void, and to be repeated when those routes are known;
+The first arguments of a kernel describe the network
+(`topologies.fabrics.route_tables`): ``kind``, one of the constants below; ``numbers``,
+the rule's scalars and short vectors; ``rows``, per device; ``tails``, where links start
+(`PATHS` only); ``detours``, see `Detours`: if a call leaves a count in ``missing``,
+what it wrote is void, and to be repeated when those routes are known;
 ``bandwidth`` and ``latency`` of links; ``longest``, the most links of a route. Then
 ``counts``, shape ``(E + 1,)``, which is kept between calls: per link, and behind them
 the last base. Device numbers are not checked here, but by `estimators.kernels.groups`.
@@ -84,7 +84,8 @@ _ONE = np.uint64(1)
 
 @subkernel
 def _mix(value: np.uint64) -> np.uint64:
-    """Scramble 64 bits as `topologies.tree_routing` does (finaliser of SplitMix64)."""
+    """Scramble 64 bits as `topologies.fabrics.tree_routing` does (finaliser of
+    SplitMix64)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

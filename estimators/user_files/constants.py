@@ -26,9 +26,9 @@ from estimators.constants import (
 )
 from estimators.transports import Scope
 from estimators.user_files.tables import number_in, quoted, read_table, text_of
-from topologies.checks import MIN_EFFICIENCY
 from topologies.errors import InputError, Problems
-from topologies.json_values import Value
+from topologies.input_file import Value
+from topologies.specs import MIN_EFFICIENCY
 
 FORMAT = "nestsim constants 1"
 """First value of every file; changes when old files can no longer be read."""

@@ -32,7 +32,7 @@ from estimators.user_files.tables import (
     text_of,
 )
 from topologies.errors import InputError, Problems
-from topologies.json_values import Value
+from topologies.input_file import Value
 
 FORMAT = "nestsim links 1"
 """First value of every file; changes when old files can no longer be read."""

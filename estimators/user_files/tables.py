@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from topologies.errors import InputError
-from topologies.input_file import parse_toml, read_file
-from topologies.json_values import Value
+from topologies.input_file import Value, parse_toml, read_file
 
 MAX_FILE = 1_000_000
 """A file has some dozen constants; a longer one is none [byte]."""

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.calibration.folds import Fold
-from nestsim.calibration.observations import FloatArray, Observation, row_weights
+from nestsim.calibration.observations import Observation, row_weights
 from nestsim.uncertainty import SHARE, Setting, Uncertainty, load_uncertainty
 from nestsim.validation.metrics import grouped
+from topologies.arrays import FloatArray
 
 LEANING = 8.0
 """Rows that the next wider class counts as."""

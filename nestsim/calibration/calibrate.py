@@ -21,11 +21,12 @@ from nestsim.calibration.folds import (
     source_folds,
 )
 from nestsim.calibration.linear import Box
-from nestsim.calibration.observations import FloatArray, Observation, row_weights
+from nestsim.calibration.observations import Observation, row_weights
 from nestsim.calibration.parameters import FitSpec
 from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.calibration.writing import Entry
 from nestsim.uncertainty import Uncertainty
+from topologies.arrays import FloatArray
 
 _TOLD = 0.9
 """A constant is told by rows if they shrink its prior's deviation below this part."""

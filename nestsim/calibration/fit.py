@@ -13,22 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.calibration.linear import (
-    BoolArray,
-    Box,
-    Line,
-    deviations,
-    objective,
-    solve,
-)
-from nestsim.calibration.observations import (
-    FloatArray,
-    IntArray,
-    fitted_rows,
-    row_weights,
-)
+from nestsim.calibration.linear import Box, Line, deviations, objective, solve
+from nestsim.calibration.observations import fitted_rows, row_weights
 from nestsim.calibration.parameters import FitSpec, Parameter
 from nestsim.calibration.residuals import Residuals, constants_of
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 FIRST_TRUST = 1.0
 """How far a first step may go, in the logarithm."""

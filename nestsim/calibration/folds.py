@@ -13,16 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nestsim.calibration.fit import Fit, rows_of_sources, stages_of
-from nestsim.calibration.linear import BoolArray, Box, Line, deviations, solve
-from nestsim.calibration.observations import (
-    FloatArray,
-    IntArray,
-    Observation,
-    row_weights,
-)
+from nestsim.calibration.linear import Box, Line, deviations, solve
+from nestsim.calibration.observations import Observation, row_weights
 from nestsim.calibration.parameters import FitSpec
 from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.validation.metrics import grouped
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 NUM_FOLDS = 5
 

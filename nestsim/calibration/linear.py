@@ -19,13 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from nestsim.calibration.observations import FloatArray, IntArray
 from nestsim.calibration.parameters import Parameter
-
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import BoolArray, FloatArray, IntArray
 
 _ROUNDS = 60
 _CLOSE = 1e-7

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.calibration.parameters import FitSpec
 from nestsim.validation.columns import Row
@@ -15,9 +14,7 @@ from nestsim.validation.metrics import grouped
 from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.calibration.calibrate import Calibration, witnesses
-from nestsim.calibration.observations import FloatArray
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, signed_percent
 from nestsim.validation.metrics import Errors, errors_of, grouped
+from topologies.arrays import FloatArray
 
 LARGE_SINGLE = "vtrain_single"
 """Small models within a node: reported apart from the rest, 700 of 1,000 rows."""

@@ -12,11 +12,12 @@ from types import MappingProxyType, TracebackType
 import numpy as np
 
 from estimators.constants import Constants
-from nestsim.calibration.observations import FloatArray, IntArray, Observation
+from nestsim.calibration.observations import Observation
 from nestsim.calibration.parameters import Parameter
 from nestsim.validation.columns import Row
 from nestsim.validation.predict import Predictor
 from nestsim.validation.row_plan import Case, read_case
+from topologies.arrays import FloatArray, IntArray
 
 STEP = 0.02
 """Of a finite difference, in the logarithm of a constant."""

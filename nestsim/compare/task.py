@@ -11,7 +11,7 @@ from nestsim.scenario.settings import Scenario
 from nestsim.sweep.points import Point, Row, content_key
 from planner.baselines.protocol import PlannerSettings
 from planner.progress import Progress
-from topologies.link_file import link_file_bytes
+from topologies.fabrics.link_file import link_file_bytes
 from topologies.specs import CustomSpec
 
 

@@ -21,11 +21,7 @@ from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, Fitted
 from nestsim.calibration.fit import Fit, fit
 from nestsim.calibration.folds import hold_out, residuals_of
 from nestsim.calibration.linear import Box
-from nestsim.calibration.observations import (
-    FloatArray,
-    Observation,
-    read_observations,
-)
+from nestsim.calibration.observations import Observation, read_observations
 from nestsim.calibration.parameters import FitSpec, Parameter, load_fit_spec
 from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.validation.columns import Measurements, Row
@@ -35,6 +31,7 @@ from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
 from planner.progress import Progress
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.specs import FatTreeSpec
 

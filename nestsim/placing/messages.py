@@ -4,14 +4,11 @@ from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import InLayerTraffic, LayerTable
 from nestsim.placing.traffic import Message, StageTraffic
 from planner.class_table import recompute_shares
 from planner.plan import Stage
-
-FloatArray = NDArray[np.float64]
 
 
 class LayerMessages(NamedTuple):

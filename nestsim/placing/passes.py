@@ -19,7 +19,6 @@ times longer, and since all ranks wait for it, so do everyone's.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from nestsim.placing.messages import layer_messages
@@ -31,8 +30,7 @@ from planner.stage_rates import PlacementRates
 from planner.step import ledger
 from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
 from planner.workload import Workload
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 class Experts(NamedTuple):

@@ -14,9 +14,8 @@ from planner.pricing import device_grid
 from planner.rates import dense_groups, expert_data_groups
 from planner.schedules import SCHEDULES
 from planner.step.execution import Execution
+from topologies.arrays import IntArray
 from topologies.network import Network
-
-IntArray = NDArray[np.int64]
 
 _NAMES = {
     "tensor collectives": "Tensor-parallel collectives",

@@ -9,7 +9,6 @@ behind the backward pass that completes them, parameters behind the next forward
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.algorithms import algorithm_or_ring
 from estimators.collectives import ALGORITHMS
@@ -30,8 +29,8 @@ from planner.step.ledger import (
     wire_bytes,
 )
 from topologies import Network
+from topologies.arrays import IntArray
 
-IntArray = NDArray[np.int64]
 Phases = tuple[Phase, ...]
 
 _EXPERTS = "experts"

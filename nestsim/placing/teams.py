@@ -9,16 +9,13 @@ Letters: ``d`` replicas, ``t`` lanes, ``G`` groups of ``n`` devices.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.algorithms import algorithm_or_ring
 from estimators.collectives import ALGORITHMS
 from estimators.placed_exchanges import placed_exchanges
 from nestsim.simulator.phases import TeamEdgePhase, TeamPhase
 from topologies import Network
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from topologies.arrays import IntArray
 
 _UNITS = 2.0**20
 """Weights of lanes are whole numbers of its inverse, so that sums are exact."""

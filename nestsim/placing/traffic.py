@@ -7,7 +7,6 @@ the planner's: that of all groups of the stage, and of all stages, at the same t
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.placing.teams import (
     Teams,
@@ -24,8 +23,7 @@ from planner.rates import dense_groups, expert_data_groups
 from planner.stage_cost import sharding_of
 from planner.stage_rates import PlacementRates
 from topologies import Network
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 KINDS = ("tensor", "context", "expert", "layer gather", "layer reduce")
 """Names in `TRANSFER_KINDS` of what layers send."""

@@ -20,12 +20,10 @@ Letters: ``p`` stages, ``d`` replicas, ``v`` chunks of each stage, ``m`` microba
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, Replay
 from planner.schedules import SCHEDULES, Program
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 CAUSES = (
     "passes",

@@ -12,7 +12,7 @@ from topologies.selectors import select_links, select_switches
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from topologies.degradation import Degradation
+    from topologies.degrade import Degradation
     from topologies.network import Network
 
 

@@ -4,7 +4,6 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.report.statistics import (
     hottest_first,
@@ -19,13 +18,12 @@ from nestsim.report.wording import (
     without_rounding,
 )
 from nestsim.simulator.outcome import MemoryTimeline, Replay
+from topologies.arrays import FloatArray
 from topologies.network import Network
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _CHANGES_PER_MICROBATCH = 5
 """At most four allocations and releases, so that an interval holds a whole period."""

@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 COLLECTIVE_KINDS = ("reduce", "gather", "tied")
 """The members of `TRANSFER_KINDS` that are collectives."""

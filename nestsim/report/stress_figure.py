@@ -5,9 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK, Colours
 from nestsim.report.stress_maps import draw_map, draw_matrix, matrix_names
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nestsim.stress.results import StressResult
-
-FloatArray = NDArray[np.float64]
 
 
 _MOST_BARS = 14

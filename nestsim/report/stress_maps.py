@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.report.canvas import figure_with_headline, save_figure
 from nestsim.report.panels import INK
 from nestsim.report.stress_words import shown_conditions
 from nestsim.report.wording import signed_percent
+from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nestsim.stress.results import StressResult
-
-FloatArray = NDArray[np.float64]
 
 
 _MOST_ANNOTATED = 12

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.report.statistics import (
     COLLECTIVE_KINDS,
@@ -12,10 +11,8 @@ from nestsim.report.statistics import (
 )
 from nestsim.report.wording import percent
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_duration
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 BAR_KINDS = (*SPAN_KINDS, "send", *COLLECTIVE_KINDS)
 """Kinds of bars of the timeline; messages between stages are ``"send"``."""

@@ -43,8 +43,8 @@ def draw_topology(network: "Network", path: Path) -> None:
     from nestsim.report.topology_graphs import draw_custom, draw_torus
     from nestsim.report.topology_trees import draw_tree
     from nestsim.report.topology_wear import NOTE, find_wear, routing_as_built
-    from topologies.tori import TorusRouting
-    from topologies.tree_routing import TreeRouting
+    from topologies.fabrics.tori import TorusRouting
+    from topologies.fabrics.tree_routing import TreeRouting
 
     with mpl.rc_context():
         mpl.rcdefaults()

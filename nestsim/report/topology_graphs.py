@@ -13,8 +13,9 @@ from topologies.units import format_bandwidth, format_duration
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from topologies.network import FloatArray, IntArray, Network
-    from topologies.tori import TorusRouting
+    from topologies.arrays import FloatArray, IntArray
+    from topologies.fabrics.tori import TorusRouting
+    from topologies.network import Network
 
 _COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#ca9161")
 """Of dimensions and of levels; from seaborn's colour-blind palette."""

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from nestsim.report.wording import percent
-from topologies.tree_routing import TreeRouting
+from topologies.fabrics.tree_routing import TreeRouting
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from nestsim.report.topology_labels import blocks_label, links_label
 from nestsim.report.topology_wear import Wear, draw_worn
-from topologies.tree_routing import TreeRouting
+from topologies.fabrics.tree_routing import TreeRouting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

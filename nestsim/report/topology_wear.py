@@ -4,17 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topologies.custom import CustomRouting
-from topologies.detours import DegradedRouting
-from topologies.tori import TorusRouting
-from topologies.tree_routing import TreeRouting
+from topologies.fabrics.custom import CustomRouting
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.tori import TorusRouting
+from topologies.fabrics.tree_routing import TreeRouting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from matplotlib.axes import Axes
 
-    from topologies.network import BoolArray, FloatArray, Network, Routing
+    from topologies.arrays import BoolArray, FloatArray
+    from topologies.network import Network, Routing
 
     Point = tuple[float, float] | FloatArray
 

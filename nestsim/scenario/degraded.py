@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from nestsim.scenario.base import MAX_COUNT, Distinct, Factor, Table, Text
-from topologies.degradation import Degradation, SlowDevice, SlowLinks
+from topologies.degrade import Degradation, SlowDevice, SlowLinks
 
 MOST_PARTS = 1000
 

@@ -19,10 +19,10 @@ from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
 from planner.launch_rules import LAUNCH_RULES
 from topologies.accelerators import Accelerator
-from topologies.degradation import Degradation
+from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
+from topologies.fabrics.link_file import read_link_file
 from topologies.input_file import parse_toml, read_file
-from topologies.link_file import read_link_file
 from topologies.notices import NOTICES
 from topologies.specs import CustomSpec, NetworkSpec
 

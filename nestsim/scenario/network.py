@@ -22,9 +22,11 @@ from nestsim.scenario.base import (
     Text,
     input_file,
 )
-from topologies.checks import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO
 from topologies.errors import InputError
 from topologies.specs import (
+    MAX_RATIO,
+    MIN_EFFICIENCY,
+    MIN_RATIO,
     CustomSpec,
     FatTreeSpec,
     LevelSpec,

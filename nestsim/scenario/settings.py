@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.plan_spec import PlanSpec
     from planner.search_spec import SearchSpec
     from topologies.accelerators import Accelerator
-    from topologies.degradation import Degradation
+    from topologies.degrade import Degradation
     from topologies.specs import NetworkSpec
 
 

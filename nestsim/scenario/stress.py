@@ -15,7 +15,7 @@ from nestsim.scenario.stress_settings import (
     ConditionSpec,
     StressSpec,
 )
-from topologies.degradation import Degradation
+from topologies.degrade import Degradation
 from topologies.errors import InputError
 
 MOST_CONDITIONS = 1000

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from planner.search_spec import SearchSpec
-from topologies.degradation import Degradation
+from topologies.degrade import Degradation
 
 QUANTITIES = ("oversubscription", "bandwidth")
 """What of a level is worsened until too little throughput is left."""

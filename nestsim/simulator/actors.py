@@ -4,14 +4,12 @@ from array import array
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from simpy import Environment, Event
 from simpy.events import EventPriority
 
 from nestsim.simulator.states import Jump
 from nestsim.simulator.system import Step
-
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 class Channel:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.clock import TICK, quantise, tick_for
 from nestsim.simulator.flows import Flows, build_flows
@@ -16,10 +15,8 @@ from nestsim.simulator.programs import Programs, StageProgram, build_programs
 from nestsim.simulator.slots import StageSlots, stage_slots
 from nestsim.simulator.system import NONE, System
 from nestsim.simulator.work import PipelineWork
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Built(NamedTuple):

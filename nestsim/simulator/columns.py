@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.lanes import Lanes, joined
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 NOTHING = -1
 """No replica, no chunk or no flow."""

@@ -9,7 +9,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.fluid import Fluid
 from nestsim.simulator.kernels import fluid as kernels
@@ -18,9 +17,7 @@ from nestsim.simulator.listing import Listing, list_steps, num_posts_of_channels
 from nestsim.simulator.states import Jump, State
 from nestsim.simulator.steady import Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, System
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 assert (OPENS, CLOSES) == (kernels.OPENS, kernels.CLOSES)
 

@@ -15,7 +15,6 @@ Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` lanes, ``E`` 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.columns import NOTHING, Columns, Family
 from nestsim.simulator.lanes import Lanes, binding, largest
@@ -24,11 +23,8 @@ from nestsim.simulator.phases import Phase, TeamEdgePhase, TeamPhase
 from nestsim.simulator.system import Incidence
 from nestsim.simulator.work import Bucket, PipelineWork, TeamTraffic
 from planner.schedules import find_schedule
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 SIGNAL = -1
 """Kind of a flow that is no transfer: an actor tells its communication stream that a

@@ -6,13 +6,10 @@ of flows with a multiplicity is just a flow of that weight.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import fluid as kernels
 from nestsim.simulator.system import Incidence, System
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray, IntArray
 
 NUM_BINS = 256
 """Time bins of the recorded traffic; between half of them and all are used, since

@@ -40,10 +40,7 @@ from numpy.typing import NDArray
 from nestsim.simulator.kernels import refine as kernels
 from nestsim.simulator.posts import num_posts
 from nestsim.simulator.system import NONE, Incidence, Run, System
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import FloatArray, IntArray
 
 _SEED = 0x6E657374
 """Of the first round's hashes; any number does."""

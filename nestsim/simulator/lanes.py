@@ -9,18 +9,14 @@ Letters: ``F`` flows, ``N`` lanes, ``E`` links.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.folding import numbered
 from nestsim.simulator.kernels.lanes import add_lanes
 from nestsim.simulator.kernels.prune import binding_links
 from nestsim.simulator.kernels.refine import first_members
 from nestsim.simulator.system import Incidence
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network, Routes
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 class Lanes(NamedTuple):

@@ -3,14 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.folding import numbered
 from nestsim.simulator.kernels.steps import further_needs
 from nestsim.simulator.system import NONE, System
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class Listing(NamedTuple):

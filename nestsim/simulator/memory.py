@@ -9,14 +9,11 @@ end. What the optimizer makes for its step is there from the end of the last pas
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, MemoryTimeline
 from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.work import StageMemory
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray
 
 
 def stage_memory_timeline(

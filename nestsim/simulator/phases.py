@@ -6,10 +6,9 @@ Rings, or any messages at all; of one stage, or of teams of its replicas.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
+
 Ends = tuple[IntArray, IntArray]
 
 

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.system import NONE, Steps
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 
 def num_posts(programs: Sequence[Steps], num_slots: int) -> IntArray:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS
 from nestsim.simulator.slots import StageSlots
@@ -23,9 +22,7 @@ from nestsim.simulator.system import NONE, Step, Steps
 from nestsim.simulator.work import PipelineWork
 from nestsim.simulator.writer import Writer, pass_numbers
 from planner.schedules import find_schedule
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 PASS_KINDS = ("forward", "backward", "weight")
 """Names in `SPAN_KINDS` of the kinds of `planner.schedules`, in their order."""

@@ -15,9 +15,7 @@ from nestsim.simulator.outcome import Spans, Transfers
 from nestsim.simulator.posts import num_posts
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.system import CLOSES, OPENS, Run, System
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 _NONE = np.zeros(0, np.int64)
 

@@ -9,7 +9,6 @@ import dataclasses
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
 from nestsim.simulator.memory import stage_memory_timeline
@@ -27,9 +26,8 @@ from nestsim.simulator.system import Run, Skip, System
 from nestsim.simulator.traffic import Traffic
 from nestsim.simulator.work import PipelineWork
 from planner.progress import Progress
+from topologies.arrays import IntArray
 from topologies.network import Network
-
-IntArray = NDArray[np.int64]
 
 _DEFAULT = ReplaySettings()
 

@@ -12,12 +12,10 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.flows import Flows, Numbers
 from nestsim.simulator.system import NONE
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 ACTIVATION_IN, ACTIVATION_OUT, GRADIENT_IN, GRADIENT_OUT = range(4)
 SLOTS_PER_CHUNK = 4

@@ -6,13 +6,8 @@ Letters: ``A`` actors, ``C`` channels.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nestsim.simulator.system import Skip
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class State(NamedTuple):

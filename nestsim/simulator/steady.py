@@ -27,16 +27,12 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.kernels.repeats import find_repeats
 from nestsim.simulator.listing import Listing
 from nestsim.simulator.states import Jump, State
 from nestsim.simulator.system import CLOSES, NONE, OPENS, System
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from topologies.arrays import BoolArray, IntArray
 
 _MOST_STATES = 256
 """States that are remembered: the longest period that is found, in units. The period of

@@ -26,7 +26,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import TRANSFER_KINDS, Replay
 from nestsim.simulator.trace_tracks import (
@@ -36,9 +35,8 @@ from nestsim.simulator.trace_tracks import (
     threads_of,
     transfer_tracks,
 )
+from topologies.arrays import FloatArray, IntArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Event = dict[str, Any]
 
 _ACTIVATION = TRANSFER_KINDS.index("activation")

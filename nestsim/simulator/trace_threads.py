@@ -9,11 +9,9 @@ replica: they have rows of their own, one for each kind, before those of replica
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import TRANSFER_KINDS
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 _DIRECTIONS = {
     TRANSFER_KINDS.index("activation"): "send activations",

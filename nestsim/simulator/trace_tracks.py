@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
 from nestsim.simulator.trace_threads import Threads
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 _SHORT_NAMES = ("F", "B", "W", "optimizer")
 

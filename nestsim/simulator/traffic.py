@@ -1,17 +1,14 @@
 """What every link carried, and when."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.flows import Flows
 from nestsim.simulator.folding import Classes, fold_links
 from nestsim.simulator.kernels.fluid import spread
 from nestsim.simulator.outcome import LinkUse
 from nestsim.simulator.system import Run
+from topologies.arrays import FloatArray
 from topologies.network import Links
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class Traffic:

@@ -16,13 +16,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.phases import Phase, TeamEdgePhase, TeamPhase
 from nestsim.simulator.system import NONE
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 class TeamTraffic(NamedTuple):

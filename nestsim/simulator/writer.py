@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nestsim.simulator.clock import quantise
 from nestsim.simulator.kernels import steps as kernels
@@ -38,8 +37,7 @@ from nestsim.simulator.slots import (
 from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps
 from nestsim.simulator.work import PipelineWork
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Instructions
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 assert (RUNNING, FORWARD) == (kernels.RUNNING, kernels.FORWARD)
 

@@ -20,7 +20,7 @@ from planner.plan import Plan
 from planner.pricing import price_plan
 from planner.workload import Workload
 from topologies.errors import InputError
-from topologies.link_file import link_file_bytes
+from topologies.fabrics.link_file import link_file_bytes
 from topologies.network import Network
 from topologies.specs import CustomSpec
 

@@ -16,7 +16,7 @@ import numpy as np
 from nestsim.cluster_network import cluster_network
 from nestsim.scenario.stress_settings import BackgroundSpec, ConditionSpec, StressSpec
 from nestsim.stress.ratios import built_ratios, with_ratios
-from topologies.degradation import Degradation, SlowLinks
+from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.selectors import select_links

@@ -15,7 +15,7 @@ from nestsim.stress.bench import Bench
 from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
 from nestsim.stress.ratios import built_ratios, uplinks
 from nestsim.sweep.points import PointFailedError
-from topologies.degradation import Degradation, SlowLinks
+from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.selectors import select_links

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from topologies.builders import build_network
 from topologies.errors import InputError
+from topologies.fabrics.tree_routing import TreeRouting
 from topologies.network import Network, Tier
 from topologies.specs import FatTreeSpec, NetworkSpec, RailSpec, SpineLeafSpec
-from topologies.tree_routing import TreeRouting
 
 MOST_RATIO = 1e6
 """What scenarios accept, too."""

@@ -6,9 +6,8 @@ Letters: ``P`` plans, ``C`` conditions.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""

@@ -20,8 +20,8 @@ from nestsim.sweep.axes import OWN_TABLES, Axis
 from nestsim.sweep.paths import Path as SettingPath
 from nestsim.sweep.paths import parse_path, spelt, with_values
 from nestsim.sweep.points import Point, PointFailedError, Row, content_key
-from topologies import link_file
 from topologies.errors import InputError
+from topologies.fabrics import link_file
 from topologies.input_file import parse_toml, read_file
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from nestsim.validation.columns import Row
 from nestsim.validation.reading import COUNT, RATE
 from nestsim.validation.refusals import RowRefusedError, refusing
 from topologies.accelerators import load_accelerator
-from topologies.checks import check_num_devices
+from topologies.specs import check_num_devices
 
 _DEVICES = (
     ("gb300", "gb200"),

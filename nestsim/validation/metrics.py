@@ -9,9 +9,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
+
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 

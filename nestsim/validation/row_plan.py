@@ -26,8 +26,7 @@ from planner.launch_rules import LAUNCH_RULES
 from planner.plan_spec import PlanSpec
 from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
-from topologies.checks import check_num_devices
-from topologies.specs import NetworkSpec
+from topologies.specs import NetworkSpec, check_num_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.assembly import assemble_plan
 from planner.candidates import CandidateSet, Solution
@@ -23,9 +22,7 @@ from planner.space import Configuration, Inner
 from planner.stage_rates import PlacementRates
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.work import SPLIT, SPLIT_NUMBERS
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 MOST_ENTRIES = 2 * 10**7
 """Numbers in the tables that are kept at a time: 320 MB."""

@@ -7,7 +7,6 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
 from planner.candidates import CandidateSet
@@ -18,10 +17,7 @@ from planner.plan import Plan
 from planner.pricing import plan_degrees
 from planner.space import Configuration, configuration_of
 from planner.virtual import unfold_bounds
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
+from topologies.arrays import FloatArray
 
 MOST_VALUES = 2**17
 """States whose prices are kept at a time."""

@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.baselines.chain_prices import ChainPrices, PlacedChain, SpaceIndex
 from planner.baselines.proposals import (
@@ -62,9 +61,7 @@ from planner.work import (
 )
 from planner.workload import Workload
 from topologies import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 MOST_TRIED = 64
 """Plans whose true memory is looked at."""

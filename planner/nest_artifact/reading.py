@@ -11,8 +11,7 @@ from typing import Any
 
 from planner.nest_artifact.instance import Baseline, LayerChain, NestInstance, Traffic
 from topologies.errors import InputError
-from topologies.input_file import read_json
-from topologies.json_values import Value
+from topologies.input_file import Value, read_json
 
 MAX_FILE = 16 * 2**20
 """Longest file that is read [byte]."""

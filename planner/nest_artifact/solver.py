@@ -13,16 +13,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels import nest_compat, nest_tables
 from planner.nest_artifact.costs import ArtifactCosts
 from planner.nest_artifact.instance import LayerChain, NestInstance, Traffic
 from planner.nest_artifact.pricing import PricedSplit, price_split
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MAX_CELLS = 50_000_000
 """Largest table of a search with ZeRO, ten bytes a cell."""

@@ -10,7 +10,6 @@ together.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.collectives import rates_by_algorithm
 from estimators.messages import slowest_edges
@@ -18,9 +17,7 @@ from planner.kernels import tables as columns
 from planner.rates import dense_groups, expert_data_groups
 from planner.stage_rates import PlacementRates
 from topologies import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

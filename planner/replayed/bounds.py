@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_table import LayerTable
 from estimators.layer_work import Degrees
@@ -30,10 +29,7 @@ from planner.schedules import BACKWARD, SCHEDULES
 from planner.stage_rates import StageRates
 from planner.step.ledger import KERNEL_LEDGER
 from planner.workload import Workload
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
+from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256
 """Times of passes that are kept at a time."""

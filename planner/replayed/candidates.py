@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from estimators.parallelism import ParallelismConfig, Sizes
@@ -34,9 +33,7 @@ from planner.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Work
 from planner.workload import Workload
 from topologies import Network
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 MOST_PRICED_NUMBERS = 2**25
 """Numbers that are kept of placements at a time: 256 MB."""

@@ -15,15 +15,12 @@ that some real ``a`` does no better than all of them together.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.kernels.exits import leaving_shares
 from planner.placement_bounds import PlacementBounds
 from planner.rates import dense_groups, expert_data_groups
 from planner.space import Configuration
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from topologies.arrays import FloatArray, IntArray
 
 GRID = 4
 """Numbers of stages in a block that are looked at between two whole ones."""

@@ -14,12 +14,9 @@ chunk ``c`` of stage ``i``), ``B`` blocks.
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.launch_rules import ACCOUNTED, BALANCED, ENDS, EVEN, LAYOUT, ROUNDS
-
-IntArray = NDArray[np.int64]
-
+from topologies.arrays import IntArray
 
 MOST_SPARED = 4
 """Blocks that the first and the last stage may have less than the others: the head of a

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layer_work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -21,8 +20,7 @@ from planner.replayed.layouts import block_counts
 from planner.search_spec import SearchSpec
 from planner.space import Configuration, degrees_of, divisors
 from planner.workload import Workload
-
-IntArray = NDArray[np.int64]
+from topologies.arrays import IntArray
 
 
 class Family(NamedTuple):

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import IntArray
 from topologies.errors import InputError
-
-IntArray = NDArray[np.int64]
 
 FORWARD = 0
 """Kind of instruction: forward pass of one microbatch through one chunk."""

@@ -27,9 +27,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from topologies.arrays import FloatArray
 
 
 class InLayers(NamedTuple):

@@ -38,7 +38,7 @@ from topologies import (
     degrade,
 )
 from topologies.compiling import kernel
-from topologies.route_tables import route_table
+from topologies.fabrics.route_tables import route_table
 
 networks = built_networks | cabled_fat_trees | degraded
 

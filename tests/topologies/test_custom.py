@@ -11,9 +11,9 @@ from scipy.sparse.csgraph import maximum_flow
 from tests.topologies.oracles import all_pairs
 from tests.topologies.strategies import custom_network, customs, link_files
 from topologies import CustomSpec, InputError, build_network
-from topologies.custom import class_floors, classify
+from topologies.fabrics.custom import class_floors, classify
+from topologies.fabrics.shortest_paths import max_flow
 from topologies.network import Links
-from topologies.shortest_paths import max_flow
 
 
 def link(source, target, bandwidth="100 GB/s", latency="1 us", **more):

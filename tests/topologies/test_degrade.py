@@ -33,9 +33,9 @@ from topologies import (
     degrade,
     slowdowns,
 )
-from topologies.custom import CustomRouting
-from topologies.detours import DegradedRouting
-from topologies.route_tables import route_table
+from topologies.fabrics.custom import CustomRouting
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.route_tables import route_table
 from topologies.selectors import select_links, select_switches
 
 SPINE_LEAF = SpineLeafSpec(

@@ -11,7 +11,7 @@ from nestsim.scenario.stress_settings import BackgroundSpec, ConditionSpec
 from nestsim.stress.conditions import all_conditions, axes_of, network_ratios, stressed
 from nestsim.stress.job import stress_job
 from tests.nestsim.stress.clusters import TEXT, small
-from topologies.degradation import Degradation, SlowLinks
+from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
 
 

@@ -30,8 +30,7 @@ from planner.workload import Workload
 from topologies.accelerators import load_accelerator
 from topologies.arrays import FloatArray
 from topologies.builders import build_network
-from topologies.degradation import Degradation, SlowDevice, SlowLinks
-from topologies.degrade import degrade, slowdowns
+from topologies.degrade import Degradation, SlowDevice, SlowLinks, degrade, slowdowns
 from topologies.network import Network
 from topologies.specs import (
     CustomSpec,

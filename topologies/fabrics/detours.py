@@ -1,10 +1,10 @@
 """Routes in a network of which links have been removed.
 
 A route that avoids what was removed stays as it was built. Where a hash picks one of
-several parallel links (`topologies.trunks`) and that one is gone, the pair is hashed
-again among those that are left. Every other pair takes the shortest way through what
-is left: the least hops, then the least latency, then the lowest number of the last
-link; devices pass on what is not for them.
+several parallel links (`topologies.fabrics.tree_routing`) and that one is gone, the
+pair is hashed again among those that are left. Every other pair takes the shortest way
+through what is left: the least hops, then the least latency, then the lowest number of
+the last link; devices pass on what is not for them.
 
 Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 """
@@ -12,9 +12,10 @@ Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.network import BoolArray, IntArray, Links, Routes, Routing, Tier
-from topologies.shortest_paths import max_flow, shortest_paths, walk_back
-from topologies.tree_routing import TreeRouting
+from topologies.arrays import BoolArray, IntArray
+from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
+from topologies.fabrics.tree_routing import TreeRouting
+from topologies.network import Links, Routes, Routing, Tier
 
 _MOST_ENTRIES = 2**24
 """Entries of the trees of detours that are held at a time, to bound the memory."""

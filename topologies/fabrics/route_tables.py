@@ -10,15 +10,13 @@ from functools import singledispatch
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.custom import CustomRouting
-from topologies.detours import DegradedRouting
-from topologies.network import BoolArray, IntArray, Routing
-from topologies.tori import TorusRouting
-from topologies.tree_routing import TreeRouting
-
-Int32Array = NDArray[np.int32]
+from topologies.arrays import BoolArray, Int32Array, IntArray
+from topologies.fabrics.custom import CustomRouting
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.tori import TorusRouting
+from topologies.fabrics.tree_routing import TreeRouting
+from topologies.network import Routing
 
 
 class TreeTable(NamedTuple):

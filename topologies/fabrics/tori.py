@@ -18,7 +18,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.network import FloatArray, IntArray, Level, Links, Network, Routes, Tier
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import TorusSpec
 
 MAX_LEVELS = 5

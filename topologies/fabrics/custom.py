@@ -11,19 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.link_file import LinkList, read_link_file
-from topologies.network import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Level,
-    Links,
-    Network,
-    Routes,
-    Tier,
-)
-from topologies.shortest_paths import max_flow, shortest_paths, walk_back
+from topologies.fabrics.link_file import LinkList, read_link_file
+from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
+from topologies.network import Level, Links, Network, Routes, Tier
 from topologies.specs import CustomSpec
 from topologies.units import format_bandwidth
 

@@ -1,8 +1,8 @@
 """Builders of networks whose switches form a tree.
 
 Every builder turns its parameters into tiers of one tree core,
-`topologies.tree_routing`. Devices are numbered consecutively inside a node, nodes
-inside a leaf or unit, and so on.
+`topologies.fabrics.tree_routing`. Devices are numbered consecutively inside a node,
+nodes inside a leaf or unit, and so on.
 
 References
 ----------
@@ -13,12 +13,16 @@ References
 
 import math
 
-from topologies.checks import MAX_CABLES, MAX_SPINE_LINKS
 from topologies.errors import InputError
+from topologies.fabrics.tree_routing import TreeRouting, TreeTier
 from topologies.network import CollectiveRules, Network
-from topologies.specs import FatTreeSpec, RailSpec, SpineLeafSpec
-from topologies.tree_routing import TreeRouting
-from topologies.tree_tiers import TreeTier
+from topologies.specs import (
+    MAX_CABLES,
+    MAX_SPINE_LINKS,
+    FatTreeSpec,
+    RailSpec,
+    SpineLeafSpec,
+)
 
 
 def build_fat_tree(spec: FatTreeSpec) -> Network:

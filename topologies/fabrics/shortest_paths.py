@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.network import FloatArray, IntArray, Links, Routes
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import Links, Routes
 
 _CHUNK = 2**22
 """States (source, vertex) that are searched together, to bound the memory."""
