@@ -12,7 +12,7 @@ A large ``q`` makes it the maximum of both; a finite one says that kernels of a 
 that is slow on the whole may be quick one by one. Collectives are priced as if their
 groups sat side by side on the accelerator's own links; what of ``c`` goes over the wire
 depends on the placement and is the planner's to add, what a library needs beside it
-(`estimators.transports`) is added here.
+(`estimators.collectives.transports`) is added here.
 
 References
 ----------
@@ -22,10 +22,10 @@ References
 import math
 from typing import NamedTuple
 
-from estimators.layer_work import CollectiveWork, Degrees, LayerWork, OperatorWork
-from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME
+from estimators.collectives.transports import overhead, transfer_time
+from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
+from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
-from estimators.transports import overhead, transfer_time
 
 SHARPNESS = 6.0
 """The exponent ``q``, chosen: on every fourth of 712 published single-node runs the

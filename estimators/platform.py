@@ -1,17 +1,43 @@
-"""What a model runs on: a device, the software that drives it, and what both reach."""
+"""What a model runs on: a device, the software that drives it, and what both reach.
+
+What a device's memory holds beside the tensors of a job.
+
+    allocated = tensors + workspace
+    reserved  = (1 + fragmentation) * allocated
+    device    = reserved + context
+    needed    = (1 + full_fragmentation) * allocated + context
+
+Allocated is what PyTorch's caching allocator has given out (``max_memory_allocated``):
+tensors, and the workspaces of cuBLAS and its like. Reserved is what it keeps
+(``max_memory_reserved``): blocks are split and seldom fit what is asked for next.
+Device is what ``nvidia-smi`` shows: the CUDA context and NCCL's buffers lie outside of
+the allocator. Needed is what has to fit: before a request fails the allocator gives
+cached blocks back, so that jobs run with less than they reserve where there is room.
+
+References
+----------
+.. [1] PyTorch, "CUDA semantics", sections Memory management and cuBLAS workspaces.
+
+What an optimizer step moves through a device's memory.
+"""
 
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from estimators.constants import Constants, SoftwareConstants, load_constants
+from estimators.collectives.transports import Transport, find_transport, transports
+from estimators.constants import (
+    AllocatorConstants,
+    Constants,
+    SoftwareConstants,
+    load_constants,
+)
 from estimators.models.spec import TransformerSpec
-from estimators.operators import OperatorModel
-from estimators.profile import Profile
-from estimators.profiled_times import OperatorTimes, ProfiledTimes
+from estimators.operators.profile import Profile
+from estimators.operators.profiled_times import OperatorTimes, ProfiledTimes
+from estimators.operators.roofline import OperatorModel
 from estimators.software import IDEAL, Software
-from estimators.training import TrainingSpec
-from estimators.transports import Transport, find_transport, transports
+from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.links import UserLinks
 from topologies.accelerators import Accelerator
 
@@ -103,3 +129,46 @@ class Platform:
         return OperatorModel.of(
             self.accelerator, training, self.software, self.constants
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """The memory of one framework."""
+
+    constants: AllocatorConstants
+    """What it holds beside tensors."""
+
+    def allocated(self, tensors: float) -> float:
+        """Return what has been given out at a peak of tensors [byte]."""
+        return tensors + self.constants.workspace
+
+    def reserved(self, tensors: float) -> float:
+        """Return what the allocator keeps at a peak of tensors [byte]."""
+        return (1.0 + self.constants.fragmentation) * self.allocated(tensors)
+
+    def device(self, tensors: float) -> float:
+        """Return what is taken of the device at a peak of tensors [byte]."""
+        return self.reserved(tensors) + self.constants.context
+
+    def needed(self, tensors: float) -> float:
+        """Return the least device that a peak of tensors fits in [byte]."""
+        part = 1.0 + self.constants.full_fragmentation
+        return part * self.allocated(tensors) + self.constants.context
+
+    def usable(self, capacity: float) -> float:
+        """Return the most that tensors may take of a device [byte].
+
+        Not positive where nothing is left for them.
+        """
+        free = capacity - self.constants.context
+        part = 1.0 + self.constants.full_fragmentation
+        return free / part - self.constants.workspace
+
+
+def optimizer_step_bytes(each: ParameterBytes) -> int:
+    """Return the memory traffic of an optimizer step per parameter [byte].
+
+    Reads the gradient, reads and writes every optimizer state, writes the weight:
+    30 bytes for mixed-precision Adam with fp32 gradients.
+    """
+    return each.gradients + 2 * (each.optimizer + each.copies) + each.weights

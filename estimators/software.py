@@ -79,7 +79,7 @@ class Software:
 
     library: bool = True
     """Collectives of layers are a library's, with its launches and its ramp
-    (`estimators.transports`); False for the time on the wire alone."""
+    (`estimators.collectives.transports`); False for the time on the wire alone."""
 
 
 IDEAL = Software(name="ideal", library=False)

@@ -5,8 +5,8 @@ Jobs run on it as their collective library uses it (`job_network`).
 
 from typing import TYPE_CHECKING
 
+from estimators.collectives.transports import library_network
 from estimators.platform import Platform
-from estimators.transports import library_network
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
 from topologies.errors import InputError

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.algorithms import HIERARCHICAL, algorithms_for
-from estimators.placed_exchanges import exchange_rates, placed_exchanges
+from estimators.collectives.algorithms import HIERARCHICAL, algorithms_for
+from estimators.collectives.placed import exchange_rates, placed_exchanges
 from nestsim.collective_background import Background, busy_time, evenly, reached
 from nestsim.collective_runs import Repeated, Wires, durations, wires_of
 from nestsim.plan_traffic import GroupTraffic
@@ -72,7 +72,7 @@ class Row:
     """One size of one operation."""
 
     num_bytes: int
-    """As nccl-tests counts it: `estimators.exchanges` [byte]."""
+    """As nccl-tests counts it: `estimators.collectives.exchanges` [byte]."""
 
     algorithm: str
     """The cheapest one."""

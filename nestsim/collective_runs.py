@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.placed_exchanges import PlacedExchange
+from estimators.collectives.placed import PlacedExchange
 from nestsim.simulator.clock import quantise, tick_for
 from nestsim.simulator.folding import fold
 from nestsim.simulator.run import run_system

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from estimators.layer_work import Degrees
-from estimators.model_flops import model_flops_per_sequence
-from estimators.tracing import trace_model
+from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import Degrees
+from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
 from nestsim.cluster_network import device_slowdowns, job_network
 from nestsim.cluster_software import cluster_software

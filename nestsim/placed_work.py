@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
+from estimators.layers.table import LayerTable
 from nestsim.placing.account import stage_account
 from nestsim.placing.moves import Pass
 from nestsim.placing.passes import Experts, StagePasses

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layers.table import InLayerTraffic, LayerTable
 from planner.class_table import recompute_shares
 from planner.objective import PricedPlan
 from planner.plan import Plan, Stage
@@ -44,7 +44,7 @@ class GroupTraffic:
     in blocks"``, ``"data across blocks"``, ``"expert data"`` or ``"embedding"``."""
 
     operation: str
-    """One of `estimators.algorithms.OPERATIONS`."""
+    """One of `estimators.collectives.algorithms.OPERATIONS`."""
 
     groups: IntArray
     """Device numbers, shape ``(U, G, n)``."""

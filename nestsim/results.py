@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from estimators.profile import Profile
+from estimators.operators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants

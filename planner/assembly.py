@@ -1,6 +1,6 @@
 """Write a solution of the search out as a plan."""
 
-from estimators.parallelism import ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.candidates import CandidateSet, Solution
 from planner.chain_split import schedule_name
 from planner.plan import Plan, Stage

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
-from estimators.memory import optimizer_step_bytes
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from estimators.platform import optimizer_step_bytes
 from planner.kernels import closed_form as kernel
 from planner.kernels import tables
 from planner.relaxation import Relaxation

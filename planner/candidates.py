@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from estimators.parallelism import Sizes
+from estimators.training import Sizes
 from planner.bounds import (
     LayerBounds,
     Outer,
@@ -53,7 +53,7 @@ from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
-    from estimators.layer_work import Degrees
+    from estimators.layers.work import Degrees
 
 
 MOST_PRICED_DEVICES = 2**22

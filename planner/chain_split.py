@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_work import Degrees
+from estimators.layers.work import Degrees
 from planner.bounds import LayerBounds
 from planner.class_table import (
     Choice,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layers.table import InLayerTraffic, LayerTable
 from planner.intervals import IntervalClasses, interval_classes
 from planner.kernels import tables as rows
 from topologies.arrays import FloatArray, IntArray

@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from estimators.layer_work import Degrees
-from estimators.parallelism import ParallelismConfig, Sizes
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig, Sizes
 from planner.placements import Extents, Placement, placements, whole_dimensions
 from planner.plan import Plan, Stage
 from planner.plan_checks import AUTO, check_model, check_plan, check_sizes

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from estimators.layer_work import Degrees
+from estimators.layers.work import Degrees
 from planner.chain_split import Splitter
 from planner.kernels import memory_bound as kernel
 from planner.loads import iteration_weights

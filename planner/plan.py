@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from estimators.layer_work import Degrees
-from estimators.parallelism import ParallelismConfig
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig
 from planner.device_ranges import from_ranges, to_ranges
 from topologies import InputError
 
@@ -80,9 +80,9 @@ class Plan:
     e.g. ``"tp8 dp2 pp4"``."""
 
     gradient_algorithm: str
-    """Algorithm of the gradient collectives, of `estimators.algorithms`: the search
-    chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not have are done
-    by rings."""
+    """Algorithm of the gradient collectives, of `estimators.collectives.algorithms`:
+    the search chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not
+    have are done by rings."""
 
     tensor_algorithm: str
     """Algorithm of the tensor-parallel collectives, likewise."""

@@ -1,17 +1,17 @@
 """What any plan must satisfy on a cluster and with a model, whoever wrote it.
 
 The search makes plans that do; people and files need not. Every refusal names the
-setting as `estimators.parallelism.ParallelismConfig` and `planner.plan.Plan` call it.
+setting as `estimators.training.ParallelismConfig` and `planner.plan.Plan` call it.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 
-from estimators.algorithms import ALGORITHM_NAMES
-from estimators.layer_work import Degrees
+from estimators.collectives.algorithms import ALGORITHM_NAMES
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.parallelism import ParallelismConfig, Sizes
-from estimators.sharding import divisibility_problem
+from estimators.training import ParallelismConfig, Sizes
 from planner.class_table import RECOMPUTE_MODES
 from planner.plan import Plan, Stage
 from planner.pricing import plan_degrees

@@ -106,8 +106,8 @@ class PlanSpec:
     """Instead of the order: a nesting that `planner.placements` names."""
 
     gradient_algorithm: str = "auto"
-    """Of the data-parallel collectives, of `estimators.algorithms`; ``"auto"`` takes
-    the cheapest of those that the search chooses from."""
+    """Of the data-parallel collectives, of `estimators.collectives.algorithms`;
+    ``"auto"`` takes the cheapest of those that the search chooses from."""
 
     tensor_algorithm: str = "auto"
     """Of the tensor-parallel collectives, likewise."""

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
 from planner.loads import iteration_weights, stage_transfers
 from planner.objective import PART_NAMES, PricedPlan, StageCost
 from planner.plan import Plan

@@ -11,14 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives import (
+from estimators.collectives.cost import (
     ALGORITHMS,
     RING_OPERATIONS,
     collective_rates,
     rates_by_algorithm,
 )
-from estimators.group_shapes import level_shapes
-from estimators.messages import slowest_edges
+from estimators.collectives.messages import level_shapes, slowest_edges
 from planner.stage_rates import AlgorithmChoice, PlacementRates, Rates, Sharding
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from estimators.collectives import rates_by_algorithm
-from estimators.parallelism import Sizes
+from estimators.collectives.cost import rates_by_algorithm
+from estimators.training import Sizes
 from planner.kernels import relaxed as kernel
 from planner.stage_rates import StageRates
 from topologies import Network

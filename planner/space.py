@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_work import Degrees
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import divisibility_problem
 from planner.plan import Plan
 from planner.search_spec import SearchSpec
 from topologies.arrays import IntArray

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
-from estimators.memory import optimizer_step_bytes
+from estimators.layers.table import LayerTable
+from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
 from planner import schedules
 from planner.class_table import recompute_shares

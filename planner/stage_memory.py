@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
+from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
 from planner.plan import Plan, Stage
 from planner.schedules import SCHEDULES

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layers.table import InLayerTraffic, LayerTable
 from planner.class_table import recompute_shares
 from planner.plan import Plan, Stage
 from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layers.table import InLayerTraffic, LayerTable
 from topologies.arrays import FloatArray, IntArray
 
 

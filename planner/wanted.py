@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from estimators.layer_work import Degrees
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import divisibility_problem
 from planner.class_table import RECOMPUTE_MODES
 from planner.remedies import SIZE_SETTINGS, changed_spec, restricted_settings
 from planner.search_spec import SearchSpec

@@ -5,16 +5,15 @@ from functools import cached_property
 
 import numpy as np
 
-from estimators.allocator import Allocator
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
-from estimators.layer_graph import LayerGraph
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
-from estimators.platform import Platform
-from estimators.profile import Profile
-from estimators.sharding import layer_work
+from estimators.layers.sharding import layer_work
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from estimators.operators.profile import Profile
+from estimators.platform import Allocator, Platform
 from estimators.software import IDEAL, Software
+from estimators.tracing.graph import LayerGraph
 from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.links import UserLinks
 from planner.step.execution import NOTHING_HIDDEN, Execution

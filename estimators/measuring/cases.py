@@ -1,6 +1,6 @@
 """What is measured: the modules that the traced layers consist of, one at a time.
 
-Each case puts one module or function of `estimators.operator_rules` into a module of
+Each case puts one module or function of `estimators.tracing.rules` into a module of
 its own. Tracing that module tells its FLOPs and bytes in the words in which a layer's
 operators are described, so that a measured shape and a shape that is looked up can be
 compared.
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from estimators.layer_graph import LayerGraph
-from estimators.layer_recorder import record_layer
-from estimators.layer_work import Degrees, OperatorWork
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees, OperatorWork
 from estimators.models import attention, layers, mixtral
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import layer_work
+from estimators.tracing.graph import LayerGraph
+from estimators.tracing.trace import record_layer
 
 DROPOUT = 0.1
 """Probability at which dropout is measured; its time does not depend on it."""

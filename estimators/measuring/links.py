@@ -24,11 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from estimators.measuring.devices import device_name
+from estimators.measuring.devices import device_name, synchronise
 from estimators.measuring.operators import Progress
-from estimators.measuring.stopwatch import synchronise
-from estimators.profile import Timing
-from estimators.user_files.sweep import LinkPoint, LinkSweep
+from estimators.operators.profile import Timing
+from estimators.user_files.tables import LinkPoint, LinkSweep
 from topologies.errors import InputError
 
 FIRST_SIZES = (2**10, 2**20)

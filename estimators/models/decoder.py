@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from estimators.models.latent_attention import build_attention
+from estimators.models.attention import build_attention
 from estimators.models.layers import (
     MLP,
     CrossEntropy,

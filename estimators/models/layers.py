@@ -4,7 +4,7 @@ Every module computes what its plain counterpart computes on one device. What a 
 adds is how Megatron-LM splits it over a tensor-parallel group: a linear layer is
 *column parallel* (its output features are split), *row parallel* (its input features
 are), or neither. The tracer reads the classes; the numbers per device follow in
-`estimators.sharding`. Hidden states have the shape (batch, sequence, hidden).
+`estimators.layers.sharding`. Hidden states have the shape (batch, sequence, hidden).
 
 References
 ----------

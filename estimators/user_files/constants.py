@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 
+from estimators.collectives.transports import Scope
 from estimators.constants import (
     AcceleratorConstants,
     AllocatorConstants,
@@ -24,7 +25,6 @@ from estimators.constants import (
     SoftwareConstants,
     load_constants,
 )
-from estimators.transports import Scope
 from estimators.user_files.tables import number_in, quoted, read_table, text_of
 from topologies.errors import InputError, Problems
 from topologies.input_file import Value

@@ -1,7 +1,7 @@
 """What collectives reach on a user's own links, in a file that scenarios name.
 
 The file has a table for links inside a node, one for those between nodes, or both,
-each with the constants of `estimators.transports`, in SI units::
+each with the constants of `estimators.collectives.transports`, in SI units::
 
     format = "nestsim links 1"
     date = "2026-03-31"
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from estimators.transports import Scope, Transport
+from estimators.collectives.transports import Scope, Transport
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.tables import (
     number_in,

@@ -143,15 +143,14 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
         _check_links(name, given=value is not None)
     from datetime import UTC, datetime
 
-    from estimators.profile import is_profile, write_profile
+    from estimators.operators.profile import is_profile, write_profile
     from nestsim.cli.output import note, progress_bar, working
     from nestsim.cli.results import check_output_file, write_output_file
 
     seconds = _seconds(budget)
     check_output_file(output, is_profile, inputs=(), force=force)
     from estimators.measuring.devices import available_device
-    from estimators.measuring.layers import check_layers
-    from estimators.measuring.operators import measure_profile
+    from estimators.measuring.operators import check_layers, measure_profile
 
     chosen = available_device(device.value)
     with progress_bar(quiet=quiet) as progress:

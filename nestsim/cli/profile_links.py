@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from estimators.measuring.links import World
-    from estimators.user_files.sweep import LinkSweep
+    from estimators.user_files.tables import LinkSweep
     from nestsim.own_runs.links import LinkFit, Stated
     from planner.progress import Progress
 

@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from estimators.collectives.transports import Scope
 from estimators.constants import Constants, load_constants
-from estimators.transports import Scope
 from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from nestsim.calibration.fit import Fit, fit
 from nestsim.calibration.folds import hold_out, residuals_of

@@ -1,8 +1,8 @@
 """From a sweep over collectives to the constants of the links that it ran on.
 
-The law is that of `estimators.transports` and the fit that of published curves
-(`nestsim.validation.transport_solver`): robust, in the logarithm of time, with a weak
-pull that keeps constants in place that no point decides.
+The law is that of `estimators.collectives.transports` and the fit that of published
+curves (`nestsim.validation.transport_solver`): robust, in the logarithm of time, with a
+weak pull that keeps constants in place that no point decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from estimators.transports import Scope, Transport, find_transport
+from estimators.collectives.transports import Scope, Transport, find_transport
 from estimators.user_files.links import CONSTANTS, UserLink, UserLinks
-from estimators.user_files.sweep import LinkPoint, LinkSweep
+from estimators.user_files.tables import LinkPoint, LinkSweep
 from nestsim.validation.collective_case import CollectiveCase
 from nestsim.validation.transport_solver import (
     HIGHEST,

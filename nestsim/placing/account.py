@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
+from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Held, StageMemory
 from planner.objective import StageCost

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import InLayerTraffic, LayerTable
+from estimators.layers.table import InLayerTraffic, LayerTable
 from nestsim.placing.traffic import Message, StageTraffic
 from planner.class_table import recompute_shares
 from planner.plan import Stage

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
+from estimators.layers.table import LayerTable
 from nestsim.placing.messages import layer_messages
 from nestsim.placing.moves import Pass
 from nestsim.placing.traffic import Message, StageTraffic

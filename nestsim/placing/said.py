@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.algorithms import HIERARCHICAL
-from estimators.group_shapes import uneven_blocks
+from estimators.collectives.algorithms import HIERARCHICAL
+from estimators.collectives.messages import uneven_blocks
 from nestsim.simulator.settings import ReplaySettings
 from planner.objective import PricedPlan
 from planner.plan import Plan

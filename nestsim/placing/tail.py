@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from estimators.algorithms import algorithm_or_ring
-from estimators.collectives import ALGORITHMS
-from estimators.placed_exchanges import placed_exchanges
+from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.phases import EdgePhase, Phase, RingPhase
 from nestsim.simulator.work import Bucket

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.algorithms import algorithm_or_ring
-from estimators.collectives import ALGORITHMS
-from estimators.placed_exchanges import placed_exchanges
+from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.placed import placed_exchanges
 from nestsim.simulator.phases import TeamEdgePhase, TeamPhase
 from topologies import Network
 from topologies.arrays import IntArray

@@ -36,7 +36,7 @@ class Message(NamedTuple):
     """One of `KINDS`."""
 
     operation: str
-    """As in `estimators.layer_table.InLayerTraffic`; ``"combine"`` for an all-to-all
+    """As in `estimators.layers.table.InLayerTraffic`; ``"combine"`` for an all-to-all
     back from the experts that is not symmetric to the one there."""
 
     num_bytes: float

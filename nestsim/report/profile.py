@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from estimators.profile import Measurement, Profile
+from estimators.operators.profile import Measurement, Profile
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
 from topologies.units import format_bandwidth, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from estimators.measuring.layers import LayerCheck
+    from estimators.measuring.operators import LayerCheck
 
 DISTURBED = 0.1
 """Median relative spread above which a profile is said to be disturbed. A choice: runs

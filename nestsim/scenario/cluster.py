@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from estimators.profile import Profile, read_profile
-from estimators.transports import Scope
+from estimators.collectives.transports import Scope
+from estimators.operators.profile import Profile, read_profile
 from nestsim.scenario.base import (
     Bandwidth,
     Count,

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from estimators.profile import Profile
+from estimators.collectives.transports import Scope
+from estimators.operators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
-from estimators.transports import Scope
 from estimators.user_files.links import measured_efficiencies
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.network import link_names

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from estimators.transports import Scope, transports
+from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import (
     Bandwidth,
     Choice,

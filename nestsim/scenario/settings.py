@@ -13,7 +13,7 @@ from planner.step.execution import NOTHING_HIDDEN, Execution
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
-    from estimators.profile import Profile
+    from estimators.operators.profile import Profile
     from estimators.training import TrainingSpec
     from estimators.user_files.constants import UserConstants
     from estimators.user_files.links import UserLinks

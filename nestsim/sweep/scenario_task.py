@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from estimators import profile
 from estimators.models import huggingface
+from estimators.operators import profile
 from estimators.user_files import tables
 from nestsim.job import plan_job, run_job
 from nestsim.scenario.load import scenario_of

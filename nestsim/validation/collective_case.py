@@ -1,10 +1,11 @@
 """A measured collective, and the time it is predicted to have taken.
 
 How a time was measured changes it. nccl-tests divide a train of launches by its length,
-so the host's part is hidden: their times are those of `estimators.transports`. Programs
-in torch wait for each call, which adds the host's time. Profiles of kernels leave the
-launch out, but a kernel that starts early waits for its peers' hosts, so no collective
-seems shorter than that; where ranks happen to start together, it is.
+so the host's part is hidden: their times are those of
+`estimators.collectives.transports`. Programs in torch wait for each call, which adds
+the host's time. Profiles of kernels leave the launch out, but a kernel that starts
+early waits for its peers' hosts, so no collective seems shorter than that; where ranks
+happen to start together, it is.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from estimators.transports import Transport, ramp_time, transfer_time
+from estimators.collectives.transports import Transport, ramp_time, transfer_time
 
 Method = Literal["tests", "torch", "kernel"]
 
@@ -34,7 +35,7 @@ class CollectiveCase:
     """What a row measured, ready to be predicted."""
 
     operation: str
-    """A key of `estimators.transports.WIRE_FRACTIONS`."""
+    """A key of `estimators.collectives.transports.WIRE_FRACTIONS`."""
 
     device: str
     """Family of the accelerator, e.g. ``"h100"``."""

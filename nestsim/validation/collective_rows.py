@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from estimators.transports import (
+from estimators.collectives.transports import (
     WIRE_FRACTIONS,
     Transport,
     find_transport,

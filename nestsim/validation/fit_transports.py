@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimators.transports import Transport, transports
+from estimators.collectives.transports import Transport, transports
 from nestsim.validation.collective_case import CollectiveCase
 from nestsim.validation.collective_rows import read_collective
 from nestsim.validation.collective_runner import (

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from estimators.layer_graph import LayerGraph
-from estimators.model_flops import model_flops_per_sequence
+from estimators.layers.table import model_flops_per_sequence
+from estimators.tracing.graph import LayerGraph
 from nestsim.validation.columns import Row
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case
@@ -110,7 +110,7 @@ class Counted(NamedTuple):
 
     of: str
     """``"tensors"``, ``"allocated"``, ``"reserved"`` or ``"device"``, as
-    `estimators.allocator.Allocator` has them."""
+    `estimators.platform.Allocator` has them."""
 
 
 _COUNTED = (

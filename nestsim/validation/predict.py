@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from estimators.collectives.transports import find_transport, library_network
 from estimators.constants import Constants, load_constants
-from estimators.layer_graph import LayerGraph
-from estimators.tracing import trace_model
-from estimators.transports import find_transport, library_network
+from estimators.tracing.graph import LayerGraph
+from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import LINK_EFFICIENCIES
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from estimators.transports import find_transport
+from estimators.collectives.transports import find_transport
 from nestsim.validation.reading import COUNT, RATE, Reading, is_unstated
 from nestsim.validation.refusals import RowRefusedError
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.transports import Transport
+from estimators.collectives.transports import Transport
 from nestsim.validation.collective_case import CollectiveCase, predicted_time
 
 _LOSS_SCALE = 0.1

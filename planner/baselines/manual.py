@@ -52,9 +52,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from estimators.layer_work import Degrees
-from estimators.parallelism import Sizes
-from estimators.sharding import divisibility_problem
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.training import Sizes
 from planner.baselines.proposals import (
     NO_SIZES,
     fits,

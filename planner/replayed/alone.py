@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimators.collectives import rates_by_algorithm
-from estimators.messages import slowest_edges
+from estimators.collectives.cost import rates_by_algorithm
+from estimators.collectives.messages import slowest_edges
 from planner.kernels import tables as columns
 from planner.rates import dense_groups, expert_data_groups
 from planner.stage_rates import PlacementRates

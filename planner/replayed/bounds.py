@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
 from planner.bounds import job_constants
 from planner.chain_split import schedule_name
 from planner.class_table import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares

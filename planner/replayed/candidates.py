@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_work import Degrees
-from estimators.parallelism import ParallelismConfig, Sizes
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig, Sizes
 from planner.chain_split import schedule_name
 from planner.class_table import Choice, choice_array
 from planner.kernels import tables

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layer_work import Degrees
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import divisibility_problem
 from planner.launch_rules import ALWAYS, LaunchRules
 from planner.replayed.layouts import block_counts
 from planner.search_spec import SearchSpec

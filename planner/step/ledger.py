@@ -71,7 +71,7 @@ class Sent(NamedTuple):
     """A collective that parameters need."""
 
     operation: str
-    """One of `estimators.algorithms.OPERATIONS`."""
+    """One of `estimators.collectives.algorithms.OPERATIONS`."""
 
     tensor: str
     """`WEIGHTS` or `GRADIENTS`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.search_spec import SearchSpec
 from planner.workload import Workload

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from nestsim.simulator.settings import ReplaySettings
 from planner.fixed_plan import build_plan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimators.collectives import (
+from estimators.collectives.cost import (
     ALGORITHMS,
     RING_OPERATIONS,
     collective_rates,

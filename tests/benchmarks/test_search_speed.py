@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from nestsim.scenario.load import load_scenario
 from planner.search import search
 from planner.workload import Workload

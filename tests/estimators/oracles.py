@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from estimators.collectives import CollectiveRate, EdgeCost, Phase
-from estimators.folds import RING_OPERATIONS, ring_pass
+from estimators.collectives.cost import CollectiveRate, EdgeCost, Phase
+from estimators.collectives.ring_phases import RING_OPERATIONS, ring_pass
 
 
 def price_by_routes(network, sources, targets, round_of=None):

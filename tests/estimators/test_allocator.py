@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.allocator import Allocator
 from estimators.constants import AllocatorConstants, constant_entries, load_constants
+from estimators.platform import Allocator
 
 GIB = 2.0**30
 

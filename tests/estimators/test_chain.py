@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from estimators.chain import build_layer_table
-from estimators.layer_work import Degrees
-from estimators.model_flops import model_flops_per_sequence
+from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import Degrees
 from estimators.models.library import load_model
 from estimators.platform import Platform
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
 

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.algorithms import (
+from estimators.collectives.algorithms import (
     ALGORITHM_NAMES,
     HIERARCHICAL,
     OPERATIONS,
     algorithms_for,
     exchanges,
 )
-from estimators.binary_trees import depth, parents_of_both
-from estimators.collectives import (
+from estimators.collectives.cost import (
     ALGORITHMS,
     RING_OPERATIONS,
     collective_rates,
     rates_by_algorithm,
 )
-from estimators.placed_exchanges import exchange_rates, placed_exchanges
+from estimators.collectives.exchanges import depth, parents_of_both
+from estimators.collectives.placed import exchange_rates, placed_exchanges
 from topologies import (
     CustomSpec,
     FatTreeSpec,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives import (
+from estimators.collectives.cost import (
     ALGORITHMS,
     FREE,
     RING_OPERATIONS,
@@ -16,7 +16,7 @@ from estimators.collectives import (
     ring_phases,
     slowest_edges,
 )
-from estimators.group_shapes import level_shapes, ordered_groups, uneven_blocks
+from estimators.collectives.messages import level_shapes, ordered_groups, uneven_blocks
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, TorusSpec
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives import (
+from estimators.collectives.cost import (
     ALGORITHMS,
     RING_OPERATIONS,
     collective_rates,
@@ -16,9 +16,9 @@ from estimators.collectives import (
     rates_by_algorithm,
     slowest_edges,
 )
-from estimators.kernels import edges
-from estimators.kernels import groups as group_kernels
-from estimators.messages import _prepared, network_arrays
+from estimators.collectives.kernels import edges
+from estimators.collectives.kernels import edges as group_kernels
+from estimators.collectives.messages import _prepared, network_arrays
 from tests.estimators.oracles import (
     even_split,
     plain_phases,

@@ -8,7 +8,7 @@ import pytest
 
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from estimators.layer_work import Degrees
-from estimators.model_flops import model_flops_per_sequence
+from estimators.layers.sharding import layer_work
+from estimators.layers.shares import divisibility_problem
+from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import Degrees
 from estimators.models.families import build_layers, build_model, example_inputs
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import layer_work
-from estimators.shares import divisibility_problem
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
 DEEPSEEK_V3 = TransformerSpec(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives import collective_rates, hierarchical_phases
-from estimators.placed_exchanges import exchange_rates
+from estimators.collectives.cost import collective_rates, hierarchical_phases
+from estimators.collectives.placed import exchange_rates
+from estimators.collectives.transports import library_network, transports
 from estimators.software import IDEAL, Software
-from estimators.transports import library_network, transports
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec
 

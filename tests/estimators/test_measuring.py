@@ -7,36 +7,36 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.layer_work import Degrees
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees
 from estimators.measuring.cases import SIZES, Given, Size, cases
 from estimators.measuring.devices import (
+    MOST_REPEATS,
+    Effort,
+    EventStopwatch,
+    WallStopwatch,
     available_device,
     device_name,
     driver_of,
     precisions_of,
+    stopwatch_for,
+    time_call,
 )
-from estimators.measuring.layers import LayerCheck, check_layer, checked_layers
 from estimators.measuring.operators import (
     QUICK,
     Bench,
+    LayerCheck,
+    check_layer,
+    checked_layers,
     measure_adam,
     measure_case,
     measure_profile,
     planned_cases,
 )
-from estimators.measuring.stopwatch import (
-    MOST_REPEATS,
-    Effort,
-    EventStopwatch,
-    WallStopwatch,
-    stopwatch_for,
-    time_call,
-)
 from estimators.models.library import load_model
-from estimators.profile import Profile, Timing
-from estimators.profiled_times import ProfiledTimes
-from estimators.sharding import layer_work
-from estimators.tracing import trace_model
+from estimators.operators.profile import Profile, Timing
+from estimators.operators.profiled_times import ProfiledTimes
+from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimators.memory import optimizer_step_bytes
+from estimators.platform import optimizer_step_bytes
 from estimators.training import TrainingSpec
 
 

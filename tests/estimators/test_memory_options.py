@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from estimators.chain import build_layer_table
-from estimators.layer_work import Degrees
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.platform import Platform
 from estimators.software import IDEAL
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
 

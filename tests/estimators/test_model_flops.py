@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from estimators.layer_work import Degrees
-from estimators.model_flops import (
-    closed_form_training_flops,
-    model_flops_per_sequence,
-)
+from estimators.layers.sharding import layer_work
+from estimators.layers.table import closed_form_training_flops, model_flops_per_sequence
+from estimators.layers.work import Degrees
 from estimators.models.families import build_model, example_inputs
 from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import layer_work
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SmallModel = Callable[..., TransformerSpec]

@@ -14,7 +14,7 @@ from estimators.models.families import (
 )
 from estimators.models.library import LIBRARY, load_model, model_names
 from estimators.models.spec import TransformerSpec
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.constants import load_constants
-from estimators.layer_work import OperatorWork
-from estimators.operators import GRAPH_LAUNCH_TIME, LAUNCH_TIME, OperatorModel
+from estimators.layers.work import OperatorWork
+from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME, OperatorModel
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from topologies import InputError

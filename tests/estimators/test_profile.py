@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.chain import build_layer_table
-from estimators.layer_work import Degrees, OperatorWork
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees, OperatorWork
 from estimators.models.spec import TransformerSpec
-from estimators.platform import Platform
-from estimators.profile import (
+from estimators.operators.profile import (
     Measurement,
     Profile,
     Timing,
@@ -20,9 +20,9 @@ from estimators.profile import (
     read_profile,
     write_profile,
 )
-from estimators.profiled_times import ProfiledTimes
-from estimators.sharding import layer_work
-from estimators.tracing import trace_model
+from estimators.operators.profiled_times import ProfiledTimes
+from estimators.platform import Platform
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
 from topologies.errors import InputError

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.layer_work import Degrees
+from estimators.layers.saved_activations import EVERYTHING, Keeping, keeping_of
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees
 from estimators.models.library import load_model
-from estimators.saved_activations import EVERYTHING, Keeping, keeping_of
-from estimators.sharding import layer_work
 from estimators.software import Software
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 
 LLAMA = load_model("llama3-8b")

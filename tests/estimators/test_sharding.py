@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.layer_graph import LayerGraph
-from estimators.layer_work import CollectiveWork, Degrees, LayerWork
+from estimators.layers.sharding import divisibility_problem, layer_work, tied_parameters
+from estimators.layers.shares import padded_vocab_size
+from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.families import build_layers
 from estimators.models.library import load_model, model_names
 from estimators.models.spec import TransformerSpec
-from estimators.sharding import divisibility_problem, layer_work, tied_parameters
-from estimators.shares import padded_vocab_size
-from estimators.tracing import trace_model
+from estimators.tracing.graph import LayerGraph
+from estimators.tracing.trace import trace_model
 
 EMBEDDING, BLOCK, NORM, HEAD = range(4)
 NAMES = ("gpt3-2.7b", "llama2-7b", "llama3-8b", "mixtral-8x7b", "bert-large")

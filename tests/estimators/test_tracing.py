@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators import tracing
-from estimators.layer_graph import LAYOUTS, LayerGraph
 from estimators.models.library import load_model, model_names
-from estimators.tracing import trace_model
+from estimators.tracing import trace as tracing
+from estimators.tracing.graph import LAYOUTS, LayerGraph
+from estimators.tracing.trace import trace_model
 from topologies.user_cache import cache_folder, write_sealed
 
 SPEC = replace(load_model("gpt3-125m"), num_layers=3)
@@ -23,11 +23,11 @@ SPEC = replace(load_model("gpt3-125m"), num_layers=3)
 USE_CACHE_ONLY = """
 import sys
 from pathlib import Path
-from estimators.layer_work import Degrees
+from estimators.layers.work import Degrees
 from estimators.models.huggingface import load_huggingface
 from estimators.models.library import load_model
-from estimators.sharding import layer_work
-from estimators.tracing import trace_model
+from estimators.layers.sharding import layer_work
+from estimators.tracing.trace import trace_model
 from topologies.user_cache import cache_folder, write_sealed
 graph = trace_model(load_model("gpt3-125m"), cache_dir=Path(sys.argv[1]))
 layer_work(graph, 1, Degrees(tp=2), 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.transports import (
+from estimators.collectives.transports import (
     WIRE_FRACTIONS,
     Transport,
     collective_time,

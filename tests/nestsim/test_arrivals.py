@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.algorithms import ALGORITHM_NAMES
+from estimators.collectives.algorithms import ALGORITHM_NAMES
 from nestsim.placed_work import place_work
 from nestsim.simulator.model import build_model
 from nestsim.simulator.outcome import SPAN_KINDS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimators.collectives import collective_rates
+from estimators.collectives.cost import collective_rates
 from nestsim.cli import main
 from nestsim.job import built
 from nestsim.plan_traffic import GroupTraffic, plan_traffic

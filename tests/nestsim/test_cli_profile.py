@@ -7,8 +7,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from estimators.measuring.layers import LayerCheck
-from estimators.profile import Measurement, Profile, Timing, read_profile
+from estimators.measuring.operators import LayerCheck
+from estimators.operators.profile import Measurement, Profile, Timing, read_profile
 from nestsim.cli import main
 from nestsim.report.profile import (
     catalogue_entry,

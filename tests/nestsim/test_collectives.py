@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.algorithms import OPERATIONS, algorithms_for
-from estimators.placed_exchanges import exchange_rates, placed_exchanges
+from estimators.collectives.algorithms import OPERATIONS, algorithms_for
+from estimators.collectives.placed import exchange_rates, placed_exchanges
 from nestsim.collective_background import Background, busy_time, evenly, reached
 from nestsim.collective_measures import bus_factor, measure, sizes_between
 from nestsim.collective_runs import Repeated, build_system, durations, spans, wires_of

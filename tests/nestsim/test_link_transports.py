@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from estimators.collectives.transports import transports
 from estimators.platform import Platform
-from estimators.transports import transports
 from nestsim.cli import main
 from nestsim.cluster_network import cluster_network, job_network
 from nestsim.cluster_software import cluster_software

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from estimators.profile import Profile, read_profile, write_profile
-from estimators.profiled_times import ProfiledTimes
+from estimators.operators.profile import Profile, read_profile, write_profile
+from estimators.operators.profiled_times import ProfiledTimes
 from nestsim.cli import main
 from nestsim.job import built
 from nestsim.scenario import load_scenario

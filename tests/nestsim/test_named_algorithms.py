@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimators.algorithms import ALGORITHM_NAMES, algorithm_or_ring
-from estimators.collectives import ALGORITHMS, RING_OPERATIONS, collective_rates
+from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
+from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
 from nestsim.cli import main
 from nestsim.job import built
 from nestsim.placed_work import place_work

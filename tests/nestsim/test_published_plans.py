@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.model_flops import closed_form_training_flops, model_flops_per_sequence
+from estimators.layers.table import closed_form_training_flops, model_flops_per_sequence
 from nestsim.job import built
 from nestsim.scenario.load import load_scenario
 from planner.fixed_plan import build_plan

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimators.layer_work import Degrees
-from estimators.transports import find_transport
+from estimators.collectives.transports import find_transport
+from estimators.layers.work import Degrees
 from nestsim.cli import main
 from nestsim.cluster_network import cluster_network
 from nestsim.compare.task import digest

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimators.layer_work import Degrees
+from estimators.layers.work import Degrees
 from estimators.software import IDEAL
 from nestsim.validation.columns import Measurements
 from nestsim.validation.measured import counted

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimators.parallelism import ParallelismConfig
-from estimators.tracing import trace_model
-from estimators.training import TrainingSpec
+from estimators.tracing.trace import trace_model
+from estimators.training import ParallelismConfig, TrainingSpec
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.simulator.settings import ReplaySettings

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from estimators.memory import optimizer_step_bytes
+from estimators.platform import optimizer_step_bytes
 from planner.plan import Plan
 from planner.search import search
 from planner.search_spec import SearchSpec

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.step.execution import Execution
 from planner.workload import Workload

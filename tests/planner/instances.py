@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from estimators.constants import load_constants
-from estimators.layer_graph import LayerGraph
-from estimators.layer_work import Degrees
-from estimators.sharding import divisibility_problem
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from planner.search_spec import SearchSpec
 from planner.workload import Workload

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import reject
 
-from estimators.collectives import ALGORITHMS
+from estimators.collectives.cost import ALGORITHMS
 from tests.planner.naive_wires import FREE, Rate, Wires, around
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from estimators.layer_table import LayerTable
-from estimators.layer_work import Degrees
-from estimators.sharding import divisibility_problem
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
 from planner.search_spec import SearchSpec
 from planner.workload import Workload
 from topologies import Network

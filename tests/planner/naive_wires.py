@@ -10,7 +10,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from estimators.collectives import ALGORITHMS
+from estimators.collectives.cost import ALGORITHMS
 from topologies import Network
 
 Rate = tuple[float, float]

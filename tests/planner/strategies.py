@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
-from estimators.layer_graph import LayerGraph
-from estimators.layer_table import InLayerTraffic, LayerTable
-from estimators.layer_work import Degrees
+from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
+from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from planner.workload import Workload
 from topologies.accelerators import Accelerator

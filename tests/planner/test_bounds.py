@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from estimators.parallelism import Sizes
+from estimators.training import Sizes
 from planner.candidates import CandidateSet
 from planner.kernels import memory_bound, placement_loads, tables
 from planner.kernels.split import stage_adders

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from estimators.parallelism import ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.plan import Plan, Stage
 from planner.pricing import price_plan
 from tests.planner.brute_force import BruteForce, Pace, best_choices

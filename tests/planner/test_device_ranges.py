@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from estimators.parallelism import ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.device_ranges import MOST_DEVICES, from_ranges, to_ranges
 from planner.plan import Plan, Stage
 from planner.plan_file import read_plan

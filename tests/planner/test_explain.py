@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimators.sharding import divisibility_problem
+from estimators.layers.sharding import divisibility_problem
 from planner.explain import explain
 from planner.pricing import plan_degrees, price_plan
 from planner.search import search

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives import ALGORITHMS
+from estimators.collectives.cost import ALGORITHMS
 from planner.fixed_plan import build_plan, with_algorithms
 from planner.placements import Extents, placements
 from planner.plan import Plan

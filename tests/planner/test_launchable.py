@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.parallelism import ParallelismConfig
+from estimators.training import ParallelismConfig
 from nestsim.presets import NAMED_PRESETS
 from planner.launch_rules import (
     ANY_ORDER,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.parallelism import ParallelismConfig
+from estimators.training import ParallelismConfig
 from planner.plan import Plan, Stage
 from topologies import InputError
 

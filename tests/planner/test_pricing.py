@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimators.layer_graph import LayerGraph
-from estimators.layer_table import InLayerTraffic, LayerTable
-from estimators.layer_work import Degrees
-from estimators.parallelism import ParallelismConfig
-from estimators.training import TrainingSpec
+from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.work import Degrees
+from estimators.tracing.graph import LayerGraph
+from estimators.training import ParallelismConfig, TrainingSpec
 from planner.plan import Plan, Stage
 from planner.pricing import price_plan
 from planner.workload import Workload

@@ -131,7 +131,7 @@ def test_two_searches_agree_to_the_byte():
 
 
 def _example():
-    from estimators.tracing import trace_model
+    from estimators.tracing.trace import trace_model
     from estimators.training import TrainingSpec
     from planner.workload import Workload
     from tests.planner.strategies import tiny_spec

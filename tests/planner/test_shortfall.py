@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from estimators.models.library import load_model
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner import remedies
 from planner.candidates import CandidateSet

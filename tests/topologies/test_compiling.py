@@ -16,7 +16,11 @@ from topologies.arrays import FloatVector
 from topologies.compiling import declared_types, kernel
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("planner/kernels", "estimators/kernels", "nestsim/simulator/kernels")
+FOLDERS = (
+    "planner/kernels",
+    "estimators/collectives/kernels",
+    "nestsim/simulator/kernels",
+)
 
 PARAMETER_COST = """
 import numpy as np

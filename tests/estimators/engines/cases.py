@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from estimators.engines.graph import ENGINES, Task, TaskGraph
-from estimators.engines.schedule import EngineSchedule, makespan
+from estimators.operators.engines.graph import ENGINES, Task, TaskGraph
+from estimators.operators.engines.schedule import EngineSchedule, makespan
 
 
 class Case(NamedTuple):

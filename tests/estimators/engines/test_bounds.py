@@ -3,8 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.engines.bounds import engine_bound, heads, lower_bound, tails
-from estimators.engines.graph import ENGINES
+from estimators.operators.engines.graph import ENGINES
+from estimators.operators.engines.schedule import (
+    engine_bound,
+    heads,
+    lower_bound,
+    tails,
+)
 from tests.estimators.engines.cases import Case, cases, graph_of, shortest
 
 TRIPLES = st.lists(st.tuples(*[st.integers(0, 9)] * 3), max_size=6)

@@ -2,19 +2,19 @@
 
 import pytest
 
-from estimators.engines.graph import (
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees
+from estimators.models.library import load_model
+from estimators.operators.engines.graph import (
     backward_graph,
     core_graph,
     engines_of,
     forward_graph,
 )
-from estimators.engines.layer_time import layer_schedules, layer_time
-from estimators.engines.schedule import engine_use, is_feasible
-from estimators.layer_work import Degrees
-from estimators.models.library import load_model
-from estimators.operators import OperatorModel
-from estimators.sharding import layer_work
-from estimators.tracing import trace_model
+from estimators.operators.engines.layer_time import layer_schedules, layer_time
+from estimators.operators.engines.schedule import engine_use, is_feasible
+from estimators.operators.roofline import OperatorModel
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from topologies.accelerators import load_accelerator
 

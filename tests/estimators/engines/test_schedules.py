@@ -7,19 +7,24 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from estimators.engines import exact, layer_time
-from estimators.engines.bounds import lower_bound
-from estimators.engines.climbing import climb
-from estimators.engines.exact import solve
-from estimators.engines.graph import ENGINES, Task, TaskGraph
-from estimators.engines.layer_time import schedule_tasks
-from estimators.engines.list_schedule import (
+from estimators.operators.engines import layer_time
+from estimators.operators.engines import search as exact
+from estimators.operators.engines.graph import ENGINES, Task, TaskGraph
+from estimators.operators.engines.layer_time import schedule_tasks
+from estimators.operators.engines.schedule import (
+    TOLERANCE,
+    engine_use,
+    explain,
+    is_feasible,
     list_schedule,
+    lower_bound,
+    makespan,
     mirrored_schedule,
+    open_orders,
+    probed_orders,
     schedule_in_order,
 )
-from estimators.engines.orders import TOLERANCE, open_orders, probed_orders
-from estimators.engines.schedule import engine_use, explain, is_feasible, makespan
+from estimators.operators.engines.search import climb, solve
 from tests.estimators.engines.cases import (
     Case,
     as_schedule,

@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from estimators.profile import Timing
-from estimators.transports import find_transport
+from estimators.collectives.transports import find_transport
+from estimators.operators.profile import Timing
 from estimators.user_files.links import read_user_links
-from estimators.user_files.sweep import LinkPoint, LinkSweep
+from estimators.user_files.tables import LinkPoint, LinkSweep
 from nestsim.cli import main
 from nestsim.own_runs.links import Stated, fit_links
 from nestsim.own_runs.links_text import print_links
@@ -26,7 +26,7 @@ BANDWIDTH = 100e9
 
 
 def ring_time(operation, ranks, nodes, size, law, bandwidth=BANDWIDTH):
-    """Return the law as the docstring of `estimators.transports` has it."""
+    """Return the law as the docstring of `estimators.collectives.transports` has it."""
     part = (ranks - 1) / ranks
     if operation == "send_recv":
         return law["send_launch"] + size / (law["send_efficiency"] * bandwidth)

@@ -10,9 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from estimators.parallelism import ParallelismConfig
 from estimators.software import IDEAL
-from estimators.training import TrainingSpec
+from estimators.training import ParallelismConfig, TrainingSpec
 from nestsim.results import (
     Assumptions,
     Candidate,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from estimators.transports import collective_time, transports
+from estimators.collectives.transports import collective_time, transports
 from nestsim.calibration.collectives import print_transports
 from nestsim.cli import main
 from nestsim.report.validation_collectives import collectives_csv, collectives_json

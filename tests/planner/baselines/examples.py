@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from estimators.tracing import trace_model
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from planner.workload import Workload
 from tests.planner.strategies import tiny_spec

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from estimators.layer_work import Degrees
-from estimators.parallelism import ParallelismConfig
-from estimators.sharding import divisibility_problem
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig
 from planner.launch_rules import LAUNCH_RULES
 from planner.launchable import LaunchFacts, broken_rules
 from planner.placements import Extents, whole_dimensions

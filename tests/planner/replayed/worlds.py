@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from estimators.layer_graph import LayerGraph
 from estimators.models.spec import TransformerSpec
-from estimators.tracing import trace_model
+from estimators.tracing.graph import LayerGraph
+from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from nestsim.placed_work import place_work
 from nestsim.presets import NAMED_PRESETS

@@ -1,0 +1,202 @@
+"""The algorithms that collectives have, flat and level by level.
+
+A hierarchical algorithm has one phase per level of the network [1]_: all-reduce is a
+reduce-scatter inside the parts, level by level outwards, an all-reduce over the
+outermost level, and an all-gather back inwards, each on what the levels inside have
+left. An all-to-all exchanges at each level everything whose receiver lies in the same
+part of the next one [2]_; a broadcast goes from the outside in. Levels whose blocks do
+not divide the groups evenly are left out.
+
+References
+----------
+.. [1] J. Huang et al., "Communication Algorithm-Architecture Co-Design for
+   Distributed Deep Learning", ISCA 2021: hierarchical (per level) all-reduce.
+.. [2] C. Hwang et al., "Tutel: Adaptive Mixture-of-Experts at Scale", MLSys 2023,
+   section 3.4: two-dimensional hierarchical all-to-all.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+
+from estimators.collectives.exchanges import FLAT, Exchange, Exchanges
+from estimators.collectives.ring_phases import Shape, folds
+from topologies import InputError
+from topologies.arrays import IntArray
+from topologies.network import CollectiveRules
+
+Builders = Mapping[str, Callable[[int], Exchanges]]
+
+_LEVEL_BY_LEVEL = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+)
+
+HIERARCHICAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "hierarchical": {
+            **dict.fromkeys(_LEVEL_BY_LEVEL, "ring"),
+            "all_to_all": "direct",
+        },
+        "hierarchical-direct": dict.fromkeys(
+            ("all_reduce", "all_gather", "reduce_scatter", "broadcast"), "direct"
+        ),
+        "hierarchical-halving-doubling": dict.fromkeys(
+            _LEVEL_BY_LEVEL, "halving-doubling"
+        ),
+    }
+)
+"""Hierarchical algorithm -> operation -> the flat algorithm of every level."""
+
+ALGORITHM_NAMES = (
+    "ring",
+    "direct",
+    "halving-doubling",
+    "double-binary-tree",
+    "hierarchical",
+    "hierarchical-direct",
+    "hierarchical-halving-doubling",
+)
+"""All of them, flat ones first; of equally cheap ones the first is chosen."""
+
+OPERATIONS = (*_LEVEL_BY_LEVEL, "send_recv")
+"""What groups of devices do together."""
+
+
+def algorithms_for(operation: str) -> tuple[str, ...]:
+    """Return the algorithms that an operation has."""
+    assert operation in OPERATIONS
+    return tuple(
+        name
+        for name in ALGORITHM_NAMES
+        if operation in (HIERARCHICAL[name] if name in HIERARCHICAL else FLAT[name])
+    )
+
+
+def algorithm_or_ring(name: str, operation: str) -> str:
+    """Return the algorithm, or the ring that NCCL falls back to without it."""
+    return name if name in algorithms_for(operation) else "ring"
+
+
+@lru_cache(maxsize=4096)
+def exchanges(algorithm: str, operation: str, shape: Shape) -> Exchanges:
+    """Return the phases of a collective over groups of a shape.
+
+    Parameters
+    ----------
+    algorithm
+        One of `ALGORITHM_NAMES`.
+    operation
+        One of `OPERATIONS`.
+    shape
+        Parts at each level of the network within one part of the next, innermost
+        first; one level of all members for an algorithm that is not hierarchical.
+        None for a group of one.
+
+    Raises
+    ------
+    InputError
+        If there is no such algorithm, or not for this operation.
+    """
+    if algorithm not in algorithms_for(operation):
+        raise InputError(
+            f"no such algorithm for {operation.replace('_', '-')}",
+            got=algorithm,
+            expected="one of " + ", ".join(algorithms_for(operation)),
+        )
+    sizes = tuple(size for size in shape if size > 1)
+    if not sizes:
+        return ()
+    if algorithm not in HIERARCHICAL:
+        (size,) = sizes
+        return FLAT[algorithm][operation](size)
+    flat = FLAT[HIERARCHICAL[algorithm][operation]]
+    if operation not in {"all_to_all", "broadcast"}:
+        return _reduced(flat, operation, sizes)
+    levels, most = list(range(len(sizes))), None
+    if operation == "broadcast":
+        levels, most = levels[::-1], 1
+    return tuple(
+        one
+        for level in levels
+        for one in _at_level(flat[operation](sizes[level]), sizes, level, most=most)
+    )
+
+
+@lru_cache(maxsize=1024)
+def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exchanges:
+    """Return what a network's rules make of rings level by level.
+
+    Parameters
+    ----------
+    operation
+        One of `estimators.collectives.ring_phases.RING_OPERATIONS`.
+    shape
+        As `estimators.collectives.messages.node_shapes` gives it.
+    rules
+        The network's.
+    """
+    places = np.arange(math.prod(max(size, 1) for size in shape))
+    found = []
+    for fold in folds(operation, shape, rules):
+        grid = places.reshape(-1, fold.size, fold.stride)
+        ends = _frozen(grid.copy()), _frozen(np.roll(grid, -1, axis=1))
+        found.append(Exchange(*ends, fold.fraction, fold.num_steps))
+    return tuple(found)
+
+
+def _reduced(flat: Builders, operation: str, sizes: Shape) -> Exchanges:
+    """Return reduce-scatters inwards-out, the outermost level, all-gathers back."""
+    inwards: list[Exchange] = []
+    back: list[Exchange] = []
+    left = 1.0
+    for level, size in enumerate(sizes[:-1]):
+        scatter, gather = flat["reduce_scatter"](size), flat["all_gather"](size)
+        inwards += _at_level(scatter, sizes, level, left=left)
+        back = [*_at_level(gather, sizes, level, left=left), *back]
+        left /= size
+    top = _at_level(flat[operation](sizes[-1]), sizes, len(sizes) - 1, left=left)
+    return (
+        *(inwards if operation != "all_gather" else ()),
+        *top,
+        *(back if operation != "reduce_scatter" else ()),
+    )
+
+
+def _at_level(
+    phases: Exchanges,
+    sizes: Shape,
+    level: int,
+    *,
+    left: float = 1.0,
+    most: int | None = None,
+) -> Exchanges:
+    """Let each part of a level do what one group of its size does.
+
+    Of the members that have the same place in the parts below, the first ``most``
+    such places take part; all of them if None.
+    """
+    stride = int(np.prod(sizes[:level], dtype=np.int64))
+    grid = np.arange(int(np.prod(sizes, dtype=np.int64)))
+    starts = grid.reshape(-1, sizes[level], stride)[:, 0, :most].reshape(-1, 1)
+    return tuple(
+        Exchange(
+            _frozen(starts + stride * one.senders),
+            _frozen(starts + stride * one.receivers),
+            one.fraction * left,
+            one.num_steps,
+        )
+        for one in phases
+    )
+
+
+def _frozen(places: IntArray) -> IntArray:
+    flat = places.reshape(-1)
+    flat.flags.writeable = False
+    return flat

@@ -1,0 +1,283 @@
+"""Collectives over the real links, and their closed-form cost.
+
+A collective over groups of ``n`` devices that hold tensors of ``S`` bytes is a
+sequence of phases. In a phase every ring turns once per step; each member sends
+``fraction * S`` bytes through its port in all steps together. A phase takes
+``steps * latency + fraction * S * inverse_bandwidth``, where the inverse bandwidth is
+that of the ring's most loaded link, counting every ring that uses the link at the
+same time. The simulator replays the very same phases as flows.
+
+`ALGORITHMS` holds what the search chooses from: rings, whose prices a kernel works out
+for many placements at once. Whatever else `estimators.collectives.algorithms` knows by
+name is priced message by message (`estimators.collectives.placed`).
+
+References
+----------
+.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+   Communication Operations in MPICH", IJHPCA 19(1), 2005, sections 3-4.
+.. [2] J. Huang et al., "Communication Algorithm-Architecture Co-Design for
+   Distributed Deep Learning", ISCA 2021: hierarchical (per level) all-reduce.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.kernels import edges
+from estimators.collectives.messages import (
+    EdgeCost,
+    Shapes,
+    edge_costs,
+    flat_shapes,
+    ordered_groups,
+    plain,
+    ruled_shapes,
+    run_kernel,
+    slowest_edges,
+)
+from estimators.collectives.placed import exchange_rates
+from estimators.collectives.ring_phases import (
+    RING_OPERATIONS,
+    Shape,
+    Turn,
+    fold_tables,
+    folds,
+)
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import CollectiveRules
+
+__all__ = [
+    "ALGORITHMS",
+    "FREE",
+    "RING_OPERATIONS",
+    "CollectiveRate",
+    "EdgeCost",
+    "Phase",
+    "Turn",
+    "collective_rates",
+    "edge_costs",
+    "hierarchical_phases",
+    "rates_by_algorithm",
+    "ring_phases",
+    "slowest_edges",
+]
+
+
+class Phase(NamedTuple):
+    """Rings that turn at the same time."""
+
+    rings: IntArray
+    """Shape ``(R, n)``: ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``."""
+
+    fraction: float
+    """What each member sends, over the bytes of the full tensor."""
+
+    num_steps: int
+    """Rounds, each paying the latency once."""
+
+
+def ring_phases(
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    rules: CollectiveRules | None = None,
+) -> tuple[Phase, ...]:
+    """One flat ring per group, its members in order of device number [1]_."""
+    del rules
+    return _phases(operation, groups, block_sizes, flat_shapes)
+
+
+def hierarchical_phases(
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    rules: CollectiveRules | None = None,
+) -> tuple[Phase, ...]:
+    """One phase per level of the network [2]_.
+
+    All-reduce: reduce-scatter inside the blocks, level by level outwards, all-reduce
+    over the outermost level, all-gather back inwards. Levels whose blocks do not
+    divide the groups evenly are left out; a flat ring is what is left of none. A
+    network's ``rules`` change steps and phases as
+    `estimators.collectives.ring_phases.folds` says.
+    """
+    return _phases(operation, groups, block_sizes, ruled_shapes(rules), rules)
+
+
+ALGORITHMS: Mapping[
+    str,
+    Callable[[str, IntArray, Sequence[int], CollectiveRules | None], tuple[Phase, ...]],
+] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
+"""What the search chooses from; `auto` choices take the cheapest, ties the first."""
+
+
+def _phases(
+    operation: str,
+    groups: IntArray,
+    block_sizes: Sequence[int],
+    shapes: Shapes,
+    rules: CollectiveRules | None = None,
+) -> tuple[Phase, ...]:
+    ordered = plain(np.sort(groups, axis=1))
+    (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
+    phases = []
+    for stride, size, fraction, num_steps in folds(operation, tuple(shape), rules):
+        grid = ordered.reshape(-1, size, stride)
+        rings = np.swapaxes(grid, 1, 2).reshape(-1, size)
+        phases.append(Phase(rings, fraction, num_steps))
+    return tuple(phases)
+
+
+class CollectiveRate(NamedTuple):
+    """Cost of a collective as a line over the size of the tensor."""
+
+    latency: float
+    """At size 0 [s]."""
+
+    inverse_bandwidth: float
+    """[s/byte]"""
+
+    def time(self, num_bytes: float) -> float:
+        """Return the time for a full tensor of ``num_bytes`` [s]."""
+        return self.latency + num_bytes * self.inverse_bandwidth
+
+
+FREE = CollectiveRate(0.0, 0.0)
+"""A group of one."""
+
+
+def collective_rates(
+    network: Network,
+    operation: str,
+    groups: IntArray,
+    algorithm: str,
+    *,
+    together: bool = True,
+) -> tuple[CollectiveRate, ...]:
+    """Price one collective per stage, all groups of a stage at the same time.
+
+    Parameters
+    ----------
+    network
+        Where the devices are.
+    operation
+        One of `estimators.collectives.algorithms.OPERATIONS`.
+    groups
+        Device numbers, shape ``(stages, groups, n)``.
+    algorithm
+        One of `estimators.collectives.algorithms.ALGORITHM_NAMES` that the operation
+        has.
+    together
+        Whether the stages, too, communicate at the same time.
+
+    Returns
+    -------
+    tuple[CollectiveRate, ...]
+        For each stage the rate of its slowest group.
+
+    Raises
+    ------
+    InputError
+        If there is no such algorithm for the operation.
+    """
+    if algorithm in ALGORITHMS and operation in RING_OPERATIONS:
+        found = _rates(network, (operation,), groups, (algorithm,), together=together)
+        rates = found[0]
+    else:
+        rates = exchange_rates(network, operation, groups, algorithm, together=together)
+    return tuple(CollectiveRate(a, b) for a, b in rates.tolist())
+
+
+def rates_by_algorithm(
+    network: Network,
+    groups: IntArray,
+    algorithms: Sequence[str] = tuple(ALGORITHMS),
+    *,
+    together: bool = True,
+) -> dict[str, dict[str, FloatArray]]:
+    """Price what rings can do by several algorithms, as `collective_rates` does.
+
+    Phases that those of `ALGORITHMS` have in common, and that is most, are priced
+    once. An operation that an algorithm does not have is priced as a ring, which is
+    what NCCL falls back to.
+
+    Returns
+    -------
+    dict[str, dict[str, FloatArray]]
+        Algorithm -> operation -> shape ``(stages, 2)``: latency [s] and inverse
+        bandwidth [s/byte].
+    """
+    operations = tuple(RING_OPERATIONS)
+    searched = [name for name in algorithms if name in ALGORITHMS]
+    rates: Iterator[FloatArray] = iter(())
+    if searched:
+        rates = iter(_rates(network, operations, groups, searched, together=together))
+    found = {name: {one: next(rates) for one in operations} for name in searched}
+    for name in algorithms:
+        if name not in found:
+            found[name] = {
+                operation: exchange_rates(
+                    network,
+                    operation,
+                    groups,
+                    algorithm_or_ring(name, operation),
+                    together=together,
+                )
+                for operation in operations
+            }
+    return {name: found[name] for name in algorithms}
+
+
+def _rates(
+    network: Network,
+    operations: tuple[str, ...],
+    groups: IntArray,
+    algorithms: Sequence[str],
+    *,
+    together: bool,
+) -> FloatArray:
+    """Return shape ``(algorithms x operations, stages, 2)``."""
+    ordered = ordered_groups(network, groups)
+    blocks = np.array(network.block_sizes, dtype=np.int64)
+    rules = tuple(_rules(network, name) for name in algorithms)
+    shapes = [_shapes(network, name)(ordered, blocks) for name in algorithms]
+    form_of, forms = _distinct(shapes, len(ordered))
+    tables = fold_tables(operations, forms, rules)
+    rates = np.empty((len(tables.turns), len(ordered), 2))
+    kernel = edges.price_rings
+    run_kernel(network, kernel, ordered, form_of, *tables, together, rates)
+    return rates
+
+
+def _rules(network: Network, algorithm: str) -> CollectiveRules | None:
+    """Return the rules that an algorithm goes by; a plain ring knows none."""
+    return network.rules if algorithm == "hierarchical" else None
+
+
+def _shapes(network: Network, algorithm: str) -> Shapes:
+    """Return what the phases of an algorithm follow from."""
+    if algorithm == "ring":
+        return flat_shapes
+    return ruled_shapes(network.rules)
+
+
+def _distinct(
+    shapes: Sequence[IntArray], num_stages: int
+) -> tuple[IntArray, tuple[tuple[Shape, ...], ...]]:
+    """Return the form of each stage, and for each form a shape per algorithm."""
+    if all(len(rows) == 1 for rows in shapes):
+        form = tuple(tuple(rows[0].tolist()) for rows in shapes)
+        return np.zeros(num_stages, dtype=np.int64), (form,)
+    widths = [rows.shape[1] for rows in shapes]
+    full = [np.broadcast_to(rows, (num_stages, rows.shape[1])) for rows in shapes]
+    table, form_of = np.unique(np.hstack(full), axis=0, return_inverse=True)
+    parts = np.split(table, np.cumsum(widths)[:-1], axis=1)
+    forms = tuple(
+        tuple(tuple(shape) for shape in form)
+        for form in zip(*(part.tolist() for part in parts), strict=True)
+    )
+    return form_of.reshape(-1).astype(np.int64), forms

@@ -1,0 +1,320 @@
+"""Phases of every collective algorithm, by the places of members in their group.
+
+An exchange is a set of messages that leave at the same time and move in lock-step,
+each with the same share of the tensor; a collective is a sequence of them. It needs
+the time ``num_steps * latency + fraction * S * inverse_bandwidth`` of its slowest
+message. Only the wire is counted: a message costs nothing beyond the latency of its
+route, however many a member sends at once.
+
+``S`` is what nccl-tests calls the size: the bytes that a member holds of a tensor that
+is reduced, exchanged or sent on, and the gathered size of an all-gather or a
+reduce-scatter. In a broadcast the first member has the data; in a send/recv every
+member sends to the next one and the last to the first.
+
+Letters: ``n`` members at places ``0 .. n - 1``, ``p`` the largest power of two up to
+``n``, ``r = n - p``, ``k`` number of a round.
+
+References
+----------
+.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+   Communication Operations in MPICH", IJHPCA 19(1), 2005, sections 3-4.
+.. [2] P. Sanders, J. Speck, J. L. Traff, "Two-tree algorithms for full bandwidth
+   broadcast, reduction and scan", Parallel Computing 35, 2009.
+.. [3] J. Bruck et al., "Efficient Algorithms for All-to-All Communications in
+   Multiport Message-Passing Systems", IEEE TPDS 8(11), 1997, section 3.
+.. [4] NCCL, ``src/graph/trees.cc`` (the shape of the trees) and
+   ``src/graph/tuning.cc`` (their price: twice the depth, twice the bytes).
+
+The two binary trees of an all-reduce, as NCCL builds them.
+
+Letters: ``n`` members at places ``0 .. n - 1``.
+
+References
+----------
+.. [1] P. Sanders, J. Speck, J. L. Traff, "Two-tree algorithms for full bandwidth
+   broadcast, reduction and scan", Parallel Computing 35, 2009.
+.. [2] NCCL, ``src/graph/trees.cc``: ``ncclGetBtree`` and ``ncclGetDtree``.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.collectives.ring_phases import RING_OPERATIONS
+from topologies.arrays import IntArray
+
+
+def parents_of_both(size: int) -> tuple[IntArray, IntArray]:
+    """Return each place's parent in either tree, -1 for the root [2]_.
+
+    The second tree is the first one seen from the other end if ``n`` is even, and
+    shifted by one place if it is odd, so that no place has children in both [1]_ but
+    one where ``n`` is odd.
+    """
+    first = _parents(size)
+    places = np.arange(size)
+    image = size - 1 - places if size % 2 == 0 else (places + 1) % size
+    second = np.full(size, -1, dtype=np.int64)
+    inner = first >= 0
+    second[image[inner]] = image[first[inner]]
+    return first, second
+
+
+def _parents(size: int) -> IntArray:
+    """Return the tree whose root is place 0 and whose odd places are leaves [2]_.
+
+    The parent of a place clears its lowest set bit and sets the next one, or only
+    clears it where there is no such place.
+    """
+    places = np.arange(size, dtype=np.int64)
+    bit = places & -places
+    parents = (places ^ bit) | (bit << 1)
+    outside = parents >= size
+    parents[outside] = (places ^ bit)[outside]
+    parents[0] = -1
+    return parents
+
+
+def depth(parents: IntArray) -> int:
+    """Return the most edges from a place to the root."""
+    levels = 0
+    above = parents
+    while (above >= 0).any():
+        levels += 1
+        above = np.where(above >= 0, parents[above], -1)
+    return levels
+
+
+class Exchange(NamedTuple):
+    """Messages that leave at the same time and move in lock-step."""
+
+    senders: IntArray
+    """Places of the members that send, shape ``(M,)``."""
+
+    receivers: IntArray
+    """Places of those that receive, shape ``(M,)``."""
+
+    fraction: float
+    """What each message carries in all steps together, over the full tensor."""
+
+    num_steps: int
+    """Rounds, each paying the latency once."""
+
+
+Exchanges = tuple[Exchange, ...]
+
+
+def _exchange(
+    senders: IntArray, receivers: IntArray, fraction: float, num_steps: int = 1
+) -> Exchange:
+    ends = []
+    for places in (senders, receivers):
+        frozen = np.ascontiguousarray(places, dtype=np.int64).reshape(-1)
+        frozen.flags.writeable = False
+        ends.append(frozen)
+    return Exchange(ends[0], ends[1], fraction, num_steps)
+
+
+def _mirrored(exchanges: Exchanges) -> Exchanges:
+    """Run backwards in time: what gathers then scatters."""
+    return tuple(
+        Exchange(one.receivers, one.senders, one.fraction, one.num_steps)
+        for one in reversed(exchanges)
+    )
+
+
+# Rings.
+
+
+def _ring(operation: str) -> Callable[[int], Exchanges]:
+    def build(size: int) -> Exchanges:
+        places = np.arange(size)
+        turn = RING_OPERATIONS[operation](size)
+        return (_exchange(places, np.roll(places, -1), *turn),)
+
+    return build
+
+
+def _ring_all_to_all(size: int) -> Exchanges:
+    """Pass on what is not for oneself: ``n - 1`` rounds of ``n - 1, n - 2, .. 1``."""
+    places = np.arange(size)
+    return (_exchange(places, np.roll(places, -1), (size - 1) / 2, size - 1),)
+
+
+def _chain_broadcast(size: int) -> Exchanges:
+    """Pass the tensor along a chain in small pieces, as NCCL's rings do."""
+    return (_exchange(np.arange(size - 1), np.arange(1, size), 1.0, size - 1),)
+
+
+# Every pair.
+
+
+def _pairs(size: int) -> tuple[IntArray, IntArray]:
+    senders, receivers = np.divmod(np.arange(size * size), size)
+    apart = senders != receivers
+    return senders[apart], receivers[apart]
+
+
+def _direct_pass(size: int) -> Exchanges:
+    """Each member sends every other one its ``n``-th."""
+    return (_exchange(*_pairs(size), 1 / size),)
+
+
+def _direct_all_reduce(size: int) -> Exchanges:
+    return _direct_pass(size) * 2
+
+
+def _direct_broadcast(size: int) -> Exchanges:
+    return (_exchange(np.zeros(size - 1, np.int64), np.arange(1, size), 1.0),)
+
+
+def _next(size: int) -> Exchanges:
+    places = np.arange(size)
+    return (_exchange(places, np.roll(places, -1), 1.0),)
+
+
+# Halving and doubling. The first ``r`` pairs of members are one participant each: the
+# one at the even place takes part, the other one hands over before and gets back after.
+
+
+def _participants(size: int) -> tuple[IntArray, IntArray]:
+    """Return the places of those that take part, and of the others."""
+    rest = size - 2 ** (size.bit_length() - 1)
+    places = np.arange(size)
+    is_other = (places < 2 * rest) & (places % 2 == 1)
+    return places[~is_other], places[is_other]
+
+
+def _doubling(members: IntArray, shares: list[float]) -> Exchanges:
+    """Swap with the member at distance 1, 2, 4, ..: one share each time."""
+    index = np.arange(members.size)
+    return tuple(
+        _exchange(members, members[index ^ (1 << k)], share)
+        for k, share in enumerate(shares)
+    )
+
+
+def _halving_doubling_all_reduce(size: int) -> Exchanges:
+    """Reduce-scatter by halves, the nearest first, and back [1]_, section 4.5."""
+    members, others = _participants(size)
+    rounds = members.size.bit_length() - 1
+    halves = _doubling(members, [0.5 ** (k + 1) for k in range(rounds)])
+    whole = (*halves, *_mirrored(halves))
+    if not others.size:
+        return whole
+    before = _exchange(others, others - 1, 1.0)
+    return (before, *whole, *_mirrored((before,)))
+
+
+def _doubling_all_gather(size: int) -> Exchanges:
+    """Swap all that is known with members ever further away [1]_, section 4.1.
+
+    The first participants know two shards to begin with; the largest message of a
+    round is the first one's.
+    """
+    members, others = _participants(size)
+    rounds = members.size.bit_length() - 1
+    known = [2**k + min(others.size, 2**k) for k in range(rounds)]
+    doubling = _doubling(members, [shards / size for shards in known])
+    if not others.size:
+        return doubling
+    before = _exchange(others, others - 1, 1 / size)
+    return (before, *doubling, _exchange(others - 1, others, (size - 1) / size))
+
+
+def _halving_reduce_scatter(size: int) -> Exchanges:
+    """Do the all-gather backwards [1]_, section 4.2."""
+    return _mirrored(_doubling_all_gather(size))
+
+
+def _scatter_broadcast(size: int) -> Exchanges:
+    """Scatter by halves, then gather by doubling [1]_, section 4.4."""
+    members, others = _participants(size)
+    rounds = members.size.bit_length() - 1
+    scatter = []
+    for k in range(rounds):
+        distance = members.size >> (k + 1)
+        holders = np.arange(0, members.size, 2 * distance)
+        ends = members[holders], members[holders + distance]
+        scatter.append(_exchange(*ends, 0.5 ** (k + 1)))
+    gather = _doubling(members, [2**k / members.size for k in range(rounds)])
+    after = (_exchange(others - 1, others, 1.0),) if others.size else ()
+    return (*scatter, *gather, *after)
+
+
+def _bruck_all_to_all(size: int) -> Exchanges:
+    """Send on, at distance 1, 2, 4, .., what has that bit left to go [3]_."""
+    places, distances = np.arange(size), np.arange(1, size)
+    exchanges = []
+    for k in range((size - 1).bit_length()):
+        share = float(np.count_nonzero(distances & (1 << k))) / size
+        exchanges.append(_exchange(places, np.roll(places, -(1 << k)), share))
+    return tuple(exchanges)
+
+
+# Two trees, each with half of the tensor, so that everyone's port is used both ways:
+# who is inside one tree is a leaf of the other. Pieces are small against the tensor,
+# so that filling the pipeline costs latency alone.
+
+
+def _two_trees(size: int) -> tuple[IntArray, IntArray, int]:
+    """Return children, their parents, and the depth of the deeper tree."""
+    both = parents_of_both(size)
+    ends = []
+    for parents in both:
+        children = np.flatnonzero(parents >= 0)
+        ends.append((children, parents[children]))
+    children, above = (np.concatenate(part) for part in zip(*ends, strict=True))
+    return children, above, max(depth(parents) for parents in both)
+
+
+def _tree_all_reduce(size: int) -> Exchanges:
+    """Reduce up both trees and broadcast down them, all at once [2]_ [4]_."""
+    children, parents, levels = _two_trees(size)
+    senders = np.concatenate([children, parents])
+    receivers = np.concatenate([parents, children])
+    return (_exchange(senders, receivers, 0.5, 2 * levels),)
+
+
+def _tree_broadcast(size: int) -> Exchanges:
+    """Send a half to the root of each tree of the others, and down them [2]_."""
+    if size == 2:
+        return _direct_broadcast(size)
+    children, parents, levels = _two_trees(size - 1)
+    roots = [int(np.flatnonzero(one < 0)[0]) for one in parents_of_both(size - 1)]
+    senders = np.concatenate([[0, 0], parents + 1])
+    receivers = np.concatenate([np.array(roots), children]) + 1
+    return (_exchange(senders, receivers, 0.5, 1 + levels),)
+
+
+FLAT: Mapping[str, Mapping[str, Callable[[int], Exchanges]]] = MappingProxyType(
+    {
+        "ring": {
+            **{operation: _ring(operation) for operation in RING_OPERATIONS},
+            "all_to_all": _ring_all_to_all,
+            "broadcast": _chain_broadcast,
+        },
+        "direct": {
+            "all_reduce": _direct_all_reduce,
+            "all_gather": _direct_pass,
+            "reduce_scatter": _direct_pass,
+            "all_to_all": _direct_pass,
+            "broadcast": _direct_broadcast,
+            "send_recv": _next,
+        },
+        "halving-doubling": {
+            "all_reduce": _halving_doubling_all_reduce,
+            "all_gather": _doubling_all_gather,
+            "reduce_scatter": _halving_reduce_scatter,
+            "all_to_all": _bruck_all_to_all,
+            "broadcast": _scatter_broadcast,
+        },
+        "double-binary-tree": {
+            "all_reduce": _tree_all_reduce,
+            "broadcast": _tree_broadcast,
+        },
+    }
+)
+"""Algorithm -> operation -> its exchanges among ``n >= 2`` members."""

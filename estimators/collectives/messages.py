@@ -1,0 +1,337 @@
+"""Messages between devices: what they cost when they share links.
+
+The one rule behind all prices of communication. A link used by ``w`` of the messages
+that are sent at the same time gives each of them at least ``1/w`` of its capacity,
+and max-min sharing gives a message exactly that on the link that limits it.
+
+How the members of groups lie in the blocks of a network.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from estimators.collectives.kernels import edges
+from estimators.collectives.kernels import edges as kernels
+from topologies import Network
+from topologies.arrays import FloatArray, Int32Array, IntArray
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.route_tables import (
+    DetourTable,
+    PathTable,
+    TorusTable,
+    TreeTable,
+    route_table,
+)
+from topologies.network import CollectiveRules, Routes
+
+Result = TypeVar("Result")
+
+_MOST_MISSING = 2**14
+"""Routes that a kernel can report missing at a time, and one."""
+
+_MOST_FOUND = 2**21
+"""Pairs of whose routes those that are missing are found at a time."""
+
+
+class NetworkArrays(NamedTuple):
+    """A network as the kernels' first arguments; their module says what they mean."""
+
+    kind: int
+    numbers: IntArray
+    rows: Int32Array
+    tails: Int32Array
+    detours: edges.Detours
+    bandwidth: FloatArray
+    latency: FloatArray
+    longest: int
+    counts: IntArray
+
+
+class _Prepared:
+    """A network's arrays, and the routes around removed links met so far."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        table = route_table(network.routing)
+        kept = np.empty(0, dtype=np.bool_)
+        if isinstance(table, DetourTable):
+            kept, table = table.kept, table.built
+        assert not isinstance(table, DetourTable)
+        kind, numbers, rows = _rule(table, network.num_devices)
+        tails = table.tails if isinstance(table, PathTable) else np.empty(0, np.int32)
+        self.arrays = NetworkArrays(
+            kind=kind,
+            numbers=np.array(numbers, dtype=np.int64),
+            rows=np.ascontiguousarray(rows),
+            tails=tails,
+            detours=edges.Detours(
+                kept=kept,
+                pairs=np.empty(0, dtype=np.int64),
+                indptr=np.zeros(1, dtype=np.int64),
+                links=np.empty(0, dtype=np.uint32),
+                missing=np.zeros(_MOST_MISSING if kept.size else 0, dtype=np.int64),
+            ),
+            bandwidth=network.links.bandwidth,
+            latency=network.links.latency,
+            longest=table.longest,
+            counts=np.zeros(len(network.links) + 1, dtype=np.int64),
+        )
+
+    def find_missing(self) -> bool:
+        """Find the routes that the last call of a kernel missed; False if none."""
+        detours = self.arrays.detours
+        if not detours.missing.size or not detours.missing[0]:
+            return False
+        new = self._wanted(np.unique(detours.missing[1 : detours.missing[0] + 1]))
+        new = np.setdiff1d(new, detours.pairs, assume_unique=True)
+        found = self.network.routes(*np.divmod(new, self.network.num_devices))
+        pairs = np.concatenate([detours.pairs, new])
+        order = np.argsort(pairs)
+        behind = found.indptr[1:] + detours.indptr[-1]
+        links = np.concatenate([detours.links, found.links])
+        routes = Routes(np.concatenate([detours.indptr, behind]), links).take(order)
+        detours.missing[0] = 0
+        self.arrays = self.arrays._replace(
+            detours=detours._replace(
+                pairs=pairs[order],
+                indptr=routes.indptr,
+                links=routes.links.astype(np.uint32),
+            ),
+            longest=max(self.arrays.longest, int(np.diff(found.indptr).max())),
+        )
+        return True
+
+    def _wanted(self, missed: IntArray) -> IntArray:
+        """Return the pairs missed and, as they will be next, others of their sources.
+
+        A search asks for one placement after the other, and each source has a route to
+        find in most of them.
+        """
+        routing, num_devices = self.network.routing, self.network.num_devices
+        assert isinstance(routing, DegradedRouting)
+        sources = np.unique(missed // num_devices)[: max(1, _MOST_FOUND // num_devices)]
+        pairs = (sources[:, None] * num_devices + np.arange(num_devices)).ravel()
+        cut = routing.cut_pairs(*np.divmod(pairs, num_devices))
+        return np.union1d(missed, pairs[cut])
+
+
+@lru_cache(maxsize=4)
+def _prepared(network: Network) -> _Prepared:
+    """Return a network's arrays, made once.
+
+    Kernels hold the interpreter's lock while they run and write to `counts`, so
+    threads can share them.
+    """
+    return _Prepared(network)
+
+
+def network_arrays(network: Network) -> NetworkArrays:
+    """Return a network as the kernels' first arguments."""
+    return _prepared(network).arrays
+
+
+def run_kernel(
+    network: Network, kernel: Callable[..., Result], *args: object
+) -> Result:
+    """Call a kernel of `estimators.collectives.kernels.edges` until it knows all routes
+    it needs.
+
+    Once, where no link has been removed.
+    """
+    prepared = _prepared(network)
+    result = kernel(*prepared.arrays, *args)
+    while prepared.find_missing():
+        result = kernel(*prepared.arrays, *args)
+    return result
+
+
+def _rule(
+    table: TreeTable | TorusTable | PathTable, num_devices: int
+) -> tuple[int, list[int], Int32Array]:
+    """Return kind, numbers and rows."""
+    if isinstance(table, TreeTable):
+        numbers = [
+            len(table.down),
+            table.num_planes,
+            int(table.relay),
+            int(table.nic_per_device),
+            int(max(table.num_choices) > 1),
+            num_devices,
+            *table.down.tolist(),
+            *table.num_choices,
+            *(seed - 2**64 if seed >= 2**63 else seed for seed in table.seeds),
+        ]
+        return edges.TREE, numbers, table.rows
+    if isinstance(table, TorusTable):
+        axes = np.stack([table.shape, table.strides, table.wrap], axis=1)
+        return edges.TORUS, [len(axes), *axes.ravel().tolist()], table.rows
+    return edges.PATHS, [], table.last_link
+
+
+class EdgeCost(NamedTuple):
+    """What each of several simultaneous messages meets on its way."""
+
+    latency: FloatArray
+    """Of the route [s]."""
+
+    inverse_bandwidth: FloatArray
+    """Of the most loaded link of the route [s/byte]."""
+
+
+def edge_costs(
+    network: Network,
+    sources: IntArray,
+    targets: IntArray,
+    round_of: IntArray | None = None,
+) -> EdgeCost:
+    """Price messages that are sent at the same time.
+
+    Messages with different numbers in ``round_of`` do not meet. Cost O(messages *
+    hops), and a sort if ``round_of`` falls anywhere.
+    """
+    sources, targets = _devices(network, sources), _devices(network, targets)
+    rounds = np.zeros_like(sources) if round_of is None else plain(round_of)
+    assert sources.shape == targets.shape == rounds.shape == (len(sources),)
+    prices = np.empty((2, len(sources)))
+    kernel = edges.price_messages
+    if not run_kernel(network, kernel, sources, targets, rounds, prices):
+        order = np.argsort(rounds, kind="stable")
+        sources, targets, rounds = sources[order], targets[order], rounds[order]
+        in_order = np.empty_like(prices)
+        run_kernel(network, kernel, sources, targets, rounds, in_order)
+        prices[:, order] = in_order
+    return EdgeCost(prices[0], prices[1])
+
+
+def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> FloatArray:
+    """Return the largest latency and inverse bandwidth among each team's messages.
+
+    The maxima of what `edge_costs` gives, in half the time.
+
+    Parameters
+    ----------
+    network
+        Where the devices are.
+    sources, targets
+        Device numbers, shape ``(rounds, teams, messages)``; messages of all teams of
+        a round meet, those of different rounds do not.
+
+    Returns
+    -------
+    FloatArray
+        Shape ``(rounds, teams, 2)``: latency [s] and inverse bandwidth [s/byte].
+    """
+    sources, targets = _devices(network, sources), _devices(network, targets)
+    assert sources.shape == targets.shape
+    slowest = np.empty((*sources.shape[:2], 2))
+    run_kernel(network, edges.price_rounds, sources, targets, slowest)
+    return slowest
+
+
+def _devices(network: Network, numbers: IntArray) -> IntArray:
+    numbers = plain(numbers)
+    if not are_devices(network, numbers):
+        raise no_such_device(network)
+    return numbers
+
+
+def are_devices(network: Network, numbers: IntArray) -> bool:
+    """Return whether all numbers are of devices of a network."""
+    if numbers.size == 0:
+        return True
+    return bool(numbers.min() >= 0 and numbers.max() < network.num_devices)
+
+
+def no_such_device(network: Network) -> IndexError:
+    """Return what to raise for a number of which there is no device."""
+    return IndexError(f"device numbers must be from 0 to {network.num_devices - 1}")
+
+
+def plain(array: IntArray) -> IntArray:
+    """Return an array in the one form that kernels are compiled for."""
+    array = np.ascontiguousarray(array, dtype=np.int64)
+    return array if array.flags.writeable else array.copy()
+
+
+Shapes = Callable[[IntArray, IntArray], IntArray]
+"""Ordered groups and block sizes -> the shape of each stage's groups."""
+
+
+def ordered_groups(network: Network, groups: IntArray) -> IntArray:
+    """Return groups ``(S, G, n)`` with their members in order of device number.
+
+    Raises
+    ------
+    IndexError
+        If there is no such device.
+    """
+    groups = plain(groups)
+    if not are_devices(network, groups):
+        raise no_such_device(network)
+    rising = (groups[:, :, 1:] >= groups[:, :, :-1]).all()
+    return groups if rising else np.sort(groups, axis=2)
+
+
+def flat_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of all groups: one level."""
+    del blocks
+    return np.array([[ordered.shape[2]]], dtype=np.int64)
+
+
+def uneven_blocks(groups: IntArray, blocks: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes of blocks that do not divide groups ``(G, n)`` evenly.
+
+    Of blocks that hold a member of a group, not all hold as many. `level_shapes` leaves
+    these levels out. O(G n log(G n)) each.
+    """
+    group = np.arange(len(groups))[:, None]
+    found = []
+    for block in blocks:
+        holders = groups // block + group * (int(groups.max()) // block + 1)
+        counts = np.unique(holders, return_counts=True)[1]
+        if counts.min() < counts.max():
+            found.append(block)
+    return tuple(found)
+
+
+def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+    """Return the shape of each stage's groups, or one row if all are alike."""
+    shapes = np.empty((len(ordered), len(blocks)), dtype=np.int64)
+    alike = kernels.split_evenly(plain(ordered), blocks, shapes)
+    return shapes[:1] if alike else shapes
+
+
+def ruled_shapes(rules: CollectiveRules | None) -> Shapes:
+    """Return what gives the shapes by which collectives go level by level."""
+    if rules is None or not rules.tells_nodes:
+        return level_shapes
+    node = rules.node_size
+
+    def shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
+        return node_shapes(ordered, blocks, node)
+
+    return shapes
+
+
+def node_shapes(ordered: IntArray, blocks: IntArray, node_size: int) -> IntArray:
+    """Return `level_shapes` whose first column is the members in a node, if only 1.
+
+    1 as well where nodes do not divide a group evenly.
+    """
+    levels = level_shapes(ordered, blocks[np.searchsorted(blocks, node_size) :])
+    first = ordered[:, 0, :] // node_size
+    inside = (first == first[:, :1]).sum(axis=1)
+    begins = (inside > 1) & (levels[:, 0] == inside)
+    if begins.all():
+        return levels
+    rows = np.ones((len(levels), levels.shape[1] + 1), dtype=np.int64)
+    rows[:, 1:] = levels
+    if not begins.any():
+        return rows
+    rows = np.repeat(rows, len(ordered) // len(rows), axis=0)
+    rows[begins, :-1] = np.broadcast_to(levels, (len(ordered), levels.shape[1]))[begins]
+    rows[begins, -1] = 0
+    return rows

@@ -1,0 +1,217 @@
+"""Phases of collectives as folds: rings by the places of members in their group.
+
+With the members of a group in order of device number, a fold sends from place ``i``
+to place ``i + stride``, and from the last place of a ring back to its first. Folds
+depend only on the group's *shape*: how many parts it has at each level of the network
+within one part of the next level, innermost first. So the phases of many stages are
+one small table, from which kernels price them without making the rings.
+
+References
+----------
+.. [1] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+   Communication Operations in MPICH", IJHPCA 19(1), 2005, sections 3-4.
+.. [2] J. Huang et al., "Communication Algorithm-Architecture Co-Design for
+   Distributed Deep Learning", ISCA 2021: hierarchical (per level) all-reduce.
+.. [3] NCCL, ``src/graph/tuning.cc``: steps of rings and trees inside and between nodes,
+   and what each waits for (LL128 between nodes: 4.0 us in a ring, 8.5 us in a tree).
+.. [4] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
+   COMHPC 2016.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import CollectiveRules
+
+Shape = tuple[int, ...]
+
+
+class Turn(NamedTuple):
+    """One pass of data round a ring of ``n`` members."""
+
+    fraction: float
+    """What each member sends, over the bytes of the full tensor."""
+
+    num_steps: int
+    """Rounds, each paying the latency once."""
+
+
+def ring_pass(size: int) -> Turn:
+    """All-gather or reduce-scatter: ``n - 1`` rounds of ``S / n`` bytes [1]_."""
+    return Turn((size - 1) / size, size - 1)
+
+
+def ring_all_reduce(size: int) -> Turn:
+    """Reduce-scatter, then all-gather: ``2 (n - 1)`` rounds of ``S / n`` bytes [1]_."""
+    return Turn(2 * (size - 1) / size, 2 * (size - 1))
+
+
+RING_OPERATIONS: Mapping[str, Callable[[int], Turn]] = MappingProxyType(
+    {
+        "all_reduce": ring_all_reduce,
+        "all_gather": ring_pass,
+        "reduce_scatter": ring_pass,
+    }
+)
+"""What one ring does for each operation."""
+
+
+class Fold(NamedTuple):
+    """One phase of a collective."""
+
+    stride: int
+    """Places from a member to the next one of its ring."""
+
+    size: int
+    """Members of a ring."""
+
+    fraction: float
+    """As in `Turn`."""
+
+    num_steps: int
+    """As in `Turn`."""
+
+
+_IDLE = Fold(1, 1, 0.0, 0)
+"""What a stage does that has ended before others of the same round."""
+
+
+@lru_cache(maxsize=4096)
+def folds(
+    operation: str, shape: Shape, rules: CollectiveRules | None = None
+) -> tuple[Fold, ...]:
+    """Return the phases of a collective over groups of a shape [2]_.
+
+    All-reduce: reduce-scatter inside the parts, level by level outwards, all-reduce
+    over the outermost level, all-gather back inwards; the other operations are one
+    half of that. Each level works on what the levels inside it have left. A shape of
+    one level gives the plain ring, and a group of one no phase at all.
+
+    With rules a shape begins with the members in a node, also where there is but one.
+
+    * A library's ring [3]_ is one ring through all levels: of its ``n - 1`` steps those
+      inside of a part are taken for each part of the levels around it.
+    * Its all-reduces wait no longer than a tree between nodes does, of twice the depth,
+      a step of which waits for two children and counts twice [3]_; the bytes are a
+      ring's, which a tree's exceed by less than a part in as many as there are nodes.
+    * Switches that add up take each byte once up and give it once down, whatever the
+      number of nodes [4]_.
+    """
+    if rules is not None and operation == "all_reduce" and rules.adds_in_switches:
+        found = _added_in_switches(shape)
+        if found:
+            return found
+    plain = _level_by_level(operation, shape)
+    if rules is None or not rules.is_library:
+        return plain
+    return _with_library_steps(operation, shape, plain)
+
+
+def _level_by_level(operation: str, shape: Shape) -> tuple[Fold, ...]:
+    """Return one phase of rings for each level, or two."""
+    sizes = [size for size in shape if size > 1]
+    if not sizes:
+        return ()
+    inner: list[Fold] = []
+    stride, left = 1, 1.0
+    for size in sizes[:-1]:
+        turn = ring_pass(size)
+        inner.append(Fold(stride, size, turn.fraction * left, turn.num_steps))
+        stride *= size
+        left /= size
+    turn = RING_OPERATIONS[operation](sizes[-1])
+    outermost = Fold(stride, sizes[-1], turn.fraction * left, turn.num_steps)
+    before = inner if operation != "all_gather" else []
+    after = inner[::-1] if operation != "reduce_scatter" else []
+    return (*before, outermost, *after)
+
+
+def _added_in_switches(shape: Shape) -> tuple[Fold, ...]:
+    """Return the phases of an all-reduce by switches; none inside one node.
+
+    Messages from each node's member to the next one's load the links of a tree as what
+    they stand for does: each port once up and once down, and so each switch.
+    """
+    inside, outside = shape[0], math.prod(max(size, 1) for size in shape[1:])
+    if outside == 1:
+        return ()
+    turn = ring_pass(inside)
+    node = (Fold(1, inside, *turn),) if inside > 1 else ()
+    return (*node, Fold(inside, outside, 1.0 / inside, 2), *node)
+
+
+def _with_library_steps(
+    operation: str, shape: Shape, plain: tuple[Fold, ...]
+) -> tuple[Fold, ...]:
+    """Return phases of the same bytes, with the steps that a library waits for."""
+    members = math.prod(max(size, 1) for size in shape)
+    found = []
+    for fold in plain:
+        steps = fold.num_steps
+        if operation != "all_reduce":
+            # Parts of the levels around this one.
+            steps *= members // (fold.stride * fold.size)
+        elif fold.stride >= shape[0]:
+            steps = min(steps, _tree_steps(fold.size) * (steps // (fold.size - 1)))
+        found.append(fold._replace(num_steps=steps))
+    return tuple(found)
+
+
+def _tree_steps(size: int) -> int:
+    """Return how many steps of a ring a tree takes from its leaves to its root."""
+    return 2 * (size - 1).bit_length()
+
+
+class FoldTables(NamedTuple):
+    """Phases of ``C`` collectives, for stages of ``U`` forms, each phase once.
+
+    What `estimators.collectives.kernels.edges.price_rings` takes, and explains.
+    """
+
+    rings: IntArray
+    """Stride and size, shape ``(P, U, 2)``."""
+
+    turns: IntArray
+    """Phases of each collective, then -1, shape ``(C, T)``."""
+
+    factors: FloatArray
+    """Number of steps and fraction of each turn, shape ``(C, T, U, 2)``."""
+
+
+@lru_cache(maxsize=1024)
+def fold_tables(
+    operations: tuple[str, ...],
+    forms: tuple[tuple[Shape, ...], ...],
+    rules: tuple[CollectiveRules | None, ...],
+) -> FoldTables:
+    """Return the tables of all operations by all algorithms, operations fastest.
+
+    A form gives the shape of a stage's groups for each algorithm, ``rules`` those that
+    the algorithm goes by. The ``t``-th phases of all stages take place at the same
+    time, whatever the stages' forms are.
+    """
+    phases: dict[tuple[tuple[int, int], ...], int] = {}
+    sequences = []
+    for algorithm in range(len(forms[0])):
+        for operation in operations:
+            each = [
+                folds(operation, form[algorithm], rules[algorithm]) for form in forms
+            ]
+            sequences.append(list(itertools.zip_longest(*each, fillvalue=_IDLE)))
+    longest = max(len(sequence) for sequence in sequences)
+    turns = np.full((len(sequences), longest), -1, dtype=np.int64)
+    factors = np.zeros((len(sequences), longest, len(forms), 2))
+    for c, sequence in enumerate(sequences):
+        for t, phase in enumerate(sequence):
+            key = tuple((fold.stride, fold.size) for fold in phase)
+            turns[c, t] = phases.setdefault(key, len(phases))
+            factors[c, t] = [(fold.num_steps, fold.fraction) for fold in phase]
+    rings = np.array(list(phases), dtype=np.int64).reshape(-1, len(forms), 2)
+    return FoldTables(rings, turns, factors)

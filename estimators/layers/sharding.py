@@ -1,0 +1,335 @@
+"""The work of one device in a traced layer: Megatron-LM's parallelism in numbers.
+
+Letters: ``s`` sequence length, ``b`` micro-batch size, ``h`` hidden size, ``a`` heads,
+``g`` query groups, ``E`` experts, ``V`` vocabulary, ``tp``, ``cp``, ``ep`` parallel
+degrees, ``e`` bytes of an element, ``sp`` sequence parallelism on or off.
+
+Backward passes. A product costs two of its size, one for each gradient. Fused
+attention costs 2.5 times its forward pass, since it computes the scores again [2]_.
+Any other operator reads what was saved and the gradients of its results, and writes
+the gradients of its inputs; residual sums pass their gradient on, and add up where it
+comes back from the branch.
+
+Saved activations [1]_. What autograd keeps, each tensor once, or what a framework keeps
+of it (`estimators.layers.saved_activations`). Under ``"selective"`` the
+attention core keeps its inputs only; under ``"full"`` the layer does. Under
+``"products"`` a layer keeps its input, the results of fused attention and those of
+every second product with a weight, the first one included: torchtitan's policy of
+operator-level selective recompute [4]_, which counts the projections of queries, keys
+and values, and those of the gate and of what it gates, one by one.
+
+Working memory. The gradients of a layer's largest activation and of one more of that
+size are alive at once while the layer's backward pass runs: twice the largest
+activation, counted as it is while it is used (gathered, with sp). For the head these
+are the gradients of the logits alone: what the loss keeps is overwritten by its own.
+
+Weight gradients [3]_. The half of a product's backward pass that no other layer waits
+for. Whoever puts it off keeps the product's input, as it was saved, and the gradient of
+its result: that of a row-parallel product is whole on every rank. Gradients of
+embeddings and norms are not worth putting off.
+
+References
+----------
+.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", 2022, sections 4 and 5.
+.. [2] Dao, "FlashAttention-2", 2023, section 4.1.
+.. [3] Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, table 1.
+.. [4] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
+   ``_apply_ac_to_transformer_block``.
+
+Which products selective recompute by operators keeps.
+
+References
+----------
+.. [1] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
+   ``_apply_ac_to_transformer_block``.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
+from estimators.layers.shares import (
+    Shares,
+    device_shares,
+    divisibility_problem,
+    layer_collectives,
+    padded_vocab_size,
+)
+from estimators.layers.work import Degrees, LayerWork, OperatorWork
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
+
+
+def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
+    """Return which parts of each operator's results are kept.
+
+    Every second product with a weight, the first included, and fused attention [1]_.
+    The projections of queries, keys and values count one by one, and so do those of the
+    gate and of what it gates, which are one operator here.
+    """
+    parts: list[tuple[bool, ...]] = []
+    count = 0
+    for operator in layer.operators:
+        size = 0
+        if operator.operation == "linear":
+            doubled = gated and operator.sharding in {"column", "expert column"}
+            size = 2 if doubled else len(operator.outputs)
+        kept = tuple((count + place) % 2 == 0 for place in range(size))
+        parts.append((True,) if operator.operation == "attention" else kept)
+        count += size
+    return parts
+
+
+__all__ = ["divisibility_problem", "layer_work", "tied_parameters"]
+
+_FLASH_BACKWARD = 2.5
+_EXTRA_BYTES = {"mask": 1, "fp32": 4}
+
+
+def layer_work(
+    graph: LayerGraph,
+    kind: int,
+    degrees: Degrees,
+    element_bytes: int,
+    keeping: Keeping = EVERYTHING,
+) -> LayerWork:
+    """Return what one layer costs one device, for one microbatch.
+
+    Parameters
+    ----------
+    graph
+        The traced model.
+    kind
+        Which of its distinct layers.
+    degrees
+        Must have no `divisibility_problem`; a micro-batch of any size.
+    element_bytes
+        Of weights and activations [byte].
+    keeping
+        What is kept for the backward pass.
+    """
+    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
+    device = _Device(
+        layer, shares, degrees, element_bytes, _sizes(layer, shares, element_bytes)
+    )
+    parameters = [
+        (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
+    ]
+    entering = device.total(() if layer.hidden_input is None else (layer.hidden_input,))
+    flops = sum(operator.model_flops for operator in layer.operators)
+    kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
+    return LayerWork(
+        operators=tuple(
+            _operator(device, op, causal=graph.spec.causal)._replace(
+                core=op.core,
+                operation=op.operation,
+                repeated=1.0 - sum(parts) / max(len(parts), 1),
+            )
+            for op, parts in zip(layer.operators, kept, strict=True)
+        ),
+        collectives=layer_collectives(layer, shares, degrees, element_bytes),
+        parameters=sum(count for _, count in parameters),
+        expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
+        model_flops=float(degrees.micro_batch_size * flops),
+        saved_bytes={
+            **_saved_bytes(device, entering, keeping),
+            "products": entering + _kept_bytes(device, kept),
+        },
+        working_bytes=(1.0 if _has_loss(layer) else 2.0) * _largest(device),
+        largest_weight=max((count for _, count in parameters), default=0.0),
+        gathered_bytes=_gathered_bytes(device),
+        loss_bytes=sum(
+            device.total(op.saved)
+            for op in layer.operators
+            if op.operation == "cross entropy"
+        ),
+        weight_gradient_bytes=_weight_gradient_bytes(device),
+        input_bytes=entering,
+    )
+
+
+def tied_parameters(graph: LayerGraph, degrees: Degrees) -> float:
+    """Return how many of its parameters a device of the last stage has tied."""
+    if graph.tied_parameters == 0:
+        return 0.0
+    spec, tp = graph.spec, degrees.tp
+    return padded_vocab_size(spec, tp) * spec.hidden_size / tp
+
+
+class _Device(NamedTuple):
+    """One device's view of a layer."""
+
+    layer: TracedLayer
+    shares: Shares
+    degrees: Degrees
+    element_bytes: int
+    sizes: tuple[float, ...]
+    """Local size of each tensor [byte]."""
+
+    def total(self, numbers: Iterable[int]) -> float:
+        """Return the size of some tensors together [byte]."""
+        return sum(self.sizes[number] for number in numbers)
+
+
+def _sizes(layer: TracedLayer, shares: Shares, element_bytes: int) -> tuple[float, ...]:
+    return tuple(
+        shares.tensors[layout].of(elements) * _EXTRA_BYTES.get(precision, element_bytes)
+        for elements, layout, precision in layer.tensors
+    )
+
+
+def _operator(
+    device: _Device, operator: TracedOperator, *, causal: bool
+) -> OperatorWork:
+    if operator.operation in {"linear", "matmul"}:
+        return _product(device, operator)
+    if operator.operation == "attention":
+        return _attention(device, operator, causal=causal)
+    forward, backward = _memory_traffic(device, operator)
+    return OperatorWork(
+        operator.name, "memory", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, forward, backward
+    )
+
+
+def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
+    """Read both factors, write the result; backward the same for each gradient."""
+    share = device.shares.products[operator.sharding]
+    m, n, k, batch = (
+        part.of(count) for part, count in zip(share, operator.dims, strict=True)
+    )
+    flops = 2.0 * m * n * k * batch
+    traffic = (m * k + k * n + m * n) * batch * device.element_bytes
+    weighted = flops if operator.operation == "linear" else 0.0
+    return OperatorWork(
+        operator.name, "matmul", m, n, k, batch, flops, 2 * flops, traffic, 2 * traffic
+    )._replace(weight_flops=weighted)
+
+
+def _attention(
+    device: _Device, operator: TracedOperator, *, causal: bool
+) -> OperatorWork:
+    """Two products over the pairs of tokens that see each other, half if causal."""
+    degrees = device.degrees
+    whole = operator.model_flops * degrees.micro_batch_size
+    flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
+    query, *others = operator.inputs
+    # Keys and values of the whole sequence pass by, one ring hop after the other.
+    moved = device.total((query,)) + degrees.cp * device.total(others)
+    forward = moved + device.total(_written(operator))
+    backward = (
+        2 * moved + device.total(_written(operator)) + device.total(operator.outputs)
+    )
+    return OperatorWork(
+        operator.name,
+        "attention",
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+        flops,
+        _FLASH_BACKWARD * flops,
+        forward,
+        backward,
+        # Context parallelism: one kernel for each part of the keys that passes by.
+        keys=operator.dims[1] / degrees.cp,
+    )
+
+
+def _written(operator: TracedOperator) -> tuple[int, ...]:
+    """Return results, and what is written only to be kept."""
+    known = {*operator.inputs, *operator.outputs}
+    return (*operator.outputs, *(n for n in operator.saved if n not in known))
+
+
+def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, float]:
+    """Return the traffic of the forward and of the backward pass [byte]."""
+    if operator.operation == "embedding":
+        # Rows are read and written; gradients are read and added to rows.
+        size = device.total(operator.outputs)
+        return 2 * size, 3 * size
+    inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
+    forward = inputs + device.total(_written(operator))
+    return forward, device.total(operator.saved) + outputs + inputs
+
+
+def _saved_bytes(
+    device: _Device, entering: float, keeping: Keeping
+) -> Mapping[str, float]:
+    operators = device.layer.operators
+    kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
+    outside = [op for op in operators if not op.core]
+    read_inside = {n for op in operators if op.core for n in op.inputs}
+    made_inside = {n for op in operators if op.core for n in _written(op)}
+    return MappingProxyType(
+        {
+            "none": kept.size(operators),
+            "selective": kept.size(outside, frozenset(read_inside - made_inside)),
+            "full": entering,
+        }
+    )
+
+
+def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
+    """Return the size of those results on a device [byte]."""
+    total = 0.0
+    for operator, parts in zip(device.layer.operators, kept, strict=True):
+        if operator.operation == "attention":
+            total += device.total(_written(operator))
+        elif len(parts) > len(operator.outputs):
+            total += device.total(operator.outputs) * sum(parts) / len(parts)
+        else:
+            pairs = zip(operator.outputs, parts, strict=False)
+            total += device.total(number for number, keep in pairs if keep)
+    return total
+
+
+def _weight_gradient_bytes(device: _Device) -> float:
+    products = [op for op in device.layer.operators if op.operation == "linear"]
+    inputs = device.total({n for op in products for n in op.inputs})
+    return inputs + sum(_result_bytes(device, op) for op in products)
+
+
+def _result_bytes(device: _Device, product: TracedOperator) -> float:
+    """Return the size of a product's results, or their gradients, on a rank [byte]."""
+    if product.sharding not in {"row", "expert row"}:
+        return device.total(product.outputs)
+    whole = device.shares.tensors["whole"]
+    return sum(
+        whole.of(device.layer.tensors[number].elements) * device.element_bytes
+        for number in product.outputs
+    )
+
+
+def _has_loss(layer: TracedLayer) -> bool:
+    return any(op.operation == "cross entropy" for op in layer.operators)
+
+
+def _gathered_bytes(device: _Device) -> float:
+    """Return what gathering adds to the inputs of column-parallel products [byte]."""
+    whole, tensors = device.shares.tensors["whole"], device.layer.tensors
+    inputs = {
+        operator.inputs[0]
+        for operator in device.layer.operators
+        if operator.sharding in {"column", "qkv", "vocab"}
+    }
+    return sum(
+        whole.of(tensors[number].elements) * device.element_bytes - device.sizes[number]
+        for number in inputs
+    )
+
+
+def _largest(device: _Device) -> float:
+    """Return the size of the largest activation while it is used [byte]."""
+    tensors, whole = device.layer.tensors, device.shares.tensors["whole"]
+    sizes = [
+        size
+        for size, tensor in zip(device.sizes, tensors, strict=True)
+        if tensor.precision == "model"
+    ]
+    gathered = [
+        whole.of(tensors[operator.inputs[0]].elements) * device.element_bytes
+        for operator in device.layer.operators
+        if operator.sharding in {"column", "qkv", "vocab"}
+    ]
+    return max(sizes + gathered)

@@ -1,0 +1,308 @@
+"""Which part of a tensor, a parameter or a product one device has.
+
+Letters as in `estimators.layers.sharding`.
+
+References
+----------
+.. [1] Megatron-LM, ``--make-vocab-size-divisible-by``: the vocabulary is padded to a
+   multiple of 128 tp.
+
+The collectives that a traced layer waits for, from how its operators are split.
+
+Letters as in `estimators.layers.sharding`. ``S`` = b s/cp h e, a full tensor of hidden
+states.
+
+Tensor group [1]_ [2]_. A column-parallel product adds up the gradients of its input,
+a row-parallel one its results: one all-reduce of S each. With sp the all-reduce becomes
+an all-gather before (after, in the backward pass) and a reduce-scatter; since the saved
+input of a column-parallel product is split too, it is gathered once more for the
+weight's gradient. The loss over a split vocabulary needs the largest logit, the
+label's logit and the sum of exponentials of every token, in fp32.
+
+Experts [3]_. Tokens travel to their experts and back: one all-to-all of the copies that
+a device dispatches each way, forward and backward. With sp each tensor rank dispatches
+its own part, which is then gathered over the tensor group, and results are
+reduce-scattered before they travel back.
+
+Context group [4]_. Keys and values go round a ring in cp - 1 hops; backward they do so
+again, and so do their gradients.
+
+References
+----------
+.. [1] Shoeybi et al., "Megatron-LM", 2019, section 3.
+.. [2] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", 2022, section 4.2.2.
+.. [3] Megatron-LM, ``MoEAlltoAllTokenDispatcher``.
+.. [4] Liu et al., "Ring Attention with Blockwise Transformers", 2023, section 3.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from estimators.layers.work import CollectiveWork, Degrees
+from estimators.models.spec import TransformerSpec
+from estimators.tracing.graph import TracedLayer, TracedOperator
+
+_VOCAB_MULTIPLE = 128
+
+
+class Share(NamedTuple):
+    """The part ``numerator / denominator`` of a count; exact where it divides."""
+
+    numerator: int
+    denominator: int
+
+    def of(self, count: int) -> float:
+        """Return that part of a count."""
+        return count * self.numerator / self.denominator
+
+
+class ProductShare(NamedTuple):
+    """What one device has of each dimension of a product."""
+
+    m: Share
+    n: Share
+    k: Share
+    batch: Share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """All parts of one device, relative to one sequence on a device by itself."""
+
+    tensors: Mapping[str, Share]
+    """Layout of an activation -> elements for the whole micro-batch."""
+
+    parameters: Mapping[str, Share]
+    """Layout of a parameter -> elements."""
+
+    products: Mapping[str, ProductShare]
+    """Sharding of an operator -> local dimensions for the whole micro-batch."""
+
+
+def padded_vocab_size(spec: TransformerSpec, tp: int) -> int:
+    """Return the rows of the embedding together: real ones if nothing is split."""
+    if tp == 1:
+        return spec.vocab_size
+    multiple = _VOCAB_MULTIPLE * tp
+    return math.ceil(spec.vocab_size / multiple) * multiple
+
+
+@lru_cache(maxsize=1024)
+def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
+    """Return what one device has under the given degrees."""
+    tp, cp, ep, b, sp = degrees
+    groups = min(tp, spec.num_query_groups)
+    padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
+    tensors = {
+        "whole": Share(b, cp),
+        "sequence": Share(b, cp * tp if sp else cp),
+        "tensor": Share(b, cp * tp),
+        "groups": Share(b, cp * groups),
+        "vocab": Share(b * padded, cp * tp * vocab),
+    }
+    parameters = {
+        "whole": Share(1, 1),
+        "tensor": Share(1, tp),
+        "groups": Share(1, groups),
+        "vocab": Share(padded, tp * vocab),
+        "expert": Share(1, ep * tp),
+    }
+    return Shares(
+        tensors=MappingProxyType(tensors),
+        parameters=MappingProxyType(parameters),
+        products=MappingProxyType(_product_shares(spec, degrees, tensors, parameters)),
+    )
+
+
+def _product_shares(
+    spec: TransformerSpec,
+    degrees: Degrees,
+    tensors: Mapping[str, Share],
+    parameters: Mapping[str, Share],
+) -> dict[str, ProductShare]:
+    tp, cp, ep, b, _ = degrees
+    all_of, rows, split = Share(1, 1), tensors["whole"], parameters["tensor"]
+    groups = min(tp, spec.num_query_groups)
+    heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
+    qkv = Share(heads * groups + kv * tp, tp * groups * (heads + kv))
+    # Tokens reach the experts evenly. The traced product counts the rows of all
+    # experts: a device has as many, over its E / ep experts.
+    experts = max(spec.num_moe_experts, 1)
+    rows_per_expert, local_experts = Share(b * ep, cp * experts), Share(experts, ep)
+    return {
+        "": ProductShare(tensors["sequence"], all_of, all_of, all_of),
+        "column": ProductShare(rows, split, all_of, all_of),
+        "qkv": ProductShare(rows, qkv, all_of, all_of),
+        "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
+        "row": ProductShare(rows, all_of, split, all_of),
+        "heads": ProductShare(Share(1, cp), all_of, all_of, Share(b, tp)),
+        "expert column": ProductShare(rows_per_expert, split, all_of, local_experts),
+        "expert row": ProductShare(rows_per_expert, all_of, split, local_experts),
+    }
+
+
+def divisibility_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    """Say why a model cannot be split this way, or return None if it can."""
+    problems = (
+        _tensor_problem(spec, degrees),
+        _context_problem(spec, degrees),
+        _expert_problem(spec, degrees),
+    )
+    return next((problem for problem in problems if problem), None)
+
+
+def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    tp, groups = degrees.tp, spec.num_query_groups
+    for name in ("num_attention_heads", "ffn_hidden_size"):
+        if getattr(spec, name) % tp:
+            return (
+                f"tensor_model_parallel_size {tp} does not divide "
+                f"{name} {getattr(spec, name)}"
+            )
+    if spec.moe_shared_expert_intermediate_size % tp:
+        return (
+            f"tensor_model_parallel_size {tp} does not divide "
+            "moe_shared_expert_intermediate_size "
+            f"{spec.moe_shared_expert_intermediate_size}"
+        )
+    if groups % tp and tp % groups:
+        return (
+            f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "
+            f"num_query_groups {groups}"
+        )
+    return None
+
+
+def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    tp, cp = degrees.tp, degrees.cp
+    if cp > 1 and spec.attention_implementation != "flash":
+        return f"context_parallel_size {cp} needs flash attention"
+    parts = cp * (tp if degrees.sequence_parallel else 1)
+    # Ranks of a causal ring take one early and one late chunk each, to be equally
+    # busy (Megatron-LM's context parallelism).
+    parts *= 2 if cp > 1 and spec.causal else 1
+    if spec.sequence_length % parts:
+        return (
+            f"sequence_length {spec.sequence_length} does not split into the {parts} "
+            f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
+            f"{tp} ask for"
+        )
+    return None
+
+
+def _expert_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    ep, experts = degrees.ep, spec.num_moe_experts
+    if ep > 1 and experts == 0:
+        return f"expert_model_parallel_size {ep}, but the model has no experts"
+    if experts % ep:
+        return f"expert_model_parallel_size {ep} does not divide the {experts} experts"
+    return None
+
+
+_COLUMN = frozenset({"column", "qkv", "vocab"})
+_FP32_BYTES = 4
+
+
+class _Case(NamedTuple):
+    """What every rule needs to know."""
+
+    layer: TracedLayer
+    shares: Shares
+    degrees: Degrees
+    element_bytes: int
+
+    def size(self, number: int, layout: str = "") -> float:
+        """Return the local size of a tensor, or what it would be in a layout [byte]."""
+        tensor = self.layer.tensors[number]
+        share = self.shares.tensors[layout or tensor.layout]
+        return share.of(tensor.elements) * self.element_bytes
+
+
+def layer_collectives(
+    layer: TracedLayer, shares: Shares, degrees: Degrees, element_bytes: int
+) -> tuple[CollectiveWork, ...]:
+    """Return the collectives of one layer, those of one kind and group together."""
+    case = _Case(layer, shares, degrees, element_bytes)
+    total: dict[tuple[str, str], CollectiveWork] = {}
+    for operator in layer.operators:
+        for work in _of_operator(case, operator):
+            key = work.operation, work.group
+            total[key] = _sum(total[key], work) if key in total else work
+    return tuple(total.values())
+
+
+def _sum(one: CollectiveWork, other: CollectiveWork) -> CollectiveWork:
+    return CollectiveWork(
+        one.operation,
+        one.group,
+        one.forward_count + other.forward_count,
+        one.forward_bytes + other.forward_bytes,
+        one.backward_count + other.backward_count,
+        one.backward_bytes + other.backward_bytes,
+    )
+
+
+def _of_operator(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+    if case.degrees.tp > 1:
+        yield from _tensor_group(case, operator)
+    if case.degrees.ep > 1 and operator.operation in {"dispatch", "combine"}:
+        copies = (
+            operator.outputs if operator.operation == "dispatch" else operator.inputs
+        )
+        size = case.size(copies[0], "sequence")
+        yield CollectiveWork("all_to_all", "expert", 1, size, 1, size)
+    if case.degrees.cp > 1 and operator.operation == "attention":
+        hops = case.degrees.cp - 1
+        size = hops * sum(case.size(number) for number in operator.inputs[1:])
+        yield CollectiveWork("send_recv", "context", hops, size, 2 * hops, 2 * size)
+
+
+def _tensor_group(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+    sp = case.degrees.sequence_parallel
+    if operator.sharding in _COLUMN:
+        size = case.size(operator.inputs[0], "whole")
+        if sp:
+            yield CollectiveWork("all_gather", "tensor", 1, size, 1, size)
+        yield _enter(size, sp=sp)
+    elif operator.sharding == "row":
+        yield from _leave(case.size(operator.outputs[0], "whole"), sp=sp)
+    elif operator.operation == "dispatch":
+        copies = case.size(operator.outputs[0], "whole")
+        if sp:
+            yield CollectiveWork("all_gather", "tensor", 1, copies, 0, 0.0)
+        yield _enter(copies if sp else case.size(operator.inputs[0], "whole"), sp=sp)
+    elif operator.operation == "combine":
+        # Adding up the copies of a token and adding up over ranks commute: without
+        # sp the all-reduce is over tokens, not over copies.
+        number = operator.inputs[0] if sp else operator.outputs[0]
+        yield from _leave(case.size(number, "whole"), sp=sp)
+    elif operator.operation == "cross entropy":
+        yield from _loss(case, operator)
+
+
+def _enter(size: float, *, sp: bool) -> CollectiveWork:
+    """Add up the gradients of what entered a tensor-parallel part."""
+    operation = "reduce_scatter" if sp else "all_reduce"
+    return CollectiveWork(operation, "tensor", 0, 0.0, 1, size)
+
+
+def _leave(size: float, *, sp: bool) -> Iterator[CollectiveWork]:
+    """Add up the partial results of a tensor-parallel part."""
+    operation = "reduce_scatter" if sp else "all_reduce"
+    yield CollectiveWork(operation, "tensor", 1, size, 0, 0.0)
+    if sp:
+        yield CollectiveWork("all_gather", "tensor", 0, 0.0, 1, size)
+
+
+def _loss(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+    logits = case.layer.tensors[operator.inputs[0]]
+    if logits.layout != "vocab":
+        return
+    (product,) = (o for o in case.layer.operators if operator.inputs[0] in o.outputs)
+    tokens = case.shares.tensors["whole"].of(product.dims[0])
+    yield CollectiveWork("all_reduce", "tensor", 3, 3 * _FP32_BYTES * tokens, 0, 0.0)

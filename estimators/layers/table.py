@@ -1,0 +1,226 @@
+"""The tables that the planner reads: costs of a chain of layers on one device.
+
+Letters: ``L`` layers of the chain, from the embedding to the head and loss; ``tp``,
+``cp``, ``ep`` parallel degrees; ``b`` micro-batch size. Everything is for one
+microbatch on one device of the group; collectives are kept as bytes, since their
+time depends on where the group is placed.
+
+Floating-point operations that a model needs, however it is run.
+
+Letters: ``B`` sequences, ``s`` sequence length, ``l`` layers, ``h`` hidden size, ``V``
+vocabulary. Matrix products only, two FLOP for a multiply-add, a backward pass of twice
+the forward pass. Of routed experts those that a token uses count. Recomputed work is
+not model FLOPs.
+
+Attention is counted in two ways. The common one takes the full square of attention
+scores even if the mask is causal, ``12 s^2 h`` FLOP for each layer and sequence,
+forward and backward: that of Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's
+model FLOPs utilisation [3]_. The other leaves out what a causal mask hides, half of the
+square, as FlashAttention's figures do [4]_. Models without a causal mask have one
+number.
+
+References
+----------
+.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
+   Using Megatron-LM", SC'21, section 5.1 and appendix, equation 3.
+.. [2] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", MLSys 2023, appendix A.
+.. [3] Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022,
+   appendix B.
+.. [4] Dao, "FlashAttention-2", 2023, section 4.1: divided by 2 with a causal mask.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.models.spec import TransformerSpec
+from estimators.tracing.graph import LayerGraph, TracedOperator
+from topologies.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InLayerTraffic:
+    """Collectives of one kind that layers wait for, forward and backward."""
+
+    operation: str
+    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or
+    ``"send_recv"`` (hops of a ring; their bytes are those of the hops together)."""
+
+    group: str
+    """``"tensor"``, ``"expert"`` or ``"context"``: who takes part."""
+
+    forward_count: FloatArray
+    """Collectives in one forward pass, shape ``(L,)``."""
+
+    forward_bytes: FloatArray
+    """Size of the full tensors of those together, shape ``(L,)`` [byte]."""
+
+    backward_count: FloatArray
+    """Collectives in one backward pass without recompute, shape ``(L,)``."""
+
+    backward_bytes: FloatArray
+    """Size of the full tensors of those together, shape ``(L,)`` [byte]."""
+
+    def __post_init__(self) -> None:
+        _freeze(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerTable:
+    """Costs of the ``L`` layers for one microbatch on one device.
+
+    Arrays are float64 (kinds int64), C-contiguous and read-only.
+    """
+
+    names: tuple[str, ...]
+    """Name of each layer, e.g. ``"embedding"``, ``"block 0"``, ``"head"``."""
+
+    kinds: IntArray
+    """Layers of equal kind have equal costs; dense numbers from 0, shape ``(L,)``."""
+
+    forward_time: FloatArray
+    """Compute of the forward pass, without collectives, shape ``(L,)`` [s]."""
+
+    backward_time: FloatArray
+    """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
+
+    weight_gradient_time: FloatArray
+    """That of `backward_time` which nothing but the optimizer waits for: the weight
+    gradients of matrix products, shape ``(L,)`` [s]."""
+
+    recompute_time: Mapping[str, FloatArray]
+    """What each recompute mode but ``"none"`` adds to the backward pass: the attention
+    core (``"selective"``), the forward compute of blocks (``"full"``) or of every layer
+    (``"stage"``), shape ``(L,)`` [s]."""
+
+    forward_flops: FloatArray
+    """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
+    context-parallel devices together) for this micro-batch, shape ``(L,)`` [FLOP]."""
+
+    parameters: FloatArray
+    """Parameters held by one device, shape ``(L,)``. The tied head counts its copy
+    of the embedding here; `tied_parameters` says how many that are."""
+
+    expert_parameters: FloatArray
+    """Those of `parameters` that are sharded over the expert-parallel group and
+    therefore synchronised over fewer replicas, shape ``(L,)``; 0 with ``ep`` = 1, where
+    experts are like any other parameters."""
+
+    tied_parameters: float
+    """Parameters per device that the last layer shares with the first: counted once
+    in a stage that holds both, synchronised between stages otherwise."""
+
+    largest_parameters: FloatArray
+    """Gathered together where they are sharded: `parameters` of a single layer, also
+    where blocks are folded together, or its largest weight, shape ``(L,)``."""
+
+    is_block: FloatArray
+    """1 for transformer blocks, 0 for the ends of the chain, shape ``(L,)``."""
+
+    saved_bytes: Mapping[str, FloatArray]
+    """Activations that the forward pass keeps for the backward pass under ``"none"``,
+    ``"selective"`` and ``"full"`` recompute (a block its input, other layers what they
+    save), shape ``(L,)`` [byte]. Under ``"stage"`` a stage keeps its input only."""
+
+    working_bytes: Mapping[str, FloatArray]
+    """The most that is alive only inside the layer's forward or backward pass beside
+    what is saved (gradients of activations, recomputed activations), under the same
+    three modes, shape ``(L,)`` [byte]."""
+
+    weight_gradient_bytes: FloatArray
+    """What weight gradients need, if they are put off until after the backward pass,
+    instead of what was saved for that, shape ``(L,)`` [byte]."""
+
+    boundary_bytes: FloatArray
+    """Activation that one device sends if the chain is cut before layer ``l``, shape
+    ``(L + 1,)``; the ends are 0. The gradient coming back has the same size."""
+
+    traffic: tuple[InLayerTraffic, ...]
+    """In-layer collectives; empty where no group has more than one member."""
+
+    def __post_init__(self) -> None:
+        _freeze(self)
+        assert self.boundary_bytes.shape == (self.num_layers + 1,)
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers ``L``."""
+        return len(self.names)
+
+
+def _freeze(table: InLayerTraffic | LayerTable) -> None:
+    for field in fields(table):
+        value = getattr(table, field.name)
+        frozen: Any
+        if isinstance(value, Mapping):
+            frozen = {mode: _frozen(array, field.name) for mode, array in value.items()}
+            frozen = MappingProxyType(frozen)
+        elif isinstance(value, np.ndarray):
+            frozen = _frozen(value, field.name)
+        else:
+            continue
+        object.__setattr__(table, field.name, frozen)
+
+
+def _frozen(value: NDArray[Any], name: str) -> NDArray[Any]:
+    array = np.array(
+        value, dtype=np.int64 if name == "kinds" else np.float64, order="C"
+    )
+    array.flags.writeable = False
+    return array
+
+
+_FORWARD_AND_BACKWARD = 3
+
+
+def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -> float:
+    """Return the forward and backward FLOPs of one sequence [FLOP].
+
+    Parameters
+    ----------
+    graph
+        The traced model.
+    counts_masked
+        Whether the half of attention that a causal mask hides counts.
+    """
+    halves = graph.spec.causal and not counts_masked
+    each = [
+        sum(
+            op.model_flops / (2 if halves and _is_attention(op) else 1)
+            for op in layer.operators
+        )
+        for layer in graph.layers
+    ]
+    return float(_FORWARD_AND_BACKWARD * sum(each[kind] for kind in graph.kinds))
+
+
+def _is_attention(operator: TracedOperator) -> bool:
+    """Tell whether it multiplies queries with keys, or scores with values."""
+    return operator.operation == "attention" or (
+        operator.core and operator.operation == "matmul"
+    )
+
+
+def closed_form_training_flops(
+    spec: TransformerSpec, *, global_batch_size: int, full_recompute: bool
+) -> float:
+    """Return the FLOPs of one step by the formula for GPTs [FLOP].
+
+    With full recompute 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)), equation 3 of [1]_;
+    without it 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)). Both are exact for a
+    feed-forward width of 4 h and as many key heads as query heads.
+    """
+    s, h, n, v = (
+        spec.sequence_length,
+        spec.hidden_size,
+        spec.num_layers,
+        spec.vocab_size,
+    )
+    factor, share = (96, 16) if full_recompute else (72, 12)
+    blocks = factor * global_batch_size * s * n * h**2
+    return blocks * (1 + s / (6 * h) + v / (share * n * h))

@@ -1,0 +1,569 @@
+"""What a schedule of a layer's tasks on two engines is, and what it makes of them.
+
+Schedules of a graph of tasks without search.
+
+List scheduling never leaves an engine idle while one of its tasks could begin, and
+takes the task with the longest path to the end first [1]_. As one of the engines is
+busy at any time, it is never later than all tasks one after the other, and so within
+twice the optimum: the sum of both loads is at most twice the larger one.
+
+References
+----------
+.. [1] T. C. Hu, "Parallel sequencing and assembly line problems", Operations Research
+   9, 1961; J. E. Kelley, "The critical-path method", 1963.
+
+Which orders of tasks a schedule shorter than a known one can still have.
+
+Two tasks of one engine run in one order or the other. The precedences decide most
+pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
+take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [1]_.
+That moves heads and tails, which may decide further pairs. Trying out both orders of a
+pair that is still open decides it where one of them leads to a contradiction [2]_.
+Often nothing is left, which proves that the known schedule is the best one.
+
+Letters as in `estimators.operators.engines.schedule`.
+
+References
+----------
+.. [1] J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem",
+   Management Science 35(2), 1989: immediate selection.
+.. [2] J. Carlier, E. Pinson, "Adjustment of heads and tails for the job-shop problem",
+   European Journal of Operational Research 78, 1994: global operations, or shaving.
+
+How soon a graph of tasks can be done at best, by relaxations that are quick.
+
+Letters: ``p`` a task's duration; ``r`` its head, the longest path of durations to its
+beginning; ``q`` its tail, the longest path from its end to the end of all.
+
+- The critical path: the largest ``r + p + q``. No number of engines would help.
+- The load of an engine: the sum of its ``p``.
+- Both together: of any tasks of one engine none begins before the least of their heads,
+  they run one after the other, and the least of their tails is still to come:
+  ``min r + sum p + min q``. The largest of these over all subsets of an engine's tasks
+  is the length of Jackson's preemptive schedule [1]_, which is found in O(n log n). It
+  covers the other two.
+
+References
+----------
+.. [1] J. Carlier, "The one-machine sequencing problem", European Journal of Operational
+   Research 11, 1982, section 3.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from estimators.operators.engines.graph import ENGINES, TaskGraph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSchedule:
+    """When each task of a graph begins, and on which engine."""
+
+    start: tuple[float, ...]
+    """Beginning of each task [s]."""
+
+    duration: tuple[float, ...]
+    """Of each task [s]."""
+
+    engine: tuple[str, ...]
+    """Of each task."""
+
+    makespan: float
+    """When the last task ends [s]."""
+
+    lower_bound: float
+    """No schedule of the graph ends earlier by more than one part in 100,000; at most
+    `makespan` [s]."""
+
+    exact: bool
+    """Whether `makespan` is the shortest, to one part in 100,000."""
+
+    @property
+    def gap(self) -> float:
+        """What `makespan` may be above the optimum, at most, as a fraction of it."""
+        return self.makespan / self.lower_bound - 1.0 if self.lower_bound > 0 else 0.0
+
+
+def makespan(starts: Sequence[float], durations: Sequence[float]) -> float:
+    """Return when the last task ends [s]."""
+    ends = (start + p for start, p in zip(starts, durations, strict=True))
+    return max(ends, default=0.0)
+
+
+def is_feasible(graph: TaskGraph, schedule: EngineSchedule) -> bool:
+    """Say whether tasks wait for each other and engines run one task at a time."""
+    begins = schedule.start
+    ends = [s + p for s, p in zip(begins, schedule.duration, strict=True)]
+    waits = all(
+        ends[other] <= begins[task]
+        for task, before in enumerate(graph.predecessors)
+        for other in before
+    )
+    return waits and all(
+        earlier[1] <= later[0]
+        for engine in set(schedule.engine)
+        for earlier, later in itertools.pairwise(_busy_times(schedule, engine))
+    )
+
+
+class EngineUse(NamedTuple):
+    """Fractions of a schedule's time; they add up to one."""
+
+    both: float
+    """Both engines are busy."""
+
+    tensor_only: float
+    vector_only: float
+    neither: float
+
+
+def engine_use(schedule: EngineSchedule) -> EngineUse:
+    """Return how much of the time each engine is busy; all 0 if nothing takes time."""
+    if schedule.makespan <= 0:
+        return EngineUse(0.0, 0.0, 0.0, 0.0)
+    tensor = _busy_times(schedule, "tensor")
+    vector = _busy_times(schedule, "vector")
+    both = _common_time(tensor, vector) / schedule.makespan
+    tensor_only, vector_only = (
+        max(sum(end - start for start, end in times) / schedule.makespan - both, 0.0)
+        for times in (tensor, vector)
+    )
+    neither = max(1.0 - both - tensor_only - vector_only, 0.0)
+    return EngineUse(both, tensor_only, vector_only, neither)
+
+
+def explain(schedule: EngineSchedule) -> str:
+    """Say in a sentence what the two engines gain, and how sure that is."""
+    total = sum(schedule.duration)
+    saved = 1.0 - schedule.makespan / total if total > 0 else 0.0
+    how = (
+        "the optimum"
+        if schedule.exact
+        else f"at most {schedule.gap:.1%} above the optimum"
+    )
+    return (
+        f"{saved:.1%} shorter than one operator after the other ({how}): both engines "
+        f"are busy {engine_use(schedule).both:.1%} of the time"
+    )
+
+
+def _busy_times(schedule: EngineSchedule, engine: str) -> list[tuple[float, float]]:
+    """Return the beginnings and ends of an engine's tasks that take time, in order."""
+    return sorted(
+        (start, start + duration)
+        for start, duration, where in zip(
+            schedule.start, schedule.duration, schedule.engine, strict=True
+        )
+        if where == engine and duration > 0
+    )
+
+
+def _common_time(
+    one: list[tuple[float, float]], other: list[tuple[float, float]]
+) -> float:
+    common, i, j = 0.0, 0, 0
+    while i < len(one) and j < len(other):
+        begin = max(one[i][0], other[j][0])
+        end = min(one[i][1], other[j][1])
+        common += max(end - begin, 0.0)
+        if one[i][1] <= other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def heads(
+    predecessors: Sequence[Sequence[int]],
+    durations: Sequence[float],
+    order: Sequence[int],
+) -> list[float]:
+    """Return the longest path to each task's beginning [s].
+
+    Parameters
+    ----------
+    predecessors
+        Of each task.
+    durations
+        Of each task [s].
+    order
+        All tasks, each after its predecessors.
+    """
+    ready = [0.0] * len(durations)
+    for task in order:
+        for other in predecessors[task]:
+            ready[task] = max(ready[task], ready[other] + durations[other])
+    return ready
+
+
+def tails(graph: TaskGraph, durations: Sequence[float]) -> list[float]:
+    """Return the longest path from each task's end to the end of all [s]."""
+    order = range(len(durations) - 1, -1, -1)
+    return heads(graph.successors(), durations, order)
+
+
+def engine_bound(tasks: Sequence[tuple[float, float, float]]) -> float:
+    """Return the largest ``min r + sum p + min q`` over subsets of one engine's tasks.
+
+    It is the time at which the last tail is over if the engine always runs the task
+    with the longest tail of those whose head has passed, and drops it for a better one.
+
+    Parameters
+    ----------
+    tasks
+        Head, duration and tail of each [s].
+    """
+    coming = sorted(tasks)
+    waiting: list[tuple[float, float]] = []
+    now = end = 0.0
+    place = 0
+    while waiting or place < len(coming):
+        if not waiting:
+            now = max(now, coming[place][0])
+        while place < len(coming) and coming[place][0] <= now:
+            _, duration, tail = coming[place]
+            heapq.heappush(waiting, (-tail, duration))
+            place += 1
+        next_head = coming[place][0] if place < len(coming) else math.inf
+        minus_tail, left = waiting[0]
+        if now + left <= next_head:
+            heapq.heappop(waiting)
+            now += left
+            end = max(end, now - minus_tail)
+        else:
+            waiting[0] = (minus_tail, left - (next_head - now))
+            now = next_head
+    return end
+
+
+def combined_bound(
+    graph: TaskGraph,
+    durations: Sequence[float],
+    first: Sequence[float],
+    last: Sequence[float],
+) -> float:
+    """Return the largest bound of an engine, given heads and tails [s]."""
+    triples = list(zip(first, durations, last, strict=True))
+    return max(
+        engine_bound(
+            [
+                triple
+                for triple, task in zip(triples, graph.tasks, strict=True)
+                if task.engine == engine
+            ]
+        )
+        for engine in ENGINES
+    )
+
+
+def lower_bound(graph: TaskGraph, durations: Sequence[float]) -> float:
+    """Return a time that no schedule can beat [s]."""
+    first = heads(graph.predecessors, durations, range(len(durations)))
+    return combined_bound(graph, durations, first, tails(graph, durations))
+
+
+_NO_ENGINE = "none"
+"""Where tasks run that take no time: they wait for others, but for no engine."""
+
+_QUEUES = (_NO_ENGINE, *ENGINES)
+
+
+class _Frontier:
+    """The tasks that wait for their engine only, those of the lowest key first."""
+
+    def __init__(
+        self, graph: TaskGraph, durations: Sequence[float], keys: Sequence[float]
+    ) -> None:
+        self._keys = keys
+        self._queues = [
+            task.engine if duration > 0 else _NO_ENGINE
+            for task, duration in zip(graph.tasks, durations, strict=True)
+        ]
+        self._successors = graph.successors()
+        self._waits_for = [len(before) for before in graph.predecessors]
+        self.ready: dict[str, list[tuple[float, int]]] = {q: [] for q in _QUEUES}
+        for task, count in enumerate(self._waits_for):
+            if count == 0:
+                self._add(task)
+
+    def _add(self, task: int) -> None:
+        heapq.heappush(self.ready[self._queues[task]], (self._keys[task], task))
+
+    def pop(self, queue: str) -> int:
+        """Take the first task of an engine."""
+        return heapq.heappop(self.ready[queue])[1]
+
+    def release(self, task: int) -> list[int]:
+        """Let the followers of a task no longer wait for it, and return them."""
+        for follower in self._successors[task]:
+            self._waits_for[follower] -= 1
+            if self._waits_for[follower] == 0:
+                self._add(follower)
+        return self._successors[task]
+
+
+def list_schedule(graph: TaskGraph, durations: Sequence[float]) -> list[float]:
+    """Return when each task begins; O(n log n + edges) [s].
+
+    Ties go to the task that is earlier in the order of execution.
+    """
+    last = tails(graph, durations)
+    urgency = [-q - p for q, p in zip(last, durations, strict=True)]
+    frontier = _Frontier(graph, durations, urgency)
+    idle = set(ENGINES)
+    starts = [0.0] * len(durations)
+    running: list[tuple[float, int]] = []
+    now = 0.0
+    while True:
+        while frontier.ready[_NO_ENGINE]:
+            task = frontier.pop(_NO_ENGINE)
+            starts[task] = now
+            frontier.release(task)
+        for engine in [e for e in ENGINES if e in idle and frontier.ready[e]]:
+            task = frontier.pop(engine)
+            idle.remove(engine)
+            starts[task] = now
+            heapq.heappush(running, (now + durations[task], task))
+        if not running:
+            return starts
+        now = running[0][0]
+        while running and running[0][0] == now:
+            _, task = heapq.heappop(running)
+            idle.add(graph.tasks[task].engine)
+            frontier.release(task)
+
+
+def schedule_in_order(
+    graph: TaskGraph, durations: Sequence[float], keys: Sequence[float]
+) -> list[float]:
+    """Return the earliest beginnings if each engine runs its tasks by rising key [s].
+
+    A task that waits for one with a higher key comes after it all the same. Ties go to
+    the earlier one in the order of execution.
+    """
+    frontier = _Frontier(graph, durations, keys)
+    starts = [0.0] * len(durations)
+    free = dict.fromkeys(_QUEUES, 0.0)
+    for _ in durations:
+        queue = min(
+            (q for q in _QUEUES if frontier.ready[q]),
+            key=lambda q: frontier.ready[q][0],
+        )
+        task = frontier.pop(queue)
+        if queue != _NO_ENGINE:
+            starts[task] = max(starts[task], free[queue])
+        end = free[queue] = starts[task] + durations[task]
+        for follower in frontier.release(task):
+            starts[follower] = max(starts[follower], end)
+    return starts
+
+
+def mirrored_schedule(graph: TaskGraph, durations: Sequence[float]) -> list[float]:
+    """Return when each task begins if the list is built from the end backwards [s].
+
+    It puts off what nothing waits for, where `list_schedule` would begin it as soon as
+    an engine is idle and so hold up a more urgent task that is about to come.
+    """
+    num_tasks = len(graph.tasks)
+    mirror = TaskGraph(
+        tasks=graph.tasks[::-1],
+        predecessors=tuple(
+            tuple(sorted(num_tasks - 1 - other for other in after))
+            for after in graph.successors()[::-1]
+        ),
+    )
+    turned = durations[::-1]
+    begins = list_schedule(mirror, turned)
+    ends = [start + duration for start, duration in zip(begins, turned, strict=True)]
+    return schedule_in_order(graph, durations, [-end for end in ends[::-1]])
+
+
+TOLERANCE = 1e-5
+"""Relative; lengths that differ by less count as the same. HiGHS works to 1e-6."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOrders:
+    """What a schedule that is shorter than a known one must look like."""
+
+    possible: bool
+    """Whether there may be one."""
+
+    earlier: list[list[int]]
+    """Before each task: its predecessors, and tasks of its engine."""
+
+    pairs: list[Pair]
+    """Tasks of one engine whose order is open."""
+
+    heads: list[float]
+    """Longest paths to the tasks, decided orders included [s]."""
+
+    tails: list[float]
+    """Longest paths from them [s]."""
+
+    lower_bound: float
+    """Not even such a schedule ends earlier; the known one's length if there is none
+    [s]."""
+
+
+def open_orders(
+    graph: TaskGraph,
+    durations: Sequence[float],
+    upper: float,
+    earlier: Sequence[Sequence[int]] | None = None,
+) -> OpenOrders:
+    """Decide the order of as many pairs as heads and tails tell.
+
+    Rounds of O(n^2), until one changes nothing.
+
+    Parameters
+    ----------
+    graph
+        The tasks.
+    durations
+        Of each task [s].
+    upper
+        The length of a known schedule [s].
+    earlier
+        The tasks before each task; its predecessors if None.
+    """
+    before_each = [
+        list(b) for b in (graph.predecessors if earlier is None else earlier)
+    ]
+    limit = upper * (1.0 - TOLERANCE)
+    pairs = _pairs_of_engines(graph, durations)
+    while True:
+        order = _topological_order(before_each)
+        if order is None:
+            return _impossible(before_each, upper)
+        later = _turned(before_each)
+        first = heads(before_each, durations, order)
+        last = heads(later, durations, order[::-1])
+        bound = combined_bound(graph, durations, first, last)
+        if bound >= limit:
+            return _impossible(before_each, upper)
+        pairs = _without_ordered(pairs, later, order)
+        decided = _decided(pairs, durations, first, last, limit)
+        for before, after in decided:
+            before_each[after].append(before)
+        if not decided:
+            return OpenOrders(
+                possible=True,
+                earlier=before_each,
+                pairs=pairs,
+                heads=first,
+                tails=last,
+                lower_bound=bound,
+            )
+
+
+def probed_orders(
+    graph: TaskGraph, durations: Sequence[float], upper: float, orders: OpenOrders
+) -> OpenOrders:
+    """Decide further pairs by trying out either order.
+
+    Each decision starts another round; O(n^2) trials a round at most.
+    """
+    while True:
+        contradicted = _contradicted(graph, durations, upper, orders)
+        if contradicted is None:
+            return orders
+        before, after = contradicted
+        earlier = _with(orders.earlier, after, before)
+        orders = open_orders(graph, durations, upper, earlier)
+
+
+def _contradicted(
+    graph: TaskGraph, durations: Sequence[float], upper: float, orders: OpenOrders
+) -> Pair | None:
+    """Return the first (earlier, later) that no shorter schedule can have."""
+    for i, j in orders.pairs:
+        for before, after in ((i, j), (j, i)):
+            earlier = _with(orders.earlier, before, after)
+            if not open_orders(graph, durations, upper, earlier).possible:
+                return before, after
+    return None
+
+
+def _with(earlier: Sequence[Sequence[int]], before: int, after: int) -> list[list[int]]:
+    """Return what comes before each task if one more order is decided."""
+    return [
+        [*others, before] if task == after else list(others)
+        for task, others in enumerate(earlier)
+    ]
+
+
+def _impossible(earlier: list[list[int]], upper: float) -> OpenOrders:
+    return OpenOrders(
+        possible=False, earlier=earlier, pairs=[], heads=[], tails=[], lower_bound=upper
+    )
+
+
+def _pairs_of_engines(graph: TaskGraph, durations: Sequence[float]) -> list[Pair]:
+    """Return the pairs of tasks of one engine; those without duration never clash."""
+    engines = [task.engine for task in graph.tasks]
+    lasting = [i for i, duration in enumerate(durations) if duration > 0]
+    return [
+        (i, j)
+        for i, j in itertools.combinations(lasting, 2)
+        if engines[i] == engines[j]
+    ]
+
+
+def _without_ordered(
+    pairs: list[Pair], later: list[list[int]], order: Sequence[int]
+) -> list[Pair]:
+    """Drop the pairs one of whose tasks waits for the other one already."""
+    reach = [0] * len(later)
+    for task in reversed(order):
+        for follower in later[task]:
+            reach[task] |= 1 << follower | reach[follower]
+    return [(i, j) for i, j in pairs if not (reach[i] >> j & 1 or reach[j] >> i & 1)]
+
+
+def _decided(
+    pairs: list[Pair],
+    durations: Sequence[float],
+    first: Sequence[float],
+    last: Sequence[float],
+    limit: float,
+) -> list[Pair]:
+    """Return (earlier, later) for the pairs that allow one order, or none.
+
+    A pair that allows neither is returned both ways, which makes a cycle.
+    """
+    found = []
+    for i, j in pairs:
+        both = durations[i] + durations[j]
+        if first[i] + both + last[j] >= limit:
+            found.append((j, i))
+        if first[j] + both + last[i] >= limit:
+            found.append((i, j))
+    return found
+
+
+def _turned(earlier: Sequence[Sequence[int]]) -> list[list[int]]:
+    later: list[list[int]] = [[] for _ in earlier]
+    for task, before in enumerate(earlier):
+        for other in before:
+            later[other].append(task)
+    return later
+
+
+def _topological_order(earlier: Sequence[Sequence[int]]) -> list[int] | None:
+    """Return all tasks, each after those before it, or None if there is a cycle."""
+    waits_for = [len(before) for before in earlier]
+    later = _turned(earlier)
+    order = [task for task, count in enumerate(waits_for) if count == 0]
+    for task in order:
+        for follower in later[task]:
+            waits_for[follower] -= 1
+            if waits_for[follower] == 0:
+                order.append(follower)
+    return order if len(order) == len(earlier) else None

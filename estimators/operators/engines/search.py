@@ -1,0 +1,192 @@
+"""The best schedule of a small graph of tasks, by mixed-integer programming.
+
+The order of a pair of tasks of one engine that `estimators.operators.engines.schedule`
+leaves open becomes a choice ``x`` of Manne's model [1]_, with the tightest constants
+that a known schedule of length ``U``, heads and tails allow:
+
+    s_j >= s_i + p_i - M_ij (1 - x),   M_ij = (U - q_i) - r_j
+    s_i >= s_j + p_j - M_ji x
+    C >= s_i + p_i + q_i,              minimise C
+
+which HiGHS [2]_ solves. Only the order is taken from its answer, and times are worked
+out again, so a schedule is feasible to the last bit; that it is the best one holds to
+the solver's tolerance. The search is limited by the number of its nodes, not by time:
+the same graph gives the same schedule on any machine.
+
+Letters as in `estimators.operators.engines.schedule`; ``s`` beginnings, ``C`` the
+length. The solver sees all times as fractions of ``U``.
+
+References
+----------
+.. [1] A. S. Manne, "On the job-shop scheduling problem", Operations Research 8, 1960.
+.. [2] Q. Huangfu, J. A. J. Hall, "Parallelizing the dual revised simplex method",
+   Mathematical Programming Computation 10, 2018.
+
+Better schedules by small steps.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.operators.engines.graph import TaskGraph
+from estimators.operators.engines.schedule import (
+    TOLERANCE,
+    OpenOrders,
+    Pair,
+    makespan,
+    open_orders,
+    schedule_in_order,
+)
+from topologies.arrays import FloatArray
+
+NODE_LIMIT = 2000
+"""Of the solver's search tree."""
+
+_SOLVER_ERROR = 4
+"""`scipy.optimize.milp`: neither optimal, at a limit, infeasible nor unbounded."""
+
+
+class Answer(NamedTuple):
+    """What the solver found."""
+
+    keys: list[float] | None
+    """Beginnings, up to a common factor; None if there is no shorter schedule."""
+
+    lower_bound: float
+    """[s]."""
+
+
+def solve(durations: Sequence[float], orders: OpenOrders, upper: float) -> Answer:
+    """Find the shortest schedule of all that are shorter than ``upper``.
+
+    Parameters
+    ----------
+    durations
+        Of each task [s].
+    orders
+        What `open_orders` left.
+    upper
+        The length of a known schedule [s].
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    factor = 1.0 / upper
+    p, r, q = (
+        np.array(values) * factor for values in (durations, orders.heads, orders.tails)
+    )
+    matrix, at_least = _constraints(orders, p, r, q)
+    num_tasks, num_pairs = len(durations), len(orders.pairs)
+    cost = np.zeros(num_tasks + 1 + num_pairs)
+    cost[num_tasks] = 1.0
+    bounds = Bounds(
+        np.concatenate((r, [orders.lower_bound * factor], np.zeros(num_pairs))),
+        np.concatenate((1.0 - q - p, np.ones(1 + num_pairs))),
+    )
+    # Presolve now and then ends in an error of the solver's own, neither solved nor
+    # infeasible; without it the same problem is solved.
+    for presolve in (True, False):
+        result = milp(
+            cost,
+            constraints=LinearConstraint(matrix, at_least, np.inf),
+            bounds=bounds,
+            integrality=np.repeat([0, 1], [num_tasks + 1, num_pairs]),
+            options={
+                "node_limit": NODE_LIMIT,
+                "mip_rel_gap": 0.0,
+                "presolve": presolve,
+            },
+        )
+        if result.status != _SOLVER_ERROR:
+            break
+    if result.status == 2:  # infeasible
+        return Answer(None, upper)
+    keys = None if result.x is None else [float(s) for s in result.x[:num_tasks]]
+    proven = result.mip_dual_bound
+    bound = orders.lower_bound if proven is None else float(proven) / factor
+    return Answer(keys, min(max(bound, orders.lower_bound), upper))
+
+
+def _constraints(
+    orders: OpenOrders, p: FloatArray, r: FloatArray, q: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the rows ``matrix @ (s, C, x) >= at_least``."""
+    num_tasks = len(p)
+    rows: list[dict[int, float]] = []
+    at_least: list[float] = []
+    for task, before in enumerate(orders.earlier):
+        for other in before:
+            rows.append({task: 1.0, other: -1.0})
+            at_least.append(float(p[other]))
+    for number, (i, j) in enumerate(orders.pairs):
+        choice = num_tasks + 1 + number
+        forward = float(1.0 - q[i] - r[j])
+        backward = float(1.0 - q[j] - r[i])
+        rows.append({j: 1.0, i: -1.0, choice: -forward})
+        at_least.append(float(p[i]) - forward)
+        rows.append({i: 1.0, j: -1.0, choice: backward})
+        at_least.append(float(p[j]))
+    for task in range(num_tasks):
+        rows.append({num_tasks: 1.0, task: -1.0})
+        at_least.append(float(p[task] + q[task]))
+    matrix = np.zeros((len(rows), num_tasks + 1 + len(orders.pairs)))
+    for place, row in enumerate(rows):
+        matrix[place, list(row)] = list(row.values())
+    return matrix, np.array(at_least)
+
+
+def climb(
+    graph: TaskGraph,
+    durations: Sequence[float],
+    starts: list[float],
+    orders: OpenOrders,
+) -> tuple[list[float], OpenOrders]:
+    """Improve a schedule by moving one task past another while that helps.
+
+    Only pairs whose order is open are looked at: a schedule that orders any other pair
+    the other way is no shorter.
+
+    Parameters
+    ----------
+    graph
+        The tasks.
+    durations
+        Of each task [s].
+    starts
+        A schedule [s].
+    orders
+        What `open_orders` says of its length.
+
+    Returns
+    -------
+    tuple
+        The beginnings [s], and what `open_orders` says of their length.
+    """
+    better = _first_better(graph, durations, starts, orders.pairs)
+    while better is not None:
+        starts = better
+        orders = open_orders(graph, durations, makespan(starts, durations))
+        better = _first_better(graph, durations, starts, orders.pairs)
+    return starts, orders
+
+
+def _first_better(
+    graph: TaskGraph,
+    durations: Sequence[float],
+    starts: Sequence[float],
+    pairs: Sequence[Pair],
+) -> list[float] | None:
+    limit = makespan(starts, durations) * (1.0 - TOLERANCE)
+    place = [0.0] * len(starts)
+    for number, task in enumerate(sorted(range(len(starts)), key=starts.__getitem__)):
+        place[task] = float(number)
+    for pair in pairs:
+        one, other = sorted(pair, key=place.__getitem__)
+        for task, new in ((one, place[other] + 0.5), (other, place[one] - 0.5)):
+            keys = place.copy()
+            keys[task] = new
+            found = schedule_in_order(graph, durations, keys)
+            if makespan(found, durations) < limit:
+                return found
+    return None

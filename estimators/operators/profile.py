@@ -1,0 +1,248 @@
+"""A profile: the operator times that were measured on one device, as plain data.
+
+Nothing here measures or needs torch: `estimators.measuring` makes a profile, and
+`estimators.operators.profiled_times` lets it stand in for the roofline of
+`estimators.operators.roofline`. The file is JSON in SI units, one record a measured
+shape.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from topologies.errors import InputError, Problems
+from topologies.input_file import Value, read_json
+
+FORMAT = "nestsim profile 1"
+"""First value of every file; changes when old files can no longer be read."""
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+"""Number formats that operators are measured in."""
+
+MAX_FILE = 16 * 2**20
+"""A measured device takes some hundred kB; a longer file is no profile [byte]."""
+
+MAX_MEASUREMENTS = 10_000
+"""Sorting them by size takes time with its square."""
+
+_MOST = 2**53
+_MOST_SIZES = 8
+_SHORTEST = 1e-12
+
+PRODUCTS = frozenset({"linear", "matmul"})
+"""Operations whose shape is that of a matrix product."""
+
+
+class Timing(NamedTuple):
+    """One time, measured several times."""
+
+    seconds: float
+    """Median [s]."""
+
+    spread: float
+    """From the first to the third quartile [s]."""
+
+    samples: int
+    """How many times it was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One operator of one shape in one number format."""
+
+    operation: str
+    """As `OperatorWork.operation`, but norms and activations by their own names:
+    ``"layernorm"``, ``"rmsnorm"``, ``"gelu"``, ``"silu"``. ``"adam"`` is a step of the
+    optimizer, in fp32."""
+
+    precision: str
+    """``"bf16"``, ``"fp16"`` or ``"fp32"``."""
+
+    shape: tuple[int, ...]
+    """Rows, columns, inner size and count of a product; batch, heads, tokens and head
+    size of fused attention; the result's shape of an embedding; else the shape of the
+    first tensor."""
+
+    flops: float
+    """Of the forward pass; 0 for what is bound by memory traffic [FLOP]."""
+
+    num_bytes: float
+    """Memory traffic of the forward pass as `OperatorWork` counts it [byte]."""
+
+    forward: Timing
+    """Of the forward pass."""
+
+    backward: Timing | None = None
+    """Of the whole backward pass; None where there is none."""
+
+    weight_gradient: Timing | None = None
+    """Of the part of the backward pass that makes a weight's gradient."""
+
+    @property
+    def work(self) -> float:
+        """What a rate is a rate of: FLOPs if there are any, else bytes."""
+        return self.flops or self.num_bytes
+
+    @property
+    def timings(self) -> dict[str, Timing]:
+        """The passes that were measured, by name."""
+        named = {
+            "forward": self.forward,
+            "backward": self.backward,
+            "weight_gradient": self.weight_gradient,
+        }
+        return {name: timing for name, timing in named.items() if timing is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured on one device."""
+
+    device: str
+    """As the driver or the operating system calls it."""
+
+    driver: str
+    """Of the device and its toolkit; of a CPU the operating system."""
+
+    date: str
+    """When it was measured, as whoever asked for it says, e.g. ``"2026-03-31"``."""
+
+    torch_version: str
+    """Whose operators were measured."""
+
+    num_threads: int
+    """Of a CPU that took part; 0 for an accelerator."""
+
+    launch_time: float
+    """Time of a kernel that does next to nothing, one after the other [s]."""
+
+    measurements: tuple[Measurement, ...] = field(repr=False)
+    """In the order in which they were made."""
+
+    num_skipped: int = 0
+    """Shapes that were planned, but that the time or the memory did not suffice for."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        rows = [_record(one) for one in self.measurements]
+        return {"format": FORMAT, **values, "measurements": rows}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Profile":
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If it is no profile, or holds what cannot have been measured.
+        """
+        found = data.get("format") if isinstance(data, dict) else None
+        if found != FORMAT:
+            raise InputError(
+                "is not a profile that this version reads",
+                where="format",
+                got=found,
+                expected=f'"{FORMAT}", which nestsim profile writes',
+            )
+        file, problems = Value(data), Problems()
+        rows = []
+        with problems.noted():
+            values = {name: read(file[name]) for name, read in _FACTS.items()}
+        for row in file["measurements"].array(least=1, most=MAX_MEASUREMENTS):
+            with problems.noted():
+                rows.append(_measurement(row))
+        problems.refuse()
+        return cls(measurements=tuple(rows), **values)
+
+
+def _record(one: Measurement) -> dict[str, Any]:
+    """Return the record of one measurement."""
+    passes = {name: timing._asdict() for name, timing in one.timings.items()}
+    missing = dict.fromkeys(("backward", "weight_gradient"))
+    return asdict(one) | {"shape": list(one.shape)} | missing | passes
+
+
+def _measurement(row: Value) -> Measurement:
+    """Read one record."""
+    found = Measurement(
+        operation=row["operation"].text(),
+        precision=row["precision"].choice(PRECISIONS),
+        shape=row["shape"].each(
+            lambda size: size.whole(least=1, most=_MOST), least=1, most=_MOST_SIZES
+        ),
+        flops=row["flops"].number(),
+        num_bytes=row["num_bytes"].number(least=1.0),
+        forward=_timing(row["forward"]),
+        backward=_timing_or_none(row["backward"]),
+        weight_gradient=_timing_or_none(row["weight_gradient"]),
+    )
+    if found.operation in PRODUCTS and len(found.shape) != 4:
+        expected = "rows, columns, inner size and count of a product"
+        raise row["shape"].error("is not the shape of a product", expected)
+    if found.operation == "attention" and not found.flops:
+        raise row["flops"].error("attention has products", "a number above 0")
+    return found
+
+
+def _timing(value: Value) -> Timing:
+    return Timing(
+        seconds=value["seconds"].number(least=_SHORTEST),
+        spread=value["spread"].number(),
+        samples=value["samples"].whole(least=1, most=_MOST),
+    )
+
+
+def _timing_or_none(value: Value) -> Timing | None:
+    return None if value.raw is None else _timing(value)
+
+
+_FACTS: Mapping[str, Callable[[Value], Any]] = MappingProxyType(
+    {
+        "device": Value.text,
+        "driver": Value.text,
+        "date": Value.text,
+        "torch_version": Value.text,
+        "num_threads": lambda value: value.whole(least=0, most=_MOST),
+        "launch_time": lambda value: value.number(),
+        "num_skipped": lambda value: value.whole(least=0, most=_MOST),
+    }
+)
+"""What a profile says beside its measurements, and how it is read."""
+
+
+def read_profile(file: Path) -> Profile:
+    """Read a profile from a file.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is damaged.
+    """
+    expected = "a file that nestsim profile wrote"
+    try:
+        data = read_json(file, expected=expected, most_bytes=MAX_FILE)
+        return Profile.from_json(data)
+    except InputError as error:
+        raise error.at(str(file), ": ") from None
+
+
+def write_profile(profile: Profile, file: Path) -> None:
+    """Write a profile to a file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    text = json.dumps(profile.to_json(), indent=1, allow_nan=False)
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+def is_profile(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of `write_profile`."""
+    head = ends.decode("utf-8", errors="replace").split()
+    return " ".join(head[:5]).startswith(f'{{ "format": "{FORMAT}"')

@@ -1,0 +1,268 @@
+"""A traced model: the chain of its layers, and what each of them does, as plain data.
+
+Sizes are those of one sequence on one device that works alone. Every tensor says how
+it is laid out over devices, so that `estimators.layers.sharding` can tell the share of
+one device without looking at the model again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from estimators.models.spec import TransformerSpec
+from topologies.input_file import Value
+
+LAYOUTS: Mapping[str, str] = MappingProxyType(
+    {
+        "whole": "every rank of the tensor group holds all of it",
+        "sequence": "split along the sequence if sequence_parallel, else whole",
+        "tensor": "split over the tensor group",
+        "groups": "split over the tensor group as far as there are query groups",
+        "vocab": "split over the tensor group along the padded vocabulary",
+        "expert": "split over the expert and the tensor group (parameters only)",
+    }
+)
+"""How a tensor is laid out -> what that means."""
+
+
+PRECISIONS = ("model", "fp32", "mask")
+"""That of the training job, 4 bytes, or 1 byte."""
+
+SHARDINGS = (
+    "",
+    "column",
+    "qkv",
+    "vocab",
+    "row",
+    "heads",
+    "expert column",
+    "expert row",
+)
+"""How an operator is split; see `TracedOperator.sharding`."""
+
+_MOST = 2**62
+
+
+class TracedTensor(NamedTuple):
+    """One tensor of a layer; views of it count as itself."""
+
+    elements: int
+    """Of one sequence."""
+
+    layout: str
+    """A key of `LAYOUTS`."""
+
+    precision: str
+    """``"model"`` (that of the training job), ``"fp32"`` or ``"mask"`` (one byte)."""
+
+
+class TracedParameter(NamedTuple):
+    """One parameter of a layer."""
+
+    name: str
+    elements: int
+    layout: str
+
+
+class TracedOperator(NamedTuple):
+    """One operator of a layer. Tensors are given by number."""
+
+    name: str
+    """Path of the module or function in the layer."""
+
+    operation: str
+    """What it does: ``"linear"`` (product with a weight), ``"matmul"`` (of two
+    activations), ``"attention"`` (fused), or a name of an operator bound by memory:
+    ``"norm"``, ``"dropout"``, ``"dispatch"`` and so on."""
+
+    sharding: str
+    """``"column"``, ``"qkv"``, ``"vocab"`` (output features split), ``"row"`` (input
+    features split), ``"heads"``, ``"expert column"``, ``"expert row"``, or ``""``
+    where only the layout of the tensors matters."""
+
+    inputs: tuple[int, ...]
+    """Tensors read."""
+
+    outputs: tuple[int, ...]
+    """Tensors written."""
+
+    saved: tuple[int, ...]
+    """Tensors kept for the backward pass; those that are neither read nor written
+    above are written for this purpose."""
+
+    dims: tuple[int, int, int, int]
+    """Rows m, columns n, inner size k and independent products of a product; for
+    fused attention queries, keys, head size and heads; else zeros."""
+
+    core: bool
+    """Whether it belongs to the attention core, which selective recompute repeats."""
+
+    @property
+    def model_flops(self) -> int:
+        """Forward products of one sequence, causal masks not subtracted [FLOP].
+
+        The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM.
+        """
+        m, n, k, batch = self.dims
+        return (4 if self.operation == "attention" else 2) * m * n * k * batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedLayer:
+    """One distinct layer."""
+
+    tensors: tuple[TracedTensor, ...]
+    """All tensors of its forward pass."""
+
+    parameters: tuple[TracedParameter, ...]
+    """All parameters, a tied weight included."""
+
+    operators: tuple[TracedOperator, ...]
+    """In order of execution."""
+
+    hidden_input: int | None
+    """The tensor of hidden states that enters; None for the first layer."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "tensors": [list(tensor) for tensor in self.tensors],
+            "parameters": [list(parameter) for parameter in self.parameters],
+            "operators": [operator._asdict() for operator in self.operators],
+            "hidden_input": self.hidden_input,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "TracedLayer":
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If a key is missing, or a value has not the form that it has in a trace.
+        """
+        row = Value(data)
+        tensors = row["tensors"].each(_tensor_from_json)
+        hidden = row["hidden_input"]
+        if hidden.raw is not None:
+            _number_of_tensor(hidden, len(tensors))
+        return cls(
+            tensors=tensors,
+            parameters=row["parameters"].each(_parameter_from_json),
+            operators=row["operators"].each(
+                lambda value: _operator_from_json(value, len(tensors))
+            ),
+            hidden_input=hidden.raw,
+        )
+
+
+def _cells(value: Value, count: int) -> list[Value]:
+    return value.array(least=count, most=count)
+
+
+def _tensor_from_json(value: Value) -> TracedTensor:
+    elements, layout, precision = _cells(value, len(TracedTensor._fields))
+    return TracedTensor(
+        elements.whole(least=1, most=_MOST),
+        layout.choice(tuple(LAYOUTS)),
+        precision.choice(PRECISIONS),
+    )
+
+
+def _parameter_from_json(value: Value) -> TracedParameter:
+    name, elements, layout = _cells(value, len(TracedParameter._fields))
+    return TracedParameter(
+        name.text(), elements.whole(least=1, most=_MOST), layout.choice(tuple(LAYOUTS))
+    )
+
+
+def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
+    def tensors(key: str) -> tuple[int, ...]:
+        return value[key].each(lambda one: _number_of_tensor(one, num_tensors))
+
+    m, n, k, batch = (
+        one.whole(least=0, most=_MOST) for one in _cells(value["dims"], 4)
+    )
+    return TracedOperator(
+        name=value["name"].text(),
+        operation=value["operation"].text(),
+        sharding=value["sharding"].choice(SHARDINGS),
+        inputs=tensors("inputs"),
+        outputs=tensors("outputs"),
+        saved=tensors("saved"),
+        dims=(m, n, k, batch),
+        core=value["core"].flag(),
+    )
+
+
+def _number_of_tensor(value: Value, num_tensors: int) -> int:
+    return value.whole(least=0, most=num_tensors - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGraph:
+    """A model as a chain of layers, repeated ones stored once."""
+
+    spec: TransformerSpec
+    """The architecture that was traced."""
+
+    names: tuple[str, ...]
+    """``"embedding"``, ``"block 0"`` .., ``"final norm"``, ``"head"``, in the order of
+    execution; a BERT has no final norm."""
+
+    kinds: tuple[int, ...]
+    """For each layer of the chain its place in `layers`."""
+
+    layers: tuple[TracedLayer, ...]
+    """The distinct layers."""
+
+    @classmethod
+    def chain(
+        cls, spec: TransformerSpec, layers: Mapping[str, TracedLayer]
+    ) -> "LayerGraph":
+        """Repeat the layer called ``"block"`` as often as the architecture says."""
+        names: list[str] = []
+        kinds: list[int] = []
+        for kind, name in enumerate(layers):
+            repeats = spec.num_layers if name == "block" else 1
+            kinds += [kind] * repeats
+            blocks = [f"block {i}" for i in range(repeats)]
+            names += blocks if name == "block" else [name]
+        return cls(
+            spec=spec,
+            names=tuple(names),
+            kinds=tuple(kinds),
+            layers=tuple(layers.values()),
+        )
+
+    @property
+    def tied_parameters(self) -> int:
+        """Parameters that the head shares with the embedding, unpadded."""
+        spec = self.spec
+        return spec.vocab_size * spec.hidden_size if spec.tie_word_embeddings else 0
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the whole model, shared ones counted once, unpadded."""
+        each = [sum(p.elements for p in layer.parameters) for layer in self.layers]
+        return sum(each[kind] for kind in self.kinds) - self.tied_parameters
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values with stable keys."""
+        return {
+            "spec": asdict(self.spec),
+            "names": list(self.names),
+            "kinds": list(self.kinds),
+            "layers": [layer.to_json() for layer in self.layers],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "LayerGraph":
+        """Read back what `to_json` wrote."""
+        return cls(
+            spec=TransformerSpec(**data["spec"]),
+            names=tuple(data["names"]),
+            kinds=tuple(data["kinds"]),
+            layers=tuple(TracedLayer.from_json(layer) for layer in data["layers"]),
+        )

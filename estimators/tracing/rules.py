@@ -1,0 +1,296 @@
+"""What the tracer knows about each module and function that a layer calls.
+
+A rule describes one node of a traced graph: the tensors that it reads, writes and keeps
+for the backward pass (as autograd does), its dimensions, and how its results are
+laid out over a tensor-parallel group. Layouts follow Megatron-LM: column-parallel
+layers turn "sequence" into "tensor", row-parallel layers turn it back.
+
+References
+----------
+.. [1] Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+   Models", 2022, section 4.1: which tensors an operator saves.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from estimators.models import attention, layers, mixtral
+from estimators.models import attention as latent_attention
+from estimators.tracing.graph import TracedOperator, TracedTensor
+
+_NO_DIMS = (0, 0, 0, 0)
+_CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
+"""What selective recompute repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tape:
+    """What has been written down so far."""
+
+    tensors: list[TracedTensor] = field(default_factory=list)
+    operators: list[TracedOperator] = field(default_factory=list)
+    numbers: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
+    """Node -> numbers of the tensors that it results in."""
+
+    def add(self, elements: int, layout: str, precision: str) -> int:
+        """Return the number of a new tensor."""
+        self.tensors.append(TracedTensor(elements, layout, precision))
+        return len(self.tensors) - 1
+
+
+class Call(NamedTuple):
+    """One node of the graph while its rule looks at it."""
+
+    tape: Tape
+    node: fx.Node
+    target: Any
+    """The module, function or method name."""
+    inputs: tuple[int, ...]
+    """Numbers of the tensors read."""
+    results: tuple[Tensor, ...]
+    """What came out; shapes only."""
+
+    def result(self, place: int = 0, layout: str = "") -> int:
+        """Return a number for a result, by default laid out like the first input."""
+        layout = layout or self.tape.tensors[self.inputs[0]].layout
+        return self.tape.add(self.results[place].numel(), layout, "model")
+
+    def extra(self, elements: int, precision: str) -> int:
+        """Return a number for a tensor that is only kept for the backward pass."""
+        layout = self.tape.tensors[self.inputs[0]].layout
+        return self.tape.add(elements, layout, precision)
+
+    def emit(
+        self,
+        operation: str,
+        outputs: tuple[int, ...],
+        *,
+        saved: tuple[int, ...] = (),
+        sharding: str = "",
+        dims: tuple[int, int, int, int] = _NO_DIMS,
+    ) -> None:
+        """Write the operator down; its results become those of the node."""
+        stack = self.node.meta.get("nn_module_stack", {})
+        kinds = [kind for _, kind in stack.values()]
+        path = list(stack)[-1] if stack else ""
+        function = f"{path}.{self.node}".lstrip(".")
+        self.tape.operators.append(
+            TracedOperator(
+                name=path if self.node.op == "call_module" else function,
+                operation=operation,
+                sharding=sharding,
+                inputs=self.inputs,
+                outputs=outputs,
+                saved=saved,
+                dims=dims,
+                core=not _CORE.isdisjoint(kinds),
+            )
+        )
+        self.set(outputs)
+
+    def set(self, outputs: tuple[int, ...]) -> None:
+        """Say which numbers the node's results have."""
+        self.tape.numbers[self.node] = outputs
+
+
+def _alias(call: Call) -> None:
+    """Let a view share its tensor."""
+    call.set(call.inputs[:1])
+
+
+def _take(call: Call) -> None:
+    """Pick one of several results, or a part of a tensor."""
+    place = call.node.args[1]
+    if isinstance(place, int):
+        call.set(call.inputs[place : place + 1])
+    else:
+        call.set((call.result(),))
+
+
+def _chunk(call: Call) -> None:
+    """Parts of a tensor can be kept by themselves."""
+    call.set(tuple(call.result(place) for place in range(len(call.results))))
+
+
+def _linear(sharding: str, layout: str) -> Callable[[Call], None]:
+    """Return the rule of a product with a weight: it keeps its input."""
+
+    def rule(call: Call) -> None:
+        n, k = call.target.weight.shape
+        source = call.inputs[0]
+        m = call.tape.tensors[source].elements // k
+        output = call.result(layout=layout)
+        call.emit(
+            "linear", (output,), saved=(source,), sharding=sharding, dims=(m, n, k, 1)
+        )
+
+    return rule
+
+
+def _qkv(call: Call) -> None:
+    n, k = call.target.weight.shape
+    source = call.inputs[0]
+    m = call.tape.tensors[source].elements // k
+    outputs = tuple(
+        call.result(place, layout)
+        for place, layout in enumerate(("tensor", "groups", "groups"))
+    )
+    call.emit("linear", outputs, saved=(source,), sharding="qkv", dims=(m, n, k, 1))
+
+
+def _experts(sharding: str, layout: str) -> Callable[[Call], None]:
+    """Return the rule of one product per expert; m counts the rows of all experts."""
+
+    def rule(call: Call) -> None:
+        _, n, k = call.target.weight.shape
+        m = call.results[0].shape[0]
+        source, output = call.inputs[0], call.result(layout=layout)
+        call.emit(
+            "linear", (output,), saved=(source,), sharding=sharding, dims=(m, n, k, 1)
+        )
+
+    return rule
+
+
+def _matmul(call: Call) -> None:
+    """Products of two activations keep both."""
+    m, n = call.results[0].shape[-2:]
+    batch = call.results[0].numel() // (m * n)
+    k = call.tape.tensors[call.inputs[0]].elements // (m * batch)
+    output = call.result(layout="tensor")
+    call.emit(
+        "matmul", (output,), saved=call.inputs, sharding="heads", dims=(m, n, k, batch)
+    )
+
+
+def _flash(call: Call) -> None:
+    """Keep queries, keys, values, the result, and one fp32 number per row and head.
+
+    A dropout mask is drawn again from the state of the random generator.
+    """
+    heads, rows, size = call.results[0].shape[-3:]
+    # Scores have the width of queries, contexts that of values: the mean counts.
+    query = call.tape.tensors[call.inputs[0]].elements // (heads * rows)
+    output, log_sums = call.result(), call.extra(heads * rows, "fp32")
+    call.emit(
+        "attention",
+        (output,),
+        saved=(*call.inputs, output, log_sums),
+        sharding="heads",
+        dims=(rows, rows, (query + size) // 2, heads),
+    )
+
+
+def _dropout(call: Call) -> None:
+    """Keep a mask; nothing happens at probability 0."""
+    if call.target.p == 0:
+        _alias(call)
+        return
+    output, mask = call.result(), call.extra(call.results[0].numel(), "mask")
+    call.emit("dropout", (output,), saved=(mask,))
+
+
+def _embedding(call: Call) -> None:
+    """Keep ids only, which are not counted."""
+    split = isinstance(call.target, layers.VocabParallelEmbedding)
+    output = call.result(layout="sequence")
+    call.emit("embedding", (output,), sharding="row" if split else "")
+
+
+def _rotary(call: Call) -> None:
+    """Keep nothing: turning back needs angles only."""
+    tensors = call.tape.tensors
+    outputs = tuple(
+        call.result(place, tensors[number].layout)
+        for place, number in enumerate(call.inputs)
+    )
+    call.emit("rotary", outputs)
+
+
+def _latent_heads(call: Call) -> None:
+    """Keep nothing, as rotary embeddings do; every result is made anew."""
+    places = range(len(call.results))
+    call.emit("rotary", tuple(call.result(place, "tensor") for place in places))
+
+
+def _topk(call: Call) -> None:
+    """Keep the softmax over all experts."""
+    weights = call.result()
+    everything = call.extra(call.tape.tensors[call.inputs[0]].elements, "model")
+    call.emit("top-k", (weights,), saved=(everything,))
+
+
+def _cross_entropy(call: Call) -> None:
+    """Keep the softmax over the vocabulary in fp32."""
+    loss = call.result(layout="whole")
+    softmax = call.extra(call.tape.tensors[call.inputs[0]].elements, "fp32")
+    call.emit("cross entropy", (loss,), saved=(softmax,))
+
+
+def _memory(
+    operation: str, *, keeps: str = "", layout: str = ""
+) -> Callable[[Call], None]:
+    """Return the rule of an operator bound by memory, with one result.
+
+    `keeps` says what the backward pass needs: ``"inputs"``, ``"output"`` or nothing.
+    """
+
+    def rule(call: Call) -> None:
+        output = call.result(layout=layout)
+        saved = {"inputs": call.inputs, "output": (output,), "": ()}[keeps]
+        call.emit(operation, (output,), saved=saved)
+
+    return rule
+
+
+MODULE_RULES: Mapping[type[nn.Module], Callable[[Call], None]] = MappingProxyType(
+    {
+        layers.ColumnParallelLinear: _linear("column", "tensor"),
+        layers.RowParallelLinear: _linear("row", "sequence"),
+        layers.VocabParallelLinear: _linear("vocab", "vocab"),
+        nn.Linear: _linear("", ""),
+        attention.QKVParallelLinear: _qkv,
+        mixtral.ExpertColumnLinear: _experts("expert column", "tensor"),
+        mixtral.ExpertRowLinear: _experts("expert row", "sequence"),
+        attention.FlashAttention: _flash,
+        attention.ScaledMaskedSoftmax: _memory("softmax", keeps="output"),
+        attention.RotaryEmbedding: _rotary,
+        latent_attention.LatentHeads: _latent_heads,
+        layers.VocabParallelEmbedding: _embedding,
+        nn.Embedding: _embedding,
+        layers.PositionEmbedding: _memory("add"),
+        layers.RMSNorm: _memory("norm", keeps="inputs"),
+        nn.LayerNorm: _memory("norm", keeps="inputs"),
+        nn.GELU: _memory("activation", keeps="inputs"),
+        nn.SiLU: _memory("activation", keeps="inputs"),
+        nn.Tanh: _memory("activation", keeps="output"),
+        nn.Dropout: _dropout,
+        layers.CrossEntropy: _cross_entropy,
+        mixtral.TopK: _topk,
+        mixtral.TokenDispatch: _memory("dispatch", layout="whole"),
+        mixtral.TokenCombine: _memory("combine", keeps="inputs"),
+    }
+)
+"""Module kept in one piece -> its rule."""
+
+FUNCTION_RULES: Mapping[Any, Callable[[Call], None]] = MappingProxyType(
+    {
+        operator.add: _memory("add"),
+        operator.mul: _memory("multiply", keeps="inputs"),
+        operator.getitem: _take,
+        torch.matmul: _matmul,
+        "chunk": _chunk,
+        "flatten": _alias,
+        "split": _chunk,
+        "repeat_interleave": _memory("repeat", layout="tensor"),
+        "transpose": _alias,
+        "view_as": _alias,
+    }
+)
+"""Function, or name of a tensor's method -> its rule."""

@@ -1,0 +1,257 @@
+"""From an architecture to its `LayerGraph`, by torch.fx, cached on disk.
+
+Each distinct layer is traced once. Importing torch takes seconds, so what was traced
+is kept as JSON behind its own hash, in a file named by what it depends on: the
+architecture (without its depth, which no layer depends on) and the source of
+everything that takes part in tracing.
+
+Run a layer on the meta device under torch.fx and write down what it does.
+
+The layer is traced symbolically once; the graph is then interpreted on meta tensors,
+which have shapes but no values, and each node is described by its rule.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from estimators.models import attention, layers, mixtral
+from estimators.models.spec import TransformerSpec
+from estimators.tracing.graph import LayerGraph, TracedLayer, TracedParameter
+from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Call, Tape
+from topologies.errors import InputError
+from topologies.input_file import Value, decode, parse_json
+from topologies.notices import NOTICES
+from topologies.user_cache import cache_folder, read_sealed, write_sealed
+
+_PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
+    {
+        (layers.ColumnParallelLinear, "weight"): "tensor",
+        (layers.ColumnParallelLinear, "bias"): "tensor",
+        (layers.RowParallelLinear, "weight"): "tensor",
+        (layers.VocabParallelLinear, "weight"): "vocab",
+        (layers.VocabParallelLinear, "bias"): "vocab",
+        (layers.VocabParallelEmbedding, "weight"): "vocab",
+        (mixtral.ExpertColumnLinear, "weight"): "expert",
+        (mixtral.ExpertRowLinear, "weight"): "expert",
+    }
+)
+"""(module, parameter) -> layout; everything else is whole on every rank."""
+
+
+def record_layer(
+    module: nn.Module, inputs: tuple[Tensor, ...], *, takes_hidden: bool
+) -> TracedLayer:
+    """Trace one layer.
+
+    Parameters
+    ----------
+    module
+        On the meta device.
+    inputs
+        Meta tensors for one sequence. Integer ones (ids, labels) take no part in the
+        accounting.
+    takes_hidden
+        Whether the first input is hidden states.
+    """
+    graph = _Tracer().trace(module)
+    recorder = _Recorder(fx.GraphModule(module, graph))
+    recorder.run(*inputs)
+    tape = recorder.tape
+    return TracedLayer(
+        tensors=tuple(tape.tensors),
+        parameters=tuple(_parameters(module)),
+        operators=tuple(tape.operators),
+        hidden_input=0 if takes_hidden else None,
+    )
+
+
+class _Tracer(fx.Tracer):
+    """Keeps the modules that have a rule in one piece."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002  # torch.fx's signature
+        """Say whether a module is one node of the graph."""
+        return type(m) in MODULE_RULES
+
+
+class _Recorder(fx.Interpreter):
+    """Interprets on meta tensors and applies a rule to every node."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.tape = Tape()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node, then describe it."""
+        value = super().run_node(n)
+        if n.op == "placeholder" and value.is_floating_point():
+            self.tape.numbers[n] = (self.tape.add(value.numel(), "sequence", "model"),)
+        elif n.op.startswith("call"):
+            self._describe(n, value)
+        return value
+
+    def _describe(self, node: fx.Node, value: Any) -> None:
+        target: Any = node.target
+        if node.op == "call_module":
+            target = self.fetch_attr(str(node.target))
+            rule = MODULE_RULES[type(target)]
+        else:
+            rule = FUNCTION_RULES[target]
+        given = [argument for argument in node.args if isinstance(argument, fx.Node)]
+        inputs = tuple(
+            i for argument in given for i in self.tape.numbers.get(argument, ())
+        )
+        results = value if isinstance(value, tuple) else (value,)
+        rule(Call(self.tape, node, target, inputs, results))
+
+
+def _parameters(module: nn.Module) -> list[TracedParameter]:
+    found = []
+    for path, part in module.named_modules():
+        for name, parameter in part.named_parameters(path, recurse=False):
+            if isinstance(part, attention.QKVParallelLinear):
+                row = parameter.numel() // parameter.shape[0]
+                query, key, value = (n * part.head_size * row for n in part.heads)
+                found.append(TracedParameter(f"{name}.query", query, "tensor"))
+                found.append(TracedParameter(f"{name}.key", key, "groups"))
+                found.append(TracedParameter(f"{name}.value", value, "groups"))
+                continue
+            own_name = name.rpartition(".")[2]
+            layout = _PARAMETER_LAYOUTS.get((type(part), own_name), "whole")
+            found.append(TracedParameter(name, parameter.numel(), layout))
+    return found
+
+
+_MOST_BYTES = 4 * 2**20
+"""A trace takes some kB."""
+
+_SOURCES = (
+    "layer_graph.py",
+    "layer_recorder.py",
+    "operator_rules.py",
+    "tracing.py",
+    "models/*.py",
+)
+
+
+def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> LayerGraph:
+    """Return the chain of layers of a model.
+
+    The result does not depend on whether it came from the cache; torch is imported
+    only if it did not. A cache that is damaged is written anew, one that cannot be
+    written is done without.
+
+    Parameters
+    ----------
+    spec
+        The architecture.
+    cache_dir
+        Where traces are kept; by default `topologies.user_cache.cache_folder`.
+    """
+    folder = cache_dir or cache_folder("traces")
+    file = None if folder is None else folder / f"{_content_key(spec)}.trace"
+    layers = None if file is None else _read(file, spec)
+    if layers is None:
+        with NOTICES.once("tracing the model"):
+            layers = _trace(replace(spec, num_layers=1))
+        _write(file, layers)
+    return LayerGraph.chain(spec, layers)
+
+
+def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
+    import torch
+
+    from estimators.models.families import build_layers, example_inputs
+
+    ids, labels = example_inputs(spec)
+    hidden = torch.empty(1, spec.sequence_length, spec.hidden_size, device="meta")
+    inputs = {"embedding": ids, "head": (hidden, *labels)}
+    return {
+        name: record_layer(
+            module,
+            inputs.get(name, (hidden,)),
+            takes_hidden=name != "embedding",
+        )
+        for name, module in build_layers(spec).items()
+    }
+
+
+def _content_key(spec: TransformerSpec) -> str:
+    content = json.dumps(asdict(replace(spec, num_layers=1)), sort_keys=True)
+    return hashlib.sha256(f"{content}\n{_source_digest()}".encode()).hexdigest()
+
+
+@cache
+def _source_digest() -> str:
+    """Return a hash of the code that traces, so that no trace outlives its code."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for pattern in _SOURCES:
+        for file in sorted(folder.glob(pattern)):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(file: Path, spec: TransformerSpec) -> dict[str, TracedLayer] | None:
+    """Return the layers of a cache file, or None if there is no sound one.
+
+    What is sealed is checked all the same: whoever can write the file can seal it.
+    """
+    text = read_sealed(file)
+    if text is None or len(text) > _MOST_BYTES:
+        return None
+    try:
+        layers = {
+            name: TracedLayer.from_json(layer.raw)
+            for name, layer in Value(
+                parse_json(decode(text), expected="a trace")
+            ).items()
+        }
+        _check_layers(layers, spec)
+    except InputError:
+        return None
+    return layers
+
+
+def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> None:
+    """Refuse layers that are not those of an architecture.
+
+    The names of its chain, the size of its embedding and of what enters a block are
+    known without tracing.
+    """
+    names = ["embedding", "block", "final norm", "head"]
+    if spec.family == "bert":
+        names.remove("final norm")
+    hidden = spec.sequence_length * spec.hidden_size
+    known = (
+        list(layers) == names
+        and spec.vocab_size * spec.hidden_size in _sizes(layers["embedding"])
+        and layers["block"].hidden_input is not None
+        and layers["block"].tensors[layers["block"].hidden_input].elements == hidden
+    )
+    if not known:
+        raise InputError("is the trace of another model", expected="a trace")
+
+
+def _sizes(layer: TracedLayer) -> list[int]:
+    return [parameter.elements for parameter in layer.parameters]
+
+
+def _write(file: Path | None, layers: Mapping[str, TracedLayer]) -> None:
+    """Keep the layers, if there is a place for them."""
+    if file is None:
+        NOTICES.cannot_keep("traces of models", "there is no home folder")
+        return
+    values = {name: layer.to_json() for name, layer in layers.items()}
+    try:
+        write_sealed(file, json.dumps(values).encode())
+    except OSError as error:
+        why = f"{file.parent}: {error.strerror or error}"
+        NOTICES.cannot_keep("traces of models", why)
