@@ -32,7 +32,7 @@ from estimators.collectives.placed import exchange_rates, placed_exchanges
 from nestsim.collective_background import Background, busy_time, evenly, reached
 from nestsim.collective_runs import Repeated, Wires, durations, wires_of
 from nestsim.plan_traffic import GroupTraffic
-from planner.progress import Progress
+from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 

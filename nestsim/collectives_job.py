@@ -8,12 +8,11 @@ from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.plan_traffic import plan_traffic
 from nestsim.scenario.settings import Scenario
-from planner.fixed_plan import build_plan
-from planner.objective import PricedPlan
-from planner.pricing import price_plan
-from planner.progress import Progress
-from planner.work import Spent
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan
+from planner.step.execution import Workload
+from planner.work import Progress, Spent
 from topologies.errors import InputError
 from topologies.network import Network
 

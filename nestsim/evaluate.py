@@ -8,20 +8,18 @@ from nestsim.cluster_network import device_slowdowns
 from nestsim.placed_work import place_work
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replayed_time
-from planner.baselines.manual import manual_plans
-from planner.baselines.proposals import fits
-from planner.baselines.protocol import PlannerOutcome, PlannerSettings
-from planner.baselines.registry import PLANNERS
-from planner.objective import PricedPlan
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.progress import Progress
-from planner.remedies import shortfall_and_remedy
-from planner.replayed.search import Replays
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.work import Work
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.explain.infeasibility import shortfall_and_remedy
+from planner.planners.manual import manual_plans
+from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
+from planner.planners.registry import PLANNERS
+from planner.search.best_first import search
+from planner.search.replayed.search import Replays
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.work import Progress, Work
 from topologies.errors import InputError
 from topologies.network import Network
 
@@ -88,7 +86,7 @@ class Evaluator:
         Parameters
         ----------
         planner
-            A name of `planner.baselines.registry.PLANNERS`.
+            A name of `planner.planners.registry.PLANNERS`.
         settings
             Seeds, budgets and the like.
         starts

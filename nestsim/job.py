@@ -26,15 +26,15 @@ from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
-from planner.baselines.protocol import PlannerOutcome
-from planner.explain import explain
-from planner.launchable import BrokenRule, LaunchFacts, broken_rules
-from planner.objective import PricedPlan
-from planner.plan import Plan
-from planner.progress import Progress
-from planner.schedules import find_schedule
-from planner.wanted import Wanted
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.explain.explain import explain
+from planner.explain.request import Wanted
+from planner.planners.protocol import PlannerOutcome
+from planner.search.launchable import BrokenRule, LaunchFacts, broken_rules
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.step.schedules import find_schedule
+from planner.work import Progress
 from topologies.errors import InputError
 from topologies.network import Network
 

@@ -23,15 +23,14 @@ from nestsim.placing.traffic import StageTraffic
 from nestsim.simulator.phases import Phase
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import Bucket, LayerTraffic, PipelineWork, slowest_lanes
-from planner.objective import PricedPlan
-from planner.pricing import device_grid, plan_degrees, rates_of
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
-from planner.stage_cost import passes_differ
-from planner.stage_memory import stage_share
-from planner.stage_rates import PlacementRates
-from planner.step.execution import Execution
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import device_grid, plan_degrees, rates_of
+from planner.cost.rates import PlacementRates
+from planner.cost.stage import passes_differ
+from planner.step.execution import Execution, Workload
 from planner.step.exposure import Progress, bucket_parameters
-from planner.workload import Workload
+from planner.step.memory import stage_share
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 

@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.table import InLayerTraffic, LayerTable
-from planner.class_table import recompute_shares
-from planner.objective import PricedPlan
-from planner.plan import Plan, Stage
-from planner.pricing import device_grid, plan_degrees
-from planner.rates import dense_groups, expert_data_groups
-from planner.stage_cost import Share, stage_share
+from planner.cost.classes import recompute_shares
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import device_grid, plan_degrees
+from planner.cost.rates import dense_groups, expert_data_groups
+from planner.cost.stage import Share, stage_share
+from planner.step.execution import Workload
 from planner.step.ledger import (
     ACROSS,
     LEDGER,
@@ -31,7 +31,7 @@ from planner.step.ledger import (
     Sent,
     wire_bytes,
 )
-from planner.workload import Workload
+from planner.step.plan import Plan, Stage
 from topologies.arrays import FloatArray, IntArray
 
 

@@ -11,9 +11,9 @@ from estimators.user_files.links import UserLinks
 from nestsim.simulator.outcome import Replay
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
-from planner.explain import Explanation
-from planner.launchable import BrokenRule
-from planner.objective import PricedPlan
+from planner.cost.objective import PricedPlan
+from planner.explain.explain import Explanation
+from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
 from planner.work import Spent
 from topologies.network import Network
@@ -121,7 +121,7 @@ class SearchFacts(JobFacts):
     """What a report says of the search."""
 
     objective: str = "planned"
-    """What the search minimised, one of `planner.search_spec.OBJECTIVES`."""
+    """What the search minimised, one of `planner.search.space.OBJECTIVES`."""
 
     lower_bound: float
     """No plan of the search space is faster than this: in the replay, or by the

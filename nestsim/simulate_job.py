@@ -3,13 +3,13 @@
 from nestsim.job import announced, built, explained, job_facts, replayed
 from nestsim.results import SimulateResult
 from nestsim.scenario.settings import Scenario
-from planner.fixed_plan import build_plan, with_algorithms
-from planner.objective import PricedPlan
-from planner.plan import Plan
-from planner.plan_checks import check_plan
-from planner.pricing import price_plan
-from planner.progress import Progress
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan, with_algorithms
+from planner.plans.checks import check_plan
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.work import Progress
 from topologies.errors import InputError
 from topologies.network import Network
 

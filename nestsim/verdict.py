@@ -9,7 +9,7 @@ from nestsim.contention import contention_by_level
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import PipelineWork
-from planner.objective import PricedPlan
+from planner.cost.objective import PricedPlan
 from topologies import Network
 from topologies.units import format_duration, format_size
 

@@ -9,9 +9,12 @@ that no compilation counts. `make bench-planner` prints work beside processor ti
 
 Whatever the limits, a search goes on until it has one plan, or has looked at
 everything, or has spent `MOST_WORK`.
+
+How long work reports on itself.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DEFAULT_WORK = 60_000_000
@@ -207,3 +210,7 @@ def stopped_sentence(spent: Spent, what: str) -> str:
         f"none. To go on, raise search.work_limit above "
         f"{max(MOST_WORK, spent.work):,}, or narrow the lists of [search]."
     )
+
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and the share of it that is done, None if unknown."""

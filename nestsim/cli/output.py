@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 
 from nestsim.cli.streams import silence, tell
-from planner.progress import Progress
+from planner.work import Progress
 from topologies.notices import NOTICES
 
 if TYPE_CHECKING:

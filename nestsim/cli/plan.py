@@ -112,7 +112,7 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
         )
     loaded = load_scenario(scenario)
     from nestsim.job import explain_job
-    from planner.wanted import Wanted
+    from planner.explain.request import Wanted
 
     try:
         wanted = Wanted.parse(text)

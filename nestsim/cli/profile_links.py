@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from estimators.measuring.links import World
     from estimators.user_files.tables import LinkSweep
     from nestsim.own_runs.links import LinkFit, Stated
-    from planner.progress import Progress
+    from planner.work import Progress
 
 
 def profile_links(  # noqa: PLR0913 - one for each option

@@ -99,7 +99,7 @@ def _simulate(
     from nestsim.cli.errors import naming
     from nestsim.cli.output import progress_bar
     from nestsim.simulate_job import simulate_job
-    from planner.plan_file import read_plan
+    from planner.plans.json_file import read_plan
 
     given = None if plan is None else read_plan(plan)
     with naming(scenario.path), progress_bar(quiet=quiet) as progress:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nestsim.validation.collective_runner import CollectivesResult
     from nestsim.validation.columns import Measurements
     from nestsim.validation.runner import ValidationResult
-    from planner.progress import Progress
+    from planner.work import Progress
 
     Result = ValidationResult | CollectivesResult
 

@@ -16,8 +16,8 @@ from nestsim.scenario.settings import Scenario
 from nestsim.sweep.points import Outcome, content_key
 from nestsim.sweep.runner import run_sweep
 from nestsim.sweep.store import Store
-from planner.baselines.registry import PLANNERS
-from planner.progress import Progress
+from planner.planners.registry import PLANNERS
+from planner.work import Progress
 from topologies.errors import InputError
 
 NOT_BY_DEFAULT = ("exhaustive", "fixed")

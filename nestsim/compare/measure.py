@@ -6,8 +6,8 @@ from nestsim.compare.record import Entry, Found
 from nestsim.evaluate import Evaluator
 from nestsim.job import announced, built, explained, replayed
 from nestsim.scenario.settings import Scenario, SweepSpec
-from planner.baselines.protocol import PlannerSettings
-from planner.progress import Progress
+from planner.planners.protocol import PlannerSettings
+from planner.work import Progress
 from topologies.errors import InputError
 
 
@@ -47,7 +47,7 @@ def measure(
     scenario
         As `for_comparison` returns it.
     planner
-        A name of `planner.baselines.registry.PLANNERS`.
+        A name of `planner.planners.registry.PLANNERS`.
     settings
         Seeds, budgets and the like.
     progress

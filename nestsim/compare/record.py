@@ -11,7 +11,7 @@ from typing import Any
 
 from nestsim.results import Throughput
 from nestsim.sweep.points import Row
-from planner.plan import Plan
+from planner.step.plan import Plan
 from planner.work import Spent
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from nestsim.compare.measure import measure
 from nestsim.scenario.settings import Scenario
 from nestsim.sweep.points import Point, Row, content_key
-from planner.baselines.protocol import PlannerSettings
-from planner.progress import Progress
+from planner.planners.protocol import PlannerSettings
+from planner.work import Progress
 from topologies.fabrics.link_file import link_file_bytes
 from topologies.specs import CustomSpec
 

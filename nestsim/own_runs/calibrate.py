@@ -30,7 +30,7 @@ from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
-from planner.progress import Progress
+from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.specs import FatTreeSpec

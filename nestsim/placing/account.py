@@ -1,6 +1,6 @@
 """What one device of a stage holds, and from when to when.
 
-The amounts are those of the planner's bound (`planner.stage_memory`), chunk by chunk
+The amounts are those of the planner's bound (`planner.step.memory`), chunk by chunk
 and by name. The planner takes them all to be there at once; here
 
 - activations, and the logits that the head saves, are held from the forward pass to the
@@ -21,11 +21,11 @@ import numpy as np
 from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Held, StageMemory
-from planner.objective import StageCost
-from planner.plan import Plan, Stage
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from planner.stage_memory import STEP_END, stage_activations
+from planner.cost.objective import StageCost
 from planner.step.ledger import LEDGER
+from planner.step.memory import STEP_END, stage_activations
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 
 _STATIC = ("weights", "gradients", "optimizer")
 

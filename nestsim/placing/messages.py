@@ -7,8 +7,8 @@ import numpy as np
 
 from estimators.layers.table import InLayerTraffic, LayerTable
 from nestsim.placing.traffic import Message, StageTraffic
-from planner.class_table import recompute_shares
-from planner.plan import Stage
+from planner.cost.classes import recompute_shares
+from planner.step.plan import Stage
 
 
 class LayerMessages(NamedTuple):

@@ -24,12 +24,12 @@ from estimators.layers.table import LayerTable
 from nestsim.placing.messages import layer_messages
 from nestsim.placing.moves import Pass
 from nestsim.placing.traffic import Message, StageTraffic
-from planner.plan import Plan
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from planner.stage_rates import PlacementRates
+from planner.cost.rates import PlacementRates
 from planner.step import ledger
+from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
-from planner.workload import Workload
+from planner.step.plan import Plan
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from topologies.arrays import FloatArray
 
 

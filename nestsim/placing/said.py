@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from estimators.collectives.algorithms import HIERARCHICAL
 from estimators.collectives.messages import uneven_blocks
 from nestsim.simulator.settings import ReplaySettings
-from planner.objective import PricedPlan
-from planner.plan import Plan
-from planner.pricing import device_grid
-from planner.rates import dense_groups, expert_data_groups
-from planner.schedules import SCHEDULES
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import device_grid
+from planner.cost.rates import dense_groups, expert_data_groups
 from planner.step.execution import Execution
+from planner.step.plan import Plan
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
 from topologies.network import Network
 

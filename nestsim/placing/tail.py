@@ -16,8 +16,7 @@ from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.phases import EdgePhase, Phase, RingPhase
 from nestsim.simulator.work import Bucket
-from planner.plan import Plan, Stage
-from planner.rates import dense_groups, expert_data_groups
+from planner.cost.rates import dense_groups, expert_data_groups
 from planner.step.exposure import Progress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,
@@ -28,6 +27,7 @@ from planner.step.ledger import (
     REPLICAS,
     wire_bytes,
 )
+from planner.step.plan import Plan, Stage
 from topologies import Network
 from topologies.arrays import IntArray
 

@@ -17,11 +17,10 @@ from nestsim.placing.teams import (
 )
 from nestsim.simulator.phases import TeamEdgePhase, TeamPhase
 from nestsim.simulator.work import TeamTraffic
-from planner.plan import Plan
-from planner.pricing import plan_degrees
-from planner.rates import dense_groups, expert_data_groups
-from planner.stage_cost import sharding_of
-from planner.stage_rates import PlacementRates
+from planner.cost.pricing import plan_degrees
+from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
+from planner.cost.stage import sharding_of
+from planner.step.plan import Plan
 from topologies import Network
 from topologies.arrays import IntArray
 

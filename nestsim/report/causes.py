@@ -22,7 +22,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nestsim.simulator.outcome import SPAN_KINDS, Replay
-from planner.schedules import SCHEDULES, Program
+from planner.step.schedules import SCHEDULES, Program
 from topologies.arrays import FloatArray
 
 CAUSES = (
@@ -48,7 +48,7 @@ def iteration_causes(
     replay
         What happened.
     schedule
-        A name of `planner.schedules.SCHEDULES`.
+        A name of `planner.step.schedules.SCHEDULES`.
     num_microbatches
         Of each replica.
     """

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from planner.device_ranges import to_ranges
+from planner.step.plan import to_ranges
 from topologies.errors import InputError, readable
 from topologies.input_file import file_in, read_json
 

@@ -20,13 +20,13 @@ from nestsim.report.wording import (
     without_rounding,
     zero_label,
 )
-from planner.objective import PricedPlan
-from planner.shortfall import fullest_stage
+from planner.cost.objective import PricedPlan
+from planner.search.shortfall import fullest_stage
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.results import ExplainResult
-    from planner.plan import Plan
+    from planner.step.plan import Plan
 
 _HEADLINES: Mapping[str, tuple[str, str]] = {
     "outside": ("OUTSIDE THE SPACE", "bold red"),

@@ -21,7 +21,7 @@ from nestsim.report.statistics import (
     stage_breakdowns,
 )
 from nestsim.uncertainty import SHARE
-from planner.objective import PricedPlan
+from planner.cost.objective import PricedPlan
 from planner.work import Spent
 from topologies.network import Network
 

@@ -14,10 +14,9 @@ from rich.text import Text
 
 from nestsim.report.tables import add_row, facts, new_table
 from nestsim.report.wording import number, plural, size_of_limit
-from planner.nest_artifact.baselines import WHY, Score, ScoredBaseline
+from planner.nest_artifact.costs import PricedSplit, StageCost
 from planner.nest_artifact.instance import NestInstance
-from planner.nest_artifact.pricing import PricedSplit, StageCost
-from planner.nest_artifact.solver import NestSolution
+from planner.nest_artifact.solver import WHY, NestSolution, Score, ScoredBaseline
 from topologies.units import format_duration
 
 

@@ -89,7 +89,7 @@ def headline(result: "StressResult") -> str:
 
 def change_in_words(found: "PlanChange") -> str:
     """Say between which ratios a planner's plan changes, and to what."""
-    from planner.plan import Plan
+    from planner.step.plan import Plan
 
     change = found.change
     before, after = (Plan.from_json(one) for one in (change.before, change.after))

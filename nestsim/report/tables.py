@@ -28,8 +28,8 @@ from nestsim.report.wording import (
     without_rounding,
     zero_label,
 )
-from planner.objective import PricedPlan, StageCost
-from planner.plan import Plan
+from planner.cost.objective import PricedPlan, StageCost
+from planner.step.plan import Plan
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:

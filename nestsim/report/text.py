@@ -52,7 +52,7 @@ from nestsim.report.wording import (
     zero_label,
 )
 from nestsim.uncertainty import SHARE
-from planner.plan import Plan
+from planner.step.plan import Plan
 from topologies.network import Network
 from topologies.units import (
     format_duration,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from planner.plan import Plan, Stage
+from planner.step.plan import Plan, Stage
 from planner.work import Spent
 from topologies.units import format_duration, format_size
 

@@ -11,7 +11,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from nestsim.scenario.base import Choice, Count, Table
 from nestsim.scenario.settings import Assertion
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
 from topologies.units import NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
 

@@ -17,7 +17,7 @@ from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.network import link_names
 from nestsim.scenario.settings import Scenario
 from nestsim.scenario.tables import ScenarioTable
-from planner.launch_rules import LAUNCH_RULES
+from planner.search.launch_rules import LAUNCH_RULES
 from topologies.accelerators import Accelerator
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems

@@ -7,8 +7,8 @@ from pydantic import Discriminator, Field, Tag
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import MAX_COUNT, Choice, Count, Table, Text
 from nestsim.scenario.search import Recompute, ZeroStage
-from planner.plan_spec import PlanSpec
-from planner.schedules import SCHEDULES
+from planner.plans.spec import PlanSpec
+from planner.step.schedules import SCHEDULES
 
 MOST_STAGES = 10_000
 MOST_VIRTUAL_STAGES = 100_000

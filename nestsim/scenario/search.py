@@ -7,11 +7,11 @@ from pydantic import BeforeValidator, Field
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Choice, Count, Distinct, Duration, Table
-from planner.baselines.protocol import PlannerSettings
-from planner.launch_rules import LAUNCH_RULES, LaunchRules
-from planner.plan_spec import PlanSpec
-from planner.schedules import SCHEDULES
-from planner.search_spec import OBJECTIVES, SearchSpec
+from planner.planners.protocol import PlannerSettings
+from planner.plans.spec import PlanSpec
+from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.search.space import OBJECTIVES, SearchSpec
+from planner.step.schedules import SCHEDULES
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.software import IDEAL, Software
 from nestsim.scenario.stress_settings import StressSpec
 from nestsim.simulator.settings import ReplaySettings
-from planner.baselines.protocol import PlannerSettings
+from planner.planners.protocol import PlannerSettings
 from planner.step.execution import NOTHING_HIDDEN, Execution
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from estimators.user_files.constants import UserConstants
     from estimators.user_files.links import UserLinks
-    from planner.plan_spec import PlanSpec
-    from planner.search_spec import SearchSpec
+    from planner.plans.spec import PlanSpec
+    from planner.search.space import SearchSpec
     from topologies.accelerators import Accelerator
     from topologies.degrade import Degradation
     from topologies.specs import NetworkSpec
@@ -144,7 +144,7 @@ class Scenario:
     """A plan that is given, beside what the planner may try; None if none is."""
 
     planner: str = "nest"
-    """A name of `planner.baselines.registry.PLANNERS`."""
+    """A name of `planner.planners.registry.PLANNERS`."""
 
     planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
     """What planners are told beside `search`."""

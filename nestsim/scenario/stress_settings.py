@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from planner.search_spec import SearchSpec
+from planner.search.space import SearchSpec
 from topologies.degrade import Degradation
 
 QUANTITIES = ("oversubscription", "bandwidth")
@@ -14,7 +14,7 @@ RANKINGS: Mapping[str, str] = MappingProxyType(
     {"planned": "planned", "simulated": "replayed"}
 )
 """By which time plans are chosen -> what their search minimises, one of
-`planner.search_spec.OBJECTIVES`."""
+`planner.search.space.OBJECTIVES`."""
 
 DEFAULT_PLANNERS = ("nest", "manual", "phaze")
 """Ours, what people do by hand, and a search that knows less of the network."""

@@ -22,7 +22,7 @@ from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.phases import Phase, TeamEdgePhase, TeamPhase
 from nestsim.simulator.system import Incidence
 from nestsim.simulator.work import Bucket, PipelineWork, TeamTraffic
-from planner.schedules import find_schedule
+from planner.step.schedules import find_schedule
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
 

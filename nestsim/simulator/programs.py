@@ -21,11 +21,11 @@ from nestsim.simulator.slots import StageSlots
 from nestsim.simulator.system import NONE, Step, Steps
 from nestsim.simulator.work import PipelineWork
 from nestsim.simulator.writer import Writer, pass_numbers
-from planner.schedules import find_schedule
+from planner.step.schedules import find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 PASS_KINDS = ("forward", "backward", "weight")
-"""Names in `SPAN_KINDS` of the kinds of `planner.schedules`, in their order."""
+"""Names in `SPAN_KINDS` of the kinds of `planner.step.schedules`, in their order."""
 
 _SPAN_OF_KIND = np.array([SPAN_KINDS.index(name) for name in PASS_KINDS])
 

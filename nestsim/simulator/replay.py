@@ -25,7 +25,7 @@ from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.system import Run, Skip, System
 from nestsim.simulator.traffic import Traffic
 from nestsim.simulator.work import PipelineWork
-from planner.progress import Progress
+from planner.work import Progress
 from topologies.arrays import IntArray
 from topologies.network import Network
 

@@ -61,8 +61,8 @@ class LayerTraffic:
     """Per stage: what its moves number."""
 
     passes: Mapping[int, tuple[Moves, ...]]
-    """Kind of pass (as in `planner.schedules`) -> moves in each virtual stage; at least
-    one move each."""
+    """Kind of pass (as in `planner.step.schedules`) -> moves in each virtual stage; at
+    least one move each."""
 
 
 class Bucket(NamedTuple):
@@ -89,7 +89,7 @@ class Held(NamedTuple):
     """Whose passes these are."""
 
     begin: int
-    """Kind of pass at whose start it is allocated, as in `planner.schedules`."""
+    """Kind of pass at whose start it is allocated, as in `planner.step.schedules`."""
 
     end: int
     """Kind of pass, of the same chunk and microbatch, at whose end it is released."""
@@ -120,7 +120,7 @@ class PipelineWork:
     """
 
     schedule: str
-    """A name of `planner.schedules.SCHEDULES`."""
+    """A name of `planner.step.schedules.SCHEDULES`."""
 
     num_chunks: int
     """Chunks ``v`` of each stage."""

@@ -36,7 +36,7 @@ from nestsim.simulator.slots import (
 )
 from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps
 from nestsim.simulator.work import PipelineWork
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Instructions
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Instructions
 from topologies.arrays import IntArray
 
 assert (RUNNING, FORWARD) == (kernels.RUNNING, kernels.FORWARD)

@@ -16,9 +16,9 @@ from nestsim.simulator.replay import replay
 from nestsim.stress.conditions import AS_BUILT, ratio_condition, stressed
 from nestsim.stress.limits import HotLink, busiest_stage, causes, hottest
 from nestsim.sweep.points import content_key
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.workload import Workload
+from planner.cost.pricing import price_plan
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.fabrics.link_file import link_file_bytes
 from topologies.network import Network

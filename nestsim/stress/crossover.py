@@ -7,7 +7,7 @@ from typing import Any
 from nestsim.scenario.stress_settings import ConditionSpec
 from nestsim.stress.bench import Bench, Made, plan_key
 from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
-from planner.plan import Plan
+from planner.step.plan import Plan
 
 TOLERANCE = 0.01
 """A bracket is narrow enough if its ends differ by less, relatively."""

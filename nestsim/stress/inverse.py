@@ -21,7 +21,7 @@ from topologies.network import Network
 from topologies.selectors import select_links
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.step.plan import Plan
 
 POLICIES = ("kept", "re-made")
 """The plan made for worsening 1 is kept, or every worsening gets one of its own."""

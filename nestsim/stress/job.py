@@ -24,9 +24,9 @@ from nestsim.stress.tasks import FindChanges, MakePlans, Narrow, RunPlans
 from nestsim.sweep.points import Point, Task, content_key
 from nestsim.sweep.runner import SweepResult, run_sweep
 from nestsim.sweep.store import Store
-from planner.baselines.registry import PLANNERS
-from planner.plan import Plan
-from planner.progress import Progress
+from planner.planners.registry import PLANNERS
+from planner.step.plan import Plan
+from planner.work import Progress
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network

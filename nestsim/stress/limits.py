@@ -11,7 +11,7 @@ import numpy as np
 
 from nestsim.simulator.outcome import Replay
 from nestsim.verdict import gap_by_cause
-from planner.objective import PricedPlan
+from planner.cost.objective import PricedPlan
 from topologies.network import Network
 
 MOST_LINKS = 8

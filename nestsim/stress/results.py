@@ -16,7 +16,7 @@ from nestsim.stress.crossover import Change
 from nestsim.stress.inverse import Asked
 from nestsim.stress.limits import limiting_term
 from nestsim.stress.robust import Choice, least_mean, least_worst
-from planner.plan import Plan
+from planner.step.plan import Plan
 from topologies.network import Network
 
 
@@ -73,7 +73,7 @@ class StressResult:
     """Names; the first one's plans answer the questions."""
 
     objective: str
-    """What plans were chosen by, one of `planner.search_spec.OBJECTIVES`."""
+    """What plans were chosen by, one of `planner.search.space.OBJECTIVES`."""
 
     plans: Mapping[str, Plan]
     """The distinct plans, by key."""

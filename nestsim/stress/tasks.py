@@ -13,7 +13,7 @@ from nestsim.stress.bench import Bench, bench_of, scenario_digest
 from nestsim.stress.crossover import plan_changes
 from nestsim.stress.inverse import Asked, narrow
 from nestsim.sweep.points import Point, PointFailedError, Row, content_key
-from planner.plan import Plan
+from planner.step.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from nestsim.sweep.store import Store
 
 if TYPE_CHECKING:
     from nestsim.scenario.settings import Scenario
-    from planner.progress import Progress
+    from planner.work import Progress
 
 STORE = "sweep.sqlite"
 """Name of the store in a folder of results."""

@@ -19,7 +19,7 @@ from nestsim.sweep.alarm import TimeIsUpError, alarm
 from nestsim.sweep.orphans import end_with
 from nestsim.sweep.points import Outcome, Point, PointFailedError, Row, Task
 from nestsim.sweep.store import Store
-from planner.progress import Progress
+from planner.work import Progress
 from topologies.errors import InputError
 from topologies.units import format_duration
 

@@ -17,7 +17,7 @@ from nestsim.validation.collective_rows import read_collective
 from nestsim.validation.columns import Measurements, Row
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.refusals import RowRefusedError
-from planner.progress import Progress
+from planner.work import Progress
 
 
 class Curve(NamedTuple):

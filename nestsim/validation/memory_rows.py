@@ -15,7 +15,7 @@ from nestsim.validation.predict import Predictor, StageMemory, memory_share
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
 from nestsim.validation.row_stages import StageCase, read_stage
-from planner.stage_memory import block_stage_memory
+from planner.step.memory import block_stage_memory
 
 
 class MemoryScore(NamedTuple):

@@ -21,11 +21,11 @@ from nestsim.validation.refusals import refusing
 from nestsim.validation.row_plan import Case
 from nestsim.validation.row_stages import SizedStage
 from nestsim.validation.uneven_stages import uneven_step_time
-from planner.fixed_plan import build_plan
-from planner.objective import PricedPlan
-from planner.pricing import price_plan
-from planner.stage_memory import block_stage_memory
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan
+from planner.step.execution import Workload
+from planner.step.memory import block_stage_memory
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network

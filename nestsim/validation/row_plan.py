@@ -22,8 +22,8 @@ from nestsim.validation.row_cluster import (
 from nestsim.validation.row_model import read_model
 from nestsim.validation.row_stages import SizedStage, read_stages
 from nestsim.validation.row_training import check_format, read_software, read_training
-from planner.launch_rules import LAUNCH_RULES
-from planner.plan_spec import PlanSpec
+from planner.plans.spec import PlanSpec
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
 from topologies.specs import NetworkSpec, check_num_devices

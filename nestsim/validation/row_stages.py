@@ -28,8 +28,8 @@ from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_cluster import read_accelerator
 from nestsim.validation.row_model import read_model
 from nestsim.validation.row_training import read_training
-from planner.stage_memory import BlockStage
 from planner.step.execution import Execution
+from planner.step.memory import BlockStage
 from topologies.accelerators import Accelerator
 
 _ACESO_OPERATORS = 13

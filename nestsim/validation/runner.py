@@ -20,7 +20,7 @@ from nestsim.validation.predict import Predictor
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import Case, read_case
 from nestsim.validation.row_stages import with_notes_of_run
-from planner.progress import Progress
+from planner.work import Progress
 
 GROUP_COLUMNS = (
     "source_key",

@@ -14,14 +14,14 @@ import numpy as np
 
 from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_stages import SizedStage
-from planner.fixed_plan import build_plan
-from planner.objective import ChunkTimes, StageCost
-from planner.plan import Plan
-from planner.plan_spec import PlanSpec
-from planner.plan_timeline import PlanTimeline
-from planner.pricing import price_plan, rates_of
-from planner.stage_cost import StagePrice
-from planner.workload import Workload
+from planner.cost.objective import ChunkTimes, StageCost
+from planner.cost.pricing import price_plan, rates_of
+from planner.cost.stage import StagePrice
+from planner.cost.timeline import PlanTimeline
+from planner.plans.build import build_plan
+from planner.plans.spec import PlanSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from topologies.network import Network
 from topologies.specs import FatTreeSpec, NetworkSpec
 

@@ -1,8 +1,8 @@
 """Enumerate placements: the nestings of parallel dimensions over device numbers.
 
-Dimensions are numbered as in `planner.placements.Extents`: tensor 0, context 1, expert
-2, data 3, pipeline 4. A placement under construction is a row of integers: its extent,
-what is left of each dimension, the steps so far, and the log of its factors.
+Dimensions are numbered as in `planner.search.placements.Extents`: tensor 0, context 1,
+expert 2, data 3, pipeline 4. A placement under construction is a row of integers: its
+extent, what is left of each dimension, the steps so far, and the log of its factors.
 """
 
 import numpy as np

@@ -183,7 +183,7 @@ def placement_loads(
     sizes
         Of tensor, context, expert, data (replicas of experts) and pipeline parallelism.
     steps
-        `planner.placements.Placement.steps`, shape ``(5, 3)``.
+        `planner.search.placements.Placement.steps`, shape ``(5, 3)``.
     num_devices
         Of the cluster.
     all_blocks

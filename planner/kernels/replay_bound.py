@@ -200,7 +200,7 @@ def _stage_memory(
     constants: FloatVector,
     job: FloatVector,
 ) -> float:
-    """Return the memory of a stage as `planner.stage_memory` counts it [byte]."""
+    """Return the memory of a stage as `planner.step.memory` counts it [byte]."""
     dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
     row = WORKING + (0 if mode == _STAGE else mode)
     most = 0

@@ -3,10 +3,13 @@
 Of use only for comparing searches on identical work; nestsim's own model is elsewhere.
 """
 
-from planner.nest_artifact.baselines import ScoredBaseline, score_baselines
-from planner.nest_artifact.instance import NestInstance
-from planner.nest_artifact.reading import read_instance
-from planner.nest_artifact.solver import NestSolution, solve
+from planner.nest_artifact.instance import NestInstance, read_instance
+from planner.nest_artifact.solver import (
+    NestSolution,
+    ScoredBaseline,
+    score_baselines,
+    solve,
+)
 
 __all__ = [
     "NestInstance",

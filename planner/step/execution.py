@@ -3,9 +3,28 @@
 Facts about the job, like its software: the search, the prices and the replay read the
 same ones. What the replay's engine may leave out or skip is not here
 (`nestsim.simulator.settings`).
+
+A model, a job and an accelerator: everything about the work but its split.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from estimators.chain import build_layer_table
+from estimators.constants import Constants, load_constants
+from estimators.layers.sharding import layer_work
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from estimators.operators.profile import Profile
+from estimators.platform import Allocator, Platform
+from estimators.software import IDEAL, Software
+from estimators.tracing.graph import LayerGraph
+from estimators.training import ParameterBytes, TrainingSpec
+from estimators.user_files.links import UserLinks
+from topologies.accelerators import Accelerator
+from topologies.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +61,129 @@ class Execution:
 
 NOTHING_HIDDEN = Execution()
 """Everything waits for what is sent, but for transfers between stages."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Workload:
+    """What is trained, how, and on which kind of device; keeps the tables it made."""
+
+    graph: LayerGraph
+    """The traced model."""
+
+    training: TrainingSpec
+    """Batch, precision and optimizer."""
+
+    accelerator: Accelerator
+    """The device."""
+
+    software: Software = IDEAL
+    """What drives it."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What it hides behind compute."""
+
+    constants: Constants = field(default_factory=load_constants)
+    """What both reach."""
+
+    links: UserLinks | None = None
+    """What was measured of links, if anything."""
+
+    profile: Profile | None = None
+    """Operator times that were measured, if any."""
+
+    _tables: dict[Degrees, LayerTable] = field(default_factory=dict, init=False)
+    _expert_times: dict[Degrees, FloatArray] = field(default_factory=dict, init=False)
+
+    def table(self, degrees: Degrees) -> LayerTable:
+        """Return the layer table under the given degrees, made once."""
+        if degrees not in self._tables:
+            self._tables[degrees] = build_layer_table(
+                self.graph,
+                degrees=degrees,
+                training=self.training,
+                platform=self.platform,
+            )
+        return self._tables[degrees]
+
+    def expert_times(self, degrees: Degrees) -> FloatArray:
+        """Return the part of each layer's compute that routed experts' products are.
+
+        Forward, backward, and the part of the latter that weight gradients are, shape
+        ``(3, L)`` [s]. From the traced operators; 0 for a graph without.
+        """
+        if degrees not in self._expert_times:
+            self._expert_times[degrees] = self._read_expert_times(degrees)
+        return self._expert_times[degrees]
+
+    def _read_expert_times(self, degrees: Degrees) -> FloatArray:
+        graph, training = self.graph, self.training
+        if not graph.layers:
+            return np.zeros((3, len(graph.names)))
+        model = self.platform.operator_times(training, graph.spec)
+        totals = []
+        for kind, layer in enumerate(graph.layers):
+            work = layer_work(graph, kind, degrees, training.element_bytes)
+            times = [
+                model.operator_time(operator)
+                for operator, traced in zip(
+                    work.operators, layer.operators, strict=True
+                )
+                if traced.sharding.startswith("expert")
+            ]
+            totals.append(np.sum(times, axis=0) if times else np.zeros(3))
+        all_kinds = self.platform.slowest * np.array(totals)
+        return np.ascontiguousarray(all_kinds[np.array(graph.kinds)].T)
+
+    @cached_property
+    def parameter_bytes(self) -> ParameterBytes:
+        """Weights, gradients and optimizer states per parameter [byte]."""
+        return self.training.parameter_bytes
+
+    @cached_property
+    def platform(self) -> Platform:
+        """What the model runs on."""
+        return Platform(
+            accelerator=self.accelerator,
+            software=self.software,
+            constants=self.constants,
+            links=self.links,
+            profile=self.profile,
+        )
+
+    @cached_property
+    def allocator(self) -> Allocator:
+        """What memory holds beside tensors."""
+        return Allocator(constants=self.constants.allocator(self.software.name))
+
+    def tensor_memory(self, reserve: float = 0.0) -> float:
+        """Return what a device has for tensors, with some of it kept free [byte]."""
+        return self.allocator.usable(self.accelerator.memory_bytes - reserve)
+
+    @cached_property
+    def memory_rate(self) -> float:
+        """Rate of streaming kernels such as the optimizer step [byte/s]."""
+        return self.platform.memory_rate
+
+    @cached_property
+    def iteration_time(self) -> float:
+        """What each step takes once, whatever the plan [s]."""
+        constants = self.platform.software_constants
+        if self.software.many_nodes:
+            return constants.iteration_time_many_nodes
+        return constants.iteration_time
+
+    @cached_property
+    def shard_time(self) -> float:
+        """What each step takes once for each rank that shares ZeRO-1's shards [s]."""
+        return self.platform.software_constants.shard_time
+
+    @cached_property
+    def chain(self) -> tuple[int, int]:
+        """Layers of the chain, and those of them that are blocks."""
+        names = self.graph.names
+        return len(names), sum(name.startswith("block") for name in names)
+
+    def num_microbatches(self, micro_batch_size: int, data_parallel_size: int) -> int:
+        """Return ``ceil(global batch / (b dp))``; a last one may be padded."""
+        per_round = micro_batch_size * data_parallel_size
+        return -(-self.training.global_batch_size // per_round)

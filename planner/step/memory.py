@@ -6,15 +6,28 @@ W weights, G gradients, O optimizer states, copies what the optimizer makes for 
 when activations are gone, each divided by the devices that share its
 shards where the stage of ZeRO shards it; buffers are whole layers beside them
 (`planner.step.ledger`).
+
+What one device of a stage holds: parameters, activations in flight, its peak.
+
+Between a backward pass and its weight gradients, where a schedule splits them, a device
+keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the
+forward pass saved. While that backward pass runs both come and go layer by layer: it is
+charged with the larger of the two.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
+from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import SCHEDULES
 
 FloatArray = NDArray[np.float64] | float
 
@@ -81,3 +94,249 @@ def static_bytes(
         buffers=np.asarray(shared * layer * largest_layer),
         copies=each.copies * held(OPTIMIZER),
     )
+
+
+STEP_END = "copies of gradients"
+"""What the optimizer makes for its step, when activations are gone."""
+
+
+class Share(NamedTuple):
+    """Parameters of a stage on one device."""
+
+    dense: float
+    expert: float
+    num_layers: int
+
+
+class Activations(NamedTuple):
+    """Memory of a stage's passes [byte]."""
+
+    saved: tuple[float, ...]
+    """Kept by each chunk for each microbatch from its forward pass to the end of its
+    backward pass."""
+
+    forward_working: float
+    """Alive inside a forward pass only."""
+
+    backward_working: float
+    """Alive inside a backward pass only, beside what is saved."""
+
+    kept: tuple[float, ...]
+    """Kept by each chunk for each microbatch from the end of its backward pass to the
+    end of its weight gradients; 0 unless the schedule splits them off."""
+
+
+def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> Share:
+    """Return what a stage's device holds, a tied embedding once."""
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    expert = sum(float(table.expert_parameters[span].sum()) for span in held)
+    total = sum(float(table.parameters[span].sum()) for span in held)
+    if len(plan.stages) == 1:
+        total -= table.tied_parameters
+    return Share(
+        dense=total - expert,
+        expert=expert,
+        num_layers=sum(last - first + 1 for first, last in stage.chunks),
+    )
+
+
+def expert_group_size(plan: Plan) -> int:
+    """Return how many ranks hold the same experts."""
+    sizes = plan.parallel.sizes()
+    return sizes.dp * sizes.cp // sizes.ep
+
+
+def stage_activations(
+    table: LayerTable, stage: Stage, *, splits_backward: bool = False
+) -> Activations:
+    """Return what passes keep, and what is alive inside one [byte]."""
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    kept = (0.0,) * len(held)
+    if splits_backward:
+        kept = tuple(float(table.weight_gradient_bytes[span].sum()) for span in held)
+    if stage.recompute == "stage":
+        return _redone_from_the_input(table, stage, held, kept)
+    saves, works = (
+        columns[stage.recompute] for columns in (table.saved_bytes, table.working_bytes)
+    )
+    saved = tuple(float(saves[span].sum()) for span in held)
+    working = max(float(works[span].max()) for span in held)
+    return Activations(
+        saved=saved,
+        forward_working=working,
+        backward_working=working + _most_added(saved, kept),
+        kept=kept,
+    )
+
+
+def _redone_from_the_input(
+    table: LayerTable, stage: Stage, held: list[slice], kept: tuple[float, ...]
+) -> Activations:
+    """Return the memory of a stage that saves its input only."""
+    entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    working = max(float(table.working_bytes["none"][span].max()) for span in held)
+    redone = max(float(table.saved_bytes["none"][span].sum()) for span in held)
+    saved = tuple(0.0 if first == 0 else entering for first, _ in stage.chunks)
+    return Activations(
+        saved=saved,
+        forward_working=working,
+        backward_working=max(redone, _most_added(saved, kept)) + working,
+        kept=kept,
+    )
+
+
+def _most_added(saved: tuple[float, ...], kept: tuple[float, ...]) -> float:
+    """Return by how much a backward pass leaves more than it found [byte]."""
+    return max(
+        0.0, *(after - before for before, after in zip(saved, kept, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStage:
+    """Some blocks and ends of a chain, where stages are not cut between layers."""
+
+    num_blocks: float
+    """Of whose activations it has."""
+
+    num_weights: float
+    """Of blocks whose parameters it holds."""
+
+    selective: float = 0.0
+    """Those of them that repeat their attention core."""
+
+    recomputed: float
+    """Those of them that keep their input only."""
+
+    ends: tuple[int, ...]
+    """Layers of the chain that it holds beside blocks."""
+
+    in_flight: int
+    """Microbatches whose activations are kept at once."""
+
+    zero_stage: int = 0
+    """0 to 3."""
+
+    group_size: int = 1
+    """Devices that share the shards."""
+
+    offloaded: float = 0.0
+    """Part of the optimizer states that the host keeps."""
+
+
+def block_stage_memory(
+    each: ParameterBytes, table: LayerTable, stage: BlockStage
+) -> Mapping[str, float]:
+    """Return an upper bound of a stage's peak by what it is for [byte].
+
+    As `stage_memory` does for stages of whole layers; blocks are all alike.
+    """
+    block = int(np.argmax(table.is_block))
+    ends = list(stage.ends)
+    again, core = stage.recomputed, stage.selective
+    parameters = stage.num_weights * float(table.parameters[block])
+    parameters += float(table.parameters[ends].sum())
+    if table.num_layers - 1 in ends and 0 in ends:
+        parameters -= table.tied_parameters
+    static = static_bytes(
+        Sharded(parameters, stage.group_size),
+        Sharded(0.0, 1),
+        float(table.largest_parameters[[block, *ends]].max()),
+        each=each,
+        zero_stage=stage.zero_stage,
+    )
+    saved = {mode: float(column[block]) for mode, column in table.saved_bytes.items()}
+    alive = (stage.num_blocks - again - core) * saved["none"]
+    alive += again * saved["full"] + core * saved["selective"]
+    alive += float(table.saved_bytes["none"][ends].sum())
+    mode = "full" if again > 0 else "selective" if core > 0 else "none"
+    parts = {
+        "weights": float(static.weights),
+        "gradients": float(static.gradients),
+        "optimizer": (1.0 - stage.offloaded) * float(static.optimizer),
+        "buffers": float(static.buffers),
+        "activations": stage.in_flight * alive,
+        "working": float(table.working_bytes[mode][[block, *ends]].max()),
+    }
+    return _with_copies(parts, float(static.copies))
+
+
+def stage_memory(
+    workload: Workload, table: LayerTable, plan: Plan, index: int
+) -> Mapping[str, float]:
+    """Return an upper bound of the stage's peak by what it is for [byte]."""
+    stage = plan.stages[index]
+    share = stage_share(table, stage, plan)
+    held = [slice(first, last + 1) for first, last in stage.chunks]
+    sizes = plan.parallel.sizes()
+    group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
+    static = static_bytes(
+        Sharded(share.dense, group),
+        Sharded(share.expert, expert_group_size(plan)),
+        max(float(table.largest_parameters[span].max(initial=0.0)) for span in held),
+        each=workload.parameter_bytes,
+        zero_stage=stage.zero_stage,
+    )
+    splits = SCHEDULES[plan.schedule].splits_backward
+    activations = stage_activations(table, stage, splits_backward=splits)
+    in_flight = _waiting_bytes if splits else _in_flight_bytes
+    parts = {
+        "weights": float(static.weights),
+        "gradients": float(static.gradients),
+        "optimizer": float(static.optimizer),
+        "buffers": float(static.buffers),
+        "activations": in_flight(table, plan, index, activations),
+        "working": activations.backward_working,
+    }
+    return _with_copies(parts, float(static.copies))
+
+
+_IN_PASSES = ("buffers", "activations", "working")
+
+
+def _with_copies(parts: dict[str, float], copies: float) -> Mapping[str, float]:
+    """Add by how much the optimizer's copies exceed what passes held before [byte]."""
+    more = copies - sum(parts[name] for name in _IN_PASSES)
+    return {**parts, STEP_END: more} if more > 0.0 else parts
+
+
+def _waiting_bytes(
+    _table: LayerTable, plan: Plan, index: int, activations: Activations
+) -> float:
+    """Return the most that is saved and kept during any forward or backward pass."""
+    waiting = SCHEDULES[plan.schedule].waiting(
+        index,
+        len(plan.stages),
+        plan.num_microbatches,
+        plan.virtual_pipeline_model_parallel_size,
+    )
+    each = np.array([activations.saved, activations.kept])
+    return float((waiting * each).sum(axis=(1, 2)).max())
+
+
+def _in_flight_bytes(
+    table: LayerTable, plan: Plan, index: int, activations: Activations
+) -> float:
+    """Bound what the passes in flight keep [byte].
+
+    With virtual stages any mixture of chunks may be in flight, so each block counts by
+    the largest of its rounds; final norm and head run their backward pass at once.
+    """
+    v = plan.virtual_pipeline_model_parallel_size
+    count = SCHEDULES[plan.schedule].in_flight(
+        index, len(plan.stages), plan.num_microbatches, v
+    )
+    if v == 1:
+        return count * activations.saved[0]
+    column = table.saved_bytes[plan.stages[index].recompute]
+    chunks = [slice(first, last + 1) for first, last in plan.stages[index].chunks]
+    ends = [column[chunk] * (1.0 - table.is_block[chunk]) for chunk in chunks]
+    blocks = [column[chunk][table.is_block[chunk] > 0] for chunk in chunks]
+    # The embedding belongs to the first chunk, final norm and head to the last; where
+    # they count as blocks, chunks differ in length.
+    most = max(len(block) for block in blocks)
+    laid = [np.pad(block, (0, most - len(block))) for block in blocks]
+    each = float(np.max(laid, axis=0).sum())
+    leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
+    trails = float(sum(end.sum() for end in ends)) - leads
+    return count * (each + leads) + trails

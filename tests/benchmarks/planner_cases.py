@@ -7,8 +7,8 @@ from estimators.models.library import load_model
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network
 from topologies.network import Network

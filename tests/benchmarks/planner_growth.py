@@ -24,10 +24,15 @@ from pathlib import Path
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replayed_time
 from nestsim.simulator.settings import ReplaySettings
-from planner.objective import PricedPlan
-from planner.replayed.search import LEFT, ReplayedSearch, Replays, search_replayed
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.search.replayed.search import (
+    LEFT,
+    ReplayedSearch,
+    Replays,
+    search_replayed,
+)
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
 from tests.benchmarks.measured import (
     ROOT,
     Row,

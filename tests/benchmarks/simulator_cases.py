@@ -13,11 +13,11 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
 from nestsim.simulator.settings import ReplaySettings
-from planner.fixed_plan import build_plan
-from planner.objective import PricedPlan
-from planner.plan_spec import PlanSpec
-from planner.pricing import price_plan
-from planner.workload import Workload
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan
+from planner.plans.spec import PlanSpec
+from planner.step.execution import Workload
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network
 from topologies.network import Network

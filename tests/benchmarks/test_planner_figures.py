@@ -6,8 +6,8 @@
 import numpy as np
 import pytest
 
-from planner.search import LEFT, search
-from planner.space import inner_configurations
+from planner.search.best_first import LEFT, search
+from planner.search.space import inner_configurations
 from tests.benchmarks.planner_cases import figure_cases, powers_of_two, warm_up
 
 CASES = tuple(figure_cases())

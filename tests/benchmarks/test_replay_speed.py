@@ -8,7 +8,7 @@ import pytest
 from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from tests.benchmarks.simulator_cases import figure_cases
 from tests.nestsim.simulator.cases import contended_step
 

@@ -6,8 +6,8 @@ import pytest
 
 from estimators.tracing.trace import trace_model
 from nestsim.scenario.load import load_scenario
-from planner.search import search
-from planner.workload import Workload
+from planner.search.best_first import search
+from planner.step.execution import Workload
 from topologies.builders import build_network
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

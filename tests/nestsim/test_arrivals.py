@@ -11,7 +11,7 @@ from nestsim.placed_work import place_work
 from nestsim.simulator.model import build_model
 from nestsim.simulator.outcome import SPAN_KINDS
 from nestsim.simulator.settings import GRANULARITIES, ReplaySettings
-from planner.pricing import price_plan
+from planner.cost.pricing import price_plan
 from tests.nestsim.simulator.arrivals import (
     assert_all_arrives,
     assert_nothing_is_left,

@@ -14,9 +14,9 @@ from nestsim.cli import main
 from nestsim.job import built
 from nestsim.plan_traffic import GroupTraffic, plan_traffic
 from nestsim.scenario import load_scenario
-from planner.fixed_plan import build_plan
-from planner.pricing import price_plan
-from planner.stage_cost import PART_OF_GROUP
+from planner.cost.pricing import price_plan
+from planner.cost.stage import PART_OF_GROUP
+from planner.plans.build import build_plan
 
 WRONG_INPUT = 2
 

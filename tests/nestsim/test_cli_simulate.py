@@ -17,8 +17,8 @@ from nestsim.scenario.software import EXECUTION
 from nestsim.simulate_job import simulate_job
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
-from planner.device_ranges import from_ranges
-from planner.schedules import SCHEDULES
+from planner.step.plan import from_ranges
+from planner.step.schedules import SCHEDULES
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
 EIGHT = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")

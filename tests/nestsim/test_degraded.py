@@ -14,7 +14,7 @@ from nestsim.placed_work import place_work
 from nestsim.report.topology_wear import find_wear
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
-from planner.search import search
+from planner.search.best_first import search
 from topologies import (
     Degradation,
     FatTreeSpec,

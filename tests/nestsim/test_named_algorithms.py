@@ -21,11 +21,10 @@ from nestsim.simulator.model import build_model
 from nestsim.simulator.replay import fold_model, replay
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import LayerTraffic, TeamTraffic
-from planner.fixed_plan import build_plan
-from planner.plan_spec import PlanSpec
-from planner.pricing import price_plan, rates_of
-from planner.rates import PricedGrid
-from planner.stage_rates import AlgorithmChoice
+from planner.cost.pricing import price_plan, rates_of
+from planner.cost.rates import AlgorithmChoice, PricedGrid
+from planner.plans.build import build_plan
+from planner.plans.spec import PlanSpec
 from tests.nestsim.ideal import ideal_text
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.test_folding import assert_same_run

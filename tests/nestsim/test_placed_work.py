@@ -17,11 +17,11 @@ from nestsim.simulator.replay import replay
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move
-from planner.fixed_plan import build_plan
-from planner.plan_spec import PlanSpec
-from planner.pricing import plan_degrees, price_plan, rates_of
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from planner.search import search
+from planner.cost.pricing import plan_degrees, price_plan, rates_of
+from planner.plans.build import build_plan
+from planner.plans.spec import PlanSpec
+from planner.search.best_first import search
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.planner.examples import eight_devices, executed, tiny_job
 from tests.planner.instances import instances, interleaved
 from tests.planner.test_pricing import TREE, plan, workload

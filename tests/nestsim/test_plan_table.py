@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.plan import PlanTable
-from planner.fixed_plan import build_plan
-from planner.launch_rules import LAUNCH_RULES
-from planner.launchable import LaunchFacts, broken_rules, ends_together
-from planner.plan import Plan
-from planner.plan_spec import PlanSpec
-from planner.plan_table import plan_table
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.plans.build import build_plan
+from planner.plans.json_file import plan_table
+from planner.plans.spec import PlanSpec
+from planner.search.best_first import search
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules, ends_together
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.errors import InputError
 

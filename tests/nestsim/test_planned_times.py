@@ -14,11 +14,11 @@ from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
 from nestsim.simulator.settings import ReplaySettings
-from planner.baselines.manual import propose
-from planner.pricing import price_plan
-from planner.schedules import SCHEDULES
-from planner.search import search
+from planner.cost.pricing import price_plan
+from planner.planners.manual import propose
+from planner.search.best_first import search
 from planner.step.execution import Execution
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.test_placed_work import real
 from tests.planner.examples import executed
@@ -89,7 +89,7 @@ def priced_in_buckets(case, size):
     """Price and place a plan with gradient buckets of some size."""
     network, job, plan = case
     with pytest.MonkeyPatch.context() as patch:
-        for reader in ("planner.stage_cost", "nestsim.placed_work"):
+        for reader in ("planner.cost.stage", "nestsim.placed_work"):
             patch.setattr(f"{reader}.bucket_parameters", lambda _: size)
         priced = price_plan(network, job, plan)
         return priced, place_work(network, job, priced)

@@ -8,7 +8,7 @@ import pytest
 from estimators.layers.table import closed_form_training_flops, model_flops_per_sequence
 from nestsim.job import built
 from nestsim.scenario.load import load_scenario
-from planner.fixed_plan import build_plan
+from planner.plans.build import build_plan
 from tests.nestsim.published_page import FILES, ROOT, published_cells, words
 
 PAGE = ROOT / "docs" / "published.md"

@@ -17,7 +17,7 @@ from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
-from planner.launch_rules import LAUNCH_RULES
+from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from topologies.errors import InputError
 from topologies.notices import Notices

@@ -15,9 +15,9 @@ from nestsim.validation.refusals import RowRefusedError
 from nestsim.validation.row_plan import read_case
 from nestsim.validation.row_stages import read_stage, with_notes_of_run
 from nestsim.validation.runner import validate
-from planner.fixed_plan import build_plan
-from planner.pricing import price_plan
-from planner.stage_memory import BlockStage, block_stage_memory
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan
+from planner.step.memory import BlockStage, block_stage_memory
 from tests.nestsim.validation_rows import gpt, memory
 from topologies.builders import build_network
 

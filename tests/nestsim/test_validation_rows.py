@@ -7,7 +7,7 @@ import pytest
 from nestsim.presets import PRESETS, find_preset
 from nestsim.validation.refusals import REFUSALS, RowRefusedError
 from nestsim.validation.row_plan import read_case
-from planner.plan_spec import PlanSpec
+from planner.plans.spec import PlanSpec
 from tests.nestsim.validation_rows import GPT, gpt
 
 GBIT = 1e9 / 8

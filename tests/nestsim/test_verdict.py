@@ -11,9 +11,9 @@ from nestsim.placed_work import place_work
 from nestsim.simulator.replay import replay
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.verdict import explain_gap, gap_by_cause, judge
-from planner.plan import Plan, Stage
-from planner.pricing import price_plan
-from planner.workload import Workload
+from planner.cost.pricing import price_plan
+from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network

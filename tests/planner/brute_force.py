@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from estimators.platform import optimizer_step_bytes
-from planner.plan import Plan
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.search.best_first import search
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from tests.planner.naive_costs import Job, Option, Piece, Pieces, splits
 from tests.planner.naive_placements import naive_grids, naive_placements
 from tests.planner.naive_rates import NaiveRates, StageRates

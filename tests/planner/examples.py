@@ -5,8 +5,7 @@ from typing import Any
 
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner.step.execution import Execution
-from planner.workload import Workload
+from planner.step.execution import Execution, Workload
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network

@@ -17,8 +17,8 @@ from estimators.layers.sharding import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
 from tests.planner.strategies import accelerator, random_table, tiny_spec
 from topologies import (
     FatTreeSpec,

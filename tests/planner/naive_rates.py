@@ -1,7 +1,7 @@
 """What a placement's communication costs, message by message over explicit routes.
 
 Every group is a set of device numbers read off the placement; nothing of
-`planner.rates` is used.
+`planner.cost.rates` is used.
 """
 
 from collections.abc import Iterable

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from estimators.layers.sharding import divisibility_problem
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
-from planner.search_spec import SearchSpec
-from planner.workload import Workload
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
 from topologies import Network
 
 

@@ -10,7 +10,7 @@ from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
-from planner.workload import Workload
+from planner.step.execution import Workload
 from topologies.accelerators import Accelerator
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, TorusSpec

@@ -9,16 +9,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from estimators.training import Sizes
-from planner.candidates import CandidateSet
+from planner.cost.pricing import iteration_weights
+from planner.cost.rates import AlgorithmChoice, placement_rates
 from planner.kernels import memory_bound, placement_loads, tables
 from planner.kernels.split import stage_adders
-from planner.loads import iteration_weights
-from planner.placement_bounds import PlacementBounds
-from planner.placements import Extents, placements
-from planner.rates import placement_rates
-from planner.relaxation import Relaxation, best_group_rates
-from planner.search_spec import SearchSpec
-from planner.stage_rates import AlgorithmChoice
+from planner.search.candidates import CandidateSet
+from planner.search.placements import Extents, PlacementBounds, placements
+from planner.search.relaxation import Relaxation, best_group_rates
+from planner.search.space import SearchSpec
 from tests.planner.strategies import networks, workloads
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec

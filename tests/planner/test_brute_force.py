@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from planner.plan import Plan, Stage
-from planner.pricing import price_plan
+from planner.cost.pricing import price_plan
+from planner.step.plan import Plan, Stage
 from tests.planner.brute_force import BruteForce, Pace, best_choices
 from tests.planner.instances import instances
 from tests.planner.naive_placements import naive_grids

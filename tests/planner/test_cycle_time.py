@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cycle_time import (
+from planner.kernels.timeline import timeline
+from planner.step.schedules import SCHEDULES
+from tests.planner.step.cycle_time import (
     CLOSED_FORMS,
     PipelineTimes,
     blocking_cycle_time,
     largest_interval_mean,
 )
-from planner.kernels.timeline import timeline
-from planner.schedules import SCHEDULES
 
 every = pytest.mark.parametrize("schedule", list(CLOSED_FORMS))
 

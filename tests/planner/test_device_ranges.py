@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from planner.device_ranges import MOST_DEVICES, from_ranges, to_ranges
-from planner.plan import Plan, Stage
-from planner.plan_file import read_plan
+from planner.plans.json_file import read_plan
+from planner.step.plan import MOST_DEVICES, Plan, Stage, from_ranges, to_ranges
 from topologies.errors import InputError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.candidates import CandidateSet
+from planner.search.candidates import CandidateSet
 from tests.planner.brute_force import BruteForce
 from tests.planner.instances import instances, interleaved
 from tests.planner.naive_space import Sizes

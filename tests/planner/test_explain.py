@@ -8,12 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from estimators.layers.sharding import divisibility_problem
-from planner.explain import explain
-from planner.pricing import plan_degrees, price_plan
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.space import inner_configurations
-from planner.wanted import SETTINGS, Wanted, broken_rule, exclusions
+from planner.cost.pricing import plan_degrees, price_plan
+from planner.explain.explain import explain
+from planner.explain.request import SETTINGS, Wanted, broken_rule, exclusions
+from planner.search.best_first import search
+from planner.search.space import SearchSpec, inner_configurations
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.strategies import networks, workloads
 from topologies.errors import InputError

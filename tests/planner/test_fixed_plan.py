@@ -10,15 +10,15 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.cost import ALGORITHMS
-from planner.fixed_plan import build_plan, with_algorithms
-from planner.placements import Extents, placements
-from planner.plan import Plan
-from planner.plan_checks import check_plan
-from planner.plan_file import read_plan
-from planner.plan_spec import DIMENSIONS, PlanSpec
-from planner.pricing import price_plan
-from planner.search import search
-from planner.search_spec import SearchSpec
+from planner.cost.pricing import price_plan
+from planner.plans.build import build_plan, with_algorithms
+from planner.plans.checks import check_plan
+from planner.plans.json_file import read_plan
+from planner.plans.spec import DIMENSIONS, PlanSpec
+from planner.search.best_first import search
+from planner.search.placements import Extents, placements
+from planner.search.space import SearchSpec
+from planner.step.plan import Plan
 from tests.planner.examples import eight_devices, tiny_job
 from topologies import InputError
 from topologies.builders import build_network

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
 from nestsim.presets import NAMED_PRESETS
-from planner.launch_rules import (
+from planner.search.launch_rules import (
     ANY_ORDER,
     LAUNCH_RULES,
     MICROBATCHES,
     RULES,
     SPLITS,
 )
-from planner.launchable import (
+from planner.search.launchable import (
     SPLIT_CHECKS,
     LaunchFacts,
     block_counts,
     broken_rules,
     rank_order,
 )
-from planner.plan import Plan, Stage
-from planner.schedules import SCHEDULES
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import SCHEDULES
 
 DEFAULT = "tp-cp-ep-dp-pp"
 

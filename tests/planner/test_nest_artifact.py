@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from planner.kernels import nest_compat, nest_tables
 from planner.nest_artifact import read_instance, score_baselines, solve
-from planner.nest_artifact.baselines import _cuts
-from planner.nest_artifact.costs import ArtifactCosts
-from planner.nest_artifact.instance import Baseline
-from planner.nest_artifact.pricing import price_split
-from planner.nest_artifact.reading import instance_of
-from planner.nest_artifact.solver import best_cuts, zero_widths
+from planner.nest_artifact.costs import ArtifactCosts, price_split
+from planner.nest_artifact.instance import Baseline, instance_of
+from planner.nest_artifact.solver import _cuts, best_cuts, zero_widths
 from tests.planner.nest_cases import Definition, brute_force, instances, zero_gates
 from topologies.errors import InputError
 

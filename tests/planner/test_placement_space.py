@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from planner.placements import Extents, placements
+from planner.search.placements import Extents, placements
 from tests.planner.naive_placements import naive_placements
 
 MOST_DEVICES = 64

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.placements import Extents, placements
+from planner.search.placements import Extents, placements
 
 
 @st.composite

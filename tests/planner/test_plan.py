@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from planner.plan import Plan, Stage
+from planner.step.plan import Plan, Stage
 from topologies import InputError
 
 

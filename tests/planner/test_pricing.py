@@ -9,9 +9,9 @@ from estimators.layers.table import InLayerTraffic, LayerTable
 from estimators.layers.work import Degrees
 from estimators.tracing.graph import LayerGraph
 from estimators.training import ParallelismConfig, TrainingSpec
-from planner.plan import Plan, Stage
-from planner.pricing import price_plan
-from planner.workload import Workload
+from planner.cost.pricing import price_plan
+from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
 from tests.planner.strategies import accelerator, tiny_spec
 from topologies import InputError
 from topologies.builders import build_network

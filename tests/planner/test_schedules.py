@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.timeline import timeline
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
-from planner.schedules.language import MAX_PASSES
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
+from planner.step.schedules.language import MAX_PASSES
 from topologies.errors import InputError
 
 every = pytest.mark.parametrize("name", list(SCHEDULES))
@@ -321,7 +321,7 @@ def test_an_unknown_schedule_is_refused_with_the_known_ones(name):
 def test_reading_schedules_imports_no_compiler(name):
     chunks = 2 if name in interleaving else 1
     code = f"""
-import sys, planner.schedules as s
+import sys, planner.step.schedules as s
 s.SCHEDULES[{name!r}].program(4, 8, {chunks})
 sys.exit(any(heavy in sys.modules for heavy in ("numba", "torch", "simpy")))
 """

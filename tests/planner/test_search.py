@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.search import search
-from planner.search_spec import SearchSpec
+from planner.cost.pricing import price_plan
+from planner.search.best_first import search
+from planner.search.space import SearchSpec
+from planner.step.plan import Plan
 from tests.planner.brute_force import check
 from tests.planner.instances import instances, interleaved
 from tests.planner.strategies import accelerator, networks, workloads
@@ -133,7 +133,7 @@ def test_two_searches_agree_to_the_byte():
 def _example():
     from estimators.tracing.trace import trace_model
     from estimators.training import TrainingSpec
-    from planner.workload import Workload
+    from planner.step.execution import Workload
     from tests.planner.strategies import tiny_spec
     from topologies.accelerators import load_accelerator
     from topologies.builders import build_network

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner import remedies
-from planner.candidates import CandidateSet
-from planner.launch_rules import LAUNCH_RULES
-from planner.remedies import (
+from planner.explain import infeasibility as remedies
+from planner.explain.infeasibility import (
     binding_settings,
     restricted_settings,
     smallest_change,
 )
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.shortfall import PRECISION, memory_shortfall, thriftiest_plan
-from planner.workload import Workload
+from planner.search.best_first import search
+from planner.search.candidates import CandidateSet
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.shortfall import PRECISION, memory_shortfall, thriftiest_plan
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cycle_time import CLOSED_FORMS, PipelineTimes
-from planner.pricing import price_plan
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES
-from planner.stage_memory import stage_activations
-from planner.virtual import fold_table
+from planner.cost.pricing import price_plan
+from planner.step.memory import stage_activations
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.virtual import fold_table
 from tests.planner.examples import eight_devices, tiny_job
+from tests.planner.step.cycle_time import CLOSED_FORMS, PipelineTimes
 from tests.planner.test_pricing import TREE, plan, table, workload
 
 ONE_WAY = 24 / 2.0 + 1.0 + 0.5 + 0.5 + 1.0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.timeline import instruction_timeline, timeline
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 
 every = pytest.mark.parametrize("schedule", list(SCHEDULES))
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.baselines.protocol import PlannerOutcome, PlannerSettings
-from planner.baselines.registry import PLANNERS
-from planner.candidates import CandidateSet
-from planner.search import FIRST_OPENING, LEFT, SearchResult, search
-from planner.search_spec import SearchSpec
+from planner.planners.protocol import PlannerOutcome, PlannerSettings
+from planner.planners.registry import PLANNERS
+from planner.search.best_first import FIRST_OPENING, LEFT, SearchResult, search
+from planner.search.candidates import CandidateSet
+from planner.search.space import SearchSpec
 from planner.work import (
     DEFAULT_WORK,
     MOST_WORK,
@@ -103,7 +103,7 @@ def test_whatever_the_limit_there_is_a_plan(name):
 
 
 def test_phaze_stops_once_one_of_its_plans_fits(monkeypatch):
-    monkeypatch.setattr("planner.baselines.phaze.FIRST_OPENING", 2)
+    monkeypatch.setattr("planner.planners.phaze.FIRST_OPENING", 2)
     spec = SearchSpec(work_limit=1)
     stopped = PLANNERS["phaze"].find(*small_job(), spec, QUICK)
     whole = PLANNERS["phaze"].find(*small_job(), SearchSpec(), QUICK)
@@ -229,9 +229,9 @@ def test_listing_a_space_tells_how_far_it_is():
 def test_a_space_that_is_too_large_is_refused_with_what_would_narrow_it(monkeypatch):
     network, workload = small_job()
     size = len(CandidateSet.enumerate(network, workload, SearchSpec()))
-    monkeypatch.setattr("planner.space.MOST_CONFIGURATIONS", size)
+    monkeypatch.setattr("planner.search.space.MOST_CONFIGURATIONS", size)
     assert search(network, workload, SearchSpec()).plans
-    monkeypatch.setattr("planner.space.MOST_CONFIGURATIONS", size - 1)
+    monkeypatch.setattr("planner.search.space.MOST_CONFIGURATIONS", size - 1)
     with pytest.raises(InputError) as caught:
         search(network, workload, SearchSpec(pipeline_model_parallel_sizes=None))
     assert caught.value.where == "search"

@@ -11,17 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.baselines.manual import manual_plans
-from planner.baselines.proposals import fits
-from planner.launch_rules import LAUNCH_RULES
-from planner.launchable import LaunchFacts, broken_rules
-from planner.plan import Plan
-from planner.replayed.candidates import LaunchableCandidates, Leaf, Leaves
-from planner.search import search
-from planner.search_spec import SearchSpec
-from planner.space import Configuration, configuration_of
+from planner.planners.manual import manual_plans
+from planner.planners.protocol import fits
+from planner.search.best_first import search
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.replayed.candidates import LaunchableCandidates, Leaf, Leaves
+from planner.search.space import Configuration, SearchSpec, configuration_of
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from planner.work import Work
-from planner.workload import Workload
 from topologies import Network
 
 MANUAL, PLANNED, NEAR, RANDOM = "manual", "planned", "near", "random"

@@ -15,10 +15,10 @@ from nestsim.placed_work import place_work
 from nestsim.scenario.load import scenario_of
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay
-from planner.baselines.protocol import PlannerOutcome
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.workload import Workload
+from planner.cost.pricing import price_plan
+from planner.planners.protocol import PlannerOutcome
+from planner.step.execution import Workload
+from planner.step.plan import Plan
 from tests.regret.alternatives import (
     MANUAL,
     Alternative,

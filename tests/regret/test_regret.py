@@ -12,9 +12,9 @@ import pytest
 from nestsim.evaluate import Evaluator
 from nestsim.job import built
 from nestsim.scenario.load import scenario_of
-from planner.baselines.manual import manual_plans
-from planner.launch_rules import LAUNCH_RULES
-from planner.launchable import LaunchFacts, broken_rules
+from planner.planners.manual import manual_plans
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
 from tests.regret.measuring import ROUNDING, measure
 from tests.regret.scenarios import PRESETS, Drawn, draw, draw_small
 from topologies.input_file import parse_toml

@@ -7,7 +7,7 @@ layers, with every size, recompute mode, ZeRO stage and sharding group open.
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from planner.placements import placements
+from planner.search.placements import placements
 from tests.planner.brute_force import check
 from tests.planner.instances import instances, interleaved
 from tests.planner.naive_placements import naive_placements

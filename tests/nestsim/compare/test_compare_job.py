@@ -24,8 +24,8 @@ from nestsim.job import built
 from nestsim.report.compare_wording import sentences
 from nestsim.simulate_job import simulate_job
 from nestsim.sweep.store import Store
-from planner.baselines.registry import PLANNERS
-from planner.pricing import price_plan
+from planner.cost.pricing import price_plan
+from planner.planners.registry import PLANNERS
 from planner.work import TIME_LIMIT, WORK_LIMIT
 from tests.nestsim.compare.small import load
 from topologies.errors import InputError

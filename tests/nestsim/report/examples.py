@@ -30,9 +30,9 @@ from nestsim.simulator.outcome import (
     Transfers,
 )
 from nestsim.verdict import Gap, Verdict
-from planner.objective import PricedPlan, StageCost
-from planner.plan import Plan, Stage
+from planner.cost.objective import PricedPlan, StageCost
 from planner.step.execution import Execution
+from planner.step.plan import Plan, Stage
 from planner.work import WORK_LIMIT, Spent, stopped_sentence
 from topologies import Network, SpineLeafSpec, build_network
 

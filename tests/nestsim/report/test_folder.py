@@ -12,7 +12,7 @@ from nestsim.report.figure_data import hottest_link_use
 from nestsim.report.folder import FILES as NAMES
 from nestsim.report.folder import result_facts, result_writers
 from nestsim.report.json import dump_json, job_json, reported_candidate
-from planner.plan import Plan
+from planner.step.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     Shape,

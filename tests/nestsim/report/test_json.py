@@ -19,7 +19,7 @@ from nestsim.report.json import (
 )
 from nestsim.report.network_json import topology_json
 from nestsim.uncertainty import Band
-from planner.plan import Plan
+from planner.step.plan import Plan
 from tests.nestsim.report.examples import (
     FOUR_STAGES,
     INTERLEAVED,

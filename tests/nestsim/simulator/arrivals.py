@@ -11,7 +11,7 @@ from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import fold_model, replay
 from nestsim.simulator.run import run_system
 from nestsim.simulator.settings import ReplaySettings
-from planner.schedules import FORWARD
+from planner.step.schedules import FORWARD
 
 FORMS = tuple(
     ReplaySettings(folding=folding, engine=engine, skipping=skipping)

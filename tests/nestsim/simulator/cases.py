@@ -10,7 +10,7 @@ from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import replay
 from nestsim.simulator.settings import ReplaySettings
 from nestsim.simulator.work import Held, PipelineWork, StageMemory
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 
 PASS_TIMES = ("forward_time", "backward_time", "weight_time")

@@ -10,7 +10,7 @@ from nestsim.simulator.model import build_model
 from nestsim.simulator.phases import RingPhase, TeamPhase
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Bucket, LayerTraffic, Move, TeamTraffic
-from planner.schedules import BACKWARD, FORWARD
+from planner.step.schedules import BACKWARD, FORWARD
 from tests.nestsim.simulator.cases import pipeline
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, SpineLeafSpec, TorusSpec

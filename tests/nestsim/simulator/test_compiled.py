@@ -10,7 +10,7 @@ from nestsim.simulator.engine import simulate
 from nestsim.simulator.model import build_model
 from nestsim.simulator.run import LONG, choose_engine, forecast_seconds, run_system
 from nestsim.simulator.settings import ENGINES, ReplaySettings
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.systems import (
     Builder,

@@ -7,7 +7,7 @@ from nestsim.simulator.memory import stage_memory_timeline
 from nestsim.simulator.programs import StageProgram
 from nestsim.simulator.replay import replay
 from nestsim.simulator.work import Held, StageMemory
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.nestsim.simulator.cases import (
     contended_step,
     pipeline,

@@ -20,7 +20,7 @@ from nestsim.simulator.work import (
     TeamTraffic,
     slowest_lanes,
 )
-from planner.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

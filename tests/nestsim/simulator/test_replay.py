@@ -13,7 +13,7 @@ from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

@@ -12,7 +12,7 @@ from nestsim.simulator.compiled import CompiledEngine, end_of_compiled_run
 from nestsim.simulator.engine import Engine, end_of_run, simulate
 from nestsim.simulator.replay import replay, replayed_time
 from nestsim.simulator.settings import ENGINES, ReplaySettings
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.folding_cases import steps
 from tests.nestsim.simulator.systems import Builder, random_systems, wire

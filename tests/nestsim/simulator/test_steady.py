@@ -12,7 +12,7 @@ from nestsim.simulator.kernels.repeats import LEAST_REPEATS, find_repeats
 from nestsim.simulator.listing import list_steps
 from nestsim.simulator.model import build_model
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Step
-from planner.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 from tests.nestsim.simulator.systems import (
     Builder,

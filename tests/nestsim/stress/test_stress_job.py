@@ -22,7 +22,7 @@ from nestsim.stress.crossover import TOLERANCE
 from nestsim.stress.job import STORE_NAMES, stress_job
 from nestsim.stress.limits import ALIKE
 from nestsim.stress.results import StressResult
-from planner.plan import Plan
+from planner.step.plan import Plan
 from tests.nestsim.stress.clusters import small
 from topologies.errors import InputError
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nestsim.cli import main
 from nestsim.report.diff import compare_reports
-from planner.device_ranges import from_ranges
+from planner.step.plan import from_ranges
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 SHIPPED = (SCENARIOS / "gpt3_1.3b_8_a100.toml").read_text(encoding="utf-8")

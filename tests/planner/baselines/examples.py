@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner.workload import Workload
+from planner.step.execution import Workload
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
 from topologies.builders import build_network

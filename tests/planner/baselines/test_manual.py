@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from planner.baselines.manual import manual_plans, propose
-from planner.baselines.proposals import fits
-from planner.search_spec import SearchSpec
-from planner.space import configuration_of
+from planner.planners.manual import manual_plans, propose
+from planner.planners.protocol import fits
+from planner.search.space import SearchSpec, configuration_of
 from planner.work import PLAN, Work
 from tests.planner.baselines.examples import small_job, tree
 from tests.planner.instances import instances, interleaved

@@ -9,16 +9,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planner.baselines.manual import propose as propose_manual
-from planner.baselines.mcmc import Mcmc, reset_span
-from planner.baselines.mcmc_moves import MOVES, propose
-from planner.baselines.mcmc_state import State, Walkable
-from planner.baselines.proposals import fits
-from planner.baselines.protocol import STARTS, PlannerSettings
-from planner.candidates import CandidateSet
-from planner.pricing import price_plan
-from planner.search import search
-from planner.search_spec import SearchSpec
+from planner.cost.pricing import price_plan
+from planner.planners.manual import propose as propose_manual
+from planner.planners.mcmc import MOVES, Mcmc, propose, reset_span
+from planner.planners.mcmc_state import State, Walkable
+from planner.planners.protocol import STARTS, PlannerSettings, fits
+from planner.search.best_first import search
+from planner.search.candidates import CandidateSet
+from planner.search.space import SearchSpec
 from tests.planner.baselines.examples import small_job
 from tests.planner.instances import instances, interleaved
 

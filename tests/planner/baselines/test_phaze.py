@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planner.baselines.manual import propose as propose_manual
-from planner.baselines.phaze import Phaze, Program
-from planner.baselines.protocol import PlannerSettings
 from planner.kernels.phaze import phaze_tables
-from planner.search_spec import SearchSpec
+from planner.planners.manual import propose as propose_manual
+from planner.planners.phaze import Phaze, Program
+from planner.planners.protocol import PlannerSettings
+from planner.search.space import SearchSpec
 from tests.planner.baselines.examples import small_job, tree
 from tests.planner.instances import instances
 

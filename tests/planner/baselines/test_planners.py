@@ -8,12 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.baselines.exhaustive import MOST_SPLITS
-from planner.baselines.proposals import fits
-from planner.baselines.protocol import PlannerOutcome, PlannerSettings
-from planner.baselines.registry import PLANNERS
-from planner.search_spec import SearchSpec
-from planner.space import configuration_of
+from planner.planners.exhaustive import MOST_SPLITS
+from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
+from planner.planners.registry import PLANNERS
+from planner.search.space import SearchSpec, configuration_of
 from tests.planner.baselines.examples import small_job
 from tests.planner.brute_force import BruteForce
 from tests.planner.instances import instances, interleaved

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.launchable import LaunchFacts, broken_rules
-from planner.replayed.beyond import search_beyond
-from planner.replayed.search import Replays, search_replayed
-from planner.search import search
+from planner.search.best_first import search
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.replayed.search import Replays, search_beyond, search_replayed
 from tests.planner.replayed.worlds import ROUNDING, random_world
 
 FEW = 20

@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from planner.launch_rules import LAUNCH_RULES
+from planner.search.launch_rules import LAUNCH_RULES
 from tests.planner.replayed.worlds import ROUNDING, random_world
 
 FASTER = 1.0 + 1e-9

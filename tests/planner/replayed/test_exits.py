@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from planner.placement_bounds import PlacementBounds
-from planner.replayed.exits import placed_exits, relaxed_exits
-from planner.space import Configuration
+from planner.search.placements import PlacementBounds
+from planner.search.replayed.exits import placed_exits, relaxed_exits
+from planner.search.space import Configuration
 from tests.planner.replayed.kernel_cases import NUM_OPTIONS, compiled, drawn_case
 
 

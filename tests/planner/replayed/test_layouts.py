@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.launch_rules import (
+from planner.search.launch_rules import (
     ACCOUNTED,
     BALANCED,
     ENDS,
@@ -16,8 +16,8 @@ from planner.launch_rules import (
     ROUNDS,
     SPLITS,
 )
-from planner.launchable import LaunchFacts, broken_rules
-from planner.replayed.layouts import MOST_SPARED, block_counts, layouts
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.replayed.space import MOST_SPARED, block_counts, layouts
 from tests.planner.test_launchable import chain, made
 
 SMALL = [

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.class_table import choice_array
-from planner.launch_rules import LAUNCH_RULES
-from planner.pricing import plan_degrees
-from planner.replayed.bounds import Variants
-from planner.stage_memory import stage_memory
+from planner.cost.classes import choice_array
+from planner.cost.pricing import plan_degrees
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.replayed.bounds import Variants
+from planner.step.memory import stage_memory
 from tests.planner.replayed.worlds import random_world
 
 CLOSE = 1e-11

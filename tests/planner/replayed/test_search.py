@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from planner.class_table import Choice
-from planner.placements import Extents, whole_dimensions
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.replayed.candidates import Leaf
-from planner.replayed.search import Replays, search_replayed
+from planner.cost.classes import Choice
+from planner.cost.pricing import price_plan
+from planner.search.placements import Extents, whole_dimensions
+from planner.search.replayed.candidates import Leaf
+from planner.search.replayed.search import Replays, search_replayed
+from planner.step.plan import Plan
 from planner.work import WORK_LIMIT
 from tests.planner.replayed.worlds import ROUNDING, World, random_world
 

@@ -10,15 +10,13 @@ import pytest
 from estimators.layers.sharding import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
-from planner.launch_rules import LAUNCH_RULES
-from planner.launchable import LaunchFacts, broken_rules
-from planner.placements import Extents, whole_dimensions
-from planner.plan import Plan, Stage
-from planner.replayed.layouts import layouts
-from planner.replayed.search import Replays, search_replayed
-from planner.replayed.space import LaunchableSpace
-from planner.search_spec import SearchSpec
-from planner.space import Configuration
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.placements import Extents, whole_dimensions
+from planner.search.replayed.search import Replays, search_replayed
+from planner.search.replayed.space import LaunchableSpace, layouts
+from planner.search.space import Configuration, SearchSpec
+from planner.step.plan import Plan, Stage
 from tests.planner.replayed.test_layouts import compositions
 from tests.planner.replayed.worlds import random_network, random_workload, random_world
 

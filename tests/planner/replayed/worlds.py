@@ -19,14 +19,13 @@ from nestsim.placed_work import place_work
 from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import replayed_time
 from nestsim.simulator.settings import ReplaySettings
-from planner.launch_rules import LAUNCH_RULES
-from planner.plan import Plan
-from planner.pricing import price_plan
-from planner.replayed.candidates import LaunchableCandidates
-from planner.search_spec import SearchSpec
-from planner.step.execution import Execution
+from planner.cost.pricing import price_plan
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.replayed.candidates import LaunchableCandidates
+from planner.search.space import SearchSpec
+from planner.step.execution import Execution, Workload
+from planner.step.plan import Plan
 from planner.work import Work
-from planner.workload import Workload
 from topologies.accelerators import load_accelerator
 from topologies.arrays import FloatArray
 from topologies.builders import build_network

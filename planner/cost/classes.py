@@ -1,0 +1,256 @@
+"""A layer table summed over the interval classes of its chain, for the kernels.
+
+Intervals of the layer chain, grouped by what they contain.
+
+A chain of ``L`` layers has ``L (L + 1) / 2`` intervals, but every cost of a stage
+except its boundaries depends only on how many layers of each kind it holds. A model
+with a hundred equal blocks has a few hundred such classes, so tables are kept per
+class.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layers.table import InLayerTraffic, LayerTable
+from planner.kernels import tables as rows
+from topologies.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IntervalClasses:
+    """The classes of all intervals of one chain."""
+
+    class_of: IntArray
+    """Class of the interval ``i .. j - 1``, shape ``(L + 1, L + 1)``; -1 if empty."""
+
+    counts: IntArray
+    """Layers of each kind in an interval of the class, shape ``(K, kinds)``."""
+
+    whole: int
+    """Class of the whole chain."""
+
+    first_of_kind: IntArray
+    """A layer of each kind, shape ``(kinds,)``."""
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Add up a per-kind quantity over the interval, shape ``(K,)``."""
+        return np.asarray(self.counts @ values, dtype=np.float64)
+
+    def maxima(self, values: FloatArray) -> FloatArray:
+        """Return the largest per-kind quantity in the interval, shape ``(K,)``."""
+        present = np.where(self.counts > 0, values, -np.inf)
+        return np.asarray(present.max(axis=1), dtype=np.float64)
+
+
+def interval_classes(kinds: IntArray) -> IntervalClasses:
+    """Group the intervals of a chain whose layer ``l`` is of kind ``kinds[l]``.
+
+    Cost O(L^2) in numpy, once for chains of the same kinds.
+    """
+    return _interval_classes(tuple(kinds.tolist()))
+
+
+@lru_cache(maxsize=256)
+def _interval_classes(chain: tuple[int, ...]) -> IntervalClasses:
+    kinds = np.array(chain, dtype=np.int64)
+    num_layers = len(kinds)
+    one_hot = np.eye(int(kinds.max()) + 1, dtype=np.int64)[kinds]
+    prefix = np.vstack([np.zeros_like(one_hot[:1]), np.cumsum(one_hot, axis=0)])
+    first, last = np.triu_indices(num_layers + 1, k=1)
+    counts, class_ids = np.unique(
+        prefix[last] - prefix[first], axis=0, return_inverse=True
+    )
+    class_of = np.full((num_layers + 1, num_layers + 1), -1, dtype=np.int64)
+    class_of[first, last] = class_ids.ravel()
+    return IntervalClasses(
+        class_of=class_of,
+        counts=counts,
+        whole=int(class_of[0, num_layers]),
+        first_of_kind=np.unique(kinds, return_index=True)[1],
+    )
+
+
+RECOMPUTE_MODES: Mapping[str, int] = MappingProxyType(
+    {
+        "none": rows.NONE,
+        "selective": rows.SELECTIVE,
+        "full": rows.FULL,
+        "stage": rows.STAGE,
+    }
+)
+"""Recompute mode -> its number in the kernels, cheapest in time first."""
+
+RATE_COLUMNS: Mapping[tuple[str, str], int] = MappingProxyType(
+    {
+        ("tensor", "all_reduce"): rows.TENSOR_REDUCE,
+        ("tensor", "all_gather"): rows.TENSOR_PASS,
+        ("tensor", "reduce_scatter"): rows.TENSOR_PASS,
+        ("context", "send_recv"): rows.CONTEXT,
+        ("expert", "all_to_all"): rows.EXPERT,
+    }
+)
+"""(Group, operation) of an in-layer collective -> its column of the rates."""
+
+
+class Choice(NamedTuple):
+    """What a stage may do about its memory."""
+
+    recompute: str
+    zero_stage: int
+    sharding: int
+    """Number of the placement's sharding option; 0 is the whole group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassTable:
+    """One chain under one set of degrees, ready for the kernels."""
+
+    classes: IntervalClasses
+    sums: FloatArray
+    """Shape ``(NUM_SUMS, K)``, rows as in `planner.kernels.tables`."""
+
+    has_block: NDArray[np.bool_]
+    """Whether intervals of the class hold a transformer block, shape ``(K,)``."""
+
+    traffic: FloatArray
+    """Shape ``(J, NUM_TRAFFIC, K)``, rows as there."""
+
+    traffic_rate: IntArray
+    """Column of the rates for each kind of collective, shape ``(J,)``."""
+
+
+def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
+    """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""
+    classes = interval_classes(table.kinds)
+    first_of_kind = classes.first_of_kind
+    sums = np.zeros((rows.NUM_SUMS, len(classes.counts)))
+
+    def total(values: FloatArray) -> FloatArray:
+        return classes.sums(values[first_of_kind])
+
+    sums[rows.COMPUTE] = total(table.forward_time + table.backward_time)
+    for mode in ("selective", "full", "stage"):
+        sums[rows.RECOMPUTE + RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
+    _fill_memory(sums, table, classes, num_chunks)
+    sums[rows.NUM_LAYERS] = total(np.where(table.is_block > 0, num_chunks, 1.0))
+    dense = table.parameters - table.expert_parameters
+    sums[rows.PARAMETERS] = total(dense)
+    sums[rows.PARAMETERS, classes.whole] -= table.tied_parameters
+    sums[rows.EXPERT_PARAMETERS] = total(table.expert_parameters)
+    sums[rows.LARGEST_LAYER] = classes.maxima(table.largest_parameters[first_of_kind])
+    traffic = np.zeros((len(table.traffic), rows.NUM_TRAFFIC, len(classes.counts)))
+    for block, item in zip(traffic, table.traffic, strict=True):
+        _fill_traffic(block, item, table, total)
+    columns = [RATE_COLUMNS[item.group, item.operation] for item in table.traffic]
+    return ClassTable(
+        classes=classes,
+        sums=sums,
+        has_block=total(table.is_block) > 0,
+        traffic=traffic,
+        traffic_rate=np.array(columns, dtype=np.int64),
+    )
+
+
+def _fill_memory(
+    sums: FloatArray, table: LayerTable, classes: IntervalClasses, num_chunks: int
+) -> None:
+    """Fill what a pass in flight keeps and what one pass works with.
+
+    With virtual stages a pass is one chunk: it keeps its part of the blocks; the ends
+    of the chain belong to one chunk, the last of which runs its backward pass at
+    once.
+    """
+    first_of_kind = classes.first_of_kind
+    is_block = table.is_block[first_of_kind]
+    leading = (np.arange(len(table.kinds)) < table.is_block.argmax())[first_of_kind]
+    trailing = (is_block == 0) & ~leading
+    for mode in ("none", "selective", "full"):
+        row = RECOMPUTE_MODES[mode]
+        saved = table.saved_bytes[mode][first_of_kind]
+        if num_chunks > 1:
+            # One number for all modes: the most of any.
+            once = classes.sums(np.where(trailing, saved, 0.0))
+            sums[rows.ONCE] = np.maximum(sums[rows.ONCE], once)
+            saved = np.where(
+                trailing, 0.0, np.where(leading, saved, saved / num_chunks)
+            )
+        sums[rows.SAVED + row] = classes.sums(saved)
+        working = table.working_bytes[mode][first_of_kind]
+        sums[rows.WORKING + row] = classes.maxima(working)
+    # Recompute of the whole stage: its input, and everything while it is redone.
+    entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    sums[rows.SAVED + rows.STAGE] = entering
+    start = classes.counts[:, table.kinds[0]] > 0
+    sums[rows.SAVED + rows.STAGE, start] = 0.0
+    everything = classes.sums(table.saved_bytes["none"][first_of_kind])
+    sums[rows.WORKING + rows.STAGE] = everything + sums[rows.WORKING + rows.NONE]
+
+
+def _fill_traffic(
+    block: FloatArray,
+    item: InLayerTraffic,
+    table: LayerTable,
+    total: Callable[[FloatArray], FloatArray],
+) -> None:
+    block[rows.COUNT] = total(item.forward_count + item.backward_count)
+    block[rows.BYTES] = total(item.forward_bytes + item.backward_bytes)
+    for mode, share in recompute_shares(item, table).items():
+        row = RECOMPUTE_MODES[mode]
+        block[rows.RECOMPUTE_COUNT + row] = total(item.forward_count * share)
+        block[rows.RECOMPUTE_BYTES + row] = total(item.forward_bytes * share)
+
+
+def recompute_shares(
+    item: InLayerTraffic, table: LayerTable
+) -> Mapping[str, FloatArray]:
+    """Return which forward collectives each recompute mode repeats, by layer.
+
+    The attention core holds the ring of context parallelism, and nothing else.
+    """
+    ones = np.ones(table.num_layers)
+    return {
+        "selective": ones if item.group == "context" else 0.0 * ones,
+        "full": np.asarray(table.is_block, dtype=np.float64),
+        "stage": ones,
+    }
+
+
+def choices_of(
+    recompute: tuple[str, ...],
+    zero_stages: tuple[int, ...],
+    *,
+    num_replicas: int,
+    num_options: int = 1,
+    num_chunks: int = 1,
+) -> tuple[Choice, ...]:
+    """Return the choices worth trying, cheapest first.
+
+    With one replica there is nothing to shard over: ZeRO collapses to its smallest
+    stage. A stage's recompute from its input is for stages of one chunk.
+    """
+    stages = sorted(set(zero_stages))
+    if num_replicas == 1:
+        stages = stages[:1]
+    kinds = [kind for kind in RECOMPUTE_MODES if kind in recompute]
+    if num_chunks > 1:
+        kinds = [kind for kind in kinds if kind != "stage"]
+    return tuple(
+        Choice(kind, stage, option)
+        for kind in kinds
+        for stage in stages
+        for option in range(num_options if stage > 0 else 1)
+    )
+
+
+def choice_array(choices: tuple[Choice, ...]) -> IntArray:
+    """Return the choices as the kernels read them, shape ``(C, 3)``."""
+    return np.array(
+        [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],
+        dtype=np.int64,
+    ).reshape(-1, 3)

@@ -1,0 +1,132 @@
+"""What the planner believes about a plan, term by term."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from planner.step.plan import Plan
+
+PART_NAMES = (
+    "compute",
+    "tensor collectives",
+    "context ring",
+    "expert all-to-all",
+    "recompute",
+    "zero gathers",
+)
+"""What the time of a stage is made of."""
+
+
+class ChunkTimes(NamedTuple):
+    """Passes of one microbatch through one chunk, with all that they wait for [s]."""
+
+    forward: float
+    """Forward pass."""
+
+    backward: float
+    """Backward pass; without weight gradients if the schedule splits them off."""
+
+    weight_gradient: float = 0.0
+    """Weight gradients; 0 unless the schedule splits them off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One stage of one plan, for one microbatch unless said otherwise.
+
+    Passes are without what they hide; causes and collectives are charged in full.
+    """
+
+    forward_time: float
+    """Forward pass with everything folded into it [s]."""
+
+    backward_time: float
+    """Backward pass with everything folded into it; without weight gradients if the
+    schedule splits them off [s]."""
+
+    weight_gradient_time: float = 0.0
+    """Weight gradients with everything folded into them; 0 unless the schedule splits
+    them off [s]."""
+
+    chunk_times: tuple[ChunkTimes, ...]
+    """Passes of each chunk as a replay by stages has them; they add up to the three
+    above [s]."""
+
+    parts: Mapping[str, float]
+    """The passes by cause if nothing of them were hidden [s], keys of `PART_NAMES`."""
+
+    charged_time: float
+    """What the planned objective charges for the passes: nothing hidden, all experts
+    and all compute even [s]."""
+
+    boundary_bytes: float
+    """Sent by each lane over every boundary, forward; 0 with one stage [byte]."""
+
+    transfer_time: float
+    """Per microbatch at both boundaries of the stage, half of each round trip, in the
+    replica that sets the pace [s]."""
+
+    reduce_time: float
+    """Gradient collective after the last backward pass [s]."""
+
+    tied_time: float
+    """All-reduce of a tied embedding; 0 on other stages [s]."""
+
+    optimizer_time: float
+    """Optimizer step [s]."""
+
+    gather_time: float
+    """Parameter all-gather after the optimizer step [s]."""
+
+    memory: Mapping[str, float]
+    """Peak by what it is for [byte]: ``"weights"``, ``"gradients"``,
+    ``"optimizer"``, ``"buffers"``, ``"activations"`` (all microbatches in flight),
+    ``"working"``; and by how much the copies of gradients that an optimizer makes
+    exceed the last three, if they do."""
+
+    @property
+    def work_time(self) -> float:
+        """All passes, without what they hide [s]."""
+        return self.forward_time + self.backward_time + self.weight_gradient_time
+
+    @property
+    def peak_memory(self) -> float:
+        """Upper bound of the memory that one device of the stage needs [byte]."""
+        return sum(self.memory.values())
+
+    @property
+    def tail_time(self) -> float:
+        """After the stage's last pass, if nothing of it were hidden [s]."""
+        return (
+            self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedPlan:
+    """A plan and its price under the planner's model."""
+
+    plan: Plan
+    """The plan."""
+
+    stages: tuple[StageCost, ...]
+    """From the first to the last."""
+
+    iteration_time: float
+    """End of the step on a network where transfers never meet, with everything hidden
+    that the framework hides: the exact timeline of the schedule [s]."""
+
+    terms: Mapping[str, float]
+    """`iteration_time` by cause [s]: `PART_NAMES` of the slowest stage times the number
+    of microbatches; ``"hidden"``, what its passes hide of them (negative);
+    ``"transfers"``, what transfers between stages add; ``"bubble"``, what the stage
+    waits for beside them (fill and drain); ``"tail"``, what synchronisation and the
+    optimizer step add: after the last pass, and where passes wait for parameters."""
+
+    pipeline_time: float
+    """End of the last pass in that timeline [s]."""
+
+    closed_form_time: float
+    """What the search with the planned objective minimises (`planner.cost.pricing`): a
+    closed form that charges passes and the step's end in full. `iteration_time` with a
+    schedule that this search does not choose from [s]."""

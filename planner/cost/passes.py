@@ -1,0 +1,295 @@
+"""What the passes of a stage take, with everything hidden that the framework hides.
+
+The table of a layer counts its collectives, and says nothing of their places in it:
+its compute is divided evenly between them. With recompute the forward collectives that
+are repeated come before those of the backward pass. Where the schedule splits the
+backward pass, all collectives belong to the gradients of activations, and what ZeRO
+reduces follows the weights' gradients. The busiest expert-parallel rank sets the pace.
+
+Letters: ``L`` layers of the chain.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import InLayerTraffic, LayerTable
+from planner.cost.classes import recompute_shares
+from planner.cost.rates import PlacementRates, Sharding
+from planner.step import ledger
+from planner.step.execution import Workload
+from planner.step.exposure import (
+    Behind,
+    InLayers,
+    LayerTimes,
+    PassTimes,
+    Progress,
+    joined_times,
+    layer_times,
+    pass_times,
+)
+from planner.step.ledger import LEDGER, WEIGHTS, wire_bytes
+from planner.step.memory import expert_group_size
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from topologies import InputError
+from topologies.arrays import FloatArray
+
+Passes = tuple[Mapping[int, PassTimes], ...]
+"""Of each chunk, by the kinds of `planner.step.schedules`."""
+
+
+def sharding_of(rates: PlacementRates, stage: Stage) -> Sharding:
+    """Return the rates of the stage's sharding group.
+
+    Raises
+    ------
+    InputError
+        If the placement has no such group.
+    """
+    if stage.zero_stage == 0:
+        return rates.shardings[0]
+    for option in rates.shardings:
+        if option.group_size == stage.sharding_group_size:
+            return option
+    raise InputError(
+        "replicas do not form such groups on this network",
+        where="sharding_group_size",
+        got=stage.sharding_group_size,
+        expected=f"one of {[option.group_size for option in rates.shardings]}",
+    )
+
+
+def group_rate(rates: PlacementRates, item: InLayerTraffic, index: int) -> FloatArray:
+    """Return latency [s] and inverse bandwidth [s/byte] of what layers send."""
+    rate = rates.context if item.group == "context" else rates.expert
+    if item.group == "tensor":
+        rate = rates.tensor[item.operation]
+    return np.asarray(rate[index])
+
+
+def parameters_of(table: LayerTable, plan: Plan) -> tuple[FloatArray, FloatArray]:
+    """Return dense and expert parameters of each layer, tied ones once, ``(L,)``."""
+    dense = table.parameters - table.expert_parameters
+    if len(plan.stages) == 1:
+        dense[-1] -= table.tied_parameters
+    return dense, table.expert_parameters
+
+
+class _Layers(NamedTuple):
+    """Every layer of the chain as this stage would do it."""
+
+    forward: LayerTimes
+    backward: LayerTimes
+    """Without weight gradients, where the schedule splits them off."""
+    repeated: LayerTimes
+    """What recompute adds to the backward pass."""
+    weight: LayerTimes
+    """Weight gradients alone."""
+    skewed: FloatArray
+    """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
+
+
+class PassPrices:
+    """The passes of one stage at the rates of a placement.
+
+    Parameters
+    ----------
+    workload
+        What is trained, and what is hidden behind compute.
+    table
+        Its layers.
+    rates
+        What sending costs.
+    plan, index
+        Whose stage it is.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        table: LayerTable,
+        rates: PlacementRates,
+        plan: Plan,
+        index: int,
+    ) -> None:
+        self.workload, self.table, self.rates = workload, table, rates
+        self.plan, self.index, self.stage = plan, index, plan.stages[index]
+        self.splits = SCHEDULES[plan.schedule].splits_backward
+        sizes = plan.parallel.sizes()
+        self.skew = min(workload.execution.expert_skew, float(sizes.ep))
+        execution = workload.execution
+        self.behind = Behind(
+            execution.overlap_param_gather,
+            execution.overlap_grad_reduce,
+            execution.communication_slowdown,
+        )
+        self.parameters = parameters_of(table, plan)
+        self.layers = self._layers()
+
+    def passes(self) -> Passes:
+        """Return the passes of each chunk."""
+        kinds = (FORWARD, BACKWARD, WEIGHT) if self.splits else (FORWARD, BACKWARD)
+        return tuple(
+            {kind: self._pass(kind, chunk) for kind in kinds}
+            for chunk in self.stage.chunks
+        )
+
+    def skewed_time(self) -> float:
+        """Return what a skewed routing adds to the stage's all-to-alls [s]."""
+        spans = (slice(first, last + 1) for first, last in self.stage.chunks)
+        return sum(float(self.layers.skewed[span].sum()) for span in spans)
+
+    def progress(self, passes: Passes, kind: int) -> list[Progress]:
+        """Return where the passes of each chunk are at each layer."""
+        found = []
+        for chunk, own in enumerate(passes):
+            order = self._order(kind, self.stage.chunks[chunk])
+            dense, expert = (column[order].tolist() for column in self.parameters)
+            one = own[kind]
+            all_work = one.worked or 1.0
+            begin, end = (one.begin / all_work).tolist(), (one.end / all_work).tolist()
+            found.append(Progress(chunk, dense, expert, begin, end))
+        return found
+
+    def _order(self, kind: int, chunk: tuple[int, int]) -> slice:
+        """Return the layers of a chunk in the order of a pass."""
+        first, last = chunk
+        if kind == FORWARD:
+            return slice(first, last + 1)
+        return slice(last, first - 1 if first else None, -1)
+
+    def _pass(self, kind: int, chunk: tuple[int, int]) -> PassTimes:
+        order = self._order(kind, chunk)
+        gathers, reduces = self._sent(kind, order)
+        before = None
+        if kind == FORWARD:
+            layers = self.layers.forward.reordered(order)
+        elif kind == WEIGHT:
+            layers = self.layers.weight.reordered(order)
+        else:
+            layers = self.layers.backward.reordered(order)
+            repeated = self.layers.repeated.reordered(order)
+            if self.stage.recompute == "stage":
+                before = repeated
+            else:
+                layers = joined_times((repeated, layers))
+        return pass_times(layers, gathers, reduces, self.behind, before=before)
+
+    def _sent(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
+        """Return the prices of what parameters have a pass send, layer by layer."""
+        moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
+        if kind == (WEIGHT if self.splits else BACKWARD):
+            moments[kind].append(ledger.GRADIENT)
+        weights: list[FloatArray] = []
+        gradients: list[FloatArray] = []
+        groups = self._shard_groups()
+        for one in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
+            width = wire_bytes(one, self.workload.parameter_bytes)
+            prices = weights if one.tensor == WEIGHTS else gradients
+            for rate, column in groups:
+                latency, inverse = rate[self.index].tolist()
+                prices.append(latency + width * column[order] * inverse)
+        num_layers = self.parameters[0][order].size
+        gathers, reduces = (
+            np.stack(found, axis=1) if found else np.zeros((num_layers, 0))
+            for found in (weights, gradients)
+        )
+        return gathers, reduces
+
+    def _shard_groups(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Return rates of who shares shards, and what each layer has to share."""
+        dense, expert = self.parameters
+        found = []
+        if self.stage.sharding_group_size > 1:
+            rate = sharding_of(self.rates, self.stage).inside["all_gather"]
+            found.append((rate, dense))
+        has_experts = any(
+            expert[first : last + 1].any() for first, last in self.stage.chunks
+        )
+        if has_experts and expert_group_size(self.plan) > 1:
+            found.append((self.rates.expert_data["all_gather"], expert))
+        return found
+
+    def _layers(self) -> _Layers:
+        """Return every layer, as if the stage had them all."""
+        table, slowdown = self.table, self.behind.slowdown
+        skewed = np.zeros(table.num_layers)
+        forth, back, again = [], [], []
+        for item in table.traffic:
+            if not self._is_sent(item.group):
+                continue
+            share = self._repeated_share(item)
+            rate = group_rate(self.rates, item, self.index)
+            there = self._in_layers(item, item.forward_count, item.forward_bytes, rate)
+            forth.append(there)
+            back.append(
+                self._in_layers(item, item.backward_count, item.backward_bytes, rate)
+            )
+            again.append(there._replace(number=there.number * (share > 0.0)))
+            if item.group == "expert":
+                num_bytes = (1.0 + share) * item.forward_bytes + item.backward_bytes
+                skewed += (self.skew - 1.0) * num_bytes * rate[1]
+        forward, backward, repeated, weight = self._compute()
+        return _Layers(
+            forward=layer_times(forward, forth, slowdown),
+            backward=layer_times(backward, back, slowdown),
+            repeated=layer_times(repeated, again, slowdown),
+            weight=layer_times(weight, (), slowdown),
+            skewed=skewed,
+        )
+
+    def _compute(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return the compute of the busiest expert-parallel rank, layer by layer [s].
+
+        Forward, backward, repeated and of weight gradients.
+        """
+        table, more, recompute = self.table, self.skew - 1.0, self.stage.recompute
+        experts = np.zeros((3, table.num_layers))
+        if more > 0.0:
+            experts = more * self.workload.expert_times(self.plan.degrees)
+        repeated = np.zeros(table.num_layers)
+        if recompute != "none":
+            repeated = np.array(table.recompute_time[recompute])
+        if recompute in {"full", "stage"}:
+            repeated = repeated + experts[0]
+        weight = table.weight_gradient_time + experts[2]
+        backward = table.backward_time + experts[1]
+        if self.splits:
+            backward = backward - weight
+        return table.forward_time + experts[0], backward, repeated, weight
+
+    def _repeated_share(self, item: InLayerTraffic) -> FloatArray:
+        """Return which of a layer's forward collectives the backward pass repeats."""
+        if self.stage.recompute == "none":
+            return np.zeros(self.table.num_layers)
+        return recompute_shares(item, self.table)[self.stage.recompute]
+
+    def _is_sent(self, group: str) -> bool:
+        """Return whether groups of a kind have more than one member."""
+        sizes = self.plan.parallel.sizes()
+        return {"tensor": sizes.tp, "context": sizes.cp, "expert": sizes.ep}[group] > 1
+
+    def _in_layers(
+        self,
+        item: InLayerTraffic,
+        count: FloatArray,
+        num_bytes: FloatArray,
+        rate: FloatArray,
+    ) -> InLayers:
+        """Return collectives of one kind in each layer, of one size each."""
+        latency, inverse = rate.tolist()
+        if item.group == "expert":
+            inverse *= self.skew
+        number = np.round(count)
+        # Sizes without a count, as in tables made up for tests, cost no latency.
+        is_one = (number == 0.0) & (num_bytes > 0.0)
+        if item.group == "context":
+            # The hops of a ring are one exchange.
+            is_any = ((number > 0.0) | is_one).astype(np.float64)
+            return InLayers(is_any, number * latency + num_bytes * inverse, False)
+        each = num_bytes / np.maximum(number, 1.0)
+        hides = item.group == "tensor" and self.workload.execution.tp_comm_overlap
+        price = np.where(is_one, 0.0, latency) + each * inverse
+        return InLayers(np.where(is_one, 1.0, number), price, hides)

@@ -1,0 +1,218 @@
+"""Price any plan term by term, from its devices alone.
+
+The iteration time is the exact timeline of the step where transfers never meet, with
+everything hidden that the framework hides (`planner.cost.timeline`). Beside it stands
+what the search with the planned objective minimises, a closed form over the loads of
+the stages that hides nothing.
+
+Links are those of the network that is given, slowed and removed ones included. Devices
+are all taken to be equally fast; what slow ones cost, only a replay shows.
+
+The closed form of the planned objective: transfers, and how stages are weighed.
+
+It hides nothing, and overestimates what waits for the first and the last microbatch;
+the time that a plan is reported with is `planner.cost.timeline`'s.
+
+Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundaries of
+stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from planner.cost.objective import PART_NAMES, PricedPlan, StageCost
+from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
+from planner.cost.stage import stage_price
+from planner.cost.timeline import PlanTimeline
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from topologies import InputError, Network
+from topologies.arrays import FloatArray, IntArray
+
+
+class Weights(NamedTuple):
+    """Weights of the sum and of the maximum of the stage times."""
+
+    sum: float
+    max: float
+
+
+def iteration_weights(num_microbatches: int, num_chunks: int) -> Weights:
+    """Return ``(1 / v, m - 1 / v)``: Narayanan et al., SC 2021, section 2.2."""
+    return Weights(1.0 / num_chunks, num_microbatches - 1.0 / num_chunks)
+
+
+def stage_transfers(
+    rates: PlacementRates, boundary_bytes: float, num_chunks: int
+) -> FloatArray:
+    """Return ``x[r, s]`` for one microbatch, stages from the first to the last [s].
+
+    Forward and backward over each boundary, half of it charged to either side; ``v``
+    times with virtual stages, and ``v - 1`` times over the wrap-around.
+    """
+    boundary = one_way(rates, boundary_bytes).T
+    times = np.full(boundary.shape[1], float(num_chunks))
+    times[-1] = num_chunks - 1.0
+    after = boundary * times
+    return np.asarray(after + np.roll(after, 1, axis=1))
+
+
+def one_way(rates: PlacementRates, boundary_bytes: float) -> FloatArray:
+    """Return the mean of both directions of each boundary and replica, ``(p, d)`` [s].
+
+    The last boundary is the wrap-around.
+    """
+    both = 0.5 * (rates.activation + rates.gradient)
+    if len(both) == 1:
+        return np.zeros(both.shape[:2])
+    return np.asarray(both[..., 0] + both[..., 1] * boundary_bytes)
+
+
+LOAD_SCHEDULES = frozenset({"1f1b", "interleaved-1f1b"})
+"""Schedules that have a closed form: those that the search chooses from."""
+
+
+def plan_degrees(plan: Plan) -> Degrees:
+    """Return what the plan's layer tables depend on."""
+    return plan.degrees
+
+
+def device_grid(plan: Plan) -> IntArray:
+    """Return the plan's device numbers, shape ``(pp, dp, ep, cp, tp)``.
+
+    ``dp`` counts the replicas of each expert here.
+    """
+    sizes = plan.parallel.sizes()
+    devices = np.array([stage.devices for stage in plan.stages], dtype=np.int64)
+    return devices.reshape(
+        len(plan.stages), sizes.dp // sizes.ep, sizes.ep, sizes.cp, sizes.tp
+    )
+
+
+def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates:
+    """Price the plan's placement under the plan's algorithms."""
+    table = workload.table(plan_degrees(plan))
+    tensor, gradient = placement_choices(table, workload, len(plan.stages))
+    return placement_rates(
+        network,
+        device_grid(plan),
+        tensor=tensor._replace(name=plan.tensor_algorithm),
+        gradient=gradient._replace(name=plan.gradient_algorithm),
+    )
+
+
+def placement_choices(
+    table: LayerTable, workload: Workload, num_stages: int
+) -> tuple[AlgorithmChoice, AlgorithmChoice]:
+    """Return how tensor and data collectives choose their algorithm.
+
+    By the mean tensor collective and the mean stage's gradients: the choice must not
+    depend on the split that the search is looking for.
+    """
+    tensor = [item for item in table.traffic if item.group == "tensor"]
+    num_bytes = sum(float(item.forward_bytes.sum()) for item in tensor)
+    count = sum(float(item.forward_count.sum()) for item in tensor)
+    gradients = float(table.parameters.sum()) * workload.parameter_bytes.reduce
+    return (
+        AlgorithmChoice("auto", num_bytes / count if count else 0.0),
+        AlgorithmChoice("auto", gradients / num_stages),
+    )
+
+
+def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
+    """Return what the planner's model says of a plan.
+
+    Raises
+    ------
+    InputError
+        If the plan's stages do not cover the model's chain.
+    """
+    table = workload.table(plan_degrees(plan))
+    _check_cover(plan, table.num_layers)
+    rates = rates_of(network, workload, plan)
+    prices = [
+        stage_price(workload, table, rates, plan, index)
+        for index in range(len(plan.stages))
+    ]
+    v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
+    weights = iteration_weights(m, v)
+    charged = np.array([one.cost.charged_time for one in prices])
+    transfers = stage_transfers(rates, prices[0].cost.boundary_bytes, v)
+    loads = charged + transfers
+    times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
+    stages = tuple(
+        replace(one.cost, transfer_time=float(transfer))
+        for one, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
+    )
+    tails = np.array([stage.tail_time for stage in stages])
+    timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)
+    directions = np.stack([rates.activation, rates.gradient], axis=-1)
+    ends = timeline.ends(directions)
+    has_closed_form = plan.schedule in LOAD_SCHEDULES
+    return PricedPlan(
+        plan=plan,
+        stages=stages,
+        iteration_time=ends.step,
+        terms=_terms(
+            stages,
+            m,
+            alone=timeline.last_pass(0.0 * directions[:, :1]),
+            pipeline=timeline.last_pass(directions),
+            step=ends.step,
+        ),
+        pipeline_time=ends.passes,
+        closed_form_time=(
+            float(times.max() + tails.max()) if has_closed_form else ends.step
+        ),
+    )
+
+
+def _terms(
+    stages: Sequence[StageCost], m: int, *, alone: float, pipeline: float, step: float
+) -> dict[str, float]:
+    """Return the time of a step by cause [s].
+
+    From the work of the slowest stage over all ``m`` microbatches to the pipeline
+    without transfers, with them, and to the end of the step.
+    """
+    slowest = max(stages, key=lambda stage: stage.work_time)
+    charged = m * sum(slowest.parts.values())
+    busy = m * slowest.work_time
+    if np.isclose(busy, charged, rtol=1e-12, atol=0.0):
+        busy = charged
+    return {
+        **{name: m * slowest.parts[name] for name in PART_NAMES},
+        "hidden": busy - charged,
+        "transfers": pipeline - alone,
+        "bubble": alone - busy,
+        "tail": step - pipeline,
+    }
+
+
+def _check_cover(plan: Plan, num_layers: int) -> None:
+    """Refuse chunks that do not join up to the whole chain, virtual stage by stage."""
+    v = plan.virtual_pipeline_model_parallel_size
+    expected = 0
+    counts = {len(stage.chunks) for stage in plan.stages}
+    order = [
+        stage.chunks[c] for c in range(v) for stage in plan.stages if counts == {v}
+    ]
+    for first, last in order:
+        if first != expected or last < first:
+            break
+        expected = last + 1
+    else:
+        if order and expected == num_layers:
+            return
+    raise InputError(
+        "stages do not cover the chain of layers",
+        where="stages",
+        got=[[list(chunk) for chunk in stage.chunks] for stage in plan.stages],
+        expected=f"closed intervals that join up from 0 to {num_layers - 1}, "
+        f"{v} for each stage",
+    )

@@ -1,0 +1,409 @@
+"""From devices to rates: what collectives and transfers cost at each stage.
+
+All groups of one kind, of all stages and replicas, are priced as communicating at the
+same time, so that groups that share links share them in the price. In-layer groups
+and gradients are priced at the slowest group of a stage; boundaries replica by replica,
+all replicas of a boundary sending at the same time in either direction.
+
+Latency and inverse bandwidth of everything that a placement's stages send.
+
+Types only; `planner.cost.rates` fills them in, `planner.search.relaxation` and
+`planner.search.placements` bound them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.collectives.cost import (
+    ALGORITHMS,
+    RING_OPERATIONS,
+    collective_rates,
+    rates_by_algorithm,
+)
+from estimators.collectives.messages import level_shapes, slowest_edges
+from planner.kernels import tables as columns
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+
+Rates = Mapping[str, FloatArray]
+"""Operation -> latency [s] and inverse bandwidth [s/byte] of each stage, ``(p, 2)``."""
+
+
+class AlgorithmChoice(NamedTuple):
+    """A collective algorithm, or what it is chosen by."""
+
+    name: str
+    """One of `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the
+    cheapest of `ALGORITHMS`, as NCCL chooses by size."""
+    num_bytes: float
+    """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
+
+
+class StageRates(NamedTuple):
+    """The rates of a placement, or bounds of them, as the split reads them."""
+
+    rows: FloatArray
+    """Distinct rows of rates, columns as in `planner.kernels.tables`, ``(sig, R)``."""
+    signature: IntArray
+    """Row of each stage, first to last, shape ``(p,)``."""
+    group_sizes: FloatArray
+    """Ranks of each sharding option."""
+    boundary: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of the boundary after each stage, the
+    mean of both directions, by replica, shape ``(p, d, 2)``."""
+    tied: FloatArray
+    """All-reduce between the first and the last stage, shape ``(2,)``."""
+    senders: FloatArray
+    """Ranks that each option sends shards from one by one, where software does; in
+    bounds of several placements at most as many as any of them."""
+
+
+class Sharding(NamedTuple):
+    """Rates of one way to share ZeRO's shards."""
+
+    group_size: int
+    """Data-parallel ranks that share the shards."""
+    inside: Rates
+    """All-gather and reduce-scatter among them."""
+    across: Rates
+    """All-reduce of a shard among those that hold the same one; 0 if nobody does."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlacementRates:
+    """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
+
+    tensor: Rates
+    """Tensor-parallel collectives, per byte of the full tensor."""
+
+    context: FloatArray
+    """One hop of the context-parallel ring, shape ``(p, 2)``."""
+
+    expert: FloatArray
+    """All-to-all of expert-parallel ranks, per byte that a rank holds, ``(p, 2)``."""
+
+    data: Rates
+    """Collectives over the replicas of dense parameters."""
+
+    expert_data: Rates
+    """Collectives over the replicas of experts."""
+
+    shardings: tuple[Sharding, ...]
+    """Ways to share ZeRO's shards; the first is the whole group."""
+
+    activation: FloatArray
+    """Forward over the boundary after each stage, per byte and lane, by replica,
+    shape ``(p, d, 2)``; the last one is the wrap-around to the first stage."""
+
+    gradient: FloatArray
+    """Backward over the same boundary, likewise."""
+
+    tied: FloatArray
+    """All-reduce between the first and the last stage, shape ``(2,)``."""
+
+    tensor_algorithm: str
+    """Of the tensor-parallel collectives."""
+
+    gradient_algorithm: str
+    """Of the data-parallel collectives."""
+
+    @cached_property
+    def signatures(self) -> tuple[FloatArray, IntArray]:
+        """The distinct rows of `packed`, and which one each stage has."""
+        packed = self.packed()
+        if (packed == packed[0]).all():
+            return packed[:1], np.zeros(len(packed), dtype=np.int64)
+        rows, signature = np.unique(packed, axis=0, return_inverse=True)
+        return rows, signature.ravel()
+
+    @cached_property
+    def group_sizes(self) -> FloatArray:
+        """Ranks of each sharding option."""
+        return np.array([float(option.group_size) for option in self.shardings])
+
+    @cached_property
+    def stage_rates(self) -> StageRates:
+        """What the split reads."""
+        boundary = 0.5 * (self.activation + self.gradient)
+        sizes = self.group_sizes
+        return StageRates(*self.signatures, sizes, boundary, self.tied, sizes)
+
+    def packed(self) -> FloatArray:
+        """Return the rates as the kernels read them, one row per stage."""
+        num_stages = len(self.context)
+        packed = np.zeros(
+            (num_stages, columns.NUM_FIXED_RATES + 4 * len(self.shardings))
+        )
+        pairs = {
+            columns.TENSOR_REDUCE: self.tensor["all_reduce"],
+            columns.TENSOR_PASS: self.tensor["all_gather"],
+            columns.CONTEXT: self.context,
+            columns.EXPERT: self.expert,
+            columns.DENSE_REDUCE: self.data["all_reduce"],
+            columns.EXPERT_REDUCE: self.expert_data["all_reduce"],
+            columns.EXPERT_PASS: self.expert_data["all_gather"],
+        }
+        for option, sharding in enumerate(self.shardings):
+            inside = columns.SHARD_PASS + 4 * option
+            pairs[inside] = sharding.inside["all_gather"]
+            pairs[inside + 2] = sharding.across["all_reduce"]
+        for column, rates in pairs.items():
+            packed[:, column : column + 2] = rates
+        return packed
+
+
+class AlgorithmChooser(NamedTuple):
+    """Chooses algorithms by what an all-reduce costs each stage, ``(p, 2)``."""
+
+    tensor: Mapping[str, FloatArray]
+    gradient: Mapping[str, FloatArray]
+
+    def names(
+        self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
+    ) -> tuple[str, str]:
+        """Return the algorithms of tensor and of data collectives."""
+        return _cheapest(self.tensor, tensor), _cheapest(self.gradient, gradient)
+
+
+class PricedGrid:
+    """A placement's rates under every algorithm, worked out when asked for.
+
+    Micro-batch size and virtual stages change which algorithm is chosen, not what it
+    costs: configurations that differ in those alone share one of these.
+
+    Parameters
+    ----------
+    network
+        The cluster.
+    grid
+        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    """
+
+    def __init__(self, network: Network, grid: IntArray) -> None:
+        pp, dp, ep, cp, tp = grid.shape
+        lanes = grid.reshape(pp, dp * ep, cp * tp)
+        self.network, self.num_stages = network, pp
+        self._lanes = grid.reshape(pp, -1, tp)
+        self._tensor = _by_algorithm(network, self._lanes)
+        self._dense = dense_groups(grid)
+        self._data = _by_algorithm(network, self._dense)
+        self._experts = expert_data_groups(grid) if ep > 1 else None
+        rings = np.moveaxis(grid, 3, -1).reshape(pp, -1, cp)
+        self._context = _hop_rates(network, rings)
+        self._expert = _all_to_all_rates(
+            network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)
+        )
+        self._activation = _boundary_rates(network, lanes, np.roll(lanes, -1, axis=0))
+        self._gradient = _boundary_rates(network, np.roll(lanes, -1, axis=0), lanes)
+        self._tied = _tied_rate(network, lanes)
+        self._chosen: dict[tuple[str, str], PlacementRates] = {}
+
+    def rates(
+        self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
+    ) -> PlacementRates:
+        """Return the rates under the algorithms chosen, made once for each choice."""
+        self._name(self._tensor, self._lanes, tensor)
+        self._name(self._data, self._dense, gradient)
+        names = self.chooser().names(tensor, gradient)
+        if names not in self._chosen:
+            self._chosen[names] = self._assemble(*names)
+        return self._chosen[names]
+
+    def chooser(self) -> "AlgorithmChooser":
+        """Return what tells which algorithms are chosen, without the rest."""
+        return AlgorithmChooser(
+            *(
+                {name: rates[name]["all_reduce"] for name in ALGORITHMS}
+                for rates in (self._tensor, self._data)
+            )
+        )
+
+    def _name(
+        self, priced: dict[str, Rates], groups: IntArray, choice: AlgorithmChoice
+    ) -> None:
+        """Price groups under an algorithm that the search does not try."""
+        if choice.name != "auto" and choice.name not in priced:
+            priced[choice.name] = group_rates(self.network, groups, choice.name)
+
+    def _assemble(self, tensor: str, gradient: str) -> PlacementRates:
+        data = expert_data = self._data[gradient]
+        experts = self._experts
+        if experts is not None:
+            expert_data = group_rates(self.network, experts, gradient)
+        return PlacementRates(
+            tensor=self._tensor[tensor],
+            context=self._context,
+            expert=self._expert,
+            data=data,
+            expert_data=expert_data,
+            shardings=_shardings(
+                self.network, self._dense, gradient, data, hybrid=experts is None
+            ),
+            activation=self._activation,
+            gradient=self._gradient,
+            tied=self._tied,
+            tensor_algorithm=tensor,
+            gradient_algorithm=gradient,
+        )
+
+
+def placement_rates(
+    network: Network,
+    grid: IntArray,
+    *,
+    tensor: AlgorithmChoice,
+    gradient: AlgorithmChoice,
+) -> PlacementRates:
+    """Price a placement.
+
+    Parameters
+    ----------
+    network
+        The cluster.
+    grid
+        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    tensor, gradient
+        How the tensor-parallel and the data-parallel collectives are done.
+    """
+    return PricedGrid(network, grid).rates(tensor, gradient)
+
+
+def dense_groups(grid: IntArray) -> IntArray:
+    """Return the ranks that hold the same dense parameters, ``(pp, tp, dp ep cp)``."""
+    pp, tp = grid.shape[0], grid.shape[4]
+    return np.moveaxis(grid.reshape(pp, -1, tp), 2, 1)
+
+
+def expert_data_groups(grid: IntArray) -> IntArray:
+    """Return the ranks that hold the same experts, ``(pp, ep tp, dp cp)``."""
+    pp, dp, ep, cp, tp = grid.shape
+    return np.transpose(grid, (0, 2, 4, 1, 3)).reshape(pp, ep * tp, dp * cp)
+
+
+def group_rates(
+    network: Network, groups: IntArray, algorithm: str
+) -> Mapping[str, FloatArray]:
+    """Return ``(stages, 2)`` rates of each operation for groups of given shape.
+
+    ``groups`` has shape ``(stages, groups, n)``.
+    """
+    if groups.shape[2] == 1:
+        return free_rates(groups.shape[0])
+    return _alike(rates_by_algorithm(network, groups, (algorithm,))[algorithm])
+
+
+def free_rates(num_stages: int) -> dict[str, FloatArray]:
+    """Return the rates of groups of one."""
+    return dict.fromkeys(RING_OPERATIONS, np.zeros((num_stages, 2)))
+
+
+def _by_algorithm(network: Network, groups: IntArray) -> dict[str, Rates]:
+    if groups.shape[2] == 1:
+        return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
+    priced = rates_by_algorithm(network, groups)
+    return {algorithm: _alike(rates) for algorithm, rates in priced.items()}
+
+
+def _alike(rates: Rates) -> Rates:
+    """Price all-gather and reduce-scatter, which mirror each other, at the dearer.
+
+    They differ only where stages have unlike phases, which then meet in another order.
+    """
+    one = np.maximum(rates["all_gather"], rates["reduce_scatter"])
+    return {**rates, "all_gather": one, "reduce_scatter": one}
+
+
+def _cheapest(reduces: Mapping[str, FloatArray], choice: AlgorithmChoice) -> str:
+    """Return the algorithm that the slowest stage fares best with; ties the first."""
+    if choice.name != "auto":
+        return choice.name
+
+    def slowest(name: str) -> float:
+        rates = reduces[name]
+        return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
+
+    return min(ALGORITHMS, key=slowest)
+
+
+def _shardings(
+    network: Network,
+    groups: IntArray,
+    algorithm: str,
+    whole: Rates,
+    *,
+    hybrid: bool,
+) -> tuple[Sharding, ...]:
+    """Return the whole group, and for each block of the network the ranks inside it."""
+    num_stages, num_groups, size = groups.shape
+    options = [Sharding(size, whole, free_rates(num_stages))]
+    for part in sharding_sizes(groups, network.block_sizes) if hybrid else ():
+        parts = np.sort(groups, axis=2).reshape(num_stages, num_groups, -1, part)
+        inside = group_rates(network, parts.reshape(num_stages, -1, part), algorithm)
+        across = np.swapaxes(parts, 2, 3).reshape(num_stages, -1, size // part)
+        options.append(Sharding(part, inside, group_rates(network, across, algorithm)))
+    return tuple(options)
+
+
+def sharding_sizes(groups: IntArray, block_sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of ranks that every group has in each block, if it is even.
+
+    ``groups`` has shape ``(stages, groups, n)``; sizes 1 and ``n`` are left out.
+    """
+    size = groups.shape[2]
+    ordered = np.sort(groups.reshape(1, -1, size), axis=2)
+    shape = level_shapes(ordered, np.array(block_sizes, dtype=np.int64))[0]
+    inside = np.cumprod(shape[shape > 0]).tolist()
+    return tuple(part for part in inside if part < size)
+
+
+def _hop_rates(network: Network, groups: IntArray) -> FloatArray:
+    """Price a hop of rings of shape ``(stages, groups, n)``, all turning at once."""
+    num_stages, _, size = groups.shape
+    if size == 1:
+        return np.zeros((num_stages, 2))
+    following = np.roll(groups, -1, axis=2)
+    return _slowest(network, groups, following)
+
+
+def _all_to_all_rates(network: Network, groups: IntArray) -> FloatArray:
+    """Price an all-to-all: a rank sends ``1 / n`` of what it holds to each other."""
+    num_stages, num_groups, size = groups.shape
+    if size == 1:
+        return np.zeros((num_stages, 2))
+    shape = (num_stages, num_groups, size, size)
+    senders = np.broadcast_to(groups[..., :, None], shape)
+    receivers = np.broadcast_to(groups[..., None, :], shape)
+    rates = _slowest(network, senders, receivers)
+    return np.asarray(rates / (1.0, size))
+
+
+def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatArray:
+    """Price messages sent at once; return the slowest of each stage (first axis)."""
+    shape = (1, len(senders), -1)
+    found = slowest_edges(network, senders.reshape(shape), receivers.reshape(shape))
+    return np.asarray(found[0])
+
+
+def _boundary_rates(
+    network: Network, senders: IntArray, receivers: IntArray
+) -> FloatArray:
+    """Price the transfers of each boundary, all replicas and lanes at the same time.
+
+    Different boundaries are priced apart: the schedule staggers them. Shape
+    ``(p, d, 2)``: the slowest lane of each replica.
+    """
+    num_stages, num_replicas, _ = senders.shape
+    if num_stages == 1:
+        return np.zeros((1, num_replicas, 2))
+    return slowest_edges(network, senders, receivers)
+
+
+def _tied_rate(network: Network, lanes: IntArray) -> FloatArray:
+    if lanes.shape[0] == 1:
+        return np.zeros(2)
+    pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
+    return np.array(collective_rates(network, "all_reduce", pairs[None], "ring")[0])

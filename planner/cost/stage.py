@@ -1,0 +1,427 @@
+"""What one stage of a plan costs: times by cause, passes, and the tail.
+
+Causes are charged in full. What passes hide of them, where the framework sends it
+beside compute, is missing from the times of the passes (`planner.step.exposure`).
+
+This evaluator shares rates and layer tables with the search but none of its interval
+classes, folded chains and kernels: tests hold one against the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import LayerTable
+from estimators.platform import optimizer_step_bytes
+from estimators.training import ParameterBytes
+from planner.cost.classes import recompute_shares
+from planner.cost.objective import PART_NAMES, ChunkTimes, StageCost
+from planner.cost.passes import Passes, PassPrices, group_rate, sharding_of
+from planner.cost.rates import PlacementRates, Sharding
+from planner.step import schedules
+from planner.step.execution import Execution, Workload
+from planner.step.exposure import (
+    PassTimes,
+    Progress,
+    TimedBucket,
+    bucket_parameters,
+    parameter_buckets,
+)
+from planner.step.ledger import (
+    ACROSS,
+    AFTER_OPTIMIZER,
+    BACKWARD,
+    BEFORE_OPTIMIZER,
+    FORWARD,
+    GRADIENT,
+    GRADIENTS,
+    INSIDE,
+    LEDGER,
+    OPTIMIZER,
+    PASSES,
+    REPLICAS,
+    WEIGHTS,
+    Sent,
+    ZeroStage,
+    wire_bytes,
+)
+from planner.step.memory import Share, expert_group_size, stage_memory, stage_share
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import SCHEDULES
+from topologies.arrays import FloatArray
+
+__all__ = [
+    "PART_OF_GROUP",
+    "Share",
+    "passes_differ",
+    "sharding_of",
+    "stage_price",
+    "stage_share",
+]
+
+
+PART_OF_GROUP = {
+    "tensor": "tensor collectives",
+    "context": "context ring",
+    "expert": "expert all-to-all",
+}
+
+
+class StagePrice(NamedTuple):
+    """A stage, and what its step's ends are made of."""
+
+    cost: StageCost
+
+    passes: Passes
+    """Of each chunk; none where nothing is hidden, and passes last as charged."""
+
+    gathers: tuple[TimedBucket, ...]
+    """Parameters that the first forward pass of each chunk waits for, in the order in
+    which they are sent; none without overlap."""
+
+    reduces: tuple[TimedBucket, ...]
+    """Gradients that go behind the last passes, likewise."""
+
+    reduce_time: float
+    """Gradient collective after the last pass, without overlap [s]."""
+
+    gather_time: float
+    """Parameter gather after the optimizer step, likewise [s]."""
+
+
+def stage_price(
+    workload: Workload,
+    table: LayerTable,
+    rates: PlacementRates,
+    plan: Plan,
+    index: int,
+) -> StagePrice:
+    """Price one stage; transfers are left at 0 for the caller to fill in."""
+    stage = plan.stages[index]
+    splits = SCHEDULES[plan.schedule].splits_backward
+    parts = dict.fromkeys(PART_NAMES, 0.0)
+    traffic = _ParameterTraffic.of(workload, table, rates, plan, index)
+    zero = traffic.in_passes()
+    parts["zero gathers"] = sum(zero)
+    whole = [
+        _chunk_time(table, rates, stage, chunk, index, parts) for chunk in stage.chunks
+    ]
+    charged_time = sum(parts.values())
+    # What ZeRO sends goes by layers: each chunk has its part of it.
+    layers = [
+        (last - first + 1) / traffic.share.num_layers for first, last in stage.chunks
+    ]
+    arrange = _split if splits else _joined
+    chunk_times = tuple(
+        arrange(passes, zero, part) for passes, part in zip(whole, layers, strict=True)
+    )
+    execution = workload.execution
+    passes: Passes = ()
+    gathers: tuple[TimedBucket, ...] = ()
+    reduces: tuple[TimedBucket, ...] = ()
+    by_layer = passes_differ(plan, execution)
+    if by_layer or execution.overlap_grad_reduce or execution.overlap_param_gather:
+        prices = PassPrices(workload, table, rates, plan, index)
+        passes = prices.passes()
+        if by_layer:
+            chunk_times = tuple(map(_chunk_times, passes))
+            busy = sum(one.worked for own in passes for one in own.values())
+            plain = sum(_computed(table, stage.recompute, one) for one in stage.chunks)
+            parts["compute"] += busy - plain
+            parts["expert all-to-all"] += prices.skewed_time()
+        else:
+            passes = tuple(map(_lasting, passes, chunk_times))
+        if execution.overlap_param_gather:
+            order = prices.progress(passes, schedules.FORWARD)
+            gathers = traffic.buckets(order, plan, AFTER_OPTIMIZER)
+        if execution.overlap_grad_reduce:
+            kind = schedules.WEIGHT if splits else schedules.BACKWARD
+            # The last chunk is the first one through the backward pass.
+            order = [*reversed(prices.progress(passes, kind))]
+            reduces = traffic.buckets(order, plan, BEFORE_OPTIMIZER)
+    boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    cost = StageCost(
+        forward_time=sum(times.forward for times in chunk_times),
+        backward_time=sum(times.backward for times in chunk_times),
+        weight_gradient_time=sum(times.weight_gradient for times in chunk_times),
+        chunk_times=chunk_times,
+        parts=parts,
+        charged_time=charged_time,
+        boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
+        transfer_time=0.0,
+        memory=stage_memory(workload, table, plan, index),
+        tied_time=_tied_time(workload, table, rates, plan, index),
+        **_tail(workload, plan, traffic),
+    )
+    return StagePrice(cost, passes, gathers, reduces, *traffic.ends(execution))
+
+
+def passes_differ(plan: Plan, execution: Execution) -> bool:
+    """Return whether passes last other than what they send and compute adds up to.
+
+    Then they are written layer by layer; else what ZeRO sends in them is that of a
+    mean layer.
+    """
+    sent = {
+        one.tensor
+        for stage in plan.stages
+        for one in LEDGER[stage.zero_stage].sent_at(*PASSES)
+    }
+    overlaps = (
+        execution.tp_comm_overlap,
+        execution.overlap_param_gather and WEIGHTS in sent,
+        execution.overlap_grad_reduce and GRADIENTS in sent,
+    )
+    return any(overlaps) or execution.expert_skew > 1.0
+
+
+def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
+    """Return how long the passes of a chunk last [s]."""
+    times = {kind: one.whole for kind, one in passes.items()}
+    return ChunkTimes(
+        times[schedules.FORWARD],
+        times[schedules.BACKWARD],
+        times.get(schedules.WEIGHT, 0.0),
+    )
+
+
+def _lasting(
+    passes: Mapping[int, PassTimes], times: ChunkTimes
+) -> Mapping[int, PassTimes]:
+    """Return passes that last as long as they are charged for."""
+    return {kind: one._replace(whole=times[kind]) for kind, one in passes.items()}
+
+
+def _computed(table: LayerTable, recompute: str, chunk: tuple[int, int]) -> float:
+    """Return the compute of a microbatch in a chunk [s]."""
+    span = slice(chunk[0], chunk[1] + 1)
+    time = float(table.forward_time[span].sum() + table.backward_time[span].sum())
+    if recompute != "none":
+        time += float(table.recompute_time[recompute][span].sum())
+    return time
+
+
+def _line(rate: FloatArray, count: float, num_bytes: float) -> float:
+    """Time of ``count`` collectives of together ``num_bytes`` [s]."""
+    return float(count * rate[0] + num_bytes * rate[1])
+
+
+def _chunk_time(
+    table: LayerTable,
+    rates: PlacementRates,
+    stage: Stage,
+    chunk: tuple[int, int],
+    index: int,
+    parts: dict[str, float],
+) -> "_Passes":
+    """Return the passes of a chunk without ZeRO, and add to the causes [s]."""
+    span = slice(chunk[0], chunk[1] + 1)
+    forward = float(table.forward_time[span].sum())
+    backward = float(table.backward_time[span].sum())
+    parts["compute"] += forward + backward
+    again = 0.0
+    if stage.recompute != "none":
+        again = float(table.recompute_time[stage.recompute][span].sum())
+    for item in table.traffic:
+        rate = group_rate(rates, item, index)
+        there = _line(
+            rate, item.forward_count[span].sum(), item.forward_bytes[span].sum()
+        )
+        back = _line(
+            rate, item.backward_count[span].sum(), item.backward_bytes[span].sum()
+        )
+        forward, backward = forward + there, backward + back
+        parts[PART_OF_GROUP[item.group]] += there + back
+        if stage.recompute != "none":
+            share = recompute_shares(item, table)[stage.recompute][span]
+            count = float(share @ item.forward_count[span])
+            again += _line(rate, count, float(share @ item.forward_bytes[span]))
+    parts["recompute"] += again
+    weight = float(table.weight_gradient_time[span].sum())
+    return _Passes(forward, backward + again, weight)
+
+
+class _Passes(NamedTuple):
+    """Times of one microbatch through one chunk without ZeRO [s]."""
+
+    forward: float
+
+    backward: float
+
+    weight: float
+    """The part of `backward` that weight gradients are. They are computed only: the
+    collectives of a backward pass, that which gathers a product's input again
+    included, belong to the gradients of activations."""
+
+
+class _ZeroTimes(NamedTuple):
+    """What parameters have passes send in every microbatch [s]."""
+
+    forward: float
+    """In a forward pass."""
+
+    backward: float
+    """In a backward pass."""
+
+    gradient: float
+    """Once gradients are there."""
+
+
+def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+    """Return the times with weight gradients as part of the backward pass."""
+    forward = passes.forward + part * zero.forward
+    backward = passes.backward + part * (zero.backward + zero.gradient)
+    return ChunkTimes(forward, backward)
+
+
+def _split(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+    """Return the times with weight gradients by themselves."""
+    return ChunkTimes(
+        passes.forward + part * zero.forward,
+        passes.backward - passes.weight + part * zero.backward,
+        passes.weight + part * zero.gradient,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ParameterTraffic:
+    """What the parameters of one stage have it send, at the rates of a placement."""
+
+    rates: PlacementRates
+    sharding: Sharding
+    """Rates of its sharding group."""
+    ledger: ZeroStage
+    each: ParameterBytes
+    share: Share
+    index: int
+    """Which stage it is."""
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        table: LayerTable,
+        rates: PlacementRates,
+        plan: Plan,
+        index: int,
+    ) -> "_ParameterTraffic":
+        """Return what a stage of a plan sends."""
+        stage = plan.stages[index]
+        return cls(
+            rates,
+            sharding_of(rates, stage),
+            LEDGER[stage.zero_stage],
+            workload.parameter_bytes,
+            stage_share(table, stage, plan),
+            index,
+        )
+
+    def in_passes(self) -> _ZeroTimes:
+        """Return what is sent layer by layer in each kind of pass [s]."""
+        layers = self.share.num_layers
+        return _ZeroTimes(
+            self.time(FORWARD, layers),
+            self.time(BACKWARD, layers),
+            self.time(GRADIENT, layers),
+        )
+
+    def time(self, moment: str, parts: int = 1) -> float:
+        """Return the time of what is sent at a moment, in so many parts [s]."""
+        sent = self.ledger.sent_at(moment)
+        return sum((self._time(one, parts) for one in sent), start=0.0)
+
+    def ends(self, execution: Execution) -> tuple[float, float]:
+        """Return what is not in buckets before and after the optimizer step [s]."""
+        share = self.share
+        return (
+            0.0
+            if execution.overlap_grad_reduce
+            else self.once(BEFORE_OPTIMIZER, share.dense, share.expert),
+            0.0
+            if execution.overlap_param_gather
+            else self.once(AFTER_OPTIMIZER, share.dense, share.expert),
+        )
+
+    def once(self, moment: str, dense: float, expert: float) -> float:
+        """Return the time of what some parameters have it send at a moment [s].
+
+        Nothing is sent of none.
+        """
+        return sum(
+            (self._once(one, dense, expert) for one in self.ledger.sent_at(moment)),
+            start=0.0,
+        )
+
+    def _once(self, one: Sent, dense: float, expert: float) -> float:
+        width = wire_bytes(one, self.each)
+        shards = self.sharding.group_size if one.is_divided else 1
+        time = 0.0
+        if dense != 0.0:
+            time += _line(self._dense_rate(one), 1, dense * width / shards)
+        if expert != 0.0 and one.group != ACROSS:
+            rate = self.rates.expert_data[one.operation][self.index]
+            time += _line(rate, 1, expert * width)
+        return time
+
+    def buckets(
+        self, chunks: Sequence[Progress], plan: Plan, moment: str
+    ) -> tuple[TimedBucket, ...]:
+        """Return what chunks have it send in buckets at a moment, in their order."""
+        size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
+        timed = (
+            TimedBucket(one.chunk, one.at, self.once(moment, one.dense, one.expert))
+            for progress in chunks
+            for one in parameter_buckets(
+                progress, size, first=moment == AFTER_OPTIMIZER
+            )
+        )
+        return tuple(bucket for bucket in timed if bucket.time > 0.0)
+
+    def _time(self, one: Sent, parts: int) -> float:
+        width = wire_bytes(one, self.each)
+        shards = self.sharding.group_size if one.is_divided else 1
+        rate = self._dense_rate(one)
+        time = _line(rate, parts, self.share.dense * width / shards)
+        if self.share.expert > 0 and one.group != ACROSS:
+            rate = self.rates.expert_data[one.operation][self.index]
+            time += _line(rate, parts, self.share.expert * width)
+        return time
+
+    def _dense_rate(self, one: Sent) -> FloatArray:
+        rates = {
+            REPLICAS: self.rates.data,
+            INSIDE: self.sharding.inside,
+            ACROSS: self.sharding.across,
+        }
+        return np.asarray(rates[one.group][one.operation][self.index])
+
+
+def _tail(
+    workload: Workload, plan: Plan, traffic: _ParameterTraffic
+) -> dict[str, float]:
+    """Return what parameters add after the stage's last backward pass [s]."""
+    each, share, group = traffic.each, traffic.share, traffic.sharding.group_size
+    sharded = OPTIMIZER in traffic.ledger.sharded
+    apart = group * len(traffic.ledger.sent_at(AFTER_OPTIMIZER))
+    held = share.dense / (group if sharded else 1)
+    held += share.expert / (expert_group_size(plan) if sharded else 1)
+    return {
+        "reduce_time": traffic.time(BEFORE_OPTIMIZER),
+        "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate
+        + workload.iteration_time
+        + workload.shard_time * apart,
+        "gather_time": traffic.time(AFTER_OPTIMIZER),
+    }
+
+
+def _tied_time(
+    workload: Workload, table: LayerTable, rates: PlacementRates, plan: Plan, index: int
+) -> float:
+    """Return what the ends of a chain send for an embedding that they share [s]."""
+    ends = {0, len(plan.stages) - 1}
+    if len(ends) == 1 or index not in ends or table.tied_parameters <= 0:
+        return 0.0
+    width = workload.parameter_bytes.reduce
+    return _line(rates.tied, 1, table.tied_parameters * width)

@@ -1,0 +1,196 @@
+"""The exact timeline of a plan's step on a network where transfers never meet.
+
+Passes wait for each other as the schedule says, and for what is sent between stages.
+Buckets of parameters arrive behind the first forward passes, buckets of gradients leave
+behind the last passes (`planner.step.exposure`), and each stage ends with what is left
+to reduce, the optimizer step and what is left to gather. A replay of the plan by stages
+is the same if no two transfers meet, but for stages that stop for transfers between
+them (``overlap_p2p_comm = false``): here these do not.
+
+Compute of passes beside buckets is slowed down: from a stage's first gradient bucket
+on, and in the first forward pass of the first stage if it waits for buckets.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost.stage import StagePrice
+from planner.kernels.timeline import instruction_timeline
+from planner.step.exposure import first_pass_end, gathered_at, reduced_at
+from planner.step.plan import Plan
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Program
+from topologies.arrays import FloatArray, IntArray
+
+
+class StepEnds(NamedTuple):
+    """When a step is over."""
+
+    passes: float
+    """End of the last pass [s]."""
+
+    step: float
+    """End of the last stage's duties [s]."""
+
+
+class _Filled(NamedTuple):
+    """When a pass fills a gradient bucket."""
+
+    instruction: int
+    after: float
+    """From the pass's begin on [s]."""
+
+
+class PlanTimeline:
+    """The instructions of a plan's stages, and how long each takes.
+
+    Parameters
+    ----------
+    plan, stages
+        Schedule and durations.
+    slowdown
+        Factor on compute beside buckets.
+    """
+
+    def __init__(
+        self, plan: Plan, stages: Sequence[StagePrice], slowdown: float
+    ) -> None:
+        self.plan, self.stages, self.slowdown = plan, stages, slowdown
+        p, v = len(stages), plan.virtual_pipeline_model_parallel_size
+        schedule = SCHEDULES[plan.schedule]
+        self.completing = WEIGHT if schedule.splits_backward else BACKWARD
+        self.program: Program = schedule.program(p, plan.num_microbatches, v)
+        sizes = np.diff(self.program.indptr)
+        virtual = self.program.chunk * p + np.repeat(np.arange(p), sizes)
+        order = [(c, s) for c in range(v) for s in range(p)]
+        times = np.array([stages[s].cost.chunk_times[c] for c, s in order]).T
+        self.plain = np.ascontiguousarray(times[self.program.kind, virtual])
+        self.nothing = np.zeros(self.plain.size)
+
+    def last_pass(self, boundaries: FloatArray) -> float:
+        """Return the end of the last pass without what it does for parameters [s].
+
+        ``boundaries`` as in `ends`.
+        """
+        return max(
+            float(self._run(boundary, self.plain, self.nothing)[1].max())
+            for boundary in _distinct(boundaries)
+        )
+
+    def ends(self, boundaries: FloatArray) -> StepEnds:
+        """Return when the passes and the step are over.
+
+        Parameters
+        ----------
+        boundaries
+            Latency [s] and inverse bandwidth [s/byte] of activations and of gradients
+            over the boundary after each stage, by replica, shape ``(p, d, 2, 2)``.
+        """
+        durations, floors = self.plain.copy(), self.nothing.copy()
+        filled = [
+            self._stage(stage, durations, floors) for stage in range(len(self.stages))
+        ]
+        starts = np.zeros(durations.size)
+        passes = np.zeros(len(self.stages))
+        # What all replicas send together waits for the last of them.
+        for boundary in _distinct(boundaries):
+            began, ended = self._run(boundary, durations, floors)
+            starts, passes = np.maximum(starts, began), np.maximum(passes, ended)
+        reduced = passes.copy()
+        for number, (stage, fills) in enumerate(zip(self.stages, filled, strict=True)):
+            moments = np.array([starts[at] + after for at, after in fills])
+            free = float(sum(bucket.time for bucket in stage.gathers))
+            if fills:
+                end = reduced_at(stage.reduces, moments, free)
+                reduced[number] = max(end, passes[number])
+            reduced[number] += stage.reduce_time
+        tied = self.stages[0].cost.tied_time
+        if tied > 0.0:
+            reduced[[0, -1]] = max(reduced[0], reduced[-1]) + tied
+        after = [stage.cost.optimizer_time + stage.gather_time for stage in self.stages]
+        return StepEnds(float(passes.max()), float((reduced + after).max()))
+
+    def _stage(
+        self, number: int, durations: FloatArray, floors: FloatArray
+    ) -> list[_Filled]:
+        """Let a stage's passes wait for buckets and fill them; say which one when."""
+        stage = self.stages[number]
+        own = slice(*self.program.indptr[number : number + 2].tolist())
+        if stage.gathers:
+            arrivals = gathered_at(stage.gathers)
+            for chunk in sorted({bucket.chunk for bucket in stage.gathers}):
+                first = own.start + int(self._places(own, FORWARD, chunk)[0])
+                if number == chunk == 0:
+                    durations[first] *= self._beside(number, FORWARD, chunk)
+                floors[first] = first_pass_end(
+                    durations[first], stage.gathers, arrivals, chunk
+                )
+        if not stage.reduces:
+            return []
+        chunks = range(self.plan.virtual_pipeline_model_parallel_size)
+        last = [
+            own.start + int(self._places(own, self.completing, c)[-1]) for c in chunks
+        ]
+        self._slow_down(number, slice(min(last) + 1, own.stop), durations)
+        fills = []
+        for bucket in stage.reduces:
+            at = last[bucket.chunk]
+            after = bucket.at * durations[at]
+            if at == min(last):
+                # Its compute is slower from the first bucket on.
+                begin = next(b.at for b in stage.reduces if b.chunk == bucket.chunk)
+                beside = self._beside(number, self.completing, bucket.chunk)
+                after = (begin + (bucket.at - begin) * beside) * self.plain[at]
+                durations[at] = (begin + (1.0 - begin) * beside) * self.plain[at]
+            fills.append(_Filled(at, after))
+        return fills
+
+    def _slow_down(self, number: int, rest: slice, durations: FloatArray) -> None:
+        """Slow down the passes of a stage that follow its first gradient bucket."""
+        if self.slowdown == 1.0:
+            return
+        kinds, chunks = self.program.kind[rest], self.program.chunk[rest]
+        for kind, chunk in set(zip(kinds.tolist(), chunks.tolist(), strict=True)):
+            which = (kinds == kind) & (chunks == chunk)
+            durations[rest][which] *= self._beside(number, kind, chunk)
+
+    def _beside(self, number: int, kind: int, chunk: int) -> float:
+        """Return what a pass beside buckets is longer by, a factor."""
+        one = self.stages[number].passes[chunk][kind]
+        share = one.worked / one.whole if one.whole else 1.0
+        return 1.0 + (self.slowdown - 1.0) * share
+
+    def _places(self, own: slice, kind: int, chunk: int) -> IntArray:
+        """Return where in its list a stage has passes of a kind."""
+        is_one = (self.program.kind[own] == kind) & (self.program.chunk[own] == chunk)
+        return np.flatnonzero(is_one)
+
+    def _run(
+        self, boundary: FloatArray, durations: FloatArray, floors: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the start of each instruction and the end of each stage's last [s]."""
+        num_bytes = self.stages[0].cost.boundary_bytes
+        # Shape (p, 2, directions), once for each round but the last wrap-around.
+        rounds = self.plan.virtual_pipeline_model_parallel_size
+        laid = np.tile(boundary, (rounds, 1, 1))[:-1]
+        wire = laid[:, 1] * num_bytes
+        starts: FloatArray
+        ends: FloatArray
+        status, starts, _, ends = instruction_timeline(
+            *self.program,
+            self.plan.num_microbatches,
+            durations,
+            floors,
+            np.ascontiguousarray(wire[:, 0]),
+            np.ascontiguousarray(wire[:, 1]),
+            np.ascontiguousarray(laid[:, 0, 0]),
+            np.ascontiguousarray(laid[:, 0, 1]),
+        )
+        assert status == 0, "a schedule's instructions wait for each other"
+        return starts, ends
+
+
+def _distinct(boundaries: FloatArray) -> FloatArray:
+    """Return the transfers of each replica once; the same have the same timeline."""
+    return np.asarray(np.unique(np.swapaxes(boundaries, 0, 1), axis=0))

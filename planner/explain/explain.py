@@ -1,0 +1,161 @@
+"""Why not this configuration? Any that a user names, beside the best of the space."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.cost.objective import PricedPlan
+from planner.explain.infeasibility import shortfall_and_remedy
+from planner.explain.request import Wanted, broken_rule, exclusions, nothing_left
+from planner.search.best_first import search
+from planner.search.candidates import CandidateSet
+from planner.search.shortfall import thriftiest_plan
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.work import Progress, Spent
+from topologies import Network
+
+SAME = 1e-9
+"""Times that differ by less than this part are equal: the sums differ in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What became of the values that a user named."""
+
+    wanted: Wanted
+    """What was named."""
+
+    priced: PricedPlan | None
+    """The best plan with these values; if none fits, the one that needs the least
+    memory, priced as if there were enough. None if a rule forbids every one."""
+
+    winner: PricedPlan | None
+    """The best plan of the scenario's space; None if nothing fits."""
+
+    rule: str
+    """The rule of the space that is broken, as a clause; empty if none is."""
+
+    excluded: tuple[str, ...]
+    """Which settings of the scenario leave the named values out, as clauses."""
+
+    memory: float
+    """What plans may use of each device [byte]."""
+
+    lower_bound: float
+    """No plan of the scenario's space has less of what the search minimises
+    (`PricedPlan.closed_form_time`) [s]; infinite if nothing fits."""
+
+    shortfall: str
+    """Why no plan of the scenario's space was found, and what would help; empty if
+    one was."""
+
+    spent: Spent
+    """The work of the scenario's search, and which limit stopped it, if one did."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the priced plan has enough memory."""
+        return self.priced is not None and self.missing_memory <= 0.0
+
+    @property
+    def missing_memory(self) -> float:
+        """What the fullest stage's devices lack, negative if they have room [byte]."""
+        assert self.priced is not None
+        return max(stage.peak_memory for stage in self.priced.stages) - self.memory
+
+    @property
+    def ratio(self) -> float:
+        """Iteration time over the winner's; needs both plans."""
+        assert self.priced is not None
+        assert self.winner is not None
+        return self.priced.iteration_time / self.winner.iteration_time
+
+    @property
+    def verdict(self) -> str:
+        """What became of it, in one word or two.
+
+        ``"outside"`` the space, ``"does not fit"``, ``"winner"``, ``"equal"`` to it,
+        ``"slower"``, ``"faster"`` (possible only where the scenario leaves the named
+        values out, a limit stopped its search, or what the search minimises orders the
+        two otherwise), ``"fits"`` where no plan of the scenario's space was found.
+        """
+        if self.priced is None:
+            return "outside"
+        if not self.fits:
+            return "does not fit"
+        if self.winner is None:
+            return "fits"
+        if self.priced.plan == self.winner.plan:
+            return "winner"
+        if abs(self.ratio - 1.0) <= SAME:
+            return "equal"
+        return "slower" if self.ratio > 1.0 else "faster"
+
+    def differences(self) -> Mapping[str, float]:
+        """Return each term less the winner's; they add up to that of the times [s]."""
+        assert self.priced is not None
+        assert self.winner is not None
+        theirs = self.winner.terms
+        return {name: time - theirs[name] for name, time in self.priced.terms.items()}
+
+    def largest_difference(self) -> tuple[str, float]:
+        """Return the term that does most for the difference of the times, and it [s].
+
+        The first of equals.
+        """
+        terms = self.differences()
+        sign = 1.0 if sum(terms.values()) >= 0.0 else -1.0
+        name = max(terms, key=lambda term: sign * terms[term])
+        return name, terms[name]
+
+
+def explain(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    wanted: Wanted,
+    *,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Price what a user names beside the best plan of the scenario's space.
+
+    Values that are not named are searched, within what the scenario allows. Two
+    searches: the scenario's own, so that the winner is the plan that `nestsim plan`
+    prints, and one of the named values alone.
+    """
+    found = search(network, workload, spec, progress=progress)
+    rule = broken_rule(workload, spec, wanted, network.num_devices) or ""
+    priced = None
+    if not rule:
+        narrowed = wanted.narrowed(spec)
+        priced = _best_plan(network, workload, narrowed, progress)
+        rule = "" if priced else nothing_left(spec, wanted)
+    return Explanation(
+        wanted=wanted,
+        priced=priced,
+        winner=found.plans[0] if found.plans else None,
+        rule=rule,
+        excluded=tuple(exclusions(spec, wanted)),
+        memory=workload.tensor_memory(spec.memory_reserve),
+        lower_bound=found.lower_bound,
+        shortfall=found.shortfall
+        if found.spent.is_stopped
+        else shortfall_and_remedy(
+            network, workload, spec, found.shortfall, progress=progress
+        ),
+        spent=found.spent,
+    )
+
+
+def _best_plan(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    progress: Progress | None,
+) -> PricedPlan | None:
+    """Return the best plan that fits, else the thriftiest; None if there is none."""
+    found = search(network, workload, spec, progress=progress)
+    if found.plans:
+        return found.plans[0]
+    candidates = CandidateSet.enumerate(network, workload, spec)
+    return thriftiest_plan(candidates).priced if len(candidates) else None

@@ -1,0 +1,299 @@
+"""The part of a configuration that a user names, and the rules that it may break.
+
+Letters as in `planner.search.space`; ``N`` devices, ``L`` layers of the chain.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.models.spec import TransformerSpec
+from planner.cost.classes import RECOMPUTE_MODES
+from planner.explain.infeasibility import (
+    SIZE_SETTINGS,
+    changed_spec,
+    restricted_settings,
+)
+from planner.search.space import LARGEST_MICRO_BATCH, SearchSpec
+from planner.step.execution import Workload
+from topologies.errors import InputError
+
+SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        **{key: SIZE_SETTINGS[key] for key in ("tp", "pp", "dp", "cp", "ep", "b", "v")},
+        "recompute": "recompute",
+        "zero": "zero_stages",
+    }
+)
+"""What can be named -> the setting of the scenario's ``[search]``."""
+
+ALIASES: Mapping[str, str] = MappingProxyType({"mbs": "b", "vpp": "v"})
+"""Other spellings."""
+
+LARGEST_SIZE = 1_000_000_000
+"""Sizes above it are slips of the keyboard."""
+
+_CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "recompute": tuple(RECOMPUTE_MODES),
+        "zero": tuple(str(stage) for stage in SearchSpec().zero_stages),
+    }
+)
+_EXAMPLE = "e.g. tp=8,pp=4,dp=32"
+_MOST_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Values of a configuration that are fixed; the others are searched."""
+
+    values: Mapping[str, int | str]
+    """A key of `SETTINGS` -> its value, in the order in which they were named."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Wanted":
+        """Read ``tp=8,pp=4,recompute=full``.
+
+        Raises
+        ------
+        InputError
+            If a key is unknown or named twice, or a value is not one of its kind.
+        """
+        values: dict[str, int | str] = {}
+        for item in text.split(","):
+            name, equals, value = (part.strip() for part in item.partition("="))
+            if not equals:
+                raise InputError(
+                    "not a list of sizes", got=text, expected=f"key=value, {_EXAMPLE}"
+                )
+            key = _key(name)
+            if key in values:
+                raise InputError(f"{key} is named twice", got=text)
+            values[key] = _value(key, value)
+        return cls(values=values)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}={value}" for key, value in self.values.items())
+
+    def size(self, key: str) -> int:
+        """Return a size, 1 if it is not named."""
+        return int(self.values.get(key, 1))
+
+    def names(self, *keys: str) -> bool:
+        """Tell whether all of some keys are named."""
+        return all(key in self.values for key in keys)
+
+    def narrowed(self, spec: SearchSpec) -> SearchSpec:
+        """Return the space of what is named, as the scenario restricts the rest."""
+        settings = {SETTINGS[key]: (value,) for key, value in self.values.items()}
+        if self.values.get("recompute") == "stage":
+            settings.setdefault(SETTINGS["v"], (1,))
+        return changed_spec(spec, {**settings, "keep_best": 1})
+
+
+def _key(name: str) -> str:
+    key = ALIASES.get(name, name)
+    if key in SETTINGS:
+        return key
+    known = (*SETTINGS, *ALIASES)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    raise InputError(
+        "unknown key",
+        got=name,
+        expected="one of " + ", ".join(known),
+        hint=f"did you mean {close[0]}?" if close else "",
+    )
+
+
+def _is_size(text: str) -> bool:
+    """Tell whether text is a plain number from 1 to `LARGEST_SIZE`."""
+    plain = text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_SIZE))
+    return plain and 1 <= int(text) <= LARGEST_SIZE
+
+
+def _value(key: str, text: str) -> int | str:
+    choices = _CHOICES.get(key)
+    if choices is None:
+        if _is_size(text):
+            return int(text)
+        raise InputError(
+            f"{key} is not a size", got=text, expected=f"1, 2, ..; {_EXAMPLE}"
+        )
+    if text not in choices:
+        close = difflib.get_close_matches(text.lower(), choices, n=1, cutoff=0.5)
+        raise InputError(
+            f"{key} has no such value",
+            got=text,
+            expected="one of " + ", ".join(choices),
+            hint=f"did you mean {close[0]}?" if close else "",
+        )
+    return text if key == "recompute" else int(text)
+
+
+class _Case(NamedTuple):
+    """What the rules look at."""
+
+    wanted: Wanted
+    model: TransformerSpec
+    spec: SearchSpec
+    num_devices: int
+    num_layers: int
+    num_blocks: int
+    global_batch_size: int
+
+
+def broken_rule(
+    workload: Workload, spec: SearchSpec, wanted: Wanted, num_devices: int
+) -> str | None:
+    """Say which rule of the space the named values break, None if they break none.
+
+    Values that are not named are taken as the most permissive ones; that nothing is
+    left once the scenario has restricted those too, `nothing_left` says.
+    """
+    layers, blocks = workload.chain
+    case = _Case(
+        wanted,
+        workload.graph.spec,
+        spec,
+        num_devices,
+        layers,
+        blocks,
+        workload.training.global_batch_size,
+    )
+    return next((problem for rule in _RULES if (problem := rule(case))), None)
+
+
+def _divisibility(case: _Case) -> str | None:
+    tp, cp, ep, b = (case.wanted.size(key) for key in ("tp", "cp", "ep", "b"))
+    sequence_parallel = tp > 1 and case.spec.sequence_parallel is not False
+    return divisibility_problem(case.model, Degrees(tp, cp, ep, b, sequence_parallel))
+
+
+def _devices(case: _Case) -> str | None:
+    used, listed = 1, []
+    for key in ("tp", "cp", "pp", "dp"):
+        if case.wanted.names(key):
+            used *= case.wanted.size(key)
+            listed.append(f"{key} {case.wanted.size(key)}")
+    if not case.wanted.names("dp") and case.wanted.size("ep") > 1:
+        # Experts are spread over replicas.
+        used *= case.wanted.size("ep")
+        listed.append(f"ep {case.wanted.size('ep')}")
+    if used <= case.num_devices:
+        return None
+    return (
+        f"{' x '.join(listed)} takes {used:,} devices, and the cluster has "
+        f"{case.num_devices:,}"
+    )
+
+
+def _stages(case: _Case) -> str | None:
+    pp = case.wanted.size("pp")
+    if pp <= case.num_layers:
+        return None
+    return (
+        f"pp {pp} is more stages than the chain has layers ({case.num_layers}, "
+        f"{case.num_blocks} of them blocks)"
+    )
+
+
+def _experts(case: _Case) -> str | None:
+    dp, ep = case.wanted.size("dp"), case.wanted.size("ep")
+    if not case.wanted.names("dp") or dp % ep == 0:
+        return None
+    return f"ep {ep} does not divide dp {dp}, over which the experts are spread"
+
+
+def _batch(case: _Case) -> str | None:
+    wanted, batch = case.wanted, case.global_batch_size
+    dp = wanted.size("dp") if wanted.names("dp") else wanted.size("ep")
+    if dp * wanted.size("b") <= batch:
+        return None
+    return (
+        f"{dp:,} replicas with a micro-batch of {wanted.size('b'):,} take "
+        f"{dp * wanted.size('b'):,} sequences, and the global batch has {batch:,}"
+    )
+
+
+def _chunks(case: _Case) -> str | None:
+    v, pp = case.wanted.size("v"), case.wanted.size("pp")
+    if v == 1:
+        return None
+    if case.wanted.values.get("recompute") == "stage":
+        return f"recompute stage needs stages of one chunk, and v is {v}"
+    if case.num_blocks % v:
+        return f"v {v} does not divide the {case.num_blocks} blocks"
+    if case.wanted.names("pp") and pp < 2:
+        return f"v {v} needs at least 2 stages, and pp is {pp}"
+    if v * max(pp, 2) > case.num_blocks:
+        return (
+            f"v {v} x pp {max(pp, 2)} is more chunks than there are blocks "
+            f"({case.num_blocks})"
+        )
+    return None
+
+
+def _rounds(case: _Case) -> str | None:
+    wanted = case.wanted
+    if wanted.size("v") == 1 or not wanted.names("pp", "dp", "b"):
+        return None
+    pp, dp, b = (wanted.size(key) for key in ("pp", "dp", "b"))
+    m = -(-case.global_batch_size // (b * dp))
+    if m % pp == 0:
+        return None
+    return (
+        f"interleaving (v {wanted.size('v')}) needs a multiple of pp {pp} "
+        f"microbatches, and b {b} with dp {dp} makes {m}"
+    )
+
+
+_RULES: tuple[Callable[[_Case], str | None], ...] = (
+    _divisibility,
+    _devices,
+    _stages,
+    _experts,
+    _batch,
+    _chunks,
+    _rounds,
+)
+
+
+def nothing_left(spec: SearchSpec, wanted: Wanted) -> str:
+    """Say that no value of what is not named goes with what is."""
+    named = {SETTINGS[key] for key in wanted.values}
+    restricted = [name for name in restricted_settings(spec) if name not in named]
+    if restricted:
+        listed = ", ".join(f"search.{name}" for name in restricted)
+        return f"no size that the scenario allows ({listed}) goes with {wanted}"
+    return f"no values of the sizes that are not named go with {wanted}"
+
+
+def exclusions(spec: SearchSpec, wanted: Wanted) -> Iterator[str]:
+    """Yield one sentence for each named value that the scenario does not search."""
+    for key, value in wanted.values.items():
+        allowed = getattr(spec, SETTINGS[key])
+        if allowed is not None:
+            if value not in allowed:
+                yield f"search.{SETTINGS[key]} allows only {_listed(allowed)}"
+        elif key in _POWERS_OF_TWO and int(value) not in _POWERS_OF_TWO[key]:
+            yield f"search.{SETTINGS[key]} is left out, which means powers of two" + (
+                f" up to {LARGEST_MICRO_BATCH}" if key == "b" else ""
+            )
+
+
+_POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {
+        "b": tuple(2**k for k in range(LARGEST_MICRO_BATCH.bit_length())),
+        "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
+    }
+)
+"""What is searched of sizes whose setting is left out."""
+
+
+def _listed(values: tuple[object, ...]) -> str:
+    shown = ", ".join(str(value) for value in values[:_MOST_LISTED])
+    return shown if len(values) <= _MOST_LISTED else f"{shown}, .. {values[-1]}"

@@ -1,0 +1,173 @@
+"""``exhaustive``: every configuration, placement, split and choice of a small space."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from planner.kernels import every_split as kernel
+from planner.planners.mcmc_state import ChainPrices, PlacedChain
+from planner.planners.protocol import (
+    PlannerOutcome,
+    PlannerSettings,
+    believed_time,
+    priced_best_first,
+)
+from planner.search.candidates import TOLD_EVERY, CandidateSet
+from planner.search.shortfall import memory_shortfall
+from planner.search.space import Configuration, SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.work import (
+    EVERY_SPLIT,
+    PLACEMENTS,
+    LimitReachedError,
+    Progress,
+    Spent,
+    stopped_sentence,
+)
+from topologies import InputError, Network
+from topologies.arrays import IntArray
+
+MOST_SPLITS = 3_000_000
+"""Splits that it tries at most, of all placements of all configurations: about a
+minute."""
+
+
+class _Found(NamedTuple):
+    value: float
+    configuration: Configuration
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Exhaustive:
+    """Tries everything; refuses spaces for which that takes too long."""
+
+    name: str = "exhaustive"
+
+    sees: str = "Every link and route, through the price of each placement."
+
+    def find(
+        self,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        settings: PlannerSettings,
+        *,
+        progress: Progress | None = None,
+    ) -> PlannerOutcome:
+        """Return the k best plans of the space.
+
+        Raises
+        ------
+        InputError
+            If there are more than `MOST_SPLITS` splits to try.
+        """
+        work = settings.allowance(spec)
+        candidates = CandidateSet.enumerate(
+            network, workload, spec, work=work, progress=progress
+        )
+        _check_size(candidates, progress)
+        prices = ChainPrices(candidates=candidates)
+        found: list[_Found] = []
+        evaluations, looked = 0, 0
+        for index in range(len(candidates)):
+            if progress is not None:
+                progress(
+                    f"exhaustive: {index} of {len(candidates)} configurations",
+                    index / len(candidates),
+                )
+            configuration = candidates[index]
+            placed = range(len(candidates.placements(configuration)))
+            num_splits = len(placed) * _num_splits(candidates, configuration)
+            evaluations += num_splits
+            try:
+                work.spend(num_splits * EVERY_SPLIT)
+                one = _best_of(prices, configuration, placed)
+            except LimitReachedError:
+                break
+            looked += 1
+            if one is not None:
+                work.a_plan()
+                found = sorted([*found, one], key=lambda f: f[:2])[: spec.keep_best]
+        plans = priced_best_first(network, workload, (one.plan for one in found))
+        return PlannerOutcome(
+            planner=self.name,
+            plans=plans,
+            belief=believed_time(plans),
+            sees=self.sees,
+            spent=work.total(),
+            search_time=work.elapsed,
+            evaluations=evaluations,
+            covers_space=not work.stopped_by,
+            why_not="" if plans else _why_not(candidates, looked, work.total()),
+        )
+
+
+def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
+    if spent.is_stopped:
+        what = f"{looked:,} of {len(candidates):,} configurations"
+        return stopped_sentence(spent, what)
+    return memory_shortfall(candidates)
+
+
+def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
+    total = 0
+    for index in range(len(candidates)):
+        if progress is not None and index % TOLD_EVERY == 0:
+            progress("exhaustive: count the splits", total / MOST_SPLITS)
+        candidates.work.count(PLACEMENTS)
+        configuration = candidates[index]
+        placed = len(candidates.placements(configuration))
+        total += placed * _num_splits(candidates, configuration)
+        if total > MOST_SPLITS:
+            raise InputError(
+                "the space is too large to try everything",
+                where="planner",
+                got="exhaustive",
+                expected=f"at most {MOST_SPLITS:,} splits of all placements; the first "
+                f"{index + 1:,} of {len(candidates):,} configurations have more",
+                hint='narrow the lists of [search], or take "nest", which proves the '
+                "same optimum",
+            )
+
+
+def _num_splits(candidates: CandidateSet, configuration: Configuration) -> int:
+    table = candidates.splitter.folded(configuration).table
+    num_layers = len(table.classes.class_of) - 1
+    return math.comb(num_layers - 1, configuration.pp - 1)
+
+
+def _best_of(
+    prices: ChainPrices, configuration: Configuration, placed: range
+) -> _Found | None:
+    """Return a configuration's best plan; ties go to the first placement."""
+    best, chosen = math.inf, None
+    for number in placed:
+        chain = prices.chain(configuration, number)
+        value, bounds, picked = _split(chain)
+        if value < best:
+            best, chosen = value, (chain, bounds, picked)
+    if chosen is None:
+        return None
+    chain, bounds, picked = chosen
+    choices = tuple(chain.choices[choice] for choice in picked)
+    return _Found(
+        best, configuration, prices.plan(configuration, chain, bounds, choices)
+    )
+
+
+def _split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
+    value, bounds, picked = kernel.best_split(
+        chain.class_of,
+        chain.time,
+        chain.tail,
+        chain.slots,
+        chain.signature,
+        chain.adder,
+        chain.tied,
+        chain.in_flight,
+        chain.weights.sum,
+        chain.weights.max,
+    )
+    return value + chain.constant, bounds, picked

@@ -1,0 +1,482 @@
+"""States of a Metropolis walk: one split of one configuration on one placement.
+
+Prices of any split of a chain, once its configuration and placement are known.
+
+The same numbers as `planner.cost.pricing.price_plan`, read from the tables that the
+search splits by: a state of a walk, or one of millions of enumerated splits, costs a
+look-up for each stage. Stages run from the first to the last here.
+"""
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost.classes import Choice
+from planner.cost.pricing import Weights, iteration_weights, plan_degrees
+from planner.cost.rates import PlacementRates
+from planner.kernels import split as split_kernel
+from planner.kernels import tables
+from planner.search.candidates import CandidateSet, Solution, assemble_plan
+from planner.search.placements import Placement
+from planner.search.space import Configuration, Inner, configuration_of
+from planner.step.ledger import KERNEL_LEDGER, gathers_once
+from planner.step.plan import Plan
+from planner.step.virtual import unfold_bounds
+from planner.work import SPLIT, SPLIT_NUMBERS
+from topologies.arrays import FloatArray, IntArray
+
+MOST_ENTRIES = 2 * 10**7
+"""Numbers in the tables that are kept at a time: 320 MB."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlacedChain:
+    """What any interval costs at any stage of a configuration on a placement."""
+
+    placement: Placement
+
+    rates: PlacementRates
+
+    choices: tuple[Choice, ...]
+    """What each stage may choose from, cheapest first."""
+
+    class_of: IntArray
+    """Class of the interval ``i .. j - 1`` of the folded chain, shape ``(L+1, L+1)``;
+    -1 if empty."""
+
+    time: FloatArray
+    """Of one microbatch, by distinct rates, choice and class, ``(sig, C, K)`` [s]."""
+
+    tail: FloatArray
+    """After the last backward pass, likewise [s]."""
+
+    slots: IntArray
+    """Passes in flight that memory allows, shape ``(C, K)``."""
+
+    signature: IntArray
+    """Row of the rates of each stage, shape ``(p,)``."""
+
+    adder: FloatArray
+    """What transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
+
+    tied: FloatArray
+    """What tied embeddings add to each stage's tail, shape ``(p,)`` [s]."""
+
+    in_flight: IntArray
+    """Passes in flight at each stage, shape ``(p,)``."""
+
+    weights: Weights
+    """Of the sum and of the maximum of the stages' times."""
+
+    constant: float
+    """Added to every split: transfers in no maximum, and what each step takes once
+    [s]."""
+
+    @cached_property
+    def number(self) -> dict[Choice, int]:
+        """Position of each choice."""
+        return {choice: index for index, choice in enumerate(self.choices)}
+
+    @cached_property
+    def most(self) -> IntArray:
+        """Passes in flight that some choice allows, shape ``(K,)``."""
+        return np.asarray(self.slots.max(axis=0))
+
+    def classes(self, bounds: IntArray) -> IntArray:
+        """Return the class of each stage's interval, shape ``(p,)``."""
+        return np.asarray(self.class_of[bounds[:-1], bounds[1:]])
+
+    def value(self, bounds: IntArray, picked: IntArray) -> float:
+        """Return the iteration time, infinite if memory does not suffice [s].
+
+        Parameters
+        ----------
+        bounds
+            First folded layer of each stage, and their number, shape ``(p + 1,)``.
+        picked
+            Number of each stage's choice, shape ``(p,)``.
+        """
+        classes = self.classes(bounds)
+        if (self.slots[picked, classes] < self.in_flight).any():
+            return np.inf
+        time = self.time[self.signature, picked, classes]
+        tail = self.tail[self.signature, picked, classes] + self.tied
+        most = (time + self.adder).max()
+        return float(
+            self.constant
+            + self.weights.sum * time.sum()
+            + self.weights.max * most
+            + tail.max()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChainPrices:
+    """The chains of a space, priced when asked for."""
+
+    candidates: CandidateSet
+    _chains: dict[tuple[Configuration, int], PlacedChain] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=lambda: [0])
+
+    def chain(self, configuration: Configuration, number: int) -> PlacedChain:
+        """Return the prices on one of a configuration's placements, made once."""
+        key = configuration, number
+        found = self._chains.get(key)
+        if found is None:
+            placement = self.candidates.placements(configuration)[number]
+            found = self._priced(configuration, placement)
+            if self._held[0] + found.time.size > MOST_ENTRIES:
+                self._chains.clear()
+                self._held[0] = 0
+            self._held[0] += found.time.size
+            self._chains[key] = found
+        return found
+
+    def plan(
+        self,
+        configuration: Configuration,
+        chain: PlacedChain,
+        bounds: IntArray,
+        choices: tuple[Choice, ...],
+    ) -> Plan:
+        """Write a split out as a plan."""
+        solution = Solution(0.0, bounds, choices, chain.placement, chain.rates)
+        return assemble_plan(self.candidates, configuration, solution)
+
+    def _priced(
+        self, configuration: Configuration, placement: Placement
+    ) -> PlacedChain:
+        candidates, p = self.candidates, configuration.pp
+        splitter, workload = candidates.splitter, candidates.workload
+        folded = splitter.folded(configuration)
+        rates = candidates.rates(configuration, placement)
+        read = rates.stage_rates
+        m, v = splitter.num_microbatches(configuration), configuration.v
+        weights = iteration_weights(m, v)
+        adder, constant = split_kernel.stage_adders(
+            read.boundary, folded.boundary_bytes, v, weights.sum, weights.max
+        )
+        numbers = splitter.choice_array(configuration, len(read.group_sizes))
+        constants = splitter.constants(configuration, splitter.memory)
+        table = folded.table
+        time, tail = tables.time_and_tail(
+            table.sums,
+            table.traffic,
+            table.traffic_rate,
+            numbers,
+            read.group_sizes,
+            read.rows,
+            constants,
+            KERNEL_LEDGER,
+        )
+        times = gathers_once(numbers[:, tables.CHOICE_ZERO])
+        ranks = times * read.senders[numbers[:, tables.CHOICE_SHARDING]]
+        tail += workload.shard_time * ranks[:, None]
+        slots = tables.memory_slots(
+            table.sums, numbers, read.group_sizes, constants, KERNEL_LEDGER
+        )
+        priced = time.size + tail.size + slots.size
+        candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
+        if v > 1:
+            # Every stage has a block in each of its chunks.
+            slots[:, folded.no_block] = 0
+        tied = np.zeros(p)
+        if p > 1 and folded.tied_bytes > 0.0:
+            tied[[0, -1]] = read.tied[0] + folded.tied_bytes * read.tied[1]
+        return PlacedChain(
+            placement=placement,
+            rates=rates,
+            choices=splitter.choices(configuration, len(rates.shardings)),
+            class_of=table.classes.class_of,
+            time=time,
+            tail=tail,
+            slots=slots,
+            signature=read.signature,
+            adder=np.ascontiguousarray(adder[:0:-1]),
+            tied=tied,
+            in_flight=np.ascontiguousarray(splitter.in_flight(configuration)[:0:-1]),
+            weights=weights,
+            constant=constant + workload.iteration_time,
+        )
+
+
+class SpaceIndex:
+    """Which sizes a space allows beside which others.
+
+    Parameters
+    ----------
+    inner
+        Its configurations, by what their tables depend on.
+    """
+
+    def __init__(self, inner: tuple[Inner, ...]) -> None:
+        self._inner: dict[tuple[int, ...], Inner] = {}
+        for item in inner:
+            tp, cp, ep, b, _ = item.degrees
+            self._inner[tp, cp, ep, b, item.v] = item
+        self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._held = 0
+        self.sizes: dict[str, tuple[int, ...]] = {
+            name: tuple(sorted({key[place] for key in self._inner}))
+            for place, name in enumerate(("tp", "cp", "ep", "b", "v"))
+        }
+        """Values of each size that some configuration has, rising."""
+
+    def stages(self, tp: int, cp: int, ep: int, b: int, v: int = 1) -> tuple[int, ...]:
+        """Return the numbers of stages that go with these sizes, rising."""
+        item = self._inner.get((tp, cp, ep, b, v))
+        return () if item is None else tuple(np.unique(item.pp).tolist())
+
+    def replicas(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the numbers of replicas that go with the other sizes, rising."""
+        tp, cp, ep, b, v, pp, _ = configuration
+        item = self._inner.get((tp, cp, ep, b, v))
+        if item is None:
+            return ()
+        key = tp, cp, ep, b, v, pp
+        if key not in self._replicas:
+            first, last = np.searchsorted(item.pp, (pp, pp + 1))
+            if self._held > MOST_ENTRIES:
+                self._replicas.clear()
+                self._held = 0
+            self._replicas[key] = tuple(item.dp[first:last].tolist())
+            self._held += int(last - first)
+        return self._replicas[key]
+
+
+MOST_VALUES = 2**17
+"""States whose prices are kept at a time."""
+
+
+class State(NamedTuple):
+    """One plan of the space."""
+
+    configuration: Configuration
+
+    placement: int
+    """Number of the placement among those of the configuration."""
+
+    bounds: tuple[int, ...]
+    """First folded layer of each stage, and their number."""
+
+    choices: tuple[Choice, ...]
+    """Of each stage, first to last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Walkable:
+    """A space that states can be made of, and their prices."""
+
+    index: SpaceIndex
+    prices: ChainPrices
+    once: float
+    """What each step takes once, whatever the plan [s]."""
+    _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
+    _values: dict[State, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, candidates: CandidateSet) -> "Walkable":
+        """Return what walks need of a space."""
+        return cls(
+            index=SpaceIndex(candidates.inner),
+            prices=ChainPrices(candidates=candidates),
+            once=candidates.workload.iteration_time,
+        )
+
+    def chain(self, state: State) -> PlacedChain:
+        """Return the prices that a state is read from."""
+        return self.prices.chain(state.configuration, state.placement)
+
+    def value(self, state: State) -> float:
+        """Return the iteration time, infinite if memory does not suffice [s]."""
+        known = self._values.get(state)
+        if known is not None:
+            return known
+        chain = self.chain(state)
+        picked = [chain.number[choice] for choice in state.choices]
+        value = chain.value(np.array(state.bounds), np.array(picked))
+        if len(self._values) >= MOST_VALUES:
+            self._values.clear()
+        self._values[state] = value
+        return value
+
+    def floor(self, configuration: Configuration, bounds: tuple[int, ...]) -> float:
+        """Return a time that a split takes at least, wherever it stands [s]."""
+        splitter = self.prices.candidates.splitter
+        key = configuration[:5]
+        if key not in self._prefixes:
+            minima = splitter.folded(configuration).minima
+            self._prefixes[key] = np.concatenate([[0.0], np.cumsum(minima)])
+        starts = self._prefixes[key][list(bounds)]
+        times = starts[1:] - starts[:-1]
+        m, v = splitter.num_microbatches(configuration), configuration.v
+        weights = iteration_weights(m, v)
+        total = weights.sum * times.sum() + weights.max * times.max()
+        return self.once + float(total)
+
+    def plan(self, state: State) -> Plan:
+        """Write a state out as a plan."""
+        return self.prices.plan(
+            state.configuration,
+            self.chain(state),
+            np.array(state.bounds),
+            state.choices,
+        )
+
+    def state_of(self, plan: Plan) -> State | None:
+        """Return the state of a plan, None if its chunks are not alike."""
+        configuration = configuration_of(plan)
+        bounds = self._bounds_of(plan)
+        if bounds is None:
+            return None
+        names = [one.name for one in self.placements(configuration)]
+        number = names.index(plan.placement)
+        groups = [
+            option.group_size
+            for option in self.prices.chain(configuration, number).rates.shardings
+        ]
+        choices = tuple(
+            Choice(
+                stage.recompute,
+                stage.zero_stage,
+                groups.index(stage.sharding_group_size) if stage.zero_stage else 0,
+            )
+            for stage in plan.stages
+        )
+        return State(configuration, number, bounds, choices)
+
+    def _bounds_of(self, plan: Plan) -> tuple[int, ...] | None:
+        """Return the split of the folded chain that a plan unfolds, if there is one."""
+        num_layers, num_blocks = self.prices.candidates.workload.chain
+        v = plan.virtual_pipeline_model_parallel_size
+        if num_blocks % v:
+            return None
+        starts = tuple(stage.chunks[0][0] for stage in plan.stages)
+        bounds = (*starts, num_layers - num_blocks + num_blocks // v)
+        is_block = self.prices.candidates.workload.table(plan_degrees(plan)).is_block
+        chunks = tuple(stage.chunks for stage in plan.stages)
+        alike = unfold_bounds(np.array(bounds), is_block, v) == chunks
+        return bounds if alike else None
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return a configuration's placements, at least one."""
+        return self.prices.candidates.placements(configuration)
+
+    def uniform(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the most even split of blocks, ends of the chain with their stage."""
+        folded = self.prices.candidates.splitter.folded(configuration)
+        length = len(folded.minima)
+        p = configuration.pp
+        num_blocks = self.prices.candidates.workload.chain[1] // configuration.v
+        if p > num_blocks:
+            return tuple(turn * length // p for turn in range(p + 1))
+        first = self._first_block(configuration)
+        inner = (first + turn * num_blocks // p for turn in range(1, p))
+        return (0, *inner, length)
+
+    def split(self, configuration: Configuration, rng: Random) -> tuple[int, ...]:
+        """Draw a split: even in blocks, even in layers, or any."""
+        kind = rng.choice(("blocks", "layers", "any"))
+        if kind == "blocks":
+            return self.uniform(configuration)
+        folded = self.prices.candidates.splitter.folded(configuration)
+        length, p = len(folded.minima), configuration.pp
+        if kind == "layers":
+            return tuple(turn * length // p for turn in range(p + 1))
+        return (0, *sorted(rng.sample(range(1, length), p - 1)), length)
+
+    def choices(self, configuration: Configuration) -> tuple[Choice, ...]:
+        """Return what stages may choose from on any placement."""
+        return self.prices.candidates.splitter.choices(configuration, 1)
+
+    def _first_block(self, configuration: Configuration) -> int:
+        candidates = self.prices.candidates
+        table = candidates.workload.table(candidates.splitter.degrees(configuration))
+        return int(table.is_block.argmax())
+
+    def settled(
+        self,
+        configuration: Configuration,
+        placement: int,
+        bounds: tuple[int, ...],
+        wanted: tuple[Choice, ...],
+    ) -> State | None:
+        """Return a state whose stages keep their choices where these fit.
+
+        A stage whose choice does not fit, or is not offered, takes the first that does;
+        a split that leaves a stage none gives way to the one that memory asks for. None
+        if there is none either.
+        """
+        chain = self.prices.chain(configuration, placement)
+        numbers = _fitting(chain, bounds, wanted)
+        if numbers is None:
+            bounds = _memory_split(chain, configuration.pp)
+            numbers = _fitting(chain, bounds, wanted) if bounds else None
+        if numbers is None:
+            return None
+        choices = tuple(chain.choices[number] for number in numbers)
+        return State(configuration, placement, bounds, choices)
+
+    def random(self, rng: Random) -> State | None:
+        """Draw a configuration and a placement; None if nothing fits there."""
+        candidates = self.prices.candidates
+        configuration = candidates[rng.randrange(len(candidates))]
+        placement = rng.randrange(len(self.placements(configuration)))
+        bounds = self.split(configuration, rng)
+        return self.settled(configuration, placement, bounds, ())
+
+    def like(self, state: State, configuration: Configuration) -> int:
+        """Return the placement that nests dimensions as a state's does, or the first.
+
+        Sizes do not matter, nor do dimensions of size 1, which names leave out.
+        """
+        old = self.placements(state.configuration)[state.placement]
+        order = _order(old.name)
+        for number, placement in enumerate(self.placements(configuration)):
+            if _order(placement.name) == order:
+                return number
+        return 0
+
+
+@lru_cache(maxsize=4096)
+def _order(name: str) -> str:
+    return re.sub(r"[0-9]+", "", name)
+
+
+def _fitting(
+    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[Choice, ...]
+) -> list[int] | None:
+    """Return a choice for each stage, the wanted one if it fits; None if none does."""
+    classes = chain.classes(np.array(bounds))
+    fits = chain.slots[:, classes] >= chain.in_flight
+    if not fits.any(axis=0).all():
+        return None
+    found: list[int] = fits.argmax(axis=0).tolist()
+    for stage, choice in enumerate(wanted[: len(found)]):
+        number = chain.number.get(choice, -1)
+        if number >= 0 and fits[number, stage]:
+            found[stage] = number
+    return found
+
+
+def _memory_split(chain: PlacedChain, p: int) -> tuple[int, ...]:
+    """Return a split that fits, each stage from the end as long as can be, or nothing.
+
+    Memory grows with the interval: if any split fits, this one does. O(L + p).
+    """
+    end = len(chain.class_of) - 1
+    bounds = [end]
+    for stage in range(p - 1, -1, -1):
+        # Each stage before this one takes at least a layer, and the first all.
+        starts = range(stage, end) if stage else (0,)
+        needed = chain.in_flight[stage]
+        fits = (s for s in starts if chain.most[chain.class_of[s, end]] >= needed)
+        end = next(fits, -1)
+        if end < 0:
+            return ()
+        bounds.append(end)
+    return tuple(reversed(bounds))

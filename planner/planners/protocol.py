@@ -1,0 +1,204 @@
+"""What every planner takes and returns, so that they can be compared.
+
+A planner proposes plans of one documented space (`planner.search.space`); what it may
+see of the network is part of its definition. Whatever it believes, its plans are priced
+by one evaluator (`planner.cost.pricing.price_plan`) and kept only if they fit in memory
+(`planner.step.memory`).
+
+What all planners do with the plans that they propose: price, check, say why not.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import plan_degrees, price_plan
+from planner.search.shortfall import memory_sentence
+from planner.search.space import SearchSpec, configuration_of
+from planner.step.execution import Workload
+from planner.step.memory import stage_memory
+from planner.step.plan import Plan
+from planner.work import Spent, Work
+from topologies import Network
+from topologies.units import format_size
+
+if TYPE_CHECKING:
+    from planner.plans.spec import PlanSpec
+    from planner.search.replayed.search import Replays
+    from planner.work import Progress
+
+STARTS = ("manual", "random", "dp")
+"""Where a Metropolis walk may start: the plan of Megatron's heuristics, a random one
+that fits, or one with data parallelism alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSettings:
+    """What planners may be told beside the space; each reads what concerns it."""
+
+    time_limit: float | None = None
+    """A search returns what it has after this long, once it has a plan; None for
+    `SearchSpec.time_limit` [s]."""
+
+    seeds: tuple[int, ...] = tuple(range(10))
+    """One Metropolis walk is made for each."""
+
+    budget: int = 4000
+    """Steps of each walk, as TopoOpt's scripts have it."""
+
+    init: str = "manual"
+    """Where walks start, a name of `STARTS`; at random where that does not fit."""
+
+    alpha: float = 20.0
+    """A plan that is slower by the fraction ``x`` is accepted with probability
+    ``exp(-alpha x)``."""
+
+    fixed: "PlanSpec | Plan | None" = None
+    """What the planner ``fixed`` proposes."""
+
+    replays: "Replays | None" = field(default=None, repr=False, compare=False)
+    """How plans are judged by replay; None where only the planner's model does."""
+
+    def allowance(self, spec: "SearchSpec") -> Work:
+        """Return what a search of a space may spend: the same for every planner."""
+        limit = spec.time_limit if self.time_limit is None else self.time_limit
+        return Work(limit=spec.work_limit, time_limit=limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerOutcome:
+    """What a planner found, what it believes of it, and what that took."""
+
+    planner: str
+    """Its name."""
+
+    plans: "tuple[PricedPlan, ...]"
+    """Distinct configurations that fit, best first by the common evaluator; empty if
+    nothing does."""
+
+    belief: float
+    """Iteration time of its best plan by its own model; NaN if it has none [s]."""
+
+    sees: str
+    """What it sees of the network, in one sentence."""
+
+    spent: Spent
+    """The work, and which limit stopped it, if one did."""
+
+    search_time: float
+    """How long it took [s]."""
+
+    evaluations: int
+    """Plans or parts of plans that it priced; configurations for ``nest``."""
+
+    lower_bound: float | None = None
+    """No plan of the space is faster; None from planners that prove nothing [s]."""
+
+    covers_space: bool = False
+    """Whether finding nothing means that nothing of the space fits."""
+
+    why_not: str = ""
+    """Which constraint or limit stopped it, in a sentence; empty if it found a plan."""
+
+    statistics: Mapping[str, int] = field(default_factory=dict)
+    """What became of what it looked at; empty from planners that do not count."""
+
+    replayed_times: tuple[float, ...] = ()
+    """Iteration times of `plans` in the replay, rising; empty if they were ordered
+    otherwise. `lower_bound` is one of them then [s]."""
+
+    spread: tuple[float, ...] = ()
+    """Best iteration time of each seed, in their order; infinite where a walk found
+    nothing; empty from planners without seeds [s]."""
+
+
+class Planner(Protocol):
+    """Proposes plans for a workload on a cluster."""
+
+    @property
+    def name(self) -> str:
+        """What scenarios call it."""
+        ...
+
+    def find(
+        self,
+        network: "Network",
+        workload: "Workload",
+        spec: "SearchSpec",
+        settings: PlannerSettings,
+        *,
+        progress: "Progress | None" = None,
+    ) -> PlannerOutcome:
+        """Propose plans.
+
+        Parameters
+        ----------
+        network
+            The cluster; a planner looks at what its definition lets it see.
+        workload
+            Model, job and device.
+        spec
+            What may be tried, and how many plans to keep.
+        settings
+            Seeds, budgets and the like.
+        progress
+            Called now and then.
+
+        Returns
+        -------
+        PlannerOutcome
+            The same for the same arguments, unless there is a limit of time.
+        """
+        ...
+
+
+NO_SIZES = "Devices: the search space has no sizes for this cluster and batch."
+"""Why a planner finds nothing where the space is empty."""
+
+ROUNDING = 1.0 + 1e-9
+"""Memory and times that differ by less are equal."""
+
+
+def stage_peaks(workload: Workload, plan: Plan) -> list[float]:
+    """Return what a device of each stage needs, by the common account [byte]."""
+    table = workload.table(plan_degrees(plan))
+    return [
+        sum(stage_memory(workload, table, plan, index).values())
+        for index in range(len(plan.stages))
+    ]
+
+
+def fits(workload: Workload, spec: SearchSpec, plan: Plan) -> bool:
+    """Tell whether a plan fits in the memory that plans may use."""
+    memory = workload.tensor_memory(spec.memory_reserve)
+    return max(stage_peaks(workload, plan)) <= memory * ROUNDING
+
+
+def priced_best_first(
+    network: Network, workload: Workload, plans: Iterable[Plan]
+) -> tuple[PricedPlan, ...]:
+    """Price plans by the common evaluator; ties go to the smaller configuration."""
+    priced = [price_plan(network, workload, plan) for plan in plans]
+    return tuple(
+        sorted(priced, key=lambda one: (one.iteration_time, configuration_of(one.plan)))
+    )
+
+
+def too_little_memory(
+    network: Network, workload: Workload, spec: SearchSpec, plan: Plan
+) -> str:
+    """Say by how much a plan does not fit, and what fills its fullest stage."""
+    priced = price_plan(network, workload, plan)
+    needed = max(stage.peak_memory for stage in priced.stages)
+    memory = workload.tensor_memory(spec.memory_reserve)
+    return (
+        f"it needs {format_size(needed)} per device and {workload.accelerator.name} "
+        f"has {format_size(max(memory, 0.0))} to give. {memory_sentence(priced)}"
+    )
+
+
+def believed_time(plans: tuple[PricedPlan, ...]) -> float:
+    """Return what the planned objective is for the first plan, NaN without one [s]."""
+    return plans[0].closed_form_time if plans else math.nan

@@ -1,0 +1,324 @@
+"""Write a plan out that is given by its sizes and settings: devices, layers, names.
+
+Ranks are numbered as Megatron-LM's ``RankGenerator`` does it (``megatron/core/
+parallel_state.py``): the dimensions of an order, innermost first, each with the
+product of those before it for its stride. Experts are spread over data-parallel
+ranks, so that ``ep`` and the replicas of each expert together make ``dp``. Layers are
+shared out as in ``get_num_layers_to_build`` (``megatron/core/transformer/
+transformer_block.py``): equal numbers of blocks in each stage, after the first and the
+last one have theirs, in as many equal rounds as there are chunks; the embedding
+belongs to the first stage, final norm and head to the last.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig, Sizes
+from planner.cost.pricing import rates_of
+from planner.plans.checks import AUTO, check_model, check_plan, check_sizes
+from planner.plans.spec import PlanSpec, order_names
+from planner.search.placements import Extents, Placement, placements, whole_dimensions
+from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
+from planner.step.virtual import block_span
+from topologies import InputError, Network
+
+Chunks = tuple[tuple[tuple[int, int], ...], ...]
+"""For each stage its chunks."""
+
+_MOST_LISTED = 6
+
+
+def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
+    """Return the plan that sizes and settings stand for on a cluster.
+
+    Raises
+    ------
+    InputError
+        If they do not fit the cluster, the model or the batch, with the setting in
+        ``where``.
+    """
+    parallel = _parallel(spec, network.num_devices)
+    check_sizes(parallel, network.num_devices)
+    sizes = parallel.sizes()
+    degrees = Degrees(
+        tp=sizes.tp,
+        cp=sizes.cp,
+        ep=sizes.ep,
+        micro_batch_size=spec.micro_batch_size,
+        sequence_parallel=parallel.sequence_parallel,
+    )
+    check_model(workload.graph.spec, degrees)
+    num_microbatches = _num_microbatches(workload, spec, sizes.dp)
+    chunks = _chunks(workload, degrees, spec)
+    placement = _placement(network, spec, sizes)
+    savings = zip(
+        spec.each_recompute(),
+        spec.each_zero_stage(),
+        spec.each_sharding_group(sizes.dp * sizes.cp),
+        strict=True,
+    )
+    plan = Plan(
+        parallel=parallel,
+        virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
+        micro_batch_size=spec.micro_batch_size,
+        num_microbatches=num_microbatches,
+        schedule=_schedule(spec),
+        placement=placement.name,
+        gradient_algorithm=spec.gradient_algorithm,
+        tensor_algorithm=spec.tensor_algorithm,
+        stages=tuple(
+            Stage(
+                chunks=held,
+                devices=tuple(tuple(row) for row in devices.tolist()),
+                recompute=recompute,
+                zero_stage=zero_stage,
+                sharding_group_size=group if zero_stage else 1,
+            )
+            for held, devices, (recompute, zero_stage, group) in zip(
+                chunks, placement.devices, savings, strict=True
+            )
+        ),
+    )
+    try:
+        check_plan(workload, plan, network.num_devices)
+    except InputError as error:
+        raise _as_a_setting(error) from None
+    return with_algorithms(network, workload, plan)
+
+
+def with_algorithms(network: Network, workload: Workload, plan: Plan) -> Plan:
+    """Return the plan with ``"auto"`` replaced by what it stands for."""
+    if AUTO not in {plan.gradient_algorithm, plan.tensor_algorithm}:
+        return plan
+    rates = rates_of(network, workload, plan)
+    return replace(
+        plan,
+        gradient_algorithm=rates.gradient_algorithm,
+        tensor_algorithm=rates.tensor_algorithm,
+    )
+
+
+def _as_a_setting(error: InputError) -> InputError:
+    """Name the setting that a stage's mistake comes from."""
+    return InputError(
+        error.problem,
+        where=error.where.rpartition("].")[2],
+        got=error.got,
+        expected=error.expected,
+        hint=error.hint,
+    )
+
+
+def _parallel(spec: PlanSpec, num_devices: int) -> ParallelismConfig:
+    tp, pp = spec.tensor_model_parallel_size, spec.pipeline_model_parallel_size
+    dp = spec.data_parallel_size
+    if dp is None:
+        group = tp * spec.context_parallel_size * pp
+        dp = max(num_devices // group, 1)
+        # Of what is left, what every expert-parallel group can have.
+        dp = max(dp // spec.expert_model_parallel_size, 1)
+        dp *= spec.expert_model_parallel_size
+    return ParallelismConfig(
+        tensor_model_parallel_size=tp,
+        pipeline_model_parallel_size=pp,
+        data_parallel_size=dp,
+        context_parallel_size=spec.context_parallel_size,
+        expert_model_parallel_size=spec.expert_model_parallel_size,
+        sequence_parallel=spec.sequence_parallel and tp > 1,
+    )
+
+
+def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
+    """Return the microbatches of a replica, all of them full if none are given."""
+    if spec.num_microbatches is not None:
+        return spec.num_microbatches
+    batch, per_round = workload.training.global_batch_size, spec.micro_batch_size * dp
+    if batch % per_round:
+        raise InputError(
+            "the global batch does not split into full microbatches",
+            where="micro_batch_size",
+            got=spec.micro_batch_size,
+            expected=f"micro_batch_size x data_parallel_size ({dp}) to divide "
+            f"global_batch_size {batch}",
+            hint=f"num_microbatches = {-(-batch // per_round)} pads the last ones",
+        )
+    return batch // per_round
+
+
+def _schedule(spec: PlanSpec) -> str:
+    if spec.schedule is not None:
+        return spec.schedule
+    interleaved = spec.virtual_pipeline_model_parallel_size > 1
+    return "interleaved-1f1b" if interleaved else "1f1b"
+
+
+def _chunks(workload: Workload, degrees: Degrees, spec: PlanSpec) -> Chunks:
+    """Return the intervals of the chain that each stage holds."""
+    is_block = workload.table(degrees).is_block
+    first, last = block_span(is_block)
+    counts = _counts(spec, last - first)
+    starts = first + np.cumsum(counts[:-1])
+    bounds = [0, *starts.tolist(), len(is_block)]
+    intervals = [(start, end - 1) for start, end in pairwise(bounds)]
+    pp = spec.pipeline_model_parallel_size
+    return tuple(tuple(intervals[stage::pp]) for stage in range(pp))
+
+
+def _counts(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
+    """Return how many transformer blocks each virtual stage holds."""
+    layout = spec.pipeline_model_parallel_layout
+    if layout is not None:
+        _check_sum(layout, num_layers, "pipeline_model_parallel_layout")
+        _check_inner(layout)
+        return layout
+    if (
+        spec.account_for_embedding_in_pipeline_split
+        or spec.account_for_loss_in_pipeline_split
+    ):
+        return _accounted(spec, num_layers)
+    v = spec.virtual_pipeline_model_parallel_size
+    return tuple(count // v for count in _blocks(spec, num_layers)) * v
+
+
+def _check_inner(layout: tuple[int, ...]) -> None:
+    """Refuse virtual stages without work: the ends have embedding and head."""
+    if 0 in layout[1:-1]:
+        raise InputError(
+            "a virtual stage between the ends has no block",
+            where="pipeline_model_parallel_layout",
+            got=list(layout),
+            expected="at least 1 for each but the first and the last",
+        )
+
+
+def _check_sum(counts: tuple[int, ...], num_layers: int, where: str) -> None:
+    if sum(counts) != num_layers:
+        raise InputError(
+            "does not add up to the model's layers",
+            where=where,
+            got=list(counts),
+            expected=f"numbers that add up to {num_layers}, not {sum(counts)}",
+        )
+
+
+def _accounted(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
+    """Share blocks evenly, the ends of the chain counting as one each where asked."""
+    parts = (
+        spec.pipeline_model_parallel_size * spec.virtual_pipeline_model_parallel_size
+    )
+    leads = int(spec.account_for_embedding_in_pipeline_split)
+    trails = int(spec.account_for_loss_in_pipeline_split)
+    total = num_layers + leads + trails
+    if total % parts or total < parts:
+        raise InputError(
+            "the layers do not split evenly over the stages",
+            where="account_for_embedding_in_pipeline_split",
+            got=f"{total} layers, ends of the chain included",
+            expected=f"a multiple of {parts}: {spec.pipeline_model_parallel_size} "
+            f"stages x {spec.virtual_pipeline_model_parallel_size} chunks",
+        )
+    counts = [total // parts] * parts
+    counts[0] -= leads
+    counts[-1] -= trails
+    return tuple(counts)
+
+
+def _blocks(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
+    """Return how many transformer blocks each stage holds."""
+    if spec.num_layers_per_pipeline_stage is not None:
+        blocks = spec.num_layers_per_pipeline_stage
+        where = "num_layers_per_pipeline_stage"
+        _check_sum(blocks, num_layers, where)
+    else:
+        blocks, where = _even_blocks(spec, num_layers)
+    _check_blocks(spec, blocks, where)
+    return blocks
+
+
+def _even_blocks(spec: PlanSpec, num_layers: int) -> tuple[tuple[int, ...], str]:
+    """Share the layers evenly, and name the setting that decides how."""
+    pp = spec.pipeline_model_parallel_size
+    names = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+    first, last = (getattr(spec, name) for name in names)
+    given = [name for name in names if getattr(spec, name) is not None]
+    where = given[0] if given else "pipeline_model_parallel_size"
+    others, left = pp - len(given), num_layers - (first or 0) - (last or 0)
+    even = left == 0 if others == 0 else left >= 0 and left % others == 0
+    if not even:
+        ends = (
+            f", {num_layers - left} of them in the first and the last" if given else ""
+        )
+        raise InputError(
+            "the layers do not split evenly over the stages",
+            where=where,
+            got=getattr(spec, where),
+            expected=f"{others} stages to share {left} layers{ends} evenly"
+            if left >= 0
+            else f"at most {num_layers} layers in the first and the last stage",
+            hint=""
+            if given
+            else "list num_layers_per_pipeline_stage, or with chunks "
+            "pipeline_model_parallel_layout",
+        )
+    middle = left // others if others else 0
+    blocks = [middle] * pp
+    if first is not None:
+        blocks[0] = first
+    if last is not None:
+        blocks[-1] = last
+    return tuple(blocks), where
+
+
+def _check_blocks(spec: PlanSpec, blocks: tuple[int, ...], where: str) -> None:
+    """Refuse stages without work, and blocks that do not make equal chunks."""
+    v = spec.virtual_pipeline_model_parallel_size
+    # The embedding and the head are work enough for the first and the last stage.
+    ends = {0, len(blocks) - 1} if v == 1 else set()
+    for stage, count in enumerate(blocks):
+        if count % v or count < (0 if stage in ends else 1):
+            chunks = f"a multiple of the {v} chunks" if v > 1 else "at least one layer"
+            raise InputError(
+                f"stage {stage} does not get layers for every chunk",
+                where=where,
+                got=list(blocks),
+                expected=f"{chunks} in each stage",
+            )
+
+
+def _placement(network: Network, spec: PlanSpec, sizes: Sizes) -> Placement:
+    """Return the devices of every rank."""
+    extents = Extents(sizes.tp, sizes.cp, sizes.ep, sizes.dp // sizes.ep, sizes.pp)
+    if spec.placement is None:
+        return _ordered(spec.order, extents)
+    found = placements(extents, network.num_devices, tuple(network.block_sizes))
+    wanted = " ".join(spec.placement.split())
+    for placement in found:
+        if placement.name == wanted:
+            return placement
+    some = ", ".join(f'"{placement.name}"' for placement in found[:_MOST_LISTED])
+    more = ", .." if len(found) > _MOST_LISTED else ""
+    raise InputError(
+        "no such placement of these sizes on this network",
+        where="placement",
+        got=spec.placement,
+        expected=f"one of {some}{more}",
+    )
+
+
+def _ordered(order: str | None, extents: Extents) -> Placement:
+    """Nest whole dimensions into each other, as Megatron numbers its ranks."""
+    size_of = extents._asdict()
+    names = order_names(order)
+    for name, size in size_of.items():
+        if size > 1 and name not in names:
+            raise InputError(
+                "leaves out a dimension",
+                where="order",
+                got=order,
+                expected=f"{name} in it, whose size is {size}",
+            )
+    return whole_dimensions(names, extents)

@@ -1,0 +1,244 @@
+"""What any plan must satisfy on a cluster and with a model, whoever wrote it.
+
+The search makes plans that do; people and files need not. Every refusal names the
+setting as `estimators.training.ParallelismConfig` and `planner.step.plan.Plan` call it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from estimators.collectives.algorithms import ALGORITHM_NAMES
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.models.spec import TransformerSpec
+from estimators.training import ParallelismConfig, Sizes
+from planner.cost.classes import RECOMPUTE_MODES
+from planner.cost.pricing import plan_degrees
+from planner.search.space import SearchSpec
+from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
+from planner.step.schedules import find_schedule
+from topologies import InputError
+
+AUTO = "auto"
+"""The algorithm that stands for the cheapest one."""
+
+MODES = tuple(RECOMPUTE_MODES)
+ZERO_STAGES = SearchSpec().zero_stages
+
+_LARGEST_TRIED = 128
+_MOST_LISTED = 8
+
+
+def check_plan(workload: Workload, plan: Plan, num_devices: int) -> None:
+    """Refuse a plan that the model, the batch or the cluster cannot have.
+
+    That the stages cover the chain of layers, and that replicas form the sharding
+    groups, `planner.cost.pricing.price_plan` checks.
+
+    Raises
+    ------
+    InputError
+        If so, with the setting in ``where``.
+    """
+    try:
+        check_sizes(plan.parallel, num_devices)
+        check_model(workload.graph.spec, plan_degrees(plan))
+    except InputError as error:
+        inside = error.where != "micro_batch_size"
+        raise (error.at("parallel") if inside else error) from None
+    check_schedule(plan)
+    for name in ("gradient_algorithm", "tensor_algorithm"):
+        _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES))
+    _check_batch(workload, plan)
+    _check_stages(plan)
+    _check_devices(plan, num_devices)
+
+
+def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:
+    """Refuse degrees that take more devices than there are, or contradict."""
+    sizes = parallel.sizes()
+    if parallel.num_devices > num_devices:
+        where, got = _largest_size(sizes)
+        raise InputError(
+            "the sizes take more devices than the cluster has",
+            where=where,
+            got=got,
+            expected=f"tensor {sizes.tp} x context {sizes.cp} x pipeline {sizes.pp} "
+            f"x data {sizes.dp} = {parallel.num_devices:,} to be at most "
+            f"{num_devices:,} devices",
+        )
+    if sizes.dp % sizes.ep:
+        raise InputError(
+            "does not divide the replicas that experts are spread over",
+            where="expert_model_parallel_size",
+            got=sizes.ep,
+            expected=f"a divisor of data_parallel_size, which is {sizes.dp}",
+        )
+
+
+def _largest_size(sizes: Sizes) -> tuple[str, int]:
+    """Return the setting that takes most devices, and its value."""
+    # Replicas that are no more than the experts need follow from those.
+    by_experts = sizes.dp == sizes.ep
+    values = {
+        "expert_model_parallel_size" if by_experts else "data_parallel_size": sizes.dp,
+        "pipeline_model_parallel_size": sizes.pp,
+        "tensor_model_parallel_size": sizes.tp,
+        "context_parallel_size": sizes.cp,
+    }
+    return max(values.items(), key=lambda item: item[1])
+
+
+def check_model(model: TransformerSpec, degrees: Degrees) -> None:
+    """Refuse degrees that the model does not split by."""
+    problem = divisibility_problem(model, degrees)
+    if problem is None:
+        return
+    for name, field, alone in (
+        ("tensor_model_parallel_size", "tp", Degrees(tp=degrees.tp)),
+        ("expert_model_parallel_size", "ep", Degrees(ep=degrees.ep)),
+        ("context_parallel_size", "cp", degrees),
+    ):
+        if divisibility_problem(model, alone) is None:
+            continue
+        raise InputError(
+            problem,
+            where=name,
+            got=getattr(degrees, field),
+            expected=_sizes_that_work(model, alone, field),
+        )
+
+
+def _sizes_that_work(model: TransformerSpec, degrees: Degrees, field: str) -> str:
+    """List the sizes of one dimension that the model does split by."""
+    written = degrees._asdict()
+    sizes = [
+        str(size)
+        for size in range(1, _LARGEST_TRIED + 1)
+        if divisibility_problem(model, Degrees(**{**written, field: size})) is None
+    ]
+    if not sizes:
+        return "another tensor_model_parallel_size, or sequence_parallel off"
+    more = ", .." if len(sizes) > _MOST_LISTED else ""
+    return f"one of {', '.join(sizes[:_MOST_LISTED])}{more}"
+
+
+def check_schedule(plan: Plan) -> None:
+    """Refuse a schedule that is not known or does not have such sizes."""
+    sizes = (
+        plan.parallel.pipeline_model_parallel_size,
+        plan.num_microbatches,
+        plan.virtual_pipeline_model_parallel_size,
+    )
+    try:
+        schedule = find_schedule(plan.schedule)
+        schedule.check(*sizes)
+    except InputError as error:
+        raise error.at("schedule") from None
+    schedule.check_length(*sizes)
+
+
+def check_savings(stage: Stage, num_chunks: int) -> None:
+    """Refuse ways to save memory that there are not."""
+    _check_choice("recompute", stage.recompute, MODES)
+    if stage.recompute == "stage" and num_chunks > 1:
+        raise InputError(
+            "a stage of several chunks is not run again as a whole",
+            where="recompute",
+            got=stage.recompute,
+            expected=", ".join(f'"{mode}"' for mode in MODES[:-1])
+            + f", or one chunk per stage, not {num_chunks}",
+        )
+    _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)
+
+
+def _check_choice(where: str, value: object, known: Sequence[object]) -> None:
+    if value not in known:
+        listed = ", ".join(
+            f'"{name}"' if isinstance(name, str) else str(name) for name in known
+        )
+        raise InputError(
+            "is not one of the known values",
+            where=where,
+            got=value,
+            expected=f"one of {listed}",
+        )
+
+
+def _check_batch(workload: Workload, plan: Plan) -> None:
+    """Refuse a plan for another batch, which its time would not be about."""
+    dp = plan.parallel.data_parallel_size
+    needed = workload.num_microbatches(plan.micro_batch_size, dp)
+    if plan.num_microbatches != needed:
+        raise InputError(
+            "does not make the global batch",
+            where="num_microbatches",
+            got=plan.num_microbatches,
+            expected=f"{needed}, with micro-batches of {plan.micro_batch_size} on "
+            f"{dp} replicas and a global batch of "
+            f"{workload.training.global_batch_size}",
+        )
+
+
+def _check_stages(plan: Plan) -> None:
+    """Refuse stages in another number, and ways of theirs that there are not."""
+    pp = plan.parallel.pipeline_model_parallel_size
+    if len(plan.stages) != pp:
+        raise InputError(
+            "are not as many as the pipeline has",
+            where="stages",
+            got=len(plan.stages),
+            expected=f"{pp}, as parallel.pipeline_model_parallel_size says",
+        )
+    v = plan.virtual_pipeline_model_parallel_size
+    for index, stage in enumerate(plan.stages):
+        try:
+            check_savings(stage, v)
+            _check_chunks(stage, v)
+        except InputError as error:
+            raise error.at(f"stages[{index}]") from None
+
+
+def _check_chunks(stage: Stage, num_chunks: int) -> None:
+    """Refuse chunks in another number than the schedule has."""
+    if len(stage.chunks) != num_chunks:
+        raise InputError(
+            "does not have the chunks of its schedule",
+            where="chunks",
+            got=[list(chunk) for chunk in stage.chunks],
+            expected=f"{num_chunks} intervals of layers",
+        )
+
+
+def _check_devices(plan: Plan, num_devices: int) -> None:
+    """Refuse devices that are not there, are used twice, or are too few."""
+    sizes = plan.parallel.sizes()
+    shape = (sizes.dp, sizes.cp * sizes.tp)
+    for index, stage in enumerate(plan.stages):
+        where = f"stages[{index}].devices"
+        widths = {len(row) for row in stage.devices}
+        if len(stage.devices) != shape[0] or widths != {shape[1]}:
+            raise InputError(
+                "do not have the shape of the parallel sizes",
+                where=where,
+                got=f"{len(stage.devices)} rows of {sorted(widths)}",
+                expected=f"{shape[0]} rows (data) of {shape[1]} (context x tensor)",
+            )
+        wrong = [d for row in stage.devices for d in row if not 0 <= d < num_devices]
+        if wrong:
+            raise InputError(
+                "no such device",
+                where=where,
+                got=wrong[0],
+                expected=f"0 to {num_devices - 1}",
+            )
+    used = Counter(d for stage in plan.stages for row in stage.devices for d in row)
+    device, times = used.most_common(1)[0]
+    if times > 1:
+        raise InputError(
+            "a device is used more than once",
+            where="stages",
+            got=device,
+            expected="every device in one stage and one replica",
+        )

@@ -1,0 +1,234 @@
+"""A plan as people write it: sizes and settings under Megatron's names."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from topologies.errors import InputError
+
+DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
+"""The parallel dimensions in Megatron's default order of ranks."""
+
+DEFAULT_ORDER = "-".join(DIMENSIONS)
+"""``initialize_model_parallel(order=..)`` of Megatron-LM, innermost first."""
+
+T = TypeVar("T", str, int)
+
+_WAYS_TO_SHARE = (
+    ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+    ("num_layers_per_pipeline_stage",),
+    ("pipeline_model_parallel_layout",),
+    (
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+    ),
+)
+"""Settings that say how blocks are shared out; those of one group go together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSpec:
+    """One plan, without the device numbers and layers that follow from it.
+
+    Raises
+    ------
+    InputError
+        If settings contradict each other, with the name of one in ``where``.
+    """
+
+    micro_batch_size: int
+    """Sequences per microbatch."""
+
+    tensor_model_parallel_size: int = 1
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_size: int = 1
+    """Pipeline stages."""
+
+    virtual_pipeline_model_parallel_size: int = 1
+    """Chunks of each stage."""
+
+    data_parallel_size: int | None = None
+    """Replicas of the pipeline; None for as many as the devices suffice for."""
+
+    num_microbatches: int | None = None
+    """Microbatches of each replica, the last of which may then be padded; None for as
+    many as make the global batch, all of them full."""
+
+    context_parallel_size: int = 1
+    """Devices that share each sequence."""
+
+    expert_model_parallel_size: int = 1
+    """Replicas that share the experts of each mixture-of-experts layer."""
+
+    sequence_parallel: bool = False
+    """Megatron's sequence parallelism; without effect where tensor-parallel groups
+    have one member."""
+
+    schedule: str | None = None
+    """A name of `planner.step.schedules.SCHEDULES`; None for 1F1B, interleaved if
+    stages have several chunks."""
+
+    recompute: str | tuple[str, ...] = "none"
+    """Of all stages, or of each: ``"none"``, ``"selective"``, ``"full"``,
+    ``"stage"``."""
+
+    zero_stage: int | tuple[int, ...] = 0
+    """Of all stages, or of each: 0 to 3. Megatron's ``use_distributed_optimizer`` is
+    1."""
+
+    sharding_group_size: int | tuple[int, ...] | None = None
+    """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
+    all of them."""
+
+    num_layers_in_first_pipeline_stage: int | None = None
+    """Transformer blocks of the first stage; None for as many as the others."""
+
+    num_layers_in_last_pipeline_stage: int | None = None
+    """Transformer blocks of the last stage; None for as many as the others."""
+
+    num_layers_per_pipeline_stage: tuple[int, ...] | None = None
+    """Transformer blocks of each stage, instead of the two above."""
+
+    pipeline_model_parallel_layout: tuple[int, ...] | None = None
+    """Transformer blocks of each virtual stage in the order of the chain, instead of
+    the three above: chunk 0 of every stage, then chunk 1, and so on."""
+
+    account_for_embedding_in_pipeline_split: bool = False
+    """Whether the embedding counts as a block where they are shared out evenly."""
+
+    account_for_loss_in_pipeline_split: bool = False
+    """Whether final norm, head and loss together do."""
+
+    order: str | None = None
+    """Dimensions, innermost first, joined by dashes; None for `DEFAULT_ORDER`."""
+
+    placement: str | None = None
+    """Instead of the order: a nesting that `planner.search.placements` names."""
+
+    gradient_algorithm: str = "auto"
+    """Of the data-parallel collectives, of `estimators.collectives.algorithms`;
+    ``"auto"`` takes the cheapest of those that the search chooses from."""
+
+    tensor_algorithm: str = "auto"
+    """Of the tensor-parallel collectives, likewise."""
+
+    def __post_init__(self) -> None:
+        self._check_stages()
+        self._check_layers()
+        self._check_order()
+        self._check_zero()
+
+    def each_recompute(self) -> tuple[str, ...]:
+        """Return the recompute mode of each stage."""
+        return self._each(self.recompute)
+
+    def each_zero_stage(self) -> tuple[int, ...]:
+        """Return the ZeRO stage of each stage."""
+        return self._each(self.zero_stage)
+
+    def each_sharding_group(self, whole: int) -> tuple[int, ...]:
+        """Return the sharding group of each stage, ``whole`` where none is given."""
+        group = self.sharding_group_size
+        return self._each(whole if group is None else group)
+
+    def _each(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
+        if isinstance(value, tuple):
+            return value
+        return (value,) * self.pipeline_model_parallel_size
+
+    def _check_stages(self) -> None:
+        """Refuse lists that do not have one entry for each stage."""
+        pp = self.pipeline_model_parallel_size
+        names = ("recompute", "zero_stage", "sharding_group_size")
+        for name in (*names, "num_layers_per_pipeline_stage"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != pp:
+                raise InputError(
+                    "must have one entry for each pipeline stage",
+                    where=name,
+                    got=list(value),
+                    expected=f"a list of {pp}, as pipeline_model_parallel_size says",
+                )
+
+    def _check_layers(self) -> None:
+        """Refuse two ways to share the layers, and ends that are not there."""
+        given = [
+            [name for name in names if _is_given(getattr(self, name))]
+            for names in _WAYS_TO_SHARE
+        ]
+        ways = [names[0] for names in given if names]
+        if len(ways) > 1:
+            raise InputError(
+                f"does not go with {ways[1]}",
+                where=ways[0],
+                got=_written(getattr(self, ways[0])),
+                expected="one of the two settings",
+            )
+        if given[0] and self.pipeline_model_parallel_size < 2:
+            raise InputError(
+                "needs at least 2 pipeline stages",
+                where=ways[0],
+                got=getattr(self, ways[0]),
+                expected="pipeline_model_parallel_size = 2 or more",
+            )
+        self._check_layout()
+
+    def _check_layout(self) -> None:
+        """Refuse a layout that does not have one entry for each virtual stage."""
+        layout = self.pipeline_model_parallel_layout
+        pp, v = (
+            self.pipeline_model_parallel_size,
+            self.virtual_pipeline_model_parallel_size,
+        )
+        if layout is not None and len(layout) != pp * v:
+            raise InputError(
+                "must have one entry for each virtual stage",
+                where="pipeline_model_parallel_layout",
+                got=list(layout),
+                expected=f"a list of {pp * v}: {pp} stages x {v} chunks",
+            )
+
+    def _check_order(self) -> None:
+        if self.order is None:
+            return
+        if self.placement is not None:
+            raise InputError(
+                "does not go with placement",
+                where="order",
+                got=self.order,
+                expected="one of the two settings",
+            )
+        names = order_names(self.order)
+        known = set(names) <= set(DIMENSIONS) and len(set(names)) == len(names)
+        if not known or names[0] != "tp":
+            raise InputError(
+                "is not an order of ranks",
+                where="order",
+                got=self.order,
+                expected=f'tp, then cp, ep, dp and pp in any order: "{DEFAULT_ORDER}", '
+                '"tp-cp-ep-pp-dp"',
+            )
+
+    def _check_zero(self) -> None:
+        group = self.sharding_group_size
+        if group is not None and not any(self.each_zero_stage()):
+            raise InputError(
+                "there is nothing to share without ZeRO",
+                where="sharding_group_size",
+                got=_written(group),
+                expected="zero_stage = 1, 2 or 3 beside it",
+            )
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False
+
+
+def _written(value: object) -> object:
+    """Return a value as it stands in a file."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def order_names(order: str | None) -> tuple[str, ...]:
+    """Return the dimensions of an order of ranks, innermost first."""
+    return tuple((DEFAULT_ORDER if order is None else order).lower().split("-"))

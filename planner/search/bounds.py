@@ -1,0 +1,171 @@
+"""Admissible bounds of every configuration, in closed form."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from estimators.platform import optimizer_step_bytes
+from planner.kernels import closed_form as kernel
+from planner.kernels import tables
+from planner.search.relaxation import Relaxation
+from planner.search.space import Inner, SearchSpec
+from planner.step.execution import Workload
+from planner.step.ledger import KERNEL_LEDGER
+from topologies.arrays import FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerBounds:
+    """What bounds need of a layer table."""
+
+    minima: FloatArray
+    """No choice and no placement makes a layer faster, shape ``(L,)`` [s]."""
+    total: float
+    """Their sum [s]."""
+    largest: float
+    """The slowest layer [s]."""
+    least_block: float
+    """The fastest block [s]."""
+    num_blocks: int
+    boundary_bytes: float
+    """What each lane sends over every boundary [byte]."""
+    context_bytes: float
+    """What all layers send in hops of the context-parallel ring [byte]."""
+    context_inverse: float
+    """What a hop is counted with in `minima` [s/byte]."""
+    expert_bytes: float
+    """What all layers exchange among expert-parallel ranks [byte]."""
+    expert_inverse: float
+    """What an exchange is counted with in `minima` [s/byte]."""
+    dense: float
+    """Parameters on one device outside of routed experts, tied ones once."""
+    expert: float
+    """Parameters of routed experts on one device."""
+
+
+def layer_bounds(
+    table: LayerTable, tensor: FloatArray, relaxation: Relaxation, degrees: Degrees
+) -> LayerBounds:
+    """Bound a table's layers; ``tensor`` from
+    `planner.search.relaxation.best_group_rates`."""
+    minima = table.forward_time + table.backward_time
+    tp, cp, ep = degrees.tp, degrees.cp, degrees.ep
+    latency, _ = relaxation.hop
+    rates = {
+        ("tensor", "all_reduce"): tensor[0],
+        ("tensor", "all_gather"): tensor[1],
+        ("tensor", "reduce_scatter"): tensor[1],
+        ("context", "send_recv"): (latency, relaxation.context_inverse(tp, cp)),
+        ("expert", "all_to_all"): (latency, relaxation.exchange_inverse(ep)),
+    }
+    sent = dict.fromkeys(("tensor", "context", "expert"), 0.0)
+    for item in table.traffic:
+        sent[item.group] += float((item.forward_bytes + item.backward_bytes).sum())
+        latency, inverse = rates[item.group, item.operation]
+        minima = minima + (item.forward_count + item.backward_count) * latency
+        minima = minima + (item.forward_bytes + item.backward_bytes) * inverse
+    blocks = minima[table.is_block > 0]
+    expert = float(table.expert_parameters.sum())
+    return LayerBounds(
+        minima=minima,
+        total=float(minima.sum()),
+        largest=float(minima.max()),
+        least_block=float(blocks.min(initial=np.inf)) if blocks.size else 0.0,
+        num_blocks=int(blocks.size),
+        boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
+        context_bytes=sent["context"],
+        context_inverse=rates["context", "send_recv"][1],
+        expert_bytes=sent["expert"],
+        expert_inverse=rates["expert", "all_to_all"][1],
+        dense=float(table.parameters.sum()) - expert - table.tied_parameters,
+        expert=expert,
+    )
+
+
+def closed_form_bounds(
+    relaxation: Relaxation,
+    workload: Workload,
+    spec: SearchSpec,
+    item: Inner,
+    layers: LayerBounds,
+) -> tuple[FloatArray, FloatArray]:
+    """Return LB1 [s] and the least memory [byte] of every ``(pp, dp)`` of ``item``."""
+    entries = np.zeros(kernel.NUM_ENTRIES)
+    entries[kernel.TOTAL] = layers.total
+    entries[kernel.LARGEST] = layers.largest
+    entries[kernel.LEAST_BLOCK] = layers.least_block
+    entries[kernel.NUM_BLOCKS] = layers.num_blocks
+    entries[kernel.BOUNDARY_BYTES] = layers.boundary_bytes
+    entries[kernel.DENSE] = layers.dense
+    entries[kernel.EXPERT] = layers.expert
+    degrees = item.degrees
+    batch = workload.training.global_batch_size
+    entries[kernel.BATCH] = batch / degrees.micro_batch_size
+    found: tuple[FloatArray, FloatArray] = kernel.closed_form(
+        entries,
+        relaxation.constants_of(degrees.tp),
+        job_constants(workload),
+        KERNEL_LEDGER[sorted(set(spec.zero_stages))],
+        degrees.tp,
+        degrees.cp,
+        degrees.ep,
+        item.v,
+        item.pp,
+        item.dp,
+    )
+    return found
+
+
+def job_constants(workload: Workload) -> FloatArray:
+    """Return what a parameter costs, as `planner.kernels.tables` reads it."""
+    each = workload.parameter_bytes
+    constants = np.zeros(tables.NUM_CONSTANTS)
+    constants[tables.WEIGHT_BYTES] = each.weights
+    constants[tables.GRADIENT_BYTES] = each.gradients
+    constants[tables.OPTIMIZER_BYTES] = each.optimizer
+    constants[tables.GATHER_BYTES] = each.gather
+    constants[tables.REDUCE_BYTES] = each.reduce
+    constants[tables.COPIES_BYTES] = each.copies
+    step = optimizer_step_bytes(each) / workload.memory_rate
+    constants[tables.STEP_TIME] = step
+    return constants
+
+
+class Outer(NamedTuple):
+    """Configurations in the order of LB1, as arrays."""
+
+    inner: NDArray[np.int32]
+    """Which inner configuration."""
+    place: NDArray[np.int32]
+    """Which of its pairs ``(pp, dp)``."""
+    bounds: FloatArray
+    """LB1, rising [s]."""
+    memory: FloatArray
+    """Least memory [byte]."""
+
+
+def ordered(
+    sizes: Sequence[int], bounds: Iterable[tuple[FloatArray, FloatArray]]
+) -> Outer:
+    """Sort what `closed_form_bounds` finds of each inner configuration.
+
+    Ties stay in order of enumeration. ``sizes`` are the lengths of ``bounds``, which
+    are read one by one: of tens of millions no second copy is kept.
+    """
+    total = sum(sizes)
+    values, held = np.empty(total), np.empty(total)
+    number = np.empty(total, dtype=np.int32)
+    place = np.empty(total, dtype=np.int32)
+    start = 0
+    for index, (size, one) in enumerate(zip(sizes, bounds, strict=True)):
+        here = slice(start, start + size)
+        values[here], held[here] = one
+        number[here], place[here] = index, np.arange(size)
+        start += size
+    order = np.argsort(values, kind="stable")
+    return Outer(number[order], place[order], values[order], held[order])

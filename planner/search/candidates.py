@@ -1,0 +1,518 @@
+"""The candidates of a search: their bounds, their splits, their placements.
+
+Letters as in `planner.search.space`; positions ``s`` count stages from the end, as the
+split kernel does.
+
+Write a solution of the search out as a plan.
+
+What memory forces the stages of a configuration to do, as a bound of its time.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig, Sizes
+from planner.cost.classes import Choice
+from planner.cost.pricing import iteration_weights, placement_choices
+from planner.cost.rates import PlacementRates, PricedGrid, StageRates
+from planner.kernels import memory_bound as bound_kernel
+from planner.kernels import split as kernel
+from planner.search.bounds import (
+    LayerBounds,
+    Outer,
+    closed_form_bounds,
+    job_constants,
+    layer_bounds,
+    ordered,
+)
+from planner.search.placements import Extents, Placement, PlacementBounds, placements
+from planner.search.relaxation import Relaxation, best_group_rates
+from planner.search.space import Configuration, Inner, SearchSpec, inner_configurations
+from planner.search.split import Splitter, schedule_name
+from planner.step.execution import Workload
+from planner.step.ledger import KERNEL_LEDGER
+from planner.step.plan import Plan, Stage
+from planner.step.virtual import unfold_bounds
+from planner.work import (
+    BOUNDED_DEVICES,
+    BOUNDED_STAGES,
+    CLOSED_FORMS,
+    LAYER_TABLE,
+    LISTED,
+    MEMORY_BOUND,
+    NESTED_DEVICES,
+    PLACEMENT_BOUND,
+    PLACEMENTS,
+    PRICED,
+    PRICED_DEVICES,
+    Progress,
+    Work,
+)
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryBounds:
+    """Bounds configurations by the choices that memory leaves them."""
+
+    splitter: Splitter
+    _inner: dict[Degrees, FloatArray] = field(default_factory=dict)
+
+    def bounder(
+        self, configuration: Configuration, num_options: int
+    ) -> Callable[[StageRates], float]:
+        """Return what bounds a configuration under given rates, or bounds of them.
+
+        The bound is infinite if no split fits in memory [s].
+        """
+        splitter = self.splitter
+        v = configuration.v
+        entries = self._entries(splitter.degrees(configuration))
+        choices = splitter.choice_array(configuration, num_options)
+        constants = splitter.constants(configuration, splitter.memory)
+        in_flight = splitter.in_flight(configuration)[1:] / v
+        weights = iteration_weights(splitter.num_microbatches(configuration), v)
+
+        def bound(rates: StageRates) -> float:
+            found: float = bound_kernel.time_bound(
+                entries,
+                rates.rows,
+                rates.boundary,
+                choices,
+                rates.group_sizes[0],
+                constants,
+                KERNEL_LEDGER,
+                in_flight,
+                v,
+                weights.sum,
+                weights.max,
+            )
+            return found
+
+        return bound
+
+    def _entries(self, degrees: Degrees) -> FloatArray:
+        """Return the kernel's entries of an inner configuration, made once."""
+        if degrees not in self._inner:
+            self._inner[degrees] = self._read(degrees)
+        return self._inner[degrees]
+
+    def _read(self, degrees: Degrees) -> FloatArray:
+        table = self.splitter.workload.table(degrees)
+        layers = self.splitter.layers[degrees]
+        is_block = table.is_block > 0
+        entries = np.zeros(bound_kernel.NUM_INNER)
+        entries[bound_kernel.TOTAL] = layers.total
+        entries[bound_kernel.CONTEXT_BYTES] = layers.context_bytes
+        entries[bound_kernel.CONTEXT_INVERSE] = layers.context_inverse
+        entries[bound_kernel.EXPERT_BYTES] = layers.expert_bytes
+        entries[bound_kernel.EXPERT_INVERSE] = layers.expert_inverse
+        entries[bound_kernel.BOUNDARY_BYTES] = layers.boundary_bytes
+        entries[bound_kernel.ALL_DENSE] = layers.dense
+        entries[bound_kernel.ALL_EXPERT] = layers.expert
+        entries[bound_kernel.NUM_BLOCKS] = is_block.sum()
+        if not is_block.any():
+            return entries
+        expert = table.expert_parameters[is_block]
+        entries[bound_kernel.BLOCK_DENSE] = (table.parameters[is_block] - expert).min()
+        entries[bound_kernel.BLOCK_EXPERT] = expert.min()
+        for mode, name in enumerate(("none", "selective", "full")):
+            entries[bound_kernel.SAVED + mode] = table.saved_bytes[name][is_block].min()
+        for mode, name in enumerate(("selective", "full", "stage"), start=1):
+            least = table.recompute_time[name][is_block].min()
+            entries[bound_kernel.RECOMPUTE + mode] = least
+        return entries
+
+
+MOST_PRICED_DEVICES = 2**22
+"""Devices of the placements whose rates are kept at a time: about 100 MB."""
+
+
+TOLD_EVERY = 64
+"""Configurations, or groups of them, between two reports of progress."""
+
+MOST_RELAXED = 2**13
+"""Bounds of configurations' rates that are kept at a time: about 50 MB."""
+
+
+class Solution(NamedTuple):
+    """The best split of a configuration, on its best placement."""
+
+    value: float
+    """Iteration time [s]."""
+    bounds: IntArray
+    """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
+    choices: tuple[Choice, ...]
+    """Of each stage, first to last."""
+    placement: Placement
+    rates: PlacementRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateSet:
+    """Every configuration of a space, in the order of a closed-form bound."""
+
+    network: Network
+    workload: Workload
+    spec: SearchSpec
+    relaxation: Relaxation
+    inner: tuple[Inner, ...]
+    outer: Outer
+    statistics: Counter[str]
+    tensor_rates: dict[int, FloatArray]
+    splitter: Splitter
+    memory_bounds: MemoryBounds
+    placement_bounds: PlacementBounds
+    work: Work
+    """What all of it is counted on."""
+    _priced: dict[object, PricedGrid] = field(default_factory=dict)
+    _bounded: dict[Configuration, list[tuple[float, Placement]]] = field(
+        default_factory=dict
+    )
+    _relaxed: dict[Sizes, tuple[StageRates, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def enumerate(
+        cls,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        *,
+        work: Work | None = None,
+        progress: Progress | None = None,
+    ) -> "CandidateSet":
+        """List the space and bound every configuration of it.
+
+        Parameters
+        ----------
+        network
+            The cluster.
+        workload
+            Model, job and device.
+        spec
+            What to try.
+        work
+            What all that is done with the candidates is counted on; listing them is
+            never cut short.
+        progress
+            Called now and then.
+
+        Raises
+        ------
+        InputError
+            If there are too many of them.
+        """
+        work = Work() if work is None else work
+        tell = progress or _silent
+        tell("search: list the space", None)
+        inner, dropped = inner_configurations(
+            workload.graph.spec,
+            spec,
+            num_devices=network.num_devices,
+            chain=workload.chain,
+            global_batch_size=workload.training.global_batch_size,
+        )
+        relaxation = Relaxation.of(network)
+        tensor: dict[int, FloatArray] = {}
+        layers: dict[Degrees, LayerBounds] = {}
+        for number, item in enumerate(inner):
+            degrees = item.degrees
+            tp = degrees.tp
+            if degrees in layers:
+                continue
+            tell("search: bound the layers", number / len(inner))
+            if tp not in tensor:
+                work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
+                tensor[tp] = best_group_rates(network, tp)
+            work.count(LAYER_TABLE)
+            table = workload.table(degrees)
+            layers[degrees] = layer_bounds(table, tensor[tp], relaxation, degrees)
+        sizes = [len(item.pp) for item in inner]
+        work.count(sum(sizes) // CLOSED_FORMS)
+
+        def closed_forms() -> Iterator[tuple[FloatArray, FloatArray]]:
+            for number, item in enumerate(inner):
+                if number % TOLD_EVERY == 0:
+                    done = number / len(inner)
+                    tell(f"search: bound {sum(sizes):,} configurations", done)
+                known = layers[item.degrees]
+                yield closed_form_bounds(relaxation, workload, spec, item, known)
+
+        outer = ordered(sizes, closed_forms())
+        dropped["configurations"] = len(outer.bounds)
+        splitter = Splitter(
+            workload=workload,
+            spec=spec,
+            layers=layers,
+            memory=workload.tensor_memory(spec.memory_reserve),
+            job=job_constants(workload),
+            work=work,
+        )
+        return cls(
+            network=network,
+            workload=workload,
+            spec=spec,
+            relaxation=relaxation,
+            inner=inner,
+            outer=outer,
+            statistics=dropped,
+            tensor_rates=tensor,
+            splitter=splitter,
+            memory_bounds=MemoryBounds(splitter=splitter),
+            placement_bounds=PlacementBounds.of(network),
+            work=work,
+        )
+
+    def __len__(self) -> int:
+        return len(self.outer.bounds)
+
+    def __getitem__(self, index: int) -> Configuration:
+        return self.inner_of(index).configuration(int(self.outer.place[index]))
+
+    def bound(self, index: int) -> float:
+        """Return LB1 of a configuration, infinity past the last one [s]."""
+        return float(self.outer.bounds[index]) if index < len(self) else np.inf
+
+    def inner_of(self, index: int) -> Inner:
+        """Return what the tables of a configuration depend on."""
+        return self.inner[int(self.outer.inner[index])]
+
+    @property
+    def memory(self) -> float:
+        """What plans may use of each device [byte]."""
+        return self.splitter.memory
+
+    def within(self, memory: float) -> "CandidateSet":
+        """Return the same configurations where plans may use other memory [byte].
+
+        Counted apart, without a limit.
+        """
+        work = Work()
+        splitter = replace(self.splitter, memory=memory, work=work)
+        return replace(
+            self,
+            splitter=splitter,
+            memory_bounds=MemoryBounds(splitter=splitter),
+            statistics=Counter(),
+            work=work,
+            _bounded={},
+        )
+
+    def relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
+        """Return rates one of which no placement of a configuration can beat."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        sizes = Sizes(tp, cp, ep, dp, pp)
+        if sizes not in self._relaxed:
+            if len(self._relaxed) >= MOST_RELAXED:
+                self._relaxed.clear()
+            self._relaxed[sizes] = tuple(
+                self.relaxation.rates(self.tensor_rates[tp], sizes, together)
+                for together in self.relaxation.expert_spreads(sizes)
+            )
+        return self._relaxed[sizes]
+
+    def fits(self, configuration: Configuration, memory: float) -> bool:
+        """Tell whether memory leaves room for any split (necessary)."""
+        shared = self.relaxed(configuration)[0].group_sizes
+        return self.splitter.fits(configuration, shared, memory)
+
+    def memory_bound(self, index: int, cutoff: float) -> float:
+        """Return LB1 sharpened by memory, or infinity if that rules it out [s]."""
+        if self.outer.memory[index] > self.memory:
+            self.statistics["out of memory"] += 1
+            return np.inf
+        configuration = self[index]
+        relaxed = self.relaxed(configuration)
+        stages = configuration.pp // BOUNDED_STAGES
+        self.work.spend(len(relaxed) * (MEMORY_BOUND + stages))
+        bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
+        value = min(bound(rates) for rates in relaxed)
+        if value >= cutoff:
+            no_split = np.isinf(value)
+            reason = "out of memory" if no_split else "pruned by the memory bound"
+            self.statistics[reason] += 1
+            return np.inf
+        return max(value, self.bound(index))
+
+    def relaxed_bound(
+        self, configuration: Configuration, floor: float, cutoff: float
+    ) -> float:
+        """Return LB2, or infinity if memory or the cutoff rules it out [s].
+
+        ``floor`` is a bound that is known already.
+        """
+        value = cutoff
+        for rates in self.relaxed(configuration):
+            found = self.splitter.split(configuration, rates, value)
+            value = min(value, found.value)
+        if value >= cutoff:
+            # Without a cutoff only memory can stop a split.
+            no_split = np.isinf(cutoff) or not self.fits(configuration, self.memory)
+            reason = "out of memory" if no_split else "pruned by the relaxed split"
+            self.statistics[reason] += 1
+            return np.inf
+        return max(value * kernel.SAFE, floor)
+
+    def placed_bound(
+        self, configuration: Configuration, floor: float, cutoff: float
+    ) -> float:
+        """Return LB3, or infinity if the cutoff rules all placements out [s].
+
+        ``floor`` is a bound that is known already.
+        """
+        self.statistics["placed"] += 1
+        relaxed = self.relaxed(configuration)
+        bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
+        bounds: list[tuple[float, Placement]] = []
+        each = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
+        for placement in self.listed(configuration):
+            self.work.spend(each)
+            self.statistics["placements"] += 1
+            rates = self.placement_bounds.rates(placement, relaxed)
+            value = bound(rates)
+            if value < cutoff:
+                found = self.splitter.split(configuration, rates, cutoff)
+                value = max(value, floor, found.value * kernel.SAFE)
+            if value < cutoff:
+                bounds.append((value, placement))
+            else:
+                self.statistics["placements pruned by their bound"] += 1
+        if not bounds:
+            return np.inf
+        bounds.sort(key=itemgetter(0))
+        self._bounded[configuration] = bounds
+        return bounds[0][0]
+
+    def solve(self, configuration: Configuration, cutoff: float) -> Solution | None:
+        """Return the best placement and split with a value below the cutoff.
+
+        Of the placements that `placed_bound` has left, if it was asked before.
+        """
+        last = deque(self.solutions(configuration, cutoff), maxlen=1)
+        return last[0] if last else None
+
+    def solutions(
+        self, configuration: Configuration, cutoff: float
+    ) -> Iterator[Solution]:
+        """Yield placements and splits with values below the cutoff, ever better ones.
+
+        Of the placements that `placed_bound` has left, if it was asked before.
+
+        Raises
+        ------
+        LimitReachedError
+            If the work is spent.
+        """
+        limit = cutoff
+        seen: set[bytes] = set()
+        bounded = self._bounded.pop(configuration, None)
+        if bounded is None:
+            bounded = [(-np.inf, each) for each in self.listed(configuration)]
+        for bound, placement in bounded:
+            if bound >= limit:
+                self.statistics["placements pruned by their bound"] += 1
+                continue
+            rates = self.rates(configuration, placement)
+            key = _signature_bytes(rates.stage_rates)
+            if key in seen:
+                self.statistics["placements priced alike"] += 1
+                continue
+            seen.add(key)
+            found = self.splitter.split(configuration, rates.stage_rates, limit)
+            if found.value < limit:
+                choices = self.splitter.choices(configuration, len(rates.shardings))
+                chosen = tuple(choices[c] for c in found.picked)
+                limit = found.value
+                yield Solution(limit, found.bounds, chosen, placement, rates)
+
+    def listed(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return every placement of a configuration, counted."""
+        found = self.placements(configuration)
+        devices = self.network.num_devices // NESTED_DEVICES
+        self.work.spend(PLACEMENTS + LISTED * len(found) + devices)
+        return found
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return every placement of a configuration."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        return placements(
+            Extents(tp, cp, ep, dp // ep, pp),
+            self.network.num_devices,
+            self.network.block_sizes,
+        )
+
+    def rates(
+        self, configuration: Configuration, placement: Placement
+    ) -> PlacementRates:
+        """Price a placement."""
+        table = self.workload.table(self.splitter.degrees(configuration))
+        tensor, gradient = placement_choices(table, self.workload, configuration.pp)
+        key = placement.extents, placement.steps
+        priced = self._priced.get(key)
+        if priced is None:
+            if len(self._priced) * self.network.num_devices > MOST_PRICED_DEVICES:
+                self._priced.clear()
+            members = configuration.devices * (1 + configuration.ep)
+            self.work.spend(PRICED + members // PRICED_DEVICES)
+            priced = PricedGrid(self.network, placement.grid)
+            self._priced[key] = priced
+        return priced.rates(tensor, gradient)
+
+
+def _silent(doing: str, share: float | None) -> None:
+    """Report to nobody."""
+
+
+def _signature_bytes(rates: StageRates) -> bytes:
+    """Return equal bytes for placements that no price can tell apart."""
+    return b"".join(array.tobytes() for array in rates)
+
+
+def assemble_plan(
+    candidates: CandidateSet, configuration: Configuration, solution: Solution
+) -> Plan:
+    """Return the plan that a solution stands for."""
+    degrees = candidates.splitter.degrees(configuration)
+    table = candidates.workload.table(degrees)
+    chunks = unfold_bounds(solution.bounds, table.is_block, configuration.v)
+    stages = tuple(
+        Stage(
+            chunks=chunks[index],
+            devices=tuple(tuple(row) for row in devices.tolist()),
+            recompute=choice.recompute,
+            zero_stage=choice.zero_stage,
+            sharding_group_size=(
+                solution.rates.shardings[choice.sharding].group_size
+                if choice.zero_stage
+                else 1
+            ),
+        )
+        for index, (devices, choice) in enumerate(
+            zip(solution.placement.devices, solution.choices, strict=True)
+        )
+    )
+    return Plan(
+        parallel=ParallelismConfig(
+            tensor_model_parallel_size=configuration.tp,
+            pipeline_model_parallel_size=configuration.pp,
+            data_parallel_size=configuration.dp,
+            context_parallel_size=configuration.cp,
+            expert_model_parallel_size=configuration.ep,
+            sequence_parallel=degrees.sequence_parallel,
+        ),
+        virtual_pipeline_model_parallel_size=configuration.v,
+        micro_batch_size=configuration.b,
+        num_microbatches=candidates.splitter.num_microbatches(configuration),
+        schedule=schedule_name(configuration.v),
+        placement=solution.placement.name,
+        gradient_algorithm=solution.rates.gradient_algorithm,
+        tensor_algorithm=solution.rates.tensor_algorithm,
+        stages=stages,
+    )

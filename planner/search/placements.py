@@ -1,0 +1,240 @@
+"""Where stages, replicas and groups stand: nestings over device numbers.
+
+A placement is a sequence of factors, innermost first; a factor gives one parallel
+dimension, or a part of it, a stride over device numbers. Tensor parallelism is always
+innermost with stride 1. Context, expert, data and pipeline parallelism follow in any
+order (``dp`` here counts the replicas of each expert; times ``ep`` it is the
+data-parallel size). Data and pipeline parallelism may each be split once into an inner
+part that fills a block of the network and an outer part, as long as another dimension
+is still to be placed, between them or outside: pipelines inside a node and replicas
+across, the reverse, or half of one inside the other. Once per placement the extent may
+be padded to the size of a block, leaving devices idle to avoid a slow link.
+
+Bounds of placements, from what must leave the blocks of a tree.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost.rates import StageRates
+from planner.kernels import placement_loads as loads
+from planner.kernels.nestings import PAD, enumerate_nestings
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+from topologies.network import TREES
+
+
+class Extents(NamedTuple):
+    """Sizes of the dimensions of a placement; ``dp`` counts replicas of experts."""
+
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    pp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Placement:
+    """Devices of every stage, replica and rank."""
+
+    name: str
+    """The factors, innermost first: ``"tp8 dp4 pp2"``; ``"/12"`` after a factor
+    means padded to an extent of 12 devices."""
+
+    extents: Extents
+    """Sizes of the dimensions."""
+
+    steps: tuple[tuple[int, ...], ...]
+    """Of each dimension, in the order of `Extents`: size and stride of the inner
+    factor, stride of the outer one (0 if there is none)."""
+
+    @property
+    def grid(self) -> IntArray:
+        """Device numbers, shape ``(pp, dp, ep, cp, tp)``, stages from first to last."""
+        grid = np.zeros((1,) * len(self.extents), dtype=np.int64)
+        for axis, (size, step) in enumerate(zip(self.extents, self.steps, strict=True)):
+            inner, inner_stride, outer_stride = step
+            ranks = np.arange(size, dtype=np.int64)
+            offsets = ranks % inner * inner_stride + ranks // inner * outer_stride
+            shape = [1] * len(self.extents)
+            shape[-1 - axis] = size
+            grid = grid + offsets.reshape(shape)
+        return grid
+
+    @property
+    def devices(self) -> IntArray:
+        """Device numbers, shape ``(p, d, lanes)``.
+
+        Replica ``dp_rank * ep + ep_rank``, lane ``cp_rank * tp + tp_rank``.
+        """
+        pp, dp, ep, cp, tp = self.grid.shape
+        return self.grid.reshape(pp, dp * ep, cp * tp)
+
+
+@lru_cache(maxsize=4096)
+def placements(
+    extents: Extents, num_devices: int, block_sizes: tuple[int, ...]
+) -> tuple[Placement, ...]:
+    """Return every placement of the space that fits the cluster, without repetition.
+
+    Parameters
+    ----------
+    extents
+        Sizes of the dimensions.
+    num_devices
+        Devices of the cluster.
+    block_sizes
+        `Network.block_sizes`, rising.
+
+    Returns
+    -------
+    tuple[Placement, ...]
+        Empty if the devices do not suffice. Compact orders come first.
+    """
+    if math.prod(extents) > num_devices:
+        return ()
+    steps, logs = enumerate_nestings(
+        np.array(extents, dtype=np.int64), num_devices, np.array(block_sizes)
+    )
+    return tuple(
+        Placement(
+            name=_name(extents.tp, log),
+            extents=extents,
+            steps=tuple(zip(*[iter(row)] * 3, strict=True)),
+        )
+        for row, log in zip(steps.tolist(), logs.tolist(), strict=True)
+    )
+
+
+def whole_dimensions(order: Sequence[str], extents: Extents) -> Placement:
+    """Return the placement of whole dimensions nested into each other.
+
+    Parameters
+    ----------
+    order
+        Names of the dimensions, innermost first; those of size 1 may be left out.
+    extents
+        Sizes of the dimensions.
+    """
+    sizes = extents._asdict()
+    steps, stride, parts = dict.fromkeys(sizes, (1, 0, 0)), 1, []
+    for dimension in order:
+        size = sizes[dimension]
+        if size > 1 or dimension == "tp":
+            steps[dimension] = (size, stride, 0)
+            parts.append(f"{dimension}{size}")
+        stride *= size
+    return Placement(name=" ".join(parts), extents=extents, steps=tuple(steps.values()))
+
+
+def _name(tp: int, log: list[int]) -> str:
+    """Return the factors of a log, innermost first."""
+    parts = [f"tp{tp}"]
+    for dim, size in zip(*[iter(log)] * 2, strict=True):
+        if dim == PAD:
+            parts[-1] += f"/{size}"
+        elif dim >= 0:
+            parts.append(f"{Extents._fields[dim]}{size}")
+    return " ".join(parts)
+
+
+MOST_NUMBERS = 2**24
+"""Numbers that are kept of placements' loads at a time: 128 MB."""
+
+
+class Loads(NamedTuple):
+    """Lower bounds of a placement's inverse bandwidths [s/byte]."""
+
+    rates: FloatArray
+    """By stage, columns as in `planner.kernels.placement_loads`, ``(p, NUM_RATES)``."""
+    boundary: FloatArray
+    """After each stage, both directions' mean, by replica, shape ``(p, d)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacementBounds:
+    """Bounds rates of placements on one network."""
+
+    num_devices: int
+    block_sizes: IntArray
+    """Devices of all blocks of the network, rising."""
+    tiers: tuple[IntArray, FloatArray, FloatArray]
+    """Blocks of devices with ways out of them: size, seconds for a byte to leave over
+    all ways together, and over the fastest link."""
+    _known: dict[object, Loads] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=lambda: [0])
+    """How many numbers are kept, in a list because the rest is frozen."""
+
+    @classmethod
+    def of(cls, network: Network) -> "PlacementBounds":
+        """Read the tiers off a network; only trees have any."""
+        links = network.links
+        # Where switches add up, what leaves in half of an all-reduce is all of it.
+        part = 0.5 if network.adds_in_switches else 1.0
+        tiers = [
+            (
+                level.block_size,
+                part / level.uplink_bandwidth,
+                part / links.bandwidth[links.level == number + 1].max(),
+            )
+            for number, level in enumerate(network.levels)
+            if network.kind in TREES
+            and level.num_blocks > 1
+            # Where a tier does not block, what leaves it left a tier below as fast.
+            and (number == 0 or level.oversubscription > 1.0)
+        ]
+        sizes, inverses, alone = zip(*tiers, strict=True) if tiers else ((), (), ())
+        return cls(
+            num_devices=network.num_devices,
+            block_sizes=np.array(network.block_sizes, dtype=np.int64),
+            tiers=(
+                np.array(sizes, dtype=np.int64),
+                np.array(inverses, dtype=np.float64),
+                np.array(alone, dtype=np.float64),
+            ),
+        )
+
+    def rates(
+        self, placement: Placement, relaxed: tuple[StageRates, ...]
+    ) -> StageRates:
+        """Return rates elementwise at most the placement's.
+
+        ``relaxed`` are rates one of which is at most those of any placement of these
+        sizes.
+        """
+        found = self._loads(placement)
+        base = relaxed[0]
+        row = base.rows[0]
+        if len(relaxed) > 1:
+            row = np.min([rates.rows[0] for rates in relaxed], axis=0)
+        rows, signature = loads.placement_rows(found.rates, row, base.group_sizes[0])
+        boundary = np.empty((*found.boundary.shape, 2))
+        boundary[..., 0] = base.boundary[0, 0, 0]
+        boundary[..., 1] = np.maximum(found.boundary, base.boundary[0, 0, 1])
+        return base._replace(rows=rows, signature=signature, boundary=boundary)
+
+    def _loads(self, placement: Placement) -> Loads:
+        key = placement.extents, placement.steps
+        found = self._known.get(key)
+        if found is None:
+            if self._held[0] > MOST_NUMBERS:
+                self._known.clear()
+                self._held[0] = 0
+            found = Loads(
+                *loads.placement_loads(
+                    np.array(placement.extents),
+                    np.array(placement.steps),
+                    self.num_devices,
+                    self.block_sizes,
+                    *self.tiers,
+                )
+            )
+            self._known[key] = found
+            self._held[0] += found.rates.size + found.boundary.size
+        return found

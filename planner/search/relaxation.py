@@ -1,0 +1,175 @@
+"""Rates that no placement can beat: what admissible bounds are made of.
+
+A tensor group stands on consecutive device numbers in every placement, so its best
+rate is that of the best window of the cluster, alone. Everything else is bounded by
+the fastest link and the smallest latency: a member of a ring sends over one port, and
+an all-reduce over ``n`` members sends at least ``2 (n - 1) / n`` of the tensor through
+each of them. Replicas that do not fit into a node of a tree must send gradients out of
+each node that they touch: how much depends on how many of them a node can hold.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from estimators.collectives.cost import rates_by_algorithm
+from estimators.training import Sizes
+from planner.cost.rates import StageRates
+from planner.kernels import relaxed as kernel
+from topologies import Network
+from topologies.arrays import FloatArray
+from topologies.network import TREES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Relaxation:
+    """What bounds need to know of a network."""
+
+    constants: FloatArray
+    """Entries as in `planner.kernels.relaxed`, for tensor groups of one."""
+    block_sizes: tuple[int, ...]
+    """Devices of the network's blocks, rising."""
+    _by_tensor: dict[int, FloatArray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, network: Network) -> "Relaxation":
+        """Read the bounds off a network."""
+        links = network.links
+        constants = np.zeros(kernel.NUM_CONSTANTS)
+        if len(links):
+            constants[kernel.HOP_LATENCY] = links.latency.min()
+            constants[kernel.HOP_INVERSE] = 1.0 / links.bandwidth.max()
+            leaving = np.bincount(links.source, links.bandwidth)[: network.num_devices]
+            # A single device need not have a link.
+            if leaving.max(initial=0.0) > 0.0:
+                constants[kernel.PORTS_INVERSE] = 1.0 / leaving.max()
+        node = network.levels[0]
+        constants[kernel.HAS_RACKS] = len(network.block_sizes) > 2
+        constants[kernel.BLOCK_SIZE] = network.num_devices
+        constants[kernel.ALIGNED] = 1.0
+        if network.kind in TREES and node.num_blocks > 1:
+            outside = links.bandwidth[links.level == 1]
+            constants[kernel.BLOCK_SIZE] = node.block_size
+            constants[kernel.EXIT_INVERSE] = 1.0 / node.uplink_bandwidth
+            constants[kernel.EXIT_LINK_INVERSE] = 1.0 / float(outside.max())
+        if network.adds_in_switches:
+            # What bounds take for half of an all-reduce is then the whole of it.
+            for entry in (
+                kernel.HOP_INVERSE,
+                kernel.EXIT_INVERSE,
+                kernel.EXIT_LINK_INVERSE,
+            ):
+                constants[entry] *= 0.5
+        return cls(constants=constants, block_sizes=network.block_sizes)
+
+    def constants_of(self, tp: int) -> FloatArray:
+        """Return the entries for tensor groups of a size, made once."""
+        if tp not in self._by_tensor:
+            constants = self.constants.copy()
+            constants[kernel.ALIGNED] = self._is_aligned(tp)
+            self._by_tensor[tp] = constants
+        return self._by_tensor[tp]
+
+    def _is_aligned(self, tp: int) -> bool:
+        """Tell whether no placement lets a tensor group straddle nodes.
+
+        Groups start at multiples of extents, which a placement may pad to whatever
+        divides a block, or to whole blocks.
+        """
+        node = int(self.constants[kernel.BLOCK_SIZE])
+        if node % tp and tp % node:
+            return False
+        unit = min(tp, node)
+        return not any(
+            ((block % sizes == 0) & (sizes % unit != 0)).any()
+            for block in self.block_sizes
+            for sizes in (np.arange(tp, block + 1),)
+        )
+
+    @property
+    def hop(self) -> FloatArray:
+        """Least latency [s] and inverse bandwidth [s/byte] of any one link.
+
+        A transfer between two devices crosses at least one.
+        """
+        return self.constants[[kernel.HOP_LATENCY, kernel.HOP_INVERSE]]
+
+    @property
+    def has_racks(self) -> bool:
+        """Whether blocks lie between a node and the cluster."""
+        return bool(self.constants[kernel.HAS_RACKS])
+
+    def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
+        """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
+
+        Over ``n`` replicas of ``tp`` lanes, each entry of ``num_replicas``.
+        """
+        found: FloatArray = kernel.pass_inverses(
+            self.constants_of(tp), tp, num_replicas, 1
+        )
+        return found
+
+    def exchange_inverse(self, ep: int) -> float:
+        """Return seconds per byte held that an all-to-all takes, at least.
+
+        A device may send over several links at once.
+        """
+        return (ep - 1) / ep * float(self.constants[kernel.PORTS_INVERSE])
+
+    def context_inverse(self, tp: int, cp: int) -> float:
+        """Return seconds per byte of a hop of the context-parallel ring, at least."""
+        found: float = kernel.context_inverse(self.constants_of(tp), tp, cp)
+        return found
+
+    def expert_spreads(self, sizes: Sizes) -> range:
+        """Return how many expert-parallel ranks a node may hold: the cases to bound.
+
+        Few make the all-to-all leave the node, many leave little room for replicas of
+        the same expert, whose gradients then leave it.
+        """
+        block = int(self.constants[kernel.BLOCK_SIZE])
+        if sizes.ep == 1 or self.constants[kernel.EXIT_INVERSE] == 0.0:
+            return range(1, 2)
+        return range(1, min(sizes.ep, max(block // sizes.tp, 1)) + 1)
+
+    def rates(self, tensor: FloatArray, sizes: Sizes, together: int = 1) -> StageRates:
+        """Return rates elementwise at most those of any placement of these sizes.
+
+        ``together`` is one of `expert_spreads`: the least over all of them bounds every
+        placement. ``tensor`` from `best_group_rates`.
+        """
+        tp, cp, ep, dp, pp = sizes
+        row = kernel.relaxed_row(
+            self.constants_of(tp), tensor, tp, cp, ep, dp, together
+        )
+        options = (row.size - kernel.NUM_FIXED_RATES) // 4
+        hop = self.hop
+        boundary = np.zeros((pp, 1, 2))
+        if pp > 1:
+            boundary[:] = hop
+        return StageRates(
+            row[None],
+            np.zeros(pp, dtype=np.int64),
+            np.full(options, float(dp * cp)),
+            boundary,
+            hop * (2.0, 1.0),
+            np.ones(options),
+        )
+
+
+def best_group_rates(network: Network, size: int) -> FloatArray:
+    """Return the least latency and inverse bandwidth of all-reduce and of all-gather.
+
+    Shape ``(2, 2)``; over all windows of consecutive devices and all algorithms, each
+    alone.
+    """
+    if size == 1:
+        return np.zeros((2, 2))
+    starts = np.arange(network.num_devices - size + 1)
+    windows = (starts[:, None] + np.arange(size))[:, None, :]
+    priced = rates_by_algorithm(network, windows, together=False)
+    least = [
+        np.concatenate([rates[operation] for rates in priced.values()]).min(axis=0)
+        for operation in ("all_reduce", "all_gather")
+    ]
+    return np.array(least)

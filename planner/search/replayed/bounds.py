@@ -1,0 +1,377 @@
+"""Lower bounds of the replayed time, under rates that nothing else slows down.
+
+`planner.kernels.replay_bound` has the bounds and why they hold. Here are the times that
+it reads: passes no longer than in any replay, with everything hidden that the framework
+hides behind compute.
+
+A collective that goes on beside the compute it belongs to leaves a pass at least as
+long as either. What is sent inside of layers is priced as the passes of a replay by
+stages are; in a replay by layers each collective may be alone on its links, and counts
+as if no placement could beat it.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import LayerTable
+from estimators.layers.work import Degrees
+from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
+from planner.cost.rates import StageRates
+from planner.kernels import replay_bound as kernel
+from planner.kernels import tables
+from planner.search.bounds import job_constants
+from planner.search.replayed.exits import AloneRates, Exits, no_exits
+from planner.search.split import schedule_name
+from planner.step.execution import Workload
+from planner.step.ledger import KERNEL_LEDGER
+from planner.step.schedules import BACKWARD, SCHEDULES
+from topologies.arrays import FloatArray, IntArray
+
+MOST_PASSES = 256
+"""Times of passes that are kept at a time."""
+
+
+class Shape(NamedTuple):
+    """What a bound depends on beside rates and choices."""
+
+    degrees: Degrees
+    dp: int
+    p: int
+    v: int
+    m: int
+    """Microbatches."""
+
+
+class _Columns(NamedTuple):
+    """What the kernel reads of a layer table."""
+
+    layers: FloatArray
+    boundary_bytes: float
+    """What each lane sends over every boundary [byte]."""
+    is_alike: bool
+    """Whether all blocks have the same parameters."""
+
+
+class Variants(NamedTuple):
+    """Plans that differ in nothing else."""
+
+    layouts: IntArray
+    """First layer of each virtual stage, and their number, ``(Y, C + 1)``."""
+    choices: IntArray
+    """Recompute, ZeRO stage and sharding option, ``(K, 3)``."""
+
+
+class Placed(NamedTuple):
+    """What bounds read of a placement."""
+
+    rates: StageRates
+    """All groups at the same time; boundaries are left out."""
+    alone: AloneRates
+    exits: Exits
+    key: bytes
+    """The same for placements that no bound can tell apart."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it keeps."""
+        return len(self.key) // 8
+
+
+class _Sent(NamedTuple):
+    """What a bound takes everything to cost that is sent."""
+
+    rates: StageRates
+    """Of what passes wait for."""
+    wires: FloatArray
+    """Transfers, as the kernel reads them."""
+    ends: FloatArray
+    """Rates of the step's end, likewise."""
+    exits: Exits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplayBounds:
+    """Bounds the replayed time of plans of one job."""
+
+    workload: Workload
+    """Model, job and device."""
+
+    by_layer: bool
+    """Whether replays send the collectives inside of layers over the links."""
+
+    memory: float
+    """What plans may use of each device [byte]."""
+
+    _columns: dict[Degrees, _Columns] = field(default_factory=dict)
+    _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+
+    def relaxed(
+        self,
+        shape: Shape,
+        rates: StageRates,
+        exits: tuple[Exits, ...],
+        variants: Variants,
+        cutoff: float,
+    ) -> FloatArray:
+        """Bound plans under rates that no placement can beat, shape ``(K, Y)`` [s].
+
+        Infinite where a plan does not fit.
+        """
+        wires = np.zeros((1, shape.p, 2))
+        if shape.p > 1:
+            num_bytes = self.columns(shape.degrees).boundary_bytes
+            wires[:] = rates.boundary[0, 0, 0] + rates.boundary[0, 0, 1] * num_bytes
+        ends = np.repeat(rates.rows, shape.p, axis=0)
+        every = exits or (no_exits(len(rates.group_sizes), shape.p),)
+        found = [
+            self._bound(shape, _Sent(rates, wires, ends, one), variants, cutoff)
+            for one in every
+        ]
+        return np.asarray(np.max(found, axis=0))
+
+    def placed(
+        self,
+        shape: Shape,
+        relaxed: StageRates,
+        placed: Placed,
+        variants: Variants,
+        cutoff: float,
+    ) -> FloatArray:
+        """Bound plans on one placement, as `relaxed` does."""
+        num_bytes = self.columns(shape.degrees).boundary_bytes
+        alone, inside = placed.alone, placed.rates
+        wires = alone.boundary[..., 0] + alone.boundary[..., 1] * num_bytes
+        if self.by_layer:
+            inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
+        sent = _Sent(inside, wires, alone.ends, placed.exits)
+        return self._bound(shape, sent, variants, cutoff)
+
+    def memory_of(
+        self, shape: Shape, rates: StageRates, variants: Variants
+    ) -> FloatArray:
+        """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte]."""
+        wires = np.zeros((1, shape.p, 2))
+        ends = np.repeat(rates.rows, shape.p, axis=0)
+        exits = no_exits(len(rates.group_sizes), shape.p)
+        sent = _Sent(rates, wires, ends, exits)
+        unbounded = replace(self, memory=np.inf)
+        return unbounded._read(shape, sent, variants, np.inf)[1]  # noqa: SLF001
+
+    def _bound(
+        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+    ) -> FloatArray:
+        return self._read(shape, sent, variants, cutoff)[0]
+
+    def _read(
+        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return bounds [s] and memory [byte]."""
+        table = self.workload.table(shape.degrees)
+        rates, exits = sent.rates, sent.exits
+        known = self.columns(shape.degrees)
+        tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
+        job = np.zeros(kernel.NUM_JOB)
+        job[kernel.STEP_ONCE] = self.workload.iteration_time
+        job[kernel.SHARD_TIME] = self.workload.shard_time
+        job[kernel.TIED_TIME] = tied if table.tied_parameters > 0 else 0.0
+        job[kernel.TIED_PARAMETERS] = table.tied_parameters
+        job[kernel.ENTERING_BYTES] = known.boundary_bytes
+        job[kernel.BOUNDARY_BYTES] = known.boundary_bytes
+        constants = job_constants(self.workload)
+        constants[tables.MEMORY] = self.memory
+        cp, ep = shape.degrees.cp, shape.degrees.ep
+        constants[tables.EXPERT_GROUP] = shape.dp * cp // ep
+        execution = self.workload.execution
+        switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
+        switches[kernel.REDUCES_BEHIND] = execution.overlap_grad_reduce
+        switches[kernel.GATHERS_AHEAD] = execution.overlap_param_gather
+        # Passes that hide or skew anything are written down layer by layer.
+        switches[kernel.BY_LAYER] = (
+            self.by_layer or execution.tp_comm_overlap or execution.expert_skew > 1.0
+        )
+        switches[kernel.IS_CHOICE] = exits.is_choice
+        in_flight, first = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
+        found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
+            shape.p,
+            shape.v,
+            shape.m,
+            *variants,
+            *self._times(table, rates, shape),
+            rates.signature,
+            known.layers,
+            np.ascontiguousarray(sent.wires),
+            np.ascontiguousarray(sent.ends),
+            rates.group_sizes,
+            rates.senders,
+            in_flight,
+            first,
+            exits.shares,
+            exits.across,
+            exits.inverses,
+            switches,
+            constants,
+            job,
+            KERNEL_LEDGER,
+            cutoff,
+        )
+        return found
+
+    def _tied_bytes(self, table: LayerTable) -> float:
+        return table.tied_parameters * self.workload.parameter_bytes.reduce
+
+    def pass_times(
+        self, degrees: Degrees, rates: StageRates
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the least forward and backward time of each layer, ``(L,)`` [s]."""
+        table = self.workload.table(degrees)
+        forward, backward, *_ = self._times(table, rates, Shape(degrees, 1, 1, 1, 1))
+        return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
+
+    def columns(self, degrees: Degrees) -> _Columns:
+        """Return what the kernel reads of a layer table, made once."""
+        if degrees not in self._columns:
+            self._columns[degrees] = _columns_of(self.workload.table(degrees))
+        return self._columns[degrees]
+
+    def _times(
+        self, table: LayerTable, rates: StageRates, shape: Shape
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
+        key = shape.degrees, rates.rows[:, : tables.DENSE_REDUCE].tobytes()
+        if key not in self._passes:
+            if len(self._passes) >= MOST_PASSES:
+                self._passes.clear()
+            self._passes[key] = self._in_layers(table, rates, shape.degrees.ep)
+        return (*self._passes[key], *self._shared(table, rates, shape))
+
+    def _in_layers(
+        self, table: LayerTable, rates: StageRates, ep: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the times of passes without what ZeRO sends in them [s]."""
+        rows = rates.rows[:, None, :]
+        num_rows, num_layers = len(rates.rows), table.num_layers
+        modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
+        tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
+        other = np.zeros_like(tensor)
+        skew = min(self.workload.execution.expert_skew, float(ep))
+        for item in table.traffic:
+            column = RATE_COLUMNS[item.group, item.operation]
+            latency, inverse = rows[..., column], rows[..., column + 1]
+            if item.group == "expert":
+                inverse = inverse * skew
+            sums = tensor if item.group == "tensor" else other
+            sums[0] += item.forward_count * latency + item.forward_bytes * inverse
+            sums[1] += item.backward_count * latency + item.backward_bytes * inverse
+            for mode, share in recompute_shares(item, table).items():
+                count, sent = item.forward_count * share, item.forward_bytes * share
+                sums[2 + modes[mode]] += count * latency + sent * inverse
+        compute = np.zeros((2 + tables.NUM_MODES, 1, num_layers))
+        compute[0], compute[1] = table.forward_time, table.backward_time
+        for mode, number in modes.items():
+            compute[2 + number] = table.recompute_time[mode]
+        if self.workload.execution.tp_comm_overlap:
+            both = np.maximum(compute, tensor) + other
+        else:
+            both = compute + tensor + other
+        backward = both[1][None] + both[2:]
+        return (
+            _prefix(both[0]),
+            _prefix(np.ascontiguousarray(np.swapaxes(backward, 0, 1))),
+        )
+
+    def _shared(
+        self, table: LayerTable, rates: StageRates, shape: Shape
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return what ZeRO-2 and 3 send in passes: added to them, and beside them.
+
+        What goes on beside passes is as long as the blocks' together, which follow one
+        another, if they are alike; that of the ends of the chain counts for nothing.
+        """
+        each = self.workload.parameter_bytes
+        rows = rates.rows
+        options = len(rates.group_sizes)
+        known = self.columns(shape.degrees)
+        dense, expert = known.layers[kernel.DENSE], known.layers[kernel.EXPERT]
+        if shape.p == 1:
+            dense = dense.copy()
+            dense[-1] -= table.tied_parameters
+        has_experts = bool(expert.any())
+        sent = np.zeros((len(rows), options, 2, table.num_layers))
+        for option in range(options):
+            inside = tables.SHARD_PASS + 4 * option
+            for place, width in enumerate((each.gather, each.reduce)):
+                part = sent[:, option, place]
+                part += rows[:, None, inside] * (dense > 0)
+                part += width * dense * rows[:, None, inside + 1]
+                if has_experts:
+                    part += rows[:, None, tables.EXPERT_PASS] * (expert > 0)
+                    part += width * expert * rows[:, None, tables.EXPERT_PASS + 1]
+        beside = np.zeros_like(sent)
+        is_hidden = (
+            self.workload.execution.overlap_param_gather,
+            self.workload.execution.overlap_grad_reduce,
+        )
+        for place, hides in enumerate(is_hidden):
+            if hides:
+                if known.is_alike and not has_experts:
+                    beside[:, :, place] = sent[:, :, place] * table.is_block
+                sent[:, :, place] = 0.0
+        return _prefix(sent), _prefix(beside)
+
+
+def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
+    """Return rates of what passes send if each collective is alone on its links."""
+    found = rows.copy()
+    found[:, : tables.DENSE_REDUCE] = relaxed[:, : tables.DENSE_REDUCE]
+    experts = slice(tables.EXPERT_PASS, tables.SHARD_PASS)
+    found[:, experts] = relaxed[:, experts]
+    for place in (tables.SHARD_PASS, tables.SHARD_PASS + 1):
+        found[:, place::4] = relaxed[:, place::4].min()
+        found[:, place] = relaxed[:, place]
+    return found
+
+
+def _columns_of(table: LayerTable) -> _Columns:
+    layers = np.zeros((kernel.NUM_LAYER_ROWS, table.num_layers))
+    layers[kernel.DENSE] = table.parameters - table.expert_parameters
+    layers[kernel.EXPERT] = table.expert_parameters
+    layers[kernel.LARGEST] = table.largest_parameters
+    layers[kernel.IS_BLOCK] = table.is_block
+    for mode, number in RECOMPUTE_MODES.items():
+        # Recompute of a whole stage brings everything back.
+        kept = "none" if mode == "stage" else mode
+        layers[kernel.SAVED + number] = table.saved_bytes[kept]
+        layers[kernel.WORKING + number] = table.working_bytes[kept]
+    dense = layers[kernel.DENSE][table.is_block > 0]
+    return _Columns(
+        layers=layers,
+        boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),
+        is_alike=bool(dense.size) and bool((dense == dense[0]).all()),
+    )
+
+
+def _prefix(values: FloatArray) -> FloatArray:
+    """Return sums over the layers before each, one entry more in the last axis."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+@lru_cache(maxsize=8192)
+def _counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
+    """Return passes in flight, and forward passes before the first backward one.
+
+    Neither grows beyond ``2 p`` microbatches.
+    """
+    found = SCHEDULES[schedule]
+    m = min(m, 2 * p)
+    in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
+    program = found.program(p, m, v)
+    first = np.zeros(p, dtype=np.int64)
+    for i in range(p):
+        kinds = program.kind[program.indptr[i] : program.indptr[i + 1]]
+        first[i] = np.argmax(kinds == BACKWARD)
+    return in_flight, first

@@ -1,0 +1,453 @@
+"""The launchable plans of a job: their bounds, and the plans themselves."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig, Sizes
+from planner.cost.classes import Choice, choice_array
+from planner.cost.pricing import placement_choices
+from planner.cost.rates import (
+    AlgorithmChoice,
+    AlgorithmChooser,
+    PlacementRates,
+    PricedGrid,
+    StageRates,
+)
+from planner.kernels import tables
+from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.placements import (
+    Extents,
+    Placement,
+    PlacementBounds,
+    whole_dimensions,
+)
+from planner.search.relaxation import Relaxation, best_group_rates
+from planner.search.replayed.bounds import Placed, ReplayBounds, Shape, Variants
+from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
+from planner.search.replayed.space import Family, LaunchableSpace, layouts
+from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
+from planner.search.split import schedule_name
+from planner.step.execution import Workload
+from planner.step.plan import Plan, Stage
+from planner.step.virtual import block_span
+from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+
+MOST_PRICED_NUMBERS = 2**25
+"""Numbers that are kept of placements at a time: 256 MB."""
+
+BOUND = 450
+"""Units of work of a bound, ..."""
+
+BOUNDED_LAYERS = 40
+"""... and one more for so many layers, each counted once a choice and layout."""
+
+MOST_GRIDS = 64
+"""Placements whose prices under every algorithm are kept at a time."""
+
+MOST_FAMILIES_SILENT = 16
+"""Families of configurations between two reports of progress."""
+
+
+class Leaf(NamedTuple):
+    """A plan, but for its devices' prices."""
+
+    configuration: Configuration
+    layout: tuple[int, ...]
+    """First layer of each virtual stage, and the number of layers."""
+    choice: Choice
+    placement: Placement
+
+
+class Leaves(NamedTuple):
+    """The plans of a configuration on a placement, by their bounds."""
+
+    configuration: Configuration
+    placement: Placement
+    choices: tuple[Choice, ...]
+    layouts: IntArray
+    bounds: FloatArray
+    """Rising [s]."""
+    numbers: IntArray
+    """Choice and layout of each, shape ``(n, 2)``."""
+
+    def leaf(self, index: int) -> Leaf:
+        """Return one of the plans."""
+        choice, layout = self.numbers[index].tolist()
+        return Leaf(
+            self.configuration,
+            tuple(self.layouts[layout].tolist()),
+            self.choices[choice],
+            self.placement,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaunchableCandidates:
+    """The plans of a space, bounded from the whole to the single one."""
+
+    network: Network
+    workload: Workload
+    spec: SearchSpec
+    space: LaunchableSpace
+    families: tuple[Family, ...]
+    relaxation: Relaxation
+    tensor_rates: dict[int, FloatArray]
+    bounds: ReplayBounds
+    statistics: Counter[str]
+    work: Work
+    first_bounds: FloatArray
+    """A bound of every configuration, families one after another [s]."""
+    starts: IntArray
+    """Number of the first configuration of each family, and of all."""
+    tiers: PlacementBounds
+    """Blocks of the network."""
+    _placed: dict[object, Placed] = field(default_factory=dict)
+    _grids: dict[object, PricedGrid] = field(default_factory=dict)
+    _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=lambda: [0])
+    """How many numbers are kept, in a list because the rest is frozen."""
+
+    @classmethod
+    def enumerate(
+        cls,
+        network: Network,
+        workload: Workload,
+        spec: SearchSpec,
+        *,
+        by_layer: bool,
+        work: Work,
+        progress: Progress | None = None,
+    ) -> "LaunchableCandidates":
+        """List the space and bound every configuration of it.
+
+        Parameters
+        ----------
+        network, workload, spec
+            The job.
+        by_layer
+            Whether replays send the collectives inside of layers over the links.
+        work
+            What all of it is counted on.
+        progress
+            Called now and then.
+        """
+        if progress is not None:
+            progress("search: list what can be launched", None)
+        rules = spec.rules or LAUNCH_RULES["ideal"]
+        space = LaunchableSpace(
+            workload=workload, spec=spec, rules=rules, num_devices=network.num_devices
+        )
+        families, dropped = space.families()
+        bounds = ReplayBounds(
+            workload=workload,
+            by_layer=by_layer,
+            memory=workload.tensor_memory(spec.memory_reserve),
+        )
+        relaxation = Relaxation.of(network)
+        tensor: dict[int, FloatArray] = {}
+        first: list[FloatArray] = [np.zeros(0)]
+        for number, family in enumerate(families):
+            if progress is not None and number % MOST_FAMILIES_SILENT == 0:
+                progress("search: bound the layers", number / len(families))
+            tp = family.degrees.tp
+            if tp not in tensor:
+                work.count(LAYER_TABLE + network.num_devices * tp // PRICED_DEVICES)
+                tensor[tp] = best_group_rates(network, tp)
+            work.count(LAYER_TABLE)
+            rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
+            times = [bounds.pass_times(family.degrees, one) for one in rates]
+            first.append(mean_stage_bounds(workload, family, times))
+        sizes = [0, *(len(family.pp) for family in families)]
+        dropped["configurations"] = sum(sizes)
+        return cls(
+            network=network,
+            workload=workload,
+            spec=spec,
+            space=space,
+            families=families,
+            relaxation=relaxation,
+            tensor_rates=tensor,
+            bounds=bounds,
+            statistics=dropped,
+            work=work,
+            first_bounds=np.concatenate(first),
+            starts=np.cumsum(sizes),
+            tiers=PlacementBounds.of(network),
+        )
+
+    @property
+    def rules(self) -> LaunchRules:
+        """What the framework can launch."""
+        return self.space.rules
+
+    def __len__(self) -> int:
+        return len(self.first_bounds)
+
+    def __getitem__(self, index: int) -> Configuration:
+        number = int(np.searchsorted(self.starts, index, side="right")) - 1
+        return self.families[number].configuration(index - int(self.starts[number]))
+
+    def relaxed_bound(self, configuration: Configuration, cutoff: float) -> float:
+        """Bound a configuration's plans under rates that no placement can beat [s].
+
+        Infinite if none fits in memory.
+        """
+        shape, cuts = self._shape(configuration), self._layouts(configuration)
+        least = np.inf
+        for rates in self._relaxed(configuration):
+            options = len(rates.group_sizes)
+            choices = self.choices(configuration, options)
+            self._spend(cuts, choices)
+            variants = Variants(cuts, choice_array(choices))
+            exits = relaxed_exits(self.tiers, configuration, options)
+            found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
+            least = min(least, float(found.min()))
+        return least
+
+    def leaves(self, configuration: Configuration, cutoff: float) -> Iterator[Leaves]:
+        """Yield the plans of a configuration that fit, placement by placement.
+
+        What bounds cannot tell apart has the same ones, but replays of its own: flows
+        may meet otherwise.
+        """
+        shape, cuts = self._shape(configuration), self._layouts(configuration)
+        known: dict[bytes, Leaves] = {}
+        relaxed = self._least(self._relaxed(configuration))
+        for placement in self.placements(configuration):
+            placed = self.placed(configuration, placement)
+            self.statistics["placements"] += 1
+            if placed.key in known:
+                self.statistics["placements priced alike"] += 1
+                yield known[placed.key]._replace(placement=placement)
+                continue
+            choices = self.choices(configuration, len(placed.rates.group_sizes))
+            self._spend(cuts, choices)
+            variants = Variants(cuts, choice_array(choices))
+            found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
+            fits = np.argwhere(np.isfinite(found))
+            values = found[tuple(fits.T)]
+            order = np.argsort(values, kind="stable")
+            known[placed.key] = Leaves(
+                configuration,
+                placement,
+                choices,
+                cuts,
+                np.ascontiguousarray(values[order]),
+                np.ascontiguousarray(fits[order]),
+            )
+            yield known[placed.key]
+
+    def thriftiest(self) -> Leaf:
+        """Return the plan that needs the least memory, the first of equals.
+
+        With shards shared by the whole group, which is the most that share them.
+        """
+        least, found = np.inf, None
+        for index in range(len(self)):
+            configuration = self[index]
+            choices = self.choices(configuration, 1)
+            cuts = self._layouts(configuration)
+            rates = self._relaxed(configuration)[0]
+            variants = Variants(cuts, choice_array(choices))
+            memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
+            if memory.min() < least:
+                least = float(memory.min())
+                choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                found = configuration, tuple(cuts[layout].tolist()), choices[choice]
+        assert found is not None, "the space is not empty"
+        return Leaf(*found, self.placements(found[0])[0])
+
+    def is_launchable(self, plan: Plan) -> bool:
+        """Tell whether a plan that somebody made keeps the rules, where they hold."""
+        if not self.spec.launchable:
+            return True
+        facts = LaunchFacts.of(
+            self.workload,
+            self.network.num_devices,
+            idle_devices=self.spec.idle_devices,
+        )
+        return not broken_rules(plan, self.rules, facts)
+
+    def plan(self, leaf: Leaf) -> Plan:
+        """Write a plan out."""
+        configuration, layout, choice, placement = leaf
+        rates = self.rates(configuration, placement)
+        p, v = configuration.pp, configuration.v
+        group = 1
+        if choice.zero_stage:
+            group = rates.shardings[choice.sharding].group_size
+        stages = tuple(
+            Stage(
+                chunks=tuple(
+                    (layout[c * p + i], layout[c * p + i + 1] - 1) for c in range(v)
+                ),
+                devices=tuple(tuple(row) for row in devices.tolist()),
+                recompute=choice.recompute,
+                zero_stage=choice.zero_stage,
+                sharding_group_size=group,
+            )
+            for i, devices in enumerate(placement.devices)
+        )
+        shape = self._shape(configuration)
+        return Plan(
+            parallel=ParallelismConfig(
+                tensor_model_parallel_size=configuration.tp,
+                pipeline_model_parallel_size=p,
+                data_parallel_size=configuration.dp,
+                context_parallel_size=configuration.cp,
+                expert_model_parallel_size=configuration.ep,
+                sequence_parallel=shape.degrees.sequence_parallel,
+            ),
+            virtual_pipeline_model_parallel_size=v,
+            micro_batch_size=configuration.b,
+            num_microbatches=shape.m,
+            schedule=schedule_name(v),
+            placement=placement.name,
+            gradient_algorithm=rates.gradient_algorithm,
+            tensor_algorithm=rates.tensor_algorithm,
+            stages=stages,
+        )
+
+    def choices(
+        self, configuration: Configuration, num_options: int
+    ) -> tuple[Choice, ...]:
+        """Return what all stages of a configuration may do about their memory."""
+        zeros = self.space.zero_stages(configuration.pp)
+        if configuration.dp * configuration.cp == 1:
+            zeros = zeros[:1]
+        hybrid = self.rules.hybrid_sharding
+        return tuple(
+            Choice(mode, zero, option)
+            for mode in self.space.recompute_modes(configuration.v)
+            for zero in zeros
+            for option in range(num_options if zero in hybrid else 1)
+        )
+
+    def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
+        """Return the placements that ranks numbered by the framework lead to."""
+        tp, cp, ep, _, _, pp, dp = configuration
+        extents = Extents(tp, cp, ep, dp // ep, pp)
+        found: dict[object, Placement] = {}
+        for order in self.rules.orders:
+            placement = whole_dimensions(order, extents)
+            found.setdefault(placement.steps, placement)
+        return tuple(found.values())
+
+    def placed(self, configuration: Configuration, placement: Placement) -> Placed:
+        """Return what bounds read of a placement, made once."""
+        place = placement.extents, placement.steps
+        if place not in self._choosers:
+            self.rates(configuration, placement)
+            self._choosers[place] = self._grids[place].chooser()
+        names = self._choosers[place].names(*self._algorithms(configuration))
+        key = place, names
+        if key not in self._placed:
+            rates = self.rates(configuration, placement)
+            alone = alone_rates(self.network, placement.grid, rates)
+            sizes = tuple(option.group_size for option in rates.shardings)
+            exits = placed_exits(self.tiers, placement.grid, sizes)
+            read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
+            arrays = (*read, alone.ends, alone.boundary, *exits[:3])
+            found = Placed(read, alone, exits, b"".join(a.tobytes() for a in arrays))
+            self._held[0] += 2 * found.size
+            if self._held[0] > MOST_PRICED_NUMBERS:
+                self._placed.clear()
+                self._held[0] = 2 * found.size
+            self._placed[key] = found
+        return self._placed[key]
+
+    def rates(
+        self, configuration: Configuration, placement: Placement
+    ) -> PlacementRates:
+        """Price a placement, all groups at the same time."""
+        key = placement.extents, placement.steps
+        if key not in self._grids:
+            if len(self._grids) >= MOST_GRIDS:
+                self._grids.clear()
+            members = configuration.devices * (2 + configuration.ep)
+            self.work.spend(2 * PRICED + members // PRICED_DEVICES)
+            self._grids[key] = PricedGrid(self.network, placement.grid)
+        return self._grids[key].rates(*self._algorithms(configuration))
+
+    def _algorithms(
+        self, configuration: Configuration
+    ) -> tuple[AlgorithmChoice, AlgorithmChoice]:
+        """Return how tensor and data collectives choose their algorithm."""
+        table = self.workload.table(self._shape(configuration).degrees)
+        return placement_choices(table, self.workload, configuration.pp)
+
+    def _spend(self, cuts: IntArray, choices: tuple[Choice, ...]) -> None:
+        layers = len(cuts) * len(choices) * self.workload.chain[0]
+        self.work.spend(BOUND + layers // BOUNDED_LAYERS)
+
+    def _shape(self, configuration: Configuration) -> Shape:
+        tp, cp, ep, b, v, pp, dp = configuration
+        degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
+        return Shape(degrees, dp, pp, v, self.workload.num_microbatches(b, dp))
+
+    def _layouts(self, configuration: Configuration) -> IntArray:
+        table = self.workload.table(self._shape(configuration).degrees)
+        first, last = block_span(table.is_block)
+        counts = self.space.layouts(configuration.pp, configuration.v)
+        return layouts(counts, first, table.num_layers - last)
+
+    def _relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
+        tensor = self.tensor_rates[configuration.tp]
+        found = relaxed_rates(self.relaxation, tensor, configuration)
+        sizes = found[0].group_sizes
+        if len(sizes) == 1:
+            return found
+        # Shards are shared inside of a block; across rates are per byte of a shard.
+        blocks = self.network.block_sizes
+        inside = [blocks[0]] * (len(sizes) - 2) + [max(blocks[:-1], default=blocks[0])]
+        shared = sizes.copy()
+        for option, block in enumerate(inside, start=1):
+            shared[option] = min(sizes[0], max(block // configuration.tp, 1))
+        changed = []
+        for rates in found:
+            rows = rates.rows.copy()
+            first = tables.SHARD_ACROSS + 1
+            rows[:, first::4] *= shared / sizes
+            changed.append(rates._replace(rows=rows, group_sizes=shared))
+        return tuple(changed)
+
+    def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
+        """Return rates that are at most any of some."""
+        rows = np.min([one.rows for one in rates], axis=0)
+        return rates[0]._replace(rows=rows)
+
+
+def relaxed_rates(
+    relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
+) -> tuple[StageRates, ...]:
+    """Return rates one of which no placement of a configuration can beat."""
+    tp, cp, ep, _, _, pp, dp = configuration
+    sizes = Sizes(tp, cp, ep, dp, pp)
+    return tuple(
+        relaxation.rates(tensor, sizes, together)
+        for together in relaxation.expert_spreads(sizes)
+    )
+
+
+def mean_stage_bounds(
+    workload: Workload,
+    family: Family | Inner,
+    times: list[tuple[FloatArray, FloatArray]],
+) -> FloatArray:
+    """Bound the configurations of a family: some stage has the mean stage's work [s].
+
+    ``times`` are of the layers' forward and backward passes, under rates one of which
+    holds.
+    """
+    whole = min(float(forward.sum() + backward.sum()) for forward, backward in times)
+    batch = workload.training.global_batch_size
+    m = np.ceil(batch / (family.degrees.micro_batch_size * family.dp))
+    return np.asarray(m * whole / family.pp * (1.0 - 1e-12))

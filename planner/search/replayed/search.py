@@ -1,0 +1,488 @@
+"""Best-first search for the launchable plan that replays fastest.
+
+Everything is ordered by a lower bound of the replayed time, sharpened step by step::
+
+    all configurations   some stage has the mean stage's work
+    a configuration      paths of waits, under rates that no placement can beat
+    a plan               the same on its placement, each transfer alone on its links
+    the replay           of the plan with the least bound
+
+The search ends when no bound left is below the best replay over 1 + `proven_gap`: no
+other plan of the space replays faster by more than that. Stopped before, the least
+bound left still says how much faster any plan could be.
+
+Search beyond what a framework can launch, for what its rules cost.
+
+The plans of `planner.search.best_first`, whose stages choose for themselves, beside
+those that can be launched; all are replayed. What bounds the replayed time of the wider
+space is weak: in every plan some stage has the work of the mean stage.
+
+Why no launchable plan fits: what binds, where, and by how much.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.search.best_first import search
+from planner.search.relaxation import Relaxation, best_group_rates
+from planner.search.replayed.bounds import ReplayBounds
+from planner.search.replayed.candidates import (
+    LaunchableCandidates,
+    Leaves,
+    mean_stage_bounds,
+    relaxed_rates,
+)
+from planner.search.shortfall import fullest_stage, memory_sentence, sizes_label
+from planner.search.space import (
+    Configuration,
+    SearchSpec,
+    configuration_of,
+    inner_configurations,
+)
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from planner.work import (
+    PLAN,
+    LimitReachedError,
+    Progress,
+    Spent,
+    Work,
+    stopped_sentence,
+)
+from topologies import Network
+from topologies.units import format_size
+
+
+def launchable_shortfall(candidates: LaunchableCandidates) -> str:
+    """Say what stops every plan of a space that can be launched.
+
+    In one sentence, and what fills the fullest stage of the plan that needs the least
+    memory.
+    """
+    if not len(candidates):
+        reasons = ", ".join(
+            f"{count} {why}" for why, count in candidates.statistics.items() if count
+        )
+        return (
+            f"{candidates.rules.framework} can launch nothing of the search space: "
+            f"{reasons or 'no sizes divide the batch and the devices'}."
+        )
+    memory = candidates.bounds.memory
+    name = candidates.workload.accelerator.name
+    if memory <= 0:
+        return f"The memory reserve leaves nothing of {name}'s memory to plan with."
+    leaf = candidates.thriftiest()
+    priced = price_plan(candidates.network, candidates.workload, candidates.plan(leaf))
+    needed = priced.stages[fullest_stage(priced)].peak_memory
+    return (
+        f"Out of memory: the least demanding configuration that "
+        f"{candidates.rules.framework} can launch "
+        f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
+        f"and {name} has {format_size(memory)} to give, "
+        f"{format_size(needed - memory)} too little. {memory_sentence(priced)}"
+    )
+
+
+REPLAY = 25_000
+"""Units of work of a replay, ..."""
+
+REPLAYED_PASSES = 15
+"""... and so many for each pass of the plan's stages."""
+
+TOLD_EVERY = 64
+"""Steps between two reports of progress."""
+
+SLACK = 1.25
+"""Bounds are worked out in full up to the best replay times this: plans beyond it are
+not even alternatives."""
+
+LEFT = "left when stopped"
+"""In the statistics: configurations that a stopped search has not finished with."""
+
+
+class Judge(Protocol):
+    """Replays a plan."""
+
+    def __call__(self, priced: PricedPlan, cutoff: float) -> float:
+        """Return its replayed iteration time, infinity if it does not fit [s].
+
+        Any number from ``cutoff`` on may stand for a time that is longer.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replays:
+    """How plans are judged."""
+
+    judge: Judge
+    """Replays a plan."""
+
+    by_layer: bool = False
+    """Whether it sends the collectives inside of layers over the links."""
+
+    starts: tuple[Plan, ...] = ()
+    """Plans to begin with: the answer is no slower than any of them that fits."""
+
+    ordinary: Callable[[], Sequence[Plan]] = tuple
+    """Makes plans that a search which a limit stops looks at, too, those of them that
+    can be launched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedPlan:
+    """A plan that was replayed."""
+
+    time: float
+    """Replayed iteration time [s]."""
+
+    priced: PricedPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedSearch:
+    """What a search found, and how sure it is."""
+
+    plans: tuple[ReplayedPlan, ...]
+    """The fastest of each of the best configurations, best first; empty if nothing
+    fits."""
+
+    lower_bound: float
+    """No plan of the space replays faster [s]; infinite if nothing fits."""
+
+    statistics: Mapping[str, int]
+    """Configurations, plans and replays by what became of them."""
+
+    spent: Spent
+    """The work, and which limit stopped it, if one did."""
+
+    shortfall: str = ""
+    """Why there is no plan, in a sentence or two; empty if there is one."""
+
+
+class _Waiting(NamedTuple):
+    """What a bound is known of."""
+
+    bound: float
+    number: int
+    """Makes the order one of its own, whatever follows."""
+    item: Configuration | Leaves
+    place: int = 0
+    """Which of the plans of a placement."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Best:
+    """The fastest replay of each of the best configurations."""
+
+    keep: int
+    found: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
+
+    @property
+    def time(self) -> float:
+        """Of the fastest [s]."""
+        return min((one.time for one in self.found.values()), default=np.inf)
+
+    @property
+    def cutoff(self) -> float:
+        """Replays from here on are not kept [s]."""
+        if len(self.found) < self.keep:
+            return np.inf
+        return max(one.time for one in self.found.values())
+
+    def add(self, configuration: Configuration, plan: ReplayedPlan) -> None:
+        """Keep a plan if it is among the best."""
+        known = self.found.get(configuration)
+        if known is None or plan.time < known.time:
+            self.found[configuration] = plan
+        if len(self.found) > self.keep:
+            slowest = max(self.found, key=lambda c: (self.found[c].time, c))
+            del self.found[slowest]
+
+    def ranked(self) -> tuple[ReplayedPlan, ...]:
+        """Return the plans, best first; ties by configuration."""
+        order = sorted(self.found.items(), key=lambda item: (item[1].time, item[0]))
+        return tuple(plan for _, plan in order)
+
+
+def search_replayed(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    replays: Replays,
+    *,
+    work: Work | None = None,
+    progress: Progress | None = None,
+) -> ReplayedSearch:
+    """Find the launchable plan that replays fastest, with proof.
+
+    Parameters
+    ----------
+    network, workload, spec
+        The job, what to try and when to stop.
+    replays
+        What judges plans, and how.
+    work
+        What it is counted on, with limits instead of those of ``spec``.
+    progress
+        Called now and then.
+    """
+    if work is None:
+        work = Work(limit=spec.work_limit, time_limit=spec.time_limit)
+    candidates = LaunchableCandidates.enumerate(
+        network,
+        workload,
+        spec,
+        by_layer=replays.by_layer,
+        work=work,
+        progress=progress,
+    )
+    search = _Search(candidates, replays.judge, spec.proven_gap, progress)
+    try:
+        for plan in replays.starts:
+            search.try_plan(plan)
+        search.prove()
+        search.fill()
+    except LimitReachedError:
+        pass
+    spent = work.total()
+    if search.is_proven:
+        # The limit came with the end.
+        spent = replace(spent, stopped_by="")
+    else:
+        candidates.statistics[LEFT] = search.num_left
+        for plan in filter(candidates.is_launchable, replays.ordinary()):
+            search.replay(plan)
+    plans = search.best.ranked()
+    shortfall = ""
+    if not plans and spent.is_stopped:
+        left = search.num_left
+        what = f"{len(candidates) - left:,} of {len(candidates):,} configurations"
+        shortfall = stopped_sentence(spent, what)
+    elif not plans:
+        shortfall = launchable_shortfall(candidates)
+    return ReplayedSearch(
+        plans=plans,
+        lower_bound=min(search.bound, search.best.time),
+        statistics=dict(candidates.statistics),
+        spent=spent,
+        shortfall=shortfall,
+    )
+
+
+class _Search:
+    """What is left of the space, by its sharpest bounds."""
+
+    def __init__(
+        self,
+        candidates: LaunchableCandidates,
+        judge: Judge,
+        tolerance: float,
+        progress: Progress | None,
+    ) -> None:
+        self.candidates, self.judge = candidates, judge
+        self.tolerance, self._progress = tolerance, progress
+        self.best = _Best(keep=candidates.spec.keep_best)
+        self._order = np.argsort(candidates.first_bounds, kind="stable")
+        self._next = 0
+        self._waiting: list[_Waiting] = []
+        self._number = 0
+
+    @property
+    def bound(self) -> float:
+        """The smallest bound left: no plan that was not replayed is faster [s]."""
+        fresh = np.inf
+        if self._next < len(self._order):
+            fresh = float(self.candidates.first_bounds[self._order[self._next]])
+        return min(fresh, self._waiting[0].bound) if self._waiting else fresh
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether no plan left can be faster by more than the tolerance."""
+        return self.bound >= self.best.time / (1.0 + self.tolerance)
+
+    @property
+    def num_left(self) -> int:
+        """Configurations that are not finished with."""
+        waiting = {
+            one.item.configuration if isinstance(one.item, Leaves) else one.item
+            for one in self._waiting
+        }
+        return len(self._order) - self._next + len(waiting)
+
+    def try_plan(self, plan: Plan) -> None:
+        """Replay a plan, and count that."""
+        passes = 2 * len(plan.stages) * plan.num_microbatches
+        passes *= plan.virtual_pipeline_model_parallel_size
+        self.candidates.work.spend(PLAN + REPLAY + REPLAYED_PASSES * passes)
+        self.replay(plan)
+
+    def prove(self) -> None:
+        """Go on until nothing left can be faster by more than the tolerance."""
+        steps = 0
+        while not self.is_proven:
+            self._advance()
+            steps += 1
+            if steps % TOLD_EVERY == 0:
+                self._tell()
+
+    def fill(self) -> None:
+        """Replay some more plans, as alternatives, where few were looked at."""
+        limit = self.best.time * SLACK
+        for _ in range(8 * self.best.keep):
+            if len(self.best.found) >= self.best.keep or not self.bound < limit:
+                return
+            self._advance()
+
+    def _advance(self) -> None:
+        """Sharpen the smallest bound left, or replay the plan that it is of."""
+        fresh = self._next < len(self._order)
+        if fresh and not (
+            self._waiting
+            and self._waiting[0].bound
+            < self.candidates.first_bounds[self._order[self._next]]
+        ):
+            configuration = self.candidates[int(self._order[self._next])]
+            floor = float(self.candidates.first_bounds[self._order[self._next]])
+            value = self.candidates.relaxed_bound(configuration, self._cutoff)
+            self._next += 1
+            if np.isinf(value):
+                self.candidates.statistics["out of memory"] += 1
+                return
+            self._wait(max(value, floor), configuration)
+            return
+        waiting = heapq.heappop(self._waiting)
+        try:
+            if isinstance(waiting.item, Leaves):
+                leaf = waiting.item.leaf(waiting.place)
+                self.try_plan(self.candidates.plan(leaf))
+                self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
+            else:
+                found = list(self.candidates.leaves(waiting.item, self._cutoff))
+                self.candidates.statistics["configurations opened"] += 1
+                for leaves in found:
+                    self._wait_for(leaves, 0, waiting.bound)
+        except LimitReachedError:
+            heapq.heappush(self._waiting, waiting)
+            raise
+
+    @property
+    def _cutoff(self) -> float:
+        return self.best.time * SLACK
+
+    def _wait(self, bound: float, configuration: Configuration) -> None:
+        self._number += 1
+        waiting = _Waiting(bound, self._number, configuration)
+        heapq.heappush(self._waiting, waiting)
+
+    def _wait_for(self, leaves: Leaves, index: int, floor: float) -> None:
+        """Wait for a plan of a placement, which is no faster than a floor."""
+        if index < len(leaves.bounds):
+            self._number += 1
+            bound = max(float(leaves.bounds[index]), floor)
+            heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
+
+    def replay(self, plan: Plan) -> None:
+        """Replay a plan, whatever the limit, and keep it if it is among the best."""
+        candidates = self.candidates
+        priced = price_plan(candidates.network, candidates.workload, plan)
+        time = self.judge(priced, min(self.best.cutoff, self._cutoff))
+        candidates.statistics["plans replayed"] += 1
+        if np.isfinite(time):
+            configuration = configuration_of(plan)
+            self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
+            candidates.work.a_plan()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._progress is None:
+            return
+        work, statistics = self.candidates.work, self.candidates.statistics
+        text = (
+            f"search: {self._next:,} of {len(self._order):,} configurations bounded, "
+            f"{statistics['plans replayed']} plans replayed"
+        )
+        if np.isfinite(self.best.time):
+            gap = max(0.0, self.best.time / self.bound - 1.0)
+            text += f", best {self.best.time:.4g} s, proven to {gap:.1%}"
+        self._progress(text, min(work.share, 1.0) or None)
+
+
+MOST_BEYOND = 20
+"""Plans of the wider space that are replayed."""
+
+
+def search_beyond(
+    network: Network,
+    workload: Workload,
+    spec: SearchSpec,
+    replays: Replays,
+    *,
+    work: Work | None = None,
+    progress: Progress | None = None,
+) -> ReplayedSearch:
+    """Find the fastest replay among launchable plans and the best planned ones.
+
+    Parameters are those of `planner.search.replayed.search.search_replayed`; either
+    search may spend the whole allowance.
+    """
+    inside = search_replayed(
+        network, workload, spec, replays, work=work, progress=progress
+    )
+    wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
+    allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
+    outside = search(network, workload, wider, work=allowance, progress=progress)
+    found = {configuration_of(one.priced.plan): one for one in inside.plans}
+    for priced in outside.plans:
+        time = replays.judge(priced, np.inf)
+        configuration = configuration_of(priced.plan)
+        known = found.get(configuration)
+        if np.isfinite(time) and (known is None or time < known.time):
+            found[configuration] = ReplayedPlan(time=time, priced=priced)
+    ranked = sorted(found.items(), key=lambda item: (item[1].time, item[0]))
+    plans = tuple(plan for _, plan in ranked[: spec.keep_best])
+    least = _least_work(network, workload, spec)
+    stopped = inside.spent.stopped_by or outside.spent.stopped_by
+    return ReplayedSearch(
+        plans=plans,
+        lower_bound=min([least, *(plan.time for plan in plans)]),
+        statistics={
+            **inside.statistics,
+            **{f"beyond: {name}": count for name, count in outside.statistics.items()},
+        },
+        spent=replace(
+            inside.spent,
+            work=inside.spent.work + outside.spent.work,
+            stopped_by=stopped,
+        ),
+        shortfall="" if plans else outside.shortfall,
+    )
+
+
+def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float:
+    """Return what the mean stage works at least, in any configuration [s]."""
+    inner, _ = inner_configurations(
+        workload.graph.spec,
+        spec,
+        num_devices=network.num_devices,
+        chain=workload.chain,
+        global_batch_size=workload.training.global_batch_size,
+    )
+    relaxation = Relaxation.of(network)
+    bounds = ReplayBounds(workload=workload, by_layer=True, memory=np.inf)
+    tensor = {}
+    least = np.inf
+    for item in inner:
+        tp = item.degrees.tp
+        if tp not in tensor:
+            tensor[tp] = best_group_rates(network, tp)
+        rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
+        times = [bounds.pass_times(item.degrees, one) for one in rates]
+        found = mean_stage_bounds(workload, item, times)
+        least = min(least, float(found.min()))
+    return least

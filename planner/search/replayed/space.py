@@ -1,0 +1,317 @@
+"""The configurations that a framework can launch on a cluster.
+
+Letters as in `planner.search.space`, with ``C = p v`` virtual stages and ``m``
+microbatches. Replicas times micro-batch size divide the batch, and all devices have
+work unless idle ones are asked for.
+
+Ways to cut a chain that a launcher can be told.
+
+Every virtual stage holds about as many blocks as any other; the embedding and the head
+count as blocks where they are worth some, as Megatron Core's
+``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``
+have it, or as its ``decoder_first_pipeline_num_layers`` and
+``decoder_last_pipeline_num_layers`` say. Where that does not come out even and the
+framework takes a layout, some virtual stages hold one block more.
+
+Letters: ``p`` stages, ``v`` chunks of each, ``C = p v`` virtual stages (``c p + i`` is
+chunk ``c`` of stage ``i``), ``B`` blocks.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.models.spec import TransformerSpec
+from planner.search.launch_rules import (
+    ACCOUNTED,
+    ALWAYS,
+    BALANCED,
+    ENDS,
+    EVEN,
+    LAYOUT,
+    ROUNDS,
+    LaunchRules,
+)
+from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
+from planner.step.execution import Workload
+from topologies.arrays import IntArray
+
+MOST_SPARED = 4
+"""Blocks that the first and the last stage may have less than the others: the head of a
+large vocabulary takes as long as a few blocks."""
+
+
+@lru_cache(maxsize=4096)
+def block_counts(
+    num_blocks: int,
+    p: int,
+    v: int,
+    splits: tuple[str, ...],
+    *,
+    empty_ends: bool = False,
+) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks of each virtual stage, for each layout, without repetition.
+
+    Parameters
+    ----------
+    num_blocks, p, v
+        Blocks, stages, chunks of each.
+    splits
+        What the framework has, of `planner.search.launch_rules.SPLITS`.
+    empty_ends
+        Whether, with several chunks, the first one may hold the embedding alone and the
+        last one the head.
+
+    Returns
+    -------
+    tuple
+        Equal ones first; empty if there is no layout in which all have a block.
+    """
+    found: dict[tuple[int, ...], None] = {}
+    most = 0 if p * v == 1 else MOST_SPARED
+    for total in range(2 * most + 1):
+        for first in range(max(0, total - most), min(total, most) + 1):
+            last = total - first
+            over = (num_blocks + total) % (p * v)
+            if not _is_allowed(first, last, over, v, splits):
+                continue
+            counts = _counts(num_blocks, p, v, first, last)
+            inner = counts[1:-1] if empty_ends and v > 1 else counts
+            if min(inner, default=1) >= 1 and min(counts) >= 0:
+                found[counts] = None
+    if ROUNDS in splits and num_blocks % v == 0 and num_blocks // v >= p:
+        found[_counts(num_blocks // v, p, 1, 0, 0) * v] = None
+    return tuple(found)
+
+
+def _is_allowed(
+    first: int, last: int, over: int, v: int, splits: tuple[str, ...]
+) -> bool:
+    """Tell whether a framework has a split.
+
+    Parameters
+    ----------
+    first, last
+        Blocks that the first and the last virtual stage have less than the others.
+    over
+        Virtual stages that have one block more.
+    v, splits
+        As for `block_counts`.
+    """
+    if LAYOUT in splits:
+        return v == 1 or max(first, last) <= 1
+    counts_ends = max(first, last) <= 1
+    if over:
+        return BALANCED in splits and counts_ends
+    if first == last == 0 and EVEN in splits:
+        return True
+    if counts_ends and (ACCOUNTED in splits or BALANCED in splits):
+        return True
+    return ENDS in splits and v == 1
+
+
+def layouts(counts: tuple[tuple[int, ...], ...], before: int, after: int) -> IntArray:
+    """Return the first layer of each virtual stage, and their number.
+
+    Parameters
+    ----------
+    counts
+        Blocks of each virtual stage, for each layout; at least one layout.
+    before, after
+        Layers in front of the first block, and behind the last one.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(Y, C + 1)``.
+    """
+    blocks = np.array(counts, dtype=np.int64)
+    bounds = np.zeros((blocks.shape[0], blocks.shape[1] + 1), dtype=np.int64)
+    np.cumsum(blocks, axis=1, out=bounds[:, 1:])
+    bounds[:, 1:] += before
+    bounds[:, -1] += after
+    return bounds
+
+
+def _counts(num_blocks: int, p: int, v: int, first: int, last: int) -> tuple[int, ...]:
+    """Return the blocks of each virtual stage.
+
+    What is left over goes to late stages, which keep the fewest activations, but to the
+    last one only in the end, and to each about as often as to any other.
+    """
+    each, over = divmod(num_blocks + first + last, p * v)
+    counts = np.full(p * v, each, dtype=np.int64)
+    order = [*range(p - 2, -1, -1), p - 1]
+    for number in range(over):
+        turn, place = divmod(number, p)
+        counts[(v - 1 - turn) * p + order[place]] += 1
+    counts[0] -= first
+    counts[-1] -= last
+    return tuple(counts.tolist())
+
+
+class Family(NamedTuple):
+    """Configurations with the same layer tables."""
+
+    degrees: Degrees
+    pp: IntArray
+    """Numbers of stages."""
+    v: IntArray
+    """Chunks of each stage, in step with `pp`."""
+    dp: IntArray
+    """Numbers of replicas, in step with `pp`."""
+
+    def configuration(self, index: int) -> Configuration:
+        """Return one of its configurations."""
+        tp, cp, ep, b, _ = self.degrees
+        pp, v, dp = (int(column[index]) for column in self[1:])
+        return Configuration(tp, cp, ep, b, v, pp, dp)
+
+    def using(self, num_devices: int) -> "Family | None":
+        """Return those that use so many devices, or None if none does."""
+        lanes = self.degrees.tp * self.degrees.cp
+        chosen = lanes * self.pp * self.dp == num_devices
+        if not chosen.any():
+            return None
+        return Family(self.degrees, self.pp[chosen], self.v[chosen], self.dp[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LaunchableSpace:
+    """What a framework can launch of a job."""
+
+    workload: Workload
+    """Model and batch."""
+
+    spec: SearchSpec
+    """What to try."""
+
+    rules: LaunchRules
+    """What the framework can do."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    def families(self) -> tuple[tuple[Family, ...], Counter[str]]:
+        """Return the configurations, and how many sizes were left out, and why.
+
+        Those that leave no device idle, if there are any and idle ones are not asked
+        for.
+        """
+        dropped: Counter[str] = Counter()
+        model = self.workload.graph.spec
+        found = [
+            family
+            for degrees in degrees_of(model, self.spec, self.num_devices)
+            if self._is_allowed(degrees, dropped)
+            and (family := self._family(degrees)) is not None
+        ]
+        if not self.spec.idle_devices:
+            whole = [
+                whole
+                for family in found
+                if (whole := family.using(self.num_devices)) is not None
+            ]
+            if whole:
+                dropped["left devices idle"] = sum(
+                    len(family.pp) for family in found
+                ) - sum(len(family.pp) for family in whole)
+                found = whole
+        return tuple(found), dropped
+
+    def layouts(self, p: int, v: int) -> tuple[tuple[int, ...], ...]:
+        """Return the blocks of each virtual stage, for each way to share them out."""
+        rules = self.rules
+        return block_counts(
+            self.workload.chain[1], p, v, rules.splits, empty_ends=rules.empty_ends
+        )
+
+    def zero_stages(self, pp: int) -> list[int]:
+        """Return the ZeRO stages that plans of some stages may have, rising."""
+        return sorted({*self.spec.zero_stages} & {*self.rules.zero_stages_of(pp)})
+
+    def recompute_modes(self, v: int) -> list[str]:
+        """Return the recompute modes that plans of some chunks may have."""
+        return [
+            mode
+            for mode in self.spec.recompute
+            if mode in self.rules.recompute and (v == 1 or mode != "stage")
+        ]
+
+    def _is_allowed(self, degrees: Degrees, dropped: Counter[str]) -> bool:
+        model, rules = self.workload.graph.spec, self.rules
+        if divisibility_problem(model, degrees) is not None:
+            dropped["not divisible"] += 1
+            return False
+        allowed = (
+            (degrees.tp == 1 or rules.tensor_parallel)
+            and (degrees.cp == 1 or "ring" in rules.context_parallel)
+            and (degrees.ep == 1 or rules.expert_parallel)
+            and (rules.copies_query_groups or _shares_groups(model, degrees.tp))
+        )
+        if not allowed:
+            dropped["not in the framework"] += 1
+            return False
+        zeros = self.zero_stages(1) or self.zero_stages(2)
+        if not (zeros and self.recompute_modes(1)):
+            dropped["without a ZeRO stage or recompute mode that it has"] += 1
+            return False
+        return True
+
+    def _family(self, degrees: Degrees) -> Family | None:
+        """Return the configurations of some degrees, or None if there are none."""
+        rows = [
+            (pp, v, dp)
+            for pp, dp in self._shapes(degrees)
+            if self.zero_stages(pp)
+            for v in self._chunks(degrees, pp, dp)
+            if self.recompute_modes(v)
+        ]
+        if not rows:
+            return None
+        columns = np.array(rows, dtype=np.int64).T
+        return Family(degrees, *np.ascontiguousarray(columns))
+
+    def _shapes(self, degrees: Degrees) -> Iterator[tuple[int, int]]:
+        """Yield numbers of stages and of replicas."""
+        spec, batch = self.spec, self.workload.training.global_batch_size
+        groups = self.num_devices // (degrees.tp * degrees.cp)
+        replicas = [
+            dp
+            for dp in divisors(batch // degrees.micro_batch_size)
+            if batch % (dp * degrees.micro_batch_size) == 0
+            and dp % degrees.ep == 0
+            and (spec.data_parallel_sizes is None or dp in spec.data_parallel_sizes)
+        ]
+        stages = spec.pipeline_model_parallel_sizes
+        most = max(self.workload.chain[1], 1) if self.rules.pipeline else 1
+        for pp in range(1, min(groups, most) + 1):
+            if stages is None or pp in stages:
+                yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
+
+    def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
+        """Yield numbers of chunks."""
+        m = self.workload.training.global_batch_size // (dp * degrees.micro_batch_size)
+        deals = m % pp == 0
+        if pp > 1 and self.rules.microbatches == ALWAYS and not deals:
+            return
+        sizes = self.spec.virtual_pipeline_model_parallel_sizes
+        for v in range(1, self.workload.chain[1] // pp + 2):
+            name = "1f1b" if v == 1 else "interleaved-1f1b"
+            if pp > 1 and name not in self.rules.schedules:
+                continue
+            if v > 1 and (pp == 1 or not deals):
+                return
+            if (sizes is None or v in sizes) and self.layouts(pp, v):
+                yield v
+
+
+def _shares_groups(model: TransformerSpec, tp: int) -> bool:
+    groups = model.num_query_groups or model.num_attention_heads
+    return groups % tp == 0

@@ -1,0 +1,189 @@
+"""Why nothing fits: what binds, where, and by how much.
+
+The memory that a configuration needs is bisected with the search's own test of room.
+Two sizes are never the way out of a lack of memory, and are left at 1 where the space
+allows that: virtual stages, since an interleaved pipeline keeps more activations in
+flight [1]_, and the micro-batch, since what is in flight grows with it.
+
+References
+----------
+.. [1] Narayanan et al., SC 2021, section 2.2.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.search.candidates import CandidateSet, assemble_plan
+from planner.search.space import Configuration
+from topologies.arrays import IntArray
+from topologies.units import format_size
+
+PRECISION = 0.01
+"""The least memory is found to this relative precision."""
+
+
+class ThriftiestPlan(NamedTuple):
+    """The plan of a space that needs the least memory."""
+
+    configuration: Configuration
+    priced: PricedPlan
+    """The fastest of those that need so little, on its best placement."""
+    stage: int
+    """Its fullest stage."""
+
+    @property
+    def needed(self) -> float:
+        """Memory of the fullest stage's devices [byte]."""
+        return self.priced.stages[self.stage].peak_memory
+
+
+def fullest_stage(priced: PricedPlan) -> int:
+    """Return the stage whose devices need the most memory, the first of equals."""
+    return int(np.argmax([stage.peak_memory for stage in priced.stages]))
+
+
+def memory_shortfall(candidates: CandidateSet) -> str:
+    """Say what stops every configuration of the space, and by how much."""
+    if not len(candidates):
+        reasons = ", ".join(
+            f"{n} {why}" for why, n in candidates.statistics.items() if n
+        )
+        return f"The search space is empty: {reasons or 'no size is left to try'}."
+    memory = candidates.memory
+    name = candidates.workload.accelerator.name
+    if memory <= 0:
+        return f"The memory reserve leaves nothing of {name}'s memory to plan with."
+    least = thriftiest_plan(candidates)
+    if least.needed <= memory:
+        return (
+            "The search was stopped before it found a plan: the least demanding "
+            f"configuration ({sizes_label(least.configuration)}) would fit "
+            f"{format_size(memory)} of {name}."
+        )
+    missing = format_size(least.needed - memory)
+    return (
+        f"Out of memory: the least demanding configuration "
+        f"({sizes_label(least.configuration)}) needs {format_size(least.needed)} per "
+        f"device, and {name} has {format_size(memory)} to give, {missing} too little. "
+        f"{memory_sentence(least.priced)}"
+    )
+
+
+def memory_sentence(priced: PricedPlan) -> str:
+    """Say what the memory of a plan's fullest stage is made of, most first."""
+    index = fullest_stage(priced)
+    held = priced.stages[index].memory
+    parts = sorted(held.items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name} {format_size(n)}" for name, n in parts if n)
+    saved = priced.plan.stages[index]
+    return (
+        f"Its fullest stage, {index + 1} of {len(priced.stages)} (recompute "
+        f"{saved.recompute}, ZeRO-{saved.zero_stage}), holds {listed}."
+    )
+
+
+def thriftiest_plan(candidates: CandidateSet) -> ThriftiestPlan:
+    """Return the plan that needs the least memory, to `PRECISION`.
+
+    The space must not be empty.
+    """
+    memory, index = _least_memory(candidates)
+    configuration = candidates[index]
+    while (priced := plan_within(candidates, configuration, memory)) is None:
+        # Room is necessary for a split on a true placement, not sufficient.
+        memory *= 1 + PRECISION
+    best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
+    # So another configuration, which seemed to need more, may need less.
+    numbers = thrifty_configurations(candidates)
+    held = candidates.outer.memory[numbers]
+    for number in numbers[np.argsort(held, kind="stable")].tolist():
+        if candidates.outer.memory[number] >= best.needed * (1 - PRECISION):
+            break
+        best = _thriftier(candidates, number, best)
+    return best
+
+
+def _thriftier(
+    candidates: CandidateSet, number: int, best: ThriftiestPlan
+) -> ThriftiestPlan:
+    """Return a configuration's plan if it needs less than the best by the precision."""
+    configuration = candidates[number]
+    while True:
+        memory = best.needed * (1 - PRECISION)
+        if not candidates.fits(configuration, memory):
+            return best
+        priced = plan_within(candidates, configuration, memory)
+        if priced is None:
+            return best
+        best = ThriftiestPlan(configuration, priced, fullest_stage(priced))
+
+
+def plan_within(
+    candidates: CandidateSet, configuration: Configuration, memory: float
+) -> PricedPlan | None:
+    """Return a configuration's best plan within a memory [byte], None if none fits."""
+    other = candidates.within(memory)
+    solution = other.solve(configuration, np.inf)
+    if solution is None:
+        return None
+    plan = assemble_plan(other, configuration, solution)
+    return price_plan(candidates.network, candidates.workload, plan)
+
+
+def sizes_label(configuration: Configuration) -> str:
+    """Write a configuration: ``tp 8, cp 1, ep 1, b 1, v 1, pp 4, dp 16``."""
+    return ", ".join(f"{size} {n}" for size, n in configuration._asdict().items())
+
+
+def thrifty_configurations(candidates: CandidateSet) -> IntArray:
+    """Return the indices of those that may need the least memory (see above)."""
+    found = np.arange(len(candidates))
+    inner = candidates.inner
+    for is_one in (
+        np.array([item.v == 1 for item in inner], dtype=np.bool_),
+        np.array([item.degrees.micro_batch_size == 1 for item in inner], np.bool_),
+    ):
+        kept = found[is_one[candidates.outer.inner[found]]]
+        found = kept if kept.size else found
+    return found
+
+
+def _least_memory(candidates: CandidateSet) -> tuple[float, int]:
+    """Return the least memory under which some configuration fits, and which it is.
+
+    Goes through the configurations by their bound and stops at one that cannot do
+    better; each is bisected only if it beats the best so far by the precision.
+    """
+    best, found = np.inf, 0
+    numbers = thrifty_configurations(candidates)
+    held = candidates.outer.memory[numbers]
+    for index in numbers[np.argsort(held, kind="stable")]:
+        bound = float(candidates.outer.memory[index])
+        if bound >= best * (1 - PRECISION):
+            break
+        configuration = candidates[int(index)]
+        high = best * (1 - PRECISION)
+        if np.isinf(best):
+            high = max(bound, 1.0)
+            while not candidates.fits(configuration, high):
+                high *= 2.0
+        elif not candidates.fits(configuration, high):
+            continue
+        best, found = _bisected(candidates, configuration, bound, high), int(index)
+    return best, found
+
+
+def _bisected(
+    candidates: CandidateSet, configuration: Configuration, low: float, high: float
+) -> float:
+    """Return the least memory that leaves a configuration room, from above [byte]."""
+    while high - low > PRECISION * high:
+        middle = 0.5 * (low + high)
+        if candidates.fits(configuration, middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,314 @@
+"""The configurations that a search considers, and how many it cannot.
+
+Letters: ``tp``, ``cp``, ``ep`` tensor-, context- and expert-parallel size, ``b``
+micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multiple of
+``ep``), ``m`` microbatches, ``N`` devices.
+
+What a search may try, as the scenario says it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.models.spec import TransformerSpec
+from planner.search.launch_rules import LaunchRules
+from planner.step.plan import Plan
+from topologies.arrays import IntArray
+from topologies.errors import InputError
+
+OBJECTIVES = ("replayed", "planned")
+"""The time of a step in the replay, among launchable plans of one choice for all
+stages; or by a closed form that hides nothing, among all splits with a choice for each
+stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpec:
+    """The space that a planner searches, and when it stops.
+
+    None for a list of sizes means every size that the cluster and the model allow
+    (micro-batch sizes: powers of two).
+    """
+
+    micro_batch_sizes: tuple[int, ...] | None = None
+    """Sequences per microbatch."""
+
+    tensor_model_parallel_sizes: tuple[int, ...] | None = None
+    """Devices that share each layer's matrices."""
+
+    pipeline_model_parallel_sizes: tuple[int, ...] | None = None
+    """Numbers of pipeline stages."""
+
+    data_parallel_sizes: tuple[int, ...] | None = None
+    """Numbers of replicas."""
+
+    context_parallel_sizes: tuple[int, ...] | None = None
+    """Devices that share each sequence."""
+
+    expert_model_parallel_sizes: tuple[int, ...] | None = None
+    """Replicas that share the experts of each mixture-of-experts layer."""
+
+    virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
+    """Chunks per stage; more than 1 is interleaved 1F1B."""
+
+    sequence_parallel: bool | None = None
+    """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
+
+    recompute: tuple[str, ...] = ("none", "selective", "full")
+    """Modes that a stage may use: these, and ``"stage"``, which no framework has."""
+
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages that a stage may use, 0 to 3."""
+
+    launchable: bool = True
+    """Whether the search keeps to what the framework can launch."""
+
+    rules: LaunchRules | None = None
+    """What that is; None for no framework's rules."""
+
+    idle_devices: bool = False
+    """Whether launchable plans may leave devices without work."""
+
+    objective: str = "replayed"
+    """What is minimised, of `OBJECTIVES`."""
+
+    proven_gap: float = 0.01
+    """A search for the fastest replay ends when no other plan can be faster by more
+    than this, relative."""
+
+    keep_best: int = 5
+    """Distinct plans to return, best first."""
+
+    time_limit: float | None = None
+    """The search returns what it has after this long, once it has a plan; None for no
+    limit [s]. What it finds may then differ from run to run."""
+
+    work_limit: int | None = None
+    """The search returns what it has after this much work, once it has a plan; None
+    for no limit. In units of `planner.work`."""
+
+    memory_reserve: float = 0.0
+    """Device memory that plans must leave free [byte]."""
+
+
+LARGEST_MICRO_BATCH = 64
+"""Searched when the scenario does not say: powers of two up to this."""
+
+MOST_CONFIGURATIONS = 2**25
+"""A larger space is refused: its bounds alone would take more than 2 GiB."""
+
+
+class Configuration(NamedTuple):
+    """One point of the outer search; its splits and placements are the inner one."""
+
+    tp: int
+    cp: int
+    ep: int
+    b: int
+    v: int
+    pp: int
+    dp: int
+
+    @property
+    def devices(self) -> int:
+        """How many it uses."""
+        return self.tp * self.cp * self.pp * self.dp
+
+
+def configuration_of(plan: Plan) -> Configuration:
+    """Return a plan's configuration."""
+    tp, cp, ep, dp, pp = plan.parallel.sizes()
+    v = plan.virtual_pipeline_model_parallel_size
+    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
+
+
+class Inner(NamedTuple):
+    """What tables depend on, and the outer sizes that go with it."""
+
+    degrees: Degrees
+    v: int
+    pp: IntArray
+    """Numbers of stages, rising."""
+    dp: IntArray
+    """In step with `pp`, rising for each."""
+
+    def configuration(self, index: int) -> Configuration:
+        """Return one of its configurations."""
+        tp, cp, ep, b, _ = self.degrees
+        return Configuration(
+            tp, cp, ep, b, self.v, int(self.pp[index]), int(self.dp[index])
+        )
+
+
+def inner_configurations(
+    model: TransformerSpec,
+    spec: SearchSpec,
+    *,
+    num_devices: int,
+    chain: tuple[int, int],
+    global_batch_size: int,
+) -> tuple[tuple[Inner, ...], Counter[str]]:
+    """Enumerate the space.
+
+    Sizes that the scenario leaves out are searched: every tensor-parallel size that
+    divides the model, context-parallel sizes and micro-batch sizes that are powers of
+    two, every expert-parallel size that divides the experts, every number of virtual
+    stages that divides the blocks, of stages and of replicas that the cluster holds,
+    dividing it or not. ``chain`` is the number of layers and of blocks.
+
+    Returns
+    -------
+    tuple
+        The configurations, and how many were left out for which reason.
+
+    Raises
+    ------
+    InputError
+        If there are more than `MOST_CONFIGURATIONS`.
+    """
+    dropped: Counter[str] = Counter()
+    inner: list[Inner] = []
+    outer: dict[tuple[int, int], tuple[IntArray, IntArray]] = {}
+    count = 0
+    for degrees in degrees_of(model, spec, num_devices):
+        if divisibility_problem(model, degrees) is not None:
+            dropped["not divisible"] += 1
+            continue
+        group = degrees.tp * degrees.cp
+        key = group, degrees.ep
+        if key not in outer:
+            outer[key] = _outer_sizes(
+                spec,
+                num_groups=num_devices // group,
+                num_layers=chain[0],
+                ep=degrees.ep,
+                most_replicas=global_batch_size,
+            )
+        b = degrees.micro_batch_size
+        fits = outer[key][1] * b <= global_batch_size
+        pairs = outer[key][0][fits], outer[key][1][fits]
+        if not pairs[0].size:
+            dropped["too large for the cluster or the batch"] += 1
+        for item in _with_virtual_stages(
+            spec, degrees, pairs, num_blocks=chain[1], batch=global_batch_size
+        ):
+            inner.append(item)
+            count += len(item.pp)
+            if count > MOST_CONFIGURATIONS:
+                raise _too_large(spec, num_devices, global_batch_size)
+    return tuple(inner), dropped
+
+
+def _with_virtual_stages(
+    spec: SearchSpec,
+    degrees: Degrees,
+    pairs: tuple[IntArray, IntArray],
+    *,
+    num_blocks: int,
+    batch: int,
+) -> Iterator[Inner]:
+    """Yield what each number of virtual stages allows, if it allows anything."""
+    pp, dp = pairs
+    for v in _virtual_sizes(spec, num_blocks):
+        allowed = np.ones(pp.shape, dtype=np.bool_)
+        if v > 1:
+            m = -(-batch // (degrees.micro_batch_size * dp))
+            allowed = (pp >= 2) & (pp * v <= num_blocks) & (m % pp == 0)
+        if allowed.any():
+            yield Inner(degrees, v, pp[allowed], dp[allowed])
+
+
+def _too_large(
+    spec: SearchSpec, num_devices: int, global_batch_size: int
+) -> InputError:
+    """Return the refusal of a space, with the settings that would narrow it most."""
+    free = [
+        name
+        for name in (
+            "data_parallel_sizes",
+            "pipeline_model_parallel_sizes",
+            "virtual_pipeline_model_parallel_sizes",
+            "context_parallel_sizes",
+            "micro_batch_sizes",
+            "tensor_model_parallel_sizes",
+        )
+        if getattr(spec, name) is None
+    ]
+    named = ", ".join(free[:3]) or "any of its lists"
+    return InputError(
+        "the space is too large to search",
+        where="search",
+        got=f"more than {MOST_CONFIGURATIONS:,} configurations of {num_devices:,} "
+        f"devices and a global batch of {global_batch_size:,}",
+        expected=f"at most {MOST_CONFIGURATIONS:,}",
+        hint=f"list the sizes to try in [search]: {named}",
+    )
+
+
+def degrees_of(
+    model: TransformerSpec, spec: SearchSpec, num_devices: int
+) -> Iterator[Degrees]:
+    """Yield what layer tables depend on, dividing the model or not."""
+    tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
+    powers = [2**k for k in range(num_devices.bit_length())]
+    cps = spec.context_parallel_sizes or (
+        powers if model.attention_implementation == "flash" else [1]
+    )
+    eps = spec.expert_model_parallel_sizes or divisors(max(model.num_moe_experts, 1))
+    batches = spec.micro_batch_sizes or [
+        2**k for k in range(LARGEST_MICRO_BATCH.bit_length())
+    ]
+    for tp in sorted(tps):
+        for cp in sorted(cps):
+            for ep in sorted(eps) if tp * cp <= num_devices else ():
+                for b in sorted(batches) if tp * cp * ep <= num_devices else ():
+                    yield Degrees(tp, cp, ep, b, sequence_parallel(spec, tp))
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, rising; none of 0."""
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _virtual_sizes(spec: SearchSpec, num_blocks: int) -> Iterable[int]:
+    sizes = spec.virtual_pipeline_model_parallel_sizes or divisors(max(num_blocks, 1))
+    if set(spec.recompute) == {"stage"}:
+        # A stage is run again from its input as a whole: it has one chunk.
+        sizes = [v for v in sizes if v == 1]
+    return [v for v in sorted(sizes) if v == 1 or (num_blocks and num_blocks % v == 0)]
+
+
+def sequence_parallel(spec: SearchSpec, tp: int) -> bool:
+    """Tell whether it is on: as the scenario says, where there is anything to split."""
+    return tp > 1 and spec.sequence_parallel is not False
+
+
+def _outer_sizes(
+    spec: SearchSpec,
+    *,
+    num_groups: int,
+    num_layers: int,
+    ep: int,
+    most_replicas: int,
+) -> tuple[IntArray, IntArray]:
+    """Return all pairs of stages and replicas that fit, as two arrays."""
+    stages = spec.pipeline_model_parallel_sizes or range(1, num_layers + 1)
+    pps: list[IntArray] = []
+    dps: list[IntArray] = []
+    for pp in sorted(stages):
+        most = min(num_groups // pp, most_replicas)
+        if pp > num_layers or most == 0:
+            continue
+        chosen = spec.data_parallel_sizes
+        dp = np.arange(1, most + 1) if chosen is None else np.array(sorted(chosen))
+        dp = dp[(dp <= most) & (dp % ep == 0)].astype(np.int64)
+        pps.append(np.full_like(dp, pp))
+        dps.append(dp)
+    empty = np.zeros(0, dtype=np.int64)
+    return np.concatenate([empty, *pps]), np.concatenate([empty, *dps])

@@ -1,0 +1,262 @@
+"""The exact split of a configuration's chain under given rates.
+
+Prepares what `planner.kernels.split` reads: interval classes and their tables, choices,
+memory, transfers. Positions ``s`` count stages from the end, as the kernel does.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.layers.work import Degrees
+from planner.cost.classes import (
+    Choice,
+    ClassTable,
+    choice_array,
+    choices_of,
+    class_table,
+)
+from planner.cost.pricing import iteration_weights
+from planner.cost.rates import StageRates
+from planner.kernels import split as kernel
+from planner.kernels import tables
+from planner.search.bounds import LayerBounds
+from planner.search.space import Configuration, SearchSpec, sequence_parallel
+from planner.step.execution import Workload
+from planner.step.ledger import KERNEL_LEDGER, gathers_once
+from planner.step.schedules import SCHEDULES
+from planner.step.virtual import fold_sums, fold_table
+from planner.work import FOLD, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
+from topologies.arrays import FloatArray, IntArray
+
+
+class Split(NamedTuple):
+    """The best split under given rates."""
+
+    value: float
+    """Iteration time [s]; at least the cutoff if there is none below it."""
+    bounds: IntArray
+    """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
+    picked: IntArray
+    """Number of each stage's choice, first to last, shape ``(p,)``."""
+
+
+class _Folded(NamedTuple):
+    """A folded chain, ready for the kernels."""
+
+    table: ClassTable
+    minima: FloatArray
+    """No choice and no placement makes a folded layer faster [s]."""
+    boundary_bytes: float
+    """What each lane sends over every boundary [byte]."""
+    tied_bytes: float
+    """Gradients of the tied embedding on one device [byte]."""
+    no_block: NDArray[np.bool_]
+    """Classes of intervals without a block, shape ``(K,)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Splitter:
+    """Splits the chains of a search's configurations."""
+
+    workload: Workload
+    spec: SearchSpec
+    layers: dict[Degrees, LayerBounds]
+    """Bounds of the layer tables of the search."""
+    memory: float
+    """What plans may use of each device [byte]."""
+    job: FloatArray
+    """`planner.search.bounds.job_constants`."""
+    work: Work
+    """What splits are counted on."""
+    _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
+    _choices: dict[tuple[int, int, int], tuple[tuple[Choice, ...], IntArray]] = field(
+        default_factory=dict
+    )
+
+    def split(
+        self, configuration: Configuration, rates: StageRates, cutoff: float
+    ) -> Split:
+        """Return the best split with a value below the cutoff.
+
+        Raises
+        ------
+        LimitReachedError
+            If the work is spent.
+        """
+        folded = self.folded(configuration)
+        table = folded.table
+        m, v = self.num_microbatches(configuration), configuration.v
+        weights = iteration_weights(m, v)
+        adder, constant = kernel.stage_adders(
+            rates.boundary, folded.boundary_bytes, v, weights.sum, weights.max
+        )
+        choices = self.choice_array(configuration, len(rates.group_sizes))
+        constants = self.constants(configuration, self.memory)
+        time, tail = tables.time_and_tail(
+            table.sums,
+            table.traffic,
+            table.traffic_rate,
+            choices,
+            rates.group_sizes,
+            rates.rows,
+            constants,
+            KERNEL_LEDGER,
+        )
+        tail += self._sending_time(choices, rates.senders)
+        slots = tables.memory_slots(
+            table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
+        )
+        if v > 1:
+            # Every stage has a block in each of its chunks.
+            slots[:, folded.no_block] = 0
+        p = configuration.pp
+        signature = np.zeros(p + 1, dtype=np.int64)
+        signature[1:] = rates.signature[::-1]
+        tied = np.zeros(p + 1)
+        if p > 1 and folded.tied_bytes > 0.0:
+            tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
+        value: float
+        status, value, bounds, picked, tried = kernel.split_chain(
+            table.classes.class_of,
+            folded.minima,
+            time,
+            tail,
+            slots,
+            signature,
+            adder,
+            tied,
+            self.in_flight(configuration),
+            weights.sum,
+            weights.max,
+            _least_tail(table, tail, p),
+            cutoff - constant,
+        )
+        assert status != kernel.BROKEN, "a layer takes less than its lower bound"
+        numbers = time.size + tail.size + slots.size
+        self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
+        return Split(value + constant, bounds, picked)
+
+    def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
+        """Return what sending shards out rank by rank takes each choice [s].
+
+        Shape ``(C, 1)``; what is gathered in every pass is in none of it.
+        """
+        times = gathers_once(choices[:, tables.CHOICE_ZERO])
+        ranks = times * senders[choices[:, tables.CHOICE_SHARDING]]
+        return np.asarray(self.workload.shard_time * ranks[:, None])
+
+    def fits(
+        self, configuration: Configuration, group_sizes: FloatArray, memory: float
+    ) -> bool:
+        """Tell whether memory leaves room for any split (necessary).
+
+        ``group_sizes`` are the ranks that may share ZeRO's shards.
+        """
+        table = self.folded(configuration).table
+        choices = self.choice_array(configuration, len(group_sizes))
+        constants = self.constants(configuration, memory)
+        slots = tables.memory_slots(
+            table.sums, choices, group_sizes, constants, KERNEL_LEDGER
+        )
+        in_flight = self.in_flight(configuration)
+        return bool(kernel.fits_in_memory(table.classes.class_of, slots, in_flight))
+
+    def in_flight(self, configuration: Configuration) -> IntArray:
+        """Return passes in flight by position, entry 0 unused."""
+        p, m = configuration.pp, self.num_microbatches(configuration)
+        return _in_flight(p, configuration.v, min(m, 2 * p))
+
+    def choices(
+        self, configuration: Configuration, num_options: int
+    ) -> tuple[Choice, ...]:
+        """Return what the stages of a configuration may choose from."""
+        return self._numbered(configuration, num_options)[0]
+
+    def choice_array(self, configuration: Configuration, num_options: int) -> IntArray:
+        """Return them as the kernels read them, shape ``(C, 3)``."""
+        return self._numbered(configuration, num_options)[1]
+
+    def _numbered(
+        self, configuration: Configuration, num_options: int
+    ) -> tuple[tuple[Choice, ...], IntArray]:
+        """Return choices, and the same as the kernels read them, made once."""
+        # Only whether there is more than one matters.
+        replicas = min(configuration.dp * configuration.cp, 2)
+        key = replicas, num_options, min(configuration.v, 2)
+        if key not in self._choices:
+            choices = choices_of(
+                self.spec.recompute,
+                self.spec.zero_stages,
+                num_replicas=key[0],
+                num_options=num_options,
+                num_chunks=key[2],
+            )
+            self._choices[key] = choices, choice_array(choices)
+        return self._choices[key]
+
+    def num_microbatches(self, configuration: Configuration) -> int:
+        """Return the microbatches of each replica."""
+        return self.workload.num_microbatches(configuration.b, configuration.dp)
+
+    def degrees(self, configuration: Configuration) -> Degrees:
+        """Return what layer tables depend on."""
+        tp, cp, ep, b, *_ = configuration
+        return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
+
+    def folded(self, configuration: Configuration) -> _Folded:
+        """Return a configuration's folded chain, made once."""
+        key = self.degrees(configuration), configuration.v
+        if key not in self._folded:
+            self.work.count(FOLD)
+            self._folded[key] = self._fold(*key)
+        return self._folded[key]
+
+    def _fold(self, degrees: Degrees, v: int) -> _Folded:
+        table, layers = self.workload.table(degrees), self.layers[degrees]
+        classes = class_table(fold_table(table, v), num_chunks=v)
+        return _Folded(
+            classes,
+            fold_sums(layers.minima, table.is_block, v),
+            layers.boundary_bytes,
+            table.tied_parameters * self.workload.parameter_bytes.reduce,
+            ~classes.has_block,
+        )
+
+    def constants(self, configuration: Configuration, memory: float) -> FloatArray:
+        """Return the job's constants, as the kernels read them."""
+        constants = self.job.copy()
+        constants[tables.MEMORY] = memory
+        members = configuration.dp * configuration.cp // configuration.ep
+        constants[tables.EXPERT_GROUP] = members
+        return constants
+
+
+def schedule_name(v: int) -> str:
+    """Return the schedule of plans with ``v`` virtual stages."""
+    return "1f1b" if v == 1 else "interleaved-1f1b"
+
+
+def _least_tail(table: ClassTable, tail: FloatArray, num_stages: int) -> float:
+    """Bound the largest tail of any split from below [s].
+
+    Some stage holds at least the mean dense parameters, and a tail is a line over
+    them. Experts, which may sit elsewhere, make no such promise.
+    """
+    whole = table.classes.whole
+    if table.sums[tables.EXPERT_PARAMETERS, whole] > 0:
+        return 0.0
+    return float(tail[:, :, whole].min()) / num_stages * kernel.SAFE
+
+
+@lru_cache(maxsize=8192)
+def _in_flight(p: int, v: int, m: int) -> IntArray:
+    """Return passes in flight by position, entry 0 unused.
+
+    Beyond ``2 p`` microbatches it does not grow any more, under either schedule.
+    """
+    schedule = SCHEDULES[schedule_name(v)]
+    return np.array([0, *(schedule.in_flight(p - s, p, m, v) for s in range(1, p + 1))])

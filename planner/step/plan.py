@@ -1,0 +1,294 @@
+"""A plan: plain data, to and from JSON.
+
+Stages run from the first (with the embedding) to the last (with the head). A stage
+holds one closed interval of the model's chain, or with virtual stages (interleaved
+1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
+
+In JSON a stage's devices are a list of ranges (`planner.step.plan`), replica by
+replica, lane by lane; lists of numbers, one for each replica, are read as well.
+
+Device numbers as short lists of ranges, the form in which plans are written.
+
+``"0-7"`` are devices 0 to 7, ``"0-62:2"`` every second one from 0 to 62, and ``"5"`` is
+device 5. A list of such texts keeps the order of the devices, so that what is written
+is read back as it was. A stage of 6,400 devices takes one text where they follow each
+other, and one for each replica where they do not.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig
+from topologies.errors import InputError
+
+MOST_DEVICES = 16_000_000
+"""Devices that a plan may name; more are slips of the keyboard."""
+
+EXPECTED = 'a range of devices: "0-7", "0-62:2" (every second one) or "5"'
+
+_RANGE = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?")
+
+
+def to_ranges(devices: Iterable[int]) -> list[str]:
+    """Write device numbers as ranges, in their order.
+
+    Runs of the same distance are taken greedily from the front; two numbers make a
+    range only if they follow each other. O(n).
+
+    Examples
+    --------
+    >>> to_ranges([0, 1, 2, 3, 8, 9, 10, 11])
+    ['0-3', '8-11']
+    >>> to_ranges([0, 8, 16, 24, 5])
+    ['0-24:8', '5']
+    """
+    numbers = np.fromiter(devices, np.int64)
+    steps = np.diff(numbers)
+    turns = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+    ranges = []
+    start = 0  # of what is not written yet
+    for last in [*turns.tolist(), *[steps.size] * (steps.size > 0)]:
+        step = int(steps[last - 1])
+        if last > start and step > 0 and (last - start > 1 or step == 1):
+            ranges.append(_range(int(numbers[start]), int(numbers[last]), step))
+            start = last + 1
+        else:
+            ranges.extend(str(number) for number in numbers[start:last].tolist())
+            start = max(start, last)
+    return [*ranges, *(str(number) for number in numbers[start:].tolist())]
+
+
+def _range(first: int, last: int, step: int) -> str:
+    return f"{first}-{last}" if step == 1 else f"{first}-{last}:{step}"
+
+
+def from_ranges(texts: Sequence[Any]) -> list[int]:
+    """Read device numbers that `to_ranges` wrote.
+
+    Raises
+    ------
+    InputError
+        If one is no range, or all together are too many; ``where`` is its position.
+    """
+    return list(chain.from_iterable(parsed_ranges(texts)))
+
+
+def parsed_ranges(texts: Sequence[Any]) -> list[range]:
+    """Return each range, none of them empty, without naming the devices one by one.
+
+    Raises
+    ------
+    InputError
+        As `from_ranges`.
+    """
+    ranges: list[range] = []
+    total = 0
+    for position, text in enumerate(texts):
+        found = _RANGE.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise _error("is not a range", position, text)
+        first = int(found[1])
+        last, step = int(found[2] or first), int(found[3] or 1)
+        if last < first or step < 1 or (last - first) % step:
+            raise _error("is a range that does not reach its end", position, text)
+        ranges.append(range(first, last + 1, step))
+        total += len(ranges[-1])
+        if total > MOST_DEVICES:
+            raise _error(f"names more than {MOST_DEVICES:,} devices", position, text)
+    return ranges
+
+
+def _error(problem: str, position: int, value: object) -> InputError:
+    got = value[:40] if isinstance(value, str) else type(value).__name__
+    return InputError(problem, where=f"[{position}]", got=got, expected=EXPECTED)
+
+
+_PARALLEL_NAMES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline stage: its layers, its devices, and what it saves memory with."""
+
+    chunks: tuple[tuple[int, int], ...]
+    """First and last layer of the chain, both included, of each chunk in turn."""
+
+    devices: tuple[tuple[int, ...], ...]
+    """Device numbers: one row per data-parallel replica, one column per lane
+    (context-parallel rank times the tensor-parallel size plus tensor-parallel rank)."""
+
+    recompute: str
+    """``"none"``, ``"selective"`` (the attention core), ``"full"`` (each block from its
+    input) or ``"stage"`` (everything from the stage's input)."""
+
+    zero_stage: int
+    """0 to 3."""
+
+    sharding_group_size: int
+    """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
+    one block of the network (hybrid sharding). 1 with ZeRO-0."""
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """The first chunk's interval; the only one without virtual stages."""
+        return self.chunks[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one model is split and placed."""
+
+    parallel: ParallelismConfig
+    """The parallel degrees."""
+
+    virtual_pipeline_model_parallel_size: int
+    """Chunks per stage; 1 without interleaving."""
+
+    micro_batch_size: int
+    """Sequences per microbatch."""
+
+    num_microbatches: int
+    """Microbatches per optimizer step and replica."""
+
+    schedule: str
+    """A name of `planner.step.schedules.SCHEDULES`."""
+
+    placement: str
+    """The nesting of the parallel dimensions over device numbers, innermost first,
+    e.g. ``"tp8 dp2 pp4"``."""
+
+    gradient_algorithm: str
+    """Algorithm of the gradient collectives, of `estimators.collectives.algorithms`:
+    the search chooses ``"ring"`` or ``"hierarchical"``. Operations that it does not
+    have are done by rings."""
+
+    tensor_algorithm: str
+    """Algorithm of the tensor-parallel collectives, likewise."""
+
+    stages: tuple[Stage, ...]
+    """From the first to the last."""
+
+    @property
+    def degrees(self) -> Degrees:
+        """What the plan's layer tables depend on."""
+        sizes = self.parallel.sizes()
+        return Degrees(
+            tp=sizes.tp,
+            cp=sizes.cp,
+            ep=sizes.ep,
+            micro_batch_size=self.micro_batch_size,
+            sequence_parallel=self.parallel.sequence_parallel,
+        )
+
+    @property
+    def devices_used(self) -> int:
+        """Devices with work to do."""
+        return sum(len(row) for stage in self.stages for row in stage.devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain JSON values with stable keys."""
+        return {
+            **self.settings_json(),
+            "stages": [
+                {
+                    "layers": list(stage.layers),
+                    "chunks": [list(chunk) for chunk in stage.chunks],
+                    "devices": to_ranges(chain.from_iterable(stage.devices)),
+                    "recompute": stage.recompute,
+                    "zero_stage": stage.zero_stage,
+                    "sharding_group_size": stage.sharding_group_size,
+                }
+                for stage in self.stages
+            ],
+        }
+
+    def settings_json(self) -> dict[str, Any]:
+        """Return what `to_json` says of the plan as a whole, without its stages."""
+        return {
+            "parallel": {
+                name: getattr(self.parallel, name) for name in _PARALLEL_NAMES
+            },
+            "virtual_pipeline_model_parallel_size": (
+                self.virtual_pipeline_model_parallel_size
+            ),
+            "micro_batch_size": self.micro_batch_size,
+            "num_microbatches": self.num_microbatches,
+            "schedule": self.schedule,
+            "recompute": _common([stage.recompute for stage in self.stages]),
+            "zero_stage": _common([stage.zero_stage for stage in self.stages]),
+            "placement": self.placement,
+            "gradient_algorithm": self.gradient_algorithm,
+            "tensor_algorithm": self.tensor_algorithm,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+        """Read back what `to_json` wrote.
+
+        Raises
+        ------
+        InputError
+            If a key is missing or a value has the wrong form.
+        """
+        try:
+            parallel = ParallelismConfig(**data["parallel"])
+            sizes = parallel.sizes()
+            lanes = sizes.cp * sizes.tp
+            return cls(
+                parallel=parallel,
+                virtual_pipeline_model_parallel_size=int(
+                    data["virtual_pipeline_model_parallel_size"]
+                ),
+                micro_batch_size=int(data["micro_batch_size"]),
+                num_microbatches=int(data["num_microbatches"]),
+                schedule=str(data["schedule"]),
+                placement=str(data["placement"]),
+                gradient_algorithm=str(data["gradient_algorithm"]),
+                tensor_algorithm=str(data["tensor_algorithm"]),
+                stages=tuple(
+                    _stage_from_json(stage, lanes) for stage in data["stages"]
+                ),
+            )
+        except KeyError as error:
+            raise InputError("setting is missing", where=str(error.args[0])) from None
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"not a plan: {error}") from None
+
+
+def _stage_from_json(data: Mapping[str, Any], lanes: int) -> Stage:
+    return Stage(
+        chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
+        devices=_rows(data["devices"], lanes),
+        recompute=str(data["recompute"]),
+        zero_stage=int(data["zero_stage"]),
+        sharding_group_size=int(data["sharding_group_size"]),
+    )
+
+
+def _rows(devices: Sequence[Any], lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Return one row a replica, of ranges or of lists of numbers."""
+    if not any(isinstance(entry, str) for entry in devices):
+        return tuple(tuple(int(d) for d in row) for row in devices)
+    numbers = from_ranges(devices)
+    starts = range(0, len(numbers), lanes)
+    return tuple(tuple(numbers[start : start + lanes]) for start in starts)
+
+
+def _common(values: list[Any]) -> Any:
+    """Return the value that all stages share, or ``"mixed"``."""
+    return values[0] if len(set(values)) == 1 else "mixed"

@@ -1,0 +1,55 @@
+"""Pipeline schedules: the order in which a stage works on its microbatches.
+
+A schedule is a rule that writes a list of instructions for each stage; nothing else
+limits what is in flight. The planner's recurrence and the simulator read the same
+lists. To add a schedule, write a file with the function of its instructions and of its
+in-flight count, and add one entry to `SCHEDULES`. A closed form of its cycle time, if
+there is one, goes to `tests.planner.step.cycle_time`.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from planner.step.schedules.gpipe import GPIPE
+from planner.step.schedules.interleaved import INTERLEAVED
+from planner.step.schedules.language import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Instructions,
+    Program,
+    Schedule,
+)
+from planner.step.schedules.one_f_one_b import ONE_F_ONE_B
+from planner.step.schedules.zb_h1 import ZB_H1
+from topologies.errors import InputError
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "SCHEDULES",
+    "WEIGHT",
+    "Instructions",
+    "Program",
+    "Schedule",
+    "find_schedule",
+]
+
+SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+    {one.name: one for one in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1)}
+)
+"""Name -> schedule."""
+
+
+def find_schedule(name: str) -> Schedule:
+    """Return the schedule of that name.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if name not in SCHEDULES:
+        expected = ", ".join(f'"{known}"' for known in SCHEDULES)
+        raise InputError("no such schedule", got=name, expected=expected)
+    return SCHEDULES[name]

@@ -1,0 +1,54 @@
+"""Interleaved 1F1B: stages of several chunks, and a shorter bubble.
+
+References
+----------
+.. [1] Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+   Clusters Using Megatron-LM", SC 2021, section 2.2.2.
+.. [2] Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py``, functions
+   ``get_pp_rank_microbatches`` and ``get_schedule_table``, groups of ``p``
+   microbatches. Up to 2023 it ran all forward passes first where ``m = p``.
+"""
+
+import numpy as np
+
+from planner.step.schedules.language import (
+    Instructions,
+    Schedule,
+    Sizes,
+    warm_up_then_alternate,
+)
+
+
+def _write(stage: int, sizes: Sizes) -> Instructions:
+    """As 1F1B, with w = min(m v, 2 (p-1-i) + (v-1) p) [1]_, [2]_.
+
+    Microbatches go in groups of p through the first chunk, the second, and so on:
+    forward pass ``n`` is of microbatch ``(n div p v) p + n mod p`` and chunk
+    ``(n mod p v) div p``; backward pass ``n`` of the same microbatch and of the chunk
+    as far from the last one as that is from the first.
+    """
+    p, m, v = sizes
+    group, place = np.divmod(np.arange(m * v), p * v)
+    chunk = place // p
+    microbatch = group * p + place % p
+    return warm_up_then_alternate(
+        (microbatch, chunk), (microbatch, v - 1 - chunk), _warmup(stage, sizes)
+    )
+
+
+def _count(stage: int, sizes: Sizes) -> int:
+    return min(sizes.m * sizes.v, _warmup(stage, sizes) + 1)
+
+
+def _warmup(stage: int, sizes: Sizes) -> int:
+    p, m, v = sizes
+    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * p)
+
+
+INTERLEAVED = Schedule(
+    name="interleaved-1f1b",
+    interleaves=True,
+    splits_backward=False,
+    write=_write,
+    count=_count,
+)
