@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nestsim.cluster_network import device_slowdowns
-from nestsim.placed_work import place_work
+from nestsim.cluster import device_slowdowns
+from nestsim.lowering.lower import place_work
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan

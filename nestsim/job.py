@@ -1,4 +1,7 @@
-"""The main job: plan, replay the best plans, judge, and choose."""
+"""The main job: plan, replay the best plans, judge, and choose.
+
+Replay one plan that is given, and judge it as the planner's own.
+"""
 
 import math
 from dataclasses import replace
@@ -9,10 +12,9 @@ from estimators.layers.table import model_flops_per_sequence
 from estimators.layers.work import Degrees
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
-from nestsim.cluster_network import device_slowdowns, job_network
-from nestsim.cluster_software import cluster_software
+from nestsim.cluster import cluster_software, device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.results import (
     Assumptions,
     Candidate,
@@ -20,6 +22,7 @@ from nestsim.results import (
     JobResult,
     PlannedCandidate,
     PlanResult,
+    SimulateResult,
     Throughput,
 )
 from nestsim.scenario.settings import Scenario
@@ -27,9 +30,12 @@ from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
 from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
 from planner.explain.request import Wanted
 from planner.planners.protocol import PlannerOutcome
+from planner.plans.build import build_plan, with_algorithms
+from planner.plans.checks import check_plan
 from planner.search.launchable import BrokenRule, LaunchFacts, broken_rules
 from planner.step.execution import Workload
 from planner.step.plan import Plan
@@ -373,3 +379,73 @@ def _throughput(
         mfu_causal=causal / iteration_time / network.num_devices / peak,
         peak_memory=peak_memory,
     )
+
+
+def simulate_job(
+    scenario: Scenario,
+    *,
+    plan: Plan | None = None,
+    source: str = "plan",
+    progress: Progress | None = None,
+) -> SimulateResult:
+    """Price, replay and judge one plan.
+
+    Parameters
+    ----------
+    scenario
+        The model, the job and the cluster.
+    plan
+        The plan; None for the one of the scenario's table [plan].
+    source
+        What errors call ``plan``: the file that it was read from.
+    progress
+        Told about every step.
+
+    Raises
+    ------
+    InputError
+        If there is no plan, or it does not fit the model, the batch or the cluster.
+        Too little memory is a verdict, not an error.
+    """
+    network, workload = built(scenario, progress)
+    if plan is None:
+        priced = _from_table(scenario, network, workload)
+    else:
+        priced = _from_file(network, workload, plan, source)
+    told = announced(progress, "replay: the plan")
+    return SimulateResult(
+        **job_facts(scenario, network, workload),
+        candidate=explained(
+            scenario,
+            network,
+            workload,
+            replayed(scenario, network, workload, priced, 0, told),
+            progress,
+        ),
+        max_trace_events=scenario.simulation.trace_events,
+    )
+
+
+def _from_table(scenario: Scenario, network: Network, workload: Workload) -> PricedPlan:
+    if scenario.plan is None:
+        raise InputError(
+            "there is no plan to replay",
+            where="plan",
+            expected="a table [plan] in the scenario, or --plan PLAN.json",
+        )
+    try:
+        return price_plan(
+            network, workload, build_plan(network, workload, scenario.plan)
+        )
+    except InputError as error:
+        raise error.at("plan") from None
+
+
+def _from_file(
+    network: Network, workload: Workload, plan: Plan, source: str
+) -> PricedPlan:
+    try:
+        check_plan(workload, plan, network.num_devices)
+        return price_plan(network, workload, with_algorithms(network, workload, plan))
+    except InputError as error:
+        raise error.at(source, ": ") from None

@@ -12,20 +12,27 @@ from rich.console import Console
 import estimators
 import nestsim
 from estimators.constants import load_constants
-from nestsim.calibration.bands import uncertainty_toml
-from nestsim.calibration.calibrate import Calibration, calibrate
-from nestsim.calibration.collectives import print_transports
-from nestsim.calibration.memory import memory_widths, print_memory, read_misses
+from nestsim.calibration.bands import (
+    memory_widths,
+    print_memory,
+    read_misses,
+    uncertainty_toml,
+)
+from nestsim.calibration.calibrate import (
+    Calibration,
+    calibrate,
+    print_transports,
+    replace_entries,
+)
 from nestsim.calibration.observations import read_observations
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.calibration.report import print_calibration
 from nestsim.calibration.residuals import Residuals
-from nestsim.calibration.writing import replace_entries
+from nestsim.calibration.transports import fit_transports
 from nestsim.uncertainty import Uncertainty, load_uncertainty
-from nestsim.validation.columns import read_measurements
-from nestsim.validation.fit_transports import fit_transports
 from nestsim.validation.predict import Predictor
-from nestsim.validation.row_stages import with_notes_of_run
+from nestsim.validation.rows.columns import read_measurements
+from nestsim.validation.rows.stages import with_notes_of_run
 
 
 def main() -> None:

@@ -1,9 +1,23 @@
-"""A whole calibration: the fit, its folds, what they say of rows and constants."""
+"""A whole calibration: the fit, its folds, what they say of rows and constants.
 
+Write fitted values into the file of constants, and touch nothing else in it.
+
+A constant's entry is one line, ``name = { value = .., source = ".." }``, below the
+head of its section. Entries that are there are replaced; new ones come after the last
+one of their section, and new sections after the last one of their group.
+
+Refit interconnects to curves of collectives, and print how far off they are.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from nestsim.calibration.bands import (
     Coverage,
@@ -12,21 +26,93 @@ from nestsim.calibration.bands import (
     errors_of_folds,
     fitted_uncertainty,
 )
-from nestsim.calibration.fit import Fit, Tell, fit
-from nestsim.calibration.folds import (
+from nestsim.calibration.cross_validation import (
     Fold,
     grouped_folds,
     hold_out,
     residuals_of,
     source_folds,
 )
-from nestsim.calibration.linear import Box
+from nestsim.calibration.fit import Box, Fit, Tell, fit
 from nestsim.calibration.observations import Observation, row_weights
 from nestsim.calibration.parameters import FitSpec
 from nestsim.calibration.residuals import Residuals, constants_of
-from nestsim.calibration.writing import Entry
+from nestsim.calibration.transports import TransportFit
 from nestsim.uncertainty import Uncertainty
 from topologies.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from nestsim.validation.collective_runner import CollectivesResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is written of a constant."""
+
+    value: float
+    source: str
+    low: float
+    """Least value over the folds."""
+
+    high: float
+    """Largest value over the folds."""
+
+    def text(self, name: str) -> str:
+        """Return its line."""
+        source = self.source.replace("\\", "\\\\").replace('"', '\\"')
+        return (
+            f"{name} = {{ value = {self.value:.4g}, low = {self.low:.4g}, "
+            f'high = {self.high:.4g}, source = "{source}" }}'
+        )
+
+
+def replace_entries(text: str, entries: Mapping[str, Entry]) -> str:
+    """Return the text of a file of constants with other entries.
+
+    Parameters
+    ----------
+    text
+        Of the file.
+    entries
+        Dotted name, ``group.section.constant``, -> what is written.
+    """
+    lines = text.split("\n")
+    for dotted, entry in entries.items():
+        section, name = dotted.rsplit(".", 1)
+        _write(lines, section, name, entry.text(name))
+    return "\n".join(lines)
+
+
+def _write(lines: list[str], section: str, name: str, line: str) -> None:
+    heads = [number for number, one in enumerate(lines) if one.startswith("[")]
+    head = next((n for n in heads if lines[n].strip() == f"[{section}]"), None)
+    if head is None:
+        group = section.split(".", maxsplit=1)[0]
+        last = max(
+            (n for n in heads if lines[n].startswith(f"[{group}.")),
+            default=heads[-1] if heads else 0,
+        )
+        at = _end(lines, last)
+        lines[at:at] = ["", f"[{section}]", line]
+        return
+    end = _end(lines, head)
+    for number in range(head + 1, end):
+        if re.match(rf"{re.escape(name)}\s*=", lines[number]):
+            lines[number] = line
+            return
+    lines.insert(end, line)
+
+
+def _end(lines: list[str], head: int) -> int:
+    """Return the line after the last entry of a section."""
+    end = head + 1
+    for number in range(head + 1, len(lines)):
+        if lines[number].startswith("["):
+            break
+        if re.match(r"\w+\s*=", lines[number]):
+            end = number + 1
+    return end
+
 
 _TOLD = 0.9
 """A constant is told by rows if they shrink its prior's deviation below this part."""
@@ -175,4 +261,39 @@ def witnesses(found: Calibration, number: int) -> tuple[str, ...]:
     ranked = sorted(said, key=lambda source: (-said[source], source))
     return tuple(
         source for source in ranked[:_MOST_NAMED] if said[source] >= _WITNESS * total
+    )
+
+
+def print_transports(fit: TransportFit, console: Console) -> None:
+    """Print errors in the fit and held out, then every constant with its range."""
+    errors = Table("Rows predicted by the fit to", "Curves", "Median curve", "MAPE")
+    for what, result in (
+        ("all of them", fit.in_sample),
+        ("the other four fifths of each curve", fit.folds),
+        ("all other curves", fit.curves_left_out),
+        ("all other sources", fit.sources_left_out),
+    ):
+        errors.add_row(
+            what,
+            str(len(result.curves())),
+            f"{_median_curve(result):.1%}",
+            f"{result.errors().mape:.1%}",
+        )
+    console.print(errors)
+    constants = Table("Interconnect", "Constant", "Value", "Over folds")
+    for one in fit.constants:
+        constants.add_row(
+            one.transport,
+            one.constant,
+            f"{one.value:.4g}",
+            f"{one.low:.4g} .. {one.high:.4g}",
+        )
+    console.print(constants)
+
+
+def _median_curve(result: "CollectivesResult") -> float:
+    """Return the median over curves of each curve's median error."""
+    return median(
+        median(abs(point.error) for point in points)
+        for points in result.curves().values()
     )

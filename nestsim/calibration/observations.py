@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from nestsim.calibration.parameters import FitSpec
-from nestsim.validation.columns import Row
 from nestsim.validation.measured import measured_time
 from nestsim.validation.metrics import grouped
 from nestsim.validation.predict import Predictor
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import Case, read_case
+from nestsim.validation.rows.columns import Row, RowRefusedError
+from nestsim.validation.rows.plan import Case, read_case
 from topologies.arrays import FloatArray, IntArray
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli
 
-from nestsim.validation.columns import Row
+from nestsim.validation.rows.columns import Row
 from topologies.errors import InputError
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from estimators.constants import Constants
 from nestsim.calibration.observations import Observation
 from nestsim.calibration.parameters import Parameter
-from nestsim.validation.columns import Row
 from nestsim.validation.predict import Predictor
-from nestsim.validation.row_plan import Case, read_case
+from nestsim.validation.rows.columns import Row
+from nestsim.validation.rows.plan import Case, read_case
 from topologies.arrays import FloatArray, IntArray
 
 STEP = 0.02

@@ -8,20 +8,14 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.accelerators import accelerators
-from nestsim.cli.calibrate import calibrate
+from nestsim.cli.catalog import accelerators, models, schema, topology
 from nestsim.cli.collectives import collectives
-from nestsim.cli.compare import compare
-from nestsim.cli.diff import diff
-from nestsim.cli.models import models
+from nestsim.cli.compare import compare, diff
 from nestsim.cli.plan import plan
-from nestsim.cli.profile import profile
-from nestsim.cli.run import run
-from nestsim.cli.schema import schema
-from nestsim.cli.simulate import simulate
+from nestsim.cli.profile import calibrate, profile
+from nestsim.cli.run import run, simulate
 from nestsim.cli.stress import stress
 from nestsim.cli.sweep import sweep
-from nestsim.cli.topology import topology
 from nestsim.cli.validate import validate
 
 app = typer.Typer(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
-    from nestsim.collectives_job import CollectivesResult
+    from nestsim.collectives.job import CollectivesResult
     from nestsim.report.destination import ResultsFolder
 
 FILES = ("collectives.csv", "collectives.png")
@@ -68,16 +68,15 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
 
     Example: `nestsim collectives scenarios/gpt3_175b_512_tpuv4.toml -b 1KiB -e 1GiB`
     """
-    from nestsim.cli.errors import naming
     from nestsim.cli.output import progress_bar
-    from nestsim.cli.results import inputs_of, results_folder
+    from nestsim.cli.results import inputs_of, naming, results_folder
     from nestsim.scenario import load_scenario
 
     sizes = _sizes(min_bytes, max_bytes, step_factor)
     loaded = load_scenario(scenario)
     if output is None and not as_json:
         output = Path("results") / f"{scenario.stem}_collectives"
-    from nestsim.collectives_job import collectives_job
+    from nestsim.collectives.job import collectives_job
 
     inputs = inputs_of(loaded)
     with results_folder(output, FILES, inputs=inputs, force=force) as folder:
@@ -91,7 +90,7 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
 
 def _sizes(min_bytes: str, max_bytes: str, factor: int) -> tuple[int, ...]:
     """Return the sizes asked for [byte]."""
-    from nestsim.collective_measures import sizes_between
+    from nestsim.collectives.job import sizes_between
     from topologies.errors import InputError
 
     first = _size(min_bytes, "--min-bytes")
@@ -144,8 +143,8 @@ def _write(
     quiet: bool,
 ) -> None:
     from nestsim.cli.results import write_files
-    from nestsim.report.collectives import collectives_csv
-    from nestsim.report.collectives_figure import draw_collectives
+    from nestsim.collectives.figure import draw_collectives
+    from nestsim.collectives.report import collectives_csv
     from nestsim.report.destination import Writer, writer_of
 
     writers: dict[str, Writer] = {
@@ -158,12 +157,12 @@ def _write(
 
 def _print(result: "CollectivesResult", *, as_json: bool) -> None:
     if as_json:
-        from nestsim.report.collectives import collectives_json
+        from nestsim.collectives.report import collectives_json
         from nestsim.report.json import dump_json
 
         typer.echo(dump_json(collectives_json(result)), nl=False)
         return
     from nestsim.cli.output import result_console
-    from nestsim.report.collectives import print_collectives
+    from nestsim.collectives.report import print_collectives
 
     print_collectives(result, result_console())

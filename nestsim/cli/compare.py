@@ -1,4 +1,7 @@
-"""``nestsim compare``."""
+"""``nestsim compare``.
+
+``nestsim diff``.
+"""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFiles
+from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from nestsim.compare.record import Comparison
     from nestsim.report.destination import ResultsFolder
     from nestsim.scenario import Scenario
-    from nestsim.sweep.store import Store
+    from nestsim.store import Store
 
 Planners = Annotated[
     str,
@@ -108,10 +111,10 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
     """
     from nestsim.cli.results import inputs_of, results_folder
+    from nestsim.compare.data import STORE, comparison_files
     from nestsim.compare.job import CompareSettings, checked_settings, store_facts
-    from nestsim.report.compare_folder import STORE, comparison_files
     from nestsim.scenario import load_scenario
-    from nestsim.sweep.store import Store
+    from nestsim.store import Store
 
     loaded = [load_scenario(path) for path in scenarios]
     chosen = tuple(name.strip() for name in planners.split(",") if name.strip())
@@ -173,13 +176,8 @@ def _write(
 ) -> None:
     """Write the files; then the store is not needed any more."""
     from nestsim.cli.results import write_files
-    from nestsim.report.compare_folder import (
-        STORE,
-        TIMES,
-        comparison_facts,
-        comparison_writers,
-    )
-    from nestsim.sweep.store import remove_store
+    from nestsim.compare.data import STORE, TIMES, comparison_facts, comparison_writers
+    from nestsim.store import remove_store
 
     writers = comparison_writers(comparison, scenarios)
     facts = comparison_facts(scenarios)
@@ -197,12 +195,51 @@ def _write(
 
 def _print(comparison: "Comparison", *, as_json: bool) -> None:
     if as_json:
-        from nestsim.report.compare_data import comparison_json
+        from nestsim.compare.data import comparison_json
         from nestsim.report.json import dump_json
 
         typer.echo(dump_json(comparison_json(comparison)), nl=False)
         return
     from nestsim.cli.output import result_console
-    from nestsim.report.compare_text import print_comparison
+    from nestsim.compare.text import print_comparison
 
     print_comparison(comparison, result_console())
+
+
+Before = Annotated[
+    Path,
+    typer.Argument(
+        metavar="A",
+        help="A folder of results, or a file with what run, plan or simulate printed "
+        "with --json.",
+    ),
+]
+
+After = Annotated[Path, typer.Argument(metavar="B", help="Another one.")]
+
+
+def diff(before: Before, after: After, as_json: Json = False) -> None:
+    """Show what changed between two results: the plan, and its numbers.
+
+    Settings of the plan that differ, stage by stage, numbers with their absolute and
+    relative change, and what only one of the two has. Results of run, simulate and
+    plan may be compared with each other.
+
+    Exit status 0 if they are equal, 1 if they differ, 2 if one cannot be read.
+
+    Example: `nestsim diff results/first results/second`
+    """
+    from nestsim.report.diff import compare_reports, read_report
+
+    found = compare_reports(read_report(before), read_report(after))
+    if as_json:
+        from nestsim.report.diff import diff_json
+        from nestsim.report.json import dump_json
+
+        typer.echo(dump_json(diff_json(found)), nl=False)
+    else:
+        from nestsim.cli.output import result_console
+        from nestsim.report.diff import print_diff
+
+        print_diff(found, (str(before), str(after)), result_console())
+    raise typer.Exit(0 if found.is_empty else 1)

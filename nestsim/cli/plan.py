@@ -1,11 +1,56 @@
-"""``nestsim plan``."""
+"""``nestsim plan``.
+
+Instances of the published NEST artifact, in place of a scenario.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nestsim.cli.arguments import Json, Quiet
+from nestsim.cli.results import Json, Quiet
+
+
+def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int:
+    """Solve an instance file, print the answer and return the exit status.
+
+    Parameters
+    ----------
+    path
+        The file.
+    score
+        Print the baselines stored in the file beside the optimum.
+    as_json
+        Print JSON instead of tables.
+    quiet
+        Show no progress.
+    """
+    from nestsim.cli.output import working
+    from nestsim.cli.results import naming
+    from planner.nest_artifact import read_instance, score_baselines, solve
+
+    instance = read_instance(path)
+    with working(f"solve {path.name}", quiet=quiet):
+        with naming(path):
+            solution = solve(instance)
+        scored = score_baselines(instance) if score else ()
+    if as_json:
+        from nestsim.report.json import dump_json
+        from nestsim.report.nest import scores_json, solution_json
+
+        answer = scores_json(solution, scored) if score else solution_json(solution)
+        typer.echo(dump_json(answer), nl=False)
+    else:
+        from nestsim.cli.output import result_console
+        from nestsim.report.nest import print_scores, print_solution
+
+        console = result_console()
+        if score:
+            print_scores(solution, scored, path.name, console)
+        else:
+            print_solution(solution, path.name, console)
+    return 0 if solution.plan else 1
+
 
 OptionalScenarioFile = Annotated[
     Path | None,
@@ -69,8 +114,6 @@ def plan(
     if explain is not None:
         raise typer.Exit(_explain(scenario, explain, as_json=as_json, quiet=quiet))
     if nest_instance is not None:
-        from nestsim.cli.nest_instance import plan_instance
-
         solved = plan_instance(nest_instance, score=score, as_json=as_json, quiet=quiet)
         raise typer.Exit(solved)
     if scenario is not None:
@@ -101,8 +144,8 @@ def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) ->
 
 def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) -> int:
     """Explain a configuration of a scenario and return the exit status."""
-    from nestsim.cli.errors import naming
     from nestsim.cli.output import progress_bar, result_console
+    from nestsim.cli.results import naming
     from nestsim.scenario import load_scenario
     from topologies.errors import InputError
 
@@ -134,15 +177,15 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
 
 def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
     """Plan a scenario, print the plans and return the exit status."""
-    from nestsim.cli.errors import naming
     from nestsim.cli.output import note_unread_plan, progress_bar, result_console
+    from nestsim.cli.results import naming
     from nestsim.scenario import load_scenario
 
     loaded = load_scenario(scenario)
     note_unread_plan(loaded, quiet=quiet)
-    from nestsim.asserted import check_assertions, exit_status
+    from nestsim.assertions import check_assertions, exit_status
     from nestsim.job import plan_job
-    from nestsim.report.assertions import assertions_json, print_assertions
+    from nestsim.report.text import assertions_json, print_assertions
 
     with naming(scenario), progress_bar(quiet=quiet) as progress:
         result = plan_job(loaded, progress=progress)

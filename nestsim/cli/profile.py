@@ -1,12 +1,156 @@
-"""``nestsim profile``."""
+"""``nestsim profile``.
+
+``nestsim profile --links``: collectives between processes, fitted and written.
+
+``nestsim calibrate``.
+"""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, Quiet
+from nestsim.cli.results import Force, Json, Quiet
+
+if TYPE_CHECKING:
+    from estimators.measuring.links import World
+    from estimators.user_files.tables import LinkSweep
+    from nestsim.profile.links import LinkFit, Stated
+    from planner.work import Progress
+
+
+def profile_links(  # noqa: PLR0913 - one for each option
+    output: Path,
+    device: str,
+    ranks: int | None,
+    stated: tuple[float | None, float | None],
+    *,
+    budget: float,
+    quick: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Measure collectives, fit what links reach, print it, and write the file.
+
+    Under a launcher every process comes here; the first one prints and writes.
+
+    Parameters
+    ----------
+    output
+        The file to write.
+    device
+        ``"cpu"`` or ``"cuda"``.
+    ranks
+        Processes to start; None for as many as are sensible.
+    stated
+        Bandwidth of a device's links, and of all adapters of a node, by the
+        datasheet; None where nothing is stated [byte/s].
+    budget
+        No measurement begins later than that [s].
+    quick, force, as_json, quiet
+        As the options say.
+    """
+    import os
+    from datetime import UTC, datetime
+
+    from estimators.measuring.devices import available_device
+    from estimators.measuring.link_processes import launched_world, local_ranks
+    from estimators.measuring.links import measure_links
+    from estimators.user_files.links import is_user_links
+    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.results import check_output_file, write_output_file
+    from nestsim.profile.links import fit_links
+    from nestsim.report.destination import writer_of
+
+    available_device(device)
+    world = launched_world(os.environ, device)
+    count = local_ranks(device, ranks) if world is None else world.num_ranks
+    if world is not None:
+        _check_launched(ranks, count)
+        if world.rank > 0:
+            measure_links(world, budget=budget, quick=quick)
+            return
+    check_output_file(output, is_user_links, inputs=(), force=force)
+    with progress_bar(quiet=quiet) as progress:
+        sweep = _measured(
+            world, (device, count), budget=budget, quick=quick, progress=progress
+        )
+    date = datetime.now(UTC).date().isoformat()
+    fitted = fit_links(
+        sweep, _stated(sweep.device, stated), name=output.name, date=date
+    )
+    write_output_file(output, writer_of(fitted.links.toml()))
+    note(f"The links are in {output}", quiet=quiet)
+    _print(fitted, as_json=as_json)
+
+
+def _measured(
+    world: "World | None",
+    local: tuple[str, int],
+    *,
+    budget: float,
+    quick: bool,
+    progress: "Progress | None",
+) -> "LinkSweep":
+    """Measure as the first of a launcher's processes, or start processes here."""
+    from estimators.measuring.link_processes import measure_local_links
+    from estimators.measuring.links import measure_links
+    from nestsim.interruption import unheard_by_children
+
+    if world is None:
+        return measure_local_links(
+            *local,
+            budget=budget,
+            quick=quick,
+            progress=progress,
+            unheard=unheard_by_children,
+        )
+    found = measure_links(world, budget=budget, quick=quick, progress=progress)
+    assert found is not None
+    return found
+
+
+def _print(fitted: "LinkFit", *, as_json: bool) -> None:
+    if as_json:
+        import typer
+
+        from nestsim.profile.links import links_json
+        from nestsim.report.json import dump_json
+
+        typer.echo(dump_json(links_json(fitted)), nl=False)
+        return
+    from nestsim.cli.output import result_console
+    from nestsim.profile.links import print_links
+
+    print_links(fitted, result_console())
+
+
+def _check_launched(ranks: int | None, launched: int) -> None:
+    """Refuse another number of ranks than the launcher has started."""
+    from topologies.errors import InputError
+
+    if ranks not in {None, launched}:
+        raise InputError(
+            "a launcher has started the ranks already",
+            where="--ranks",
+            got=ranks,
+            expected=f"left out, or {launched} as WORLD_SIZE says",
+        )
+
+
+def _stated(device: str, given: tuple[float | None, float | None]) -> "Stated":
+    """Return what is known of a device's links by its name, and by the user."""
+    from nestsim.profile.links import Stated
+    from nestsim.profile.report import catalogue_entry
+
+    entry = catalogue_entry(device)
+    node, fabric = given
+    if entry is None:
+        return Stated(node=node, fabric=fabric)
+    known = entry.interconnect_bandwidth if node is None else node
+    return Stated(accelerator=entry.name, node=known, fabric=fabric)
 
 
 class DeviceKind(StrEnum):
@@ -124,7 +268,6 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
             _rate(bandwidth, "--bandwidth"),
             _rate(nic_bandwidth, "--nic-bandwidth"),
         )
-        from nestsim.cli.profile_links import profile_links
 
         profile_links(
             output,
@@ -166,13 +309,13 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     with working("check: measure whole layers", quiet=quiet):
         checks = check_layers(measured, chosen, quick=quick) if check else []
     if as_json:
+        from nestsim.profile.report import profile_json
         from nestsim.report.json import dump_json
-        from nestsim.report.profile import profile_json
 
         typer.echo(dump_json(profile_json(measured, checks)), nl=False)
         return
     from nestsim.cli.output import result_console
-    from nestsim.report.profile import print_profile
+    from nestsim.profile.report import print_profile
 
     print_profile(measured, checks, result_console())
 
@@ -225,3 +368,78 @@ def _seconds(text: str) -> float:
         return parse_quantity(text, "duration")
     except InputError as error:
         raise error.at("--budget") from None
+
+
+MeasurementsFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MEASUREMENTS",
+        help="Your runs (CSV), with the columns of nestsim validate.",
+    ),
+]
+
+ConstantsOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="The constants to write (TOML), for software.constants of scenarios.",
+    ),
+]
+
+
+def calibrate(
+    measurements: MeasurementsFile,
+    output: ConstantsOutput = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a few constants to your own runs.
+
+    Each row of the file is a configuration that you ran and the time of its step, with
+    the columns of `nestsim validate`, which stand in the README. What products and
+    attention reach of the accelerators, gaps between layers and the fixed time of a
+    step are fitted around the values that nestsim comes with, so that few rows move
+    little. The table says how firm each is, and which the rows do not tell.
+
+    A scenario takes the file with `constants = "FILE"` in its table `[software]`.
+
+    Exit status 1 if the rows tell no constant.
+
+    Example: `nestsim calibrate my_runs.csv -o my_constants.toml`
+    """
+    from datetime import UTC, datetime
+
+    from estimators.user_files.constants import is_user_constants, user_constants_toml
+    from nestsim.cli.output import note, progress_bar, result_console
+    from nestsim.cli.results import check_output_file, write_output_file
+    from nestsim.profile.constants import (
+        calibrate_runs,
+        calibration_json,
+        print_run_calibration,
+    )
+    from nestsim.report.destination import writer_of
+    from nestsim.report.json import dump_json
+    from nestsim.report.wording import plural
+    from nestsim.validation.rows.columns import read_measurements
+
+    rows = read_measurements(measurements)
+    if output is not None:
+        check_output_file(output, is_user_constants, inputs=[measurements], force=force)
+    with progress_bar(quiet=quiet) as progress:
+        found = calibrate_runs(rows, progress=progress)
+    if output is not None:
+        text = user_constants_toml(
+            found.entries(),
+            date=datetime.now(UTC).date().isoformat(),
+            source=f"{plural(found.num_rows, 'row')} of {found.name}",
+        )
+        write_output_file(output, writer_of(text))
+        note(f"The constants are in {output}", quiet=quiet)
+    if as_json:
+        typer.echo(dump_json(calibration_json(found)), nl=False)
+    else:
+        print_run_calibration(found, result_console())
+    raise typer.Exit(0 if any(one.is_told for one in found.constants) else 1)

@@ -1,9 +1,16 @@
-"""What ``--output`` and ``--force`` mean, for every command that writes results."""
+"""What ``--output`` and ``--force`` mean, for every command that writes results.
+
+Arguments and options that several commands share.
+
+Say which scenario a mistake is in that shows only when work has begun.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder, Writer
@@ -178,3 +185,50 @@ def _about_output() -> Iterator[None]:
         yield
     except InputError as error:
         raise error.at("--output", ": ") from None
+
+
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML).")
+]
+
+ScenarioFiles = Annotated[
+    list[Path], typer.Argument(metavar="SCENARIO", help="Scenario files (TOML).")
+]
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables, in SI units.")
+]
+
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="No progress and no notes; results and errors only."
+    ),
+]
+
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Write there even if nestsim did not make what is there; files of the "
+        "names that it writes are replaced, all others stay.",
+    ),
+]
+
+NoFigures = Annotated[
+    bool,
+    typer.Option(
+        "--no-figures", help="Draw no figures: they take most of a small job's time."
+    ),
+]
+
+
+@contextmanager
+def naming(scenario: Path) -> Iterator[None]:
+    """Prefix the location of an `InputError` with the scenario file."""
+    from topologies.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        raise error.at(str(scenario), ": ") from None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder
@@ -134,12 +134,12 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
             _write(result, folder, output, figures=not no_figures, quiet=quiet)
     if as_json:
         from nestsim.report.json import dump_json
-        from nestsim.report.stress_data import stress_json
+        from nestsim.stress.data import stress_json
 
         typer.echo(dump_json(stress_json(result)), nl=False)
     else:
         from nestsim.cli.output import result_console
-        from nestsim.report.stress import print_stress
+        from nestsim.stress.report import print_stress
 
         print_stress(result, result_console())
     raise typer.Exit(0 if result.plans else 1)
@@ -177,7 +177,7 @@ def _axes(texts: list[str]) -> dict[str, tuple[float, ...]]:
 
 
 def _ratio(part: str, text: str) -> float:
-    from nestsim.stress.ratios import MOST_RATIO
+    from nestsim.stress.conditions import MOST_RATIO
     from topologies.errors import InputError
 
     try:
@@ -210,8 +210,8 @@ def _share(keep: float | None) -> float | None:
 def _stress(
     scenario: "Scenario", folder: Path | None, *, restart: bool, quiet: bool
 ) -> "StressResult":
-    from nestsim.cli.errors import naming
     from nestsim.cli.output import progress_bar
+    from nestsim.cli.results import naming
     from nestsim.stress.job import stress_job
 
     with naming(scenario.path), progress_bar(quiet=quiet) as progress:
@@ -230,13 +230,8 @@ def _write(
     from nestsim.cli.results import write_files
     from nestsim.report.destination import writer_of
     from nestsim.report.json import dump_json
-    from nestsim.report.stress_data import (
-        csv_text,
-        matrix_rows,
-        stress_json,
-        stress_rows,
-    )
-    from nestsim.report.stress_figure import stress_figures
+    from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
+    from nestsim.stress.figures import stress_figures
 
     writers = {
         "stress.json": writer_of(dump_json(stress_json(result))),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.report.destination import ResultsFolder
@@ -89,11 +89,10 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim sweep scenarios/gpt_76b_1024_a100.toml --set
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
-    from nestsim.cli.errors import naming
     from nestsim.cli.output import working
-    from nestsim.cli.results import inputs_of, results_folder
-    from nestsim.report.sweep_folder import FILES
+    from nestsim.cli.results import inputs_of, naming, results_folder
     from nestsim.scenario import load_scenario
+    from nestsim.sweep.figure import FILES
     from nestsim.sweep.job import scenario_sweep
 
     _check_form(what, as_json=as_json, as_csv=as_csv)
@@ -147,7 +146,7 @@ def _write(
     quiet: bool,
 ) -> None:
     from nestsim.cli.results import write_files
-    from nestsim.report.sweep_folder import sweep_facts, sweep_writers
+    from nestsim.sweep.figure import sweep_facts, sweep_writers
 
     writers = sweep_writers(result, scenario.text)
     facts = sweep_facts(result, scenario.text)
@@ -157,15 +156,15 @@ def _write(
 def _print(result: "ScenarioSweepResult", *, as_json: bool, as_csv: bool) -> None:
     if as_json:
         from nestsim.report.json import dump_json
-        from nestsim.report.sweep import sweep_json
+        from nestsim.sweep.report import sweep_json
 
         typer.echo(dump_json(sweep_json(result)), nl=False)
     elif as_csv:
-        from nestsim.sweep.table import csv_text
+        from nestsim.sweep.job import csv_text
 
         typer.echo(csv_text(result.outcomes), nl=False)
     else:
         from nestsim.cli.output import result_console
-        from nestsim.report.sweep import print_sweep
+        from nestsim.sweep.report import print_sweep
 
         print_sweep(result, result_console())

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.arguments import Force, Json, NoFigures, Quiet
+from nestsim.cli.results import Force, Json, NoFigures, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nestsim.report.destination import ResultsFolder
     from nestsim.validation.collective_runner import CollectivesResult
-    from nestsim.validation.columns import Measurements
+    from nestsim.validation.rows.columns import Measurements
     from nestsim.validation.runner import ValidationResult
     from planner.work import Progress
 
@@ -75,8 +75,8 @@ def validate(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from nestsim.cli.output import progress_bar
     from nestsim.cli.results import results_folder
-    from nestsim.validation.columns import read_measurements
-    from nestsim.validation.published import published_measurements
+    from nestsim.validation.measured import published_measurements
+    from nestsim.validation.rows.columns import read_measurements
 
     _check_form(as_json=as_json, markdown=markdown)
     stem = "published" if measurements is None else measurements.stem
@@ -174,8 +174,8 @@ def _write(
 
 
 def _table(result: "Result") -> str:
-    from nestsim.report.validation import predictions_csv
-    from nestsim.report.validation_collectives import collectives_csv
+    from nestsim.validation.collective_report import collectives_csv
+    from nestsim.validation.report import predictions_csv
     from nestsim.validation.runner import ValidationResult
 
     if isinstance(result, ValidationResult):
@@ -184,8 +184,8 @@ def _table(result: "Result") -> str:
 
 
 def _json(result: "Result") -> dict[str, Any]:
-    from nestsim.report.validation import validation_json
-    from nestsim.report.validation_collectives import collectives_json
+    from nestsim.validation.collective_report import collectives_json
+    from nestsim.validation.report import validation_json
     from nestsim.validation.runner import ValidationResult
 
     if isinstance(result, ValidationResult):
@@ -194,8 +194,8 @@ def _json(result: "Result") -> dict[str, Any]:
 
 
 def _draw(result: "Result", path: Path) -> None:
-    from nestsim.report.validation_collectives_figure import draw_collectives
-    from nestsim.report.validation_figure import draw_validation
+    from nestsim.validation.collective_report import draw_collectives
+    from nestsim.validation.figure import draw_validation
     from nestsim.validation.runner import ValidationResult
 
     if isinstance(result, ValidationResult):
@@ -213,14 +213,14 @@ def _print(results: "Sequence[Result]", *, as_json: bool, markdown: bool) -> Non
         typer.echo(dump_json(_all_json(results)), nl=False)
         return
     if markdown:
-        from nestsim.report.validation_markdown import validation_markdown
+        from nestsim.validation.report import validation_markdown
 
         known = [one for one in results if isinstance(one, ValidationResult)]
         typer.echo(validation_markdown(known), nl=False)
         return
     from nestsim.cli.output import result_console
-    from nestsim.report.validation import print_validation
-    from nestsim.report.validation_collectives import print_collectives
+    from nestsim.validation.collective_report import print_collectives
+    from nestsim.validation.report import print_validation
 
     console = result_console()
     for number, result in enumerate(results):

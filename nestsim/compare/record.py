@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nestsim.results import Throughput
-from nestsim.sweep.points import Row
+from nestsim.store import Row
 from planner.step.plan import Plan
 from planner.work import Spent
 

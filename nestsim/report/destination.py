@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 
 from nestsim.interruption import deferred_signals
 from nestsim.report.json import dump_json
-from nestsim.sweep.store import is_part_of_store, is_store
+from nestsim.store import is_part_of_store, is_store
 from planner.work import Progress
 from topologies.errors import InputError
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from nestsim.report.assumptions import assumptions_json
-from nestsim.report.figure_data import hottest_link_use
+from nestsim.report.figures.data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
-from nestsim.report.simulation import print_result, result_json
+from nestsim.report.text import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
 
 if TYPE_CHECKING:
@@ -83,13 +83,13 @@ def _figure_writers(
     best: "Candidate | None", result: "ReplayedResult"
 ) -> dict[str, Callable[[Path], object]]:
     """Return the writers of the figures: of the network, and of the plan if any."""
-    from nestsim.report.figures import (
+    from nestsim.report.figures.run import (
         draw_gap,
         draw_links,
         draw_memory,
         draw_timeline,
     )
-    from nestsim.report.topology import draw_topology
+    from nestsim.report.topology.draw import draw_topology
 
     limit, network = result.device_memory, result.network
     writers: dict[str, Callable[[Path], object]] = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nestsim.report.assumptions import assumptions_json
-from nestsim.report.causes import iteration_causes
 from nestsim.report.statistics import (
     bubble_fraction,
     hottest_links,
+    iteration_causes,
     level_uses,
     mean_breakdown,
     stage_breakdowns,

@@ -2,6 +2,8 @@
 
 Cells are `rich.text.Text`, never markup: names of scenarios, layers and switches may
 contain brackets. Columns of numbers never wrap; those of words fold.
+
+The parts that text reports are made of.
 """
 
 import math
@@ -9,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -285,3 +288,15 @@ def levels_table(uses: Sequence[LevelUse]) -> Table:
             percent(use.max_utilisation),
         )
     return table
+
+
+def print_line(console: Console, headline: Text, subject: str) -> None:
+    """Print what stands out, and beside it what it is about."""
+    console.print(Text.assemble(headline, "  ", subject), highlight=False)
+
+
+def print_section(console: Console, title: str, body: RenderableType) -> None:
+    """Print a title and what stands below it."""
+    console.print()
+    console.print(Text(title, style="bold underline"), highlight=False)
+    console.print(body, highlight=False)

@@ -2,38 +2,59 @@
 
 Nothing is said by colour alone, and nothing is cut off: the same report is readable
 at 80 columns, at 120, and in a file.
+
+Assertions of a scenario as text and as JSON: what was found beside the expected.
+
+The report on one plan that was given: that of `nestsim run` without the search.
 """
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nestsim.placing.said import left_out_sentences
+from nestsim.assertions import Checked
+from nestsim.lowering.notes import left_out_sentences
 from nestsim.presets import IDEAL_PRESET
-from nestsim.report.assumptions import assumptions_rows
-from nestsim.report.causes import iteration_causes
-from nestsim.report.json import optimality_gap, promised_time, reported_candidate
-from nestsim.report.sections import print_line, print_section
+from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.report.json import (
+    band_json,
+    broken_rules_json,
+    gap_json,
+    job_json,
+    optimality_gap,
+    plain_values,
+    planned_json,
+    promised_time,
+    reported_candidate,
+    simulated_json,
+)
 from nestsim.report.statistics import (
     bubble_fraction,
     hottest_links,
+    iteration_causes,
     level_uses,
     mean_breakdown,
     stage_breakdowns,
 )
 from nestsim.report.tables import (
     VERDICT_STYLES,
+    add_row,
     candidates_table,
     causes_table,
     facts,
     gap_table,
     levels_table,
     links_table,
+    new_table,
     planned_stage_table,
     plans_table,
+    print_line,
+    print_section,
     stage_table,
     throughput_table,
 )
@@ -51,12 +72,11 @@ from nestsim.report.wording import (
     spent_words,
     zero_label,
 )
+from nestsim.results import SimulateResult
 from nestsim.uncertainty import SHARE
 from planner.step.plan import Plan
 from topologies.network import Network
-from topologies.units import (
-    format_duration,
-)
+from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from nestsim.results import (
@@ -65,8 +85,10 @@ if TYPE_CHECKING:
         JobResult,
         PlannedCandidate,
         PlanResult,
+        ReplayedResult,
     )
 
+if TYPE_CHECKING:
     AnyCandidate = Candidate | PlannedCandidate
 
 ROUNDING = 1e-9
@@ -308,3 +330,111 @@ def _search_facts(
             gap = optimality_gap(promised_time(result, best), result.lower_bound)
             rows["optimality gap"] = f"{percent(gap)} above the lower bound, {how}"
     return facts(rows)
+
+
+_WRITERS: Mapping[str, Callable[[float], str]] = MappingProxyType(
+    {
+        "iteration_time": format_duration,
+        "throughput": lambda value: f"{value:.6g} tokens/s",
+        "mfu": lambda value: f"{value:.4g}",
+        "gap": lambda value: f"{value:+.4g}",
+        "memory_fraction": lambda value: f"{value:.4g}",
+        "peak_memory": format_size,
+    }
+)
+
+_WORDS = {True: "holds", False: "FAILED", None: "not checked"}
+
+
+def print_assertions(checked: Sequence[Checked], console: Console) -> None:
+    """Print each assertion with what was found; nothing if there is none."""
+    if not checked:
+        return
+    table = new_table("assertion", "expected", "found", "")
+    for one in checked:
+        style = "bold red" if one.holds is False else ""
+        add_row(
+            table,
+            one.assertion.name,
+            one.assertion.written,
+            _found(one),
+            _WORDS[one.holds],
+            style=style,
+        )
+    print_section(console, "Assertions", table)
+
+
+def _found(checked: Checked) -> str:
+    write = _WRITERS.get(checked.assertion.quantity)
+    if write is None or isinstance(checked.found, str):
+        return str(checked.found)
+    return write(checked.found)
+
+
+def assertions_json(checked: Sequence[Checked]) -> dict[str, Any]:
+    """Return what a report says of assertions; nothing if there is none."""
+    if not checked:
+        return {}
+    return {
+        "assertions": [
+            {
+                "name": one.assertion.name,
+                "operator": one.assertion.operator,
+                "expected": one.assertion.value,
+                "found": one.found,
+                "holds": one.holds,
+            }
+            for one in checked
+        ]
+    }
+
+
+def result_json(result: "ReplayedResult") -> dict[str, Any]:
+    """Return everything that was found, for programs."""
+    if isinstance(result, SimulateResult):
+        return simulation_json(result)
+    return job_json(result)
+
+
+def print_result(result: "ReplayedResult", console: Console) -> None:
+    """Print everything that was found, for people."""
+    if isinstance(result, SimulateResult):
+        print_simulation(result, console)
+    else:
+        print_job(result, console)
+
+
+def simulation_json(result: SimulateResult) -> dict[str, Any]:
+    """Return everything that `nestsim simulate` found, for programs.
+
+    The keys are those of `nestsim.report.json.job_json`; of a search there is nothing
+    to say, and the bound that it would give is null.
+    """
+    candidate = result.candidate
+    report: dict[str, Any] = {
+        "scenario": result.scenario_name,
+        "verdict": candidate.verdict.kind,
+        "reason": candidate.verdict.reason,
+        "broken_rules": broken_rules_json(candidate),
+        "confirmed": result.chosen is not None,
+        "plan": candidate.priced.plan.to_json(),
+        "planned": planned_json(candidate),
+        "simulated": simulated_json(candidate, result.network),
+        "gap": gap_json(candidate),
+        "uncertainty": band_json(result, candidate),
+        "lower_bound_s": None,
+        "optimality_gap": None,
+        "device_memory_bytes": result.device_memory,
+        "assumptions": assumptions_json(result.assumptions),
+    }
+    plain: dict[str, Any] = plain_values(report)
+    return plain
+
+
+def print_simulation(result: SimulateResult, console: Console) -> None:
+    """Print what `nestsim simulate` found: verdict, plan, planned beside simulated."""
+    candidate = result.candidate
+    print_headline(console, result, candidate)
+    print_broken_rules(console, result, candidate)
+    print_times(console, result, candidate)
+    print_traffic(console, candidate, result.network)

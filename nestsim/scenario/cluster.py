@@ -19,9 +19,13 @@ from nestsim.scenario.base import (
     Text,
     input_file,
 )
-from nestsim.scenario.degraded import DegradedTable
 from nestsim.scenario.errors import nearest
-from nestsim.scenario.network import CustomTable, NetworkTable, with_measured
+from nestsim.scenario.network import (
+    CustomTable,
+    DegradedTable,
+    NetworkTable,
+    with_measured,
+)
 from topologies.accelerators import (
     Accelerator,
     accelerator_names,

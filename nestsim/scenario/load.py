@@ -1,22 +1,34 @@
-"""Read a scenario file and hand out its parts, or say what is wrong with it."""
+"""Read a scenario file and hand out its parts, or say what is wrong with it.
+
+The JSON Schema of scenario files.
+
+The scenario as a whole: its outermost table.
+"""
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from estimators.user_files.links import measured_efficiencies
+from nestsim.scenario.assertions import AssertTable
+from nestsim.scenario.base import Table, Text
+from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.errors import explain, one_of
+from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
 from nestsim.scenario.network import link_names
-from nestsim.scenario.settings import Scenario
-from nestsim.scenario.tables import ScenarioTable
+from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.search import SearchTable, TrainingTable
+from nestsim.scenario.settings import Scenario, SimulationTable
+from nestsim.scenario.software import SoftwareTable
+from nestsim.scenario.stress import StressTable, SweepTable
 from planner.search.launch_rules import LAUNCH_RULES
 from topologies.accelerators import Accelerator
 from topologies.degrade import Degradation
@@ -25,6 +37,70 @@ from topologies.fabrics.link_file import read_link_file
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import NOTICES
 from topologies.specs import CustomSpec, NetworkSpec
+
+
+class ScenarioTable(Table):
+    """One training job on one cluster, and what to find out about it.
+
+    Quantities are strings with a unit, such as "450 GB/s", "400 Gbit/s", "80 GiB" or
+    "2 us". GB is 1e9 bytes and GiB 2**30; bandwidths are per direction.
+    """
+
+    name: Text = Field(examples=["Llama 2 7B on 64 H100"])
+    """What reports call it."""
+
+    model: Annotated[AnyModel, IN_ONE_WAY] = Field(
+        discriminator=WHICH_MODEL,
+        examples=[{"name": "llama2-7b", "sequence_length": 4096}],
+    )
+    """The model: a name of the library, a Hugging Face config.json, or an architecture
+    spelled out in Megatron's names."""
+
+    training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
+    """What is trained at once, and in which precision."""
+
+    cluster: ClusterTable
+    """The devices and the network that joins them."""
+
+    software: SoftwareTable = Field(
+        SoftwareTable.model_validate({}),
+        json_schema_extra={"default": {}},
+        examples=[{"preset": "megatron-core"}],
+    )
+    """Which framework runs it; left out, none that takes any time."""
+
+    search: SearchTable = Field(
+        SearchTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What the planner may try."""
+
+    plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
+    """One plan, under Megatron's names, for `nestsim simulate` and the planner
+    "fixed"; others do not read it."""
+
+    simulation: SimulationTable = Field(
+        SimulationTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """How plans are replayed and judged."""
+
+    sweep: SweepTable = Field(
+        SweepTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """Which settings `nestsim sweep` varies; other commands do not read it."""
+
+    stress: StressTable = Field(
+        StressTable.model_validate({}), json_schema_extra={"default": {}}
+    )
+    """What `nestsim stress` does to the cluster; other commands do not read it."""
+
+    assertions: AssertTable = Field(
+        AssertTable.model_validate({}),
+        alias="assert",
+        json_schema_extra={"default": {}},
+        examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
+    )
+    """What must come out, or the exit status is 3."""
+
 
 MAX_FILE = 1_000_000
 """Scenarios are written by hand; a longer file is not one [byte]."""
@@ -235,3 +311,30 @@ def _check_measured(profile: Profile, training: TrainingSpec) -> None:
             expected=one_of(sorted(known)),
             hint="write training.precision as it was measured, or measure again",
         )
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def scenario_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that editors check scenarios with."""
+    schema = _for_editors(ScenarioTable.model_json_schema(mode="validation"))
+    return {"$schema": DIALECT, **schema, "title": "nestsim scenario"}
+
+
+def _for_editors(schema: Any) -> Any:
+    """Undo the line breaks of docstrings, and leave out null, which TOML has not."""
+    if isinstance(schema, list):
+        return [_for_editors(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: _for_editors(one) for key, one in schema.items()}
+    if isinstance(plain.get("description"), str):
+        plain["description"] = " ".join(plain["description"].split())
+    if "default" in plain and plain["default"] is None:
+        del plain["default"]
+    variants = [one for one in plain.get("anyOf", []) if one != {"type": "null"}]
+    if len(variants) == 1:
+        del plain["anyOf"]
+        plain = {**variants[0], **plain}
+    return plain

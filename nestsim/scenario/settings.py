@@ -1,15 +1,26 @@
-"""A checked scenario: the frozen parts that the packages below take."""
+"""A checked scenario: the frozen parts that the packages below take.
+
+The table [simulation]: how plans are replayed and judged.
+
+What a stress test does to a cluster, and what it asks, as the scenario says it.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from estimators.software import IDEAL, Software
-from nestsim.scenario.stress_settings import StressSpec
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.scenario.base import Choice, Factor, Table
+from nestsim.scenario.software import EXECUTION
+from nestsim.simulator.replay import ENGINES, GRANULARITIES, ReplaySettings
 from planner.planners.protocol import PlannerSettings
+from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
+from topologies.degrade import Degradation
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -18,10 +29,94 @@ if TYPE_CHECKING:
     from estimators.user_files.constants import UserConstants
     from estimators.user_files.links import UserLinks
     from planner.plans.spec import PlanSpec
-    from planner.search.space import SearchSpec
     from topologies.accelerators import Accelerator
-    from topologies.degrade import Degradation
     from topologies.specs import NetworkSpec
+
+QUANTITIES = ("oversubscription", "bandwidth")
+"""What of a level is worsened until too little throughput is left."""
+
+RANKINGS: Mapping[str, str] = MappingProxyType(
+    {"planned": "planned", "simulated": "replayed"}
+)
+"""By which time plans are chosen -> what their search minimises, one of
+`planner.search.space.OBJECTIVES`."""
+
+DEFAULT_PLANNERS = ("nest", "manual", "phaze")
+"""Ours, what people do by hand, and a search that knows less of the network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundSpec:
+    """Traffic of others, which the job cannot push aside."""
+
+    links: str
+    """Which links, as in `topologies.selectors`."""
+
+    rate: float | None = None
+    """What it takes of each of them [byte/s]; None if `share` says."""
+
+    share: float | None = None
+    """The fraction of each of them that it takes; None if `rate` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionSpec:
+    """One state of the cluster, compared with the scenario's."""
+
+    name: str
+    """What reports call it."""
+
+    oversubscription: Mapping[str, float] = field(default_factory=dict)
+    """Level -> its children's links together over its links to the level above. Other
+    levels keep theirs."""
+
+    degradation: Degradation = field(default_factory=Degradation)
+    """What is slow or gone beside what the scenario says."""
+
+    background: tuple[BackgroundSpec, ...] = ()
+    """Traffic of others."""
+
+    ecmp_seed: int | None = None
+    """Parallel cables are separate links, and a hash with this seed picks one; None
+    for what the scenario says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StressSpec:
+    """Which conditions a plan is put under, and what is asked."""
+
+    oversubscription: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Level -> its ratios: each alone, and every combination."""
+
+    conditions: tuple[ConditionSpec, ...] = ()
+    """Others, by name."""
+
+    ecmp_seeds: tuple[int, ...] = ()
+    """One condition for each: ECMP with this seed."""
+
+    planners: tuple[str, ...] = DEFAULT_PLANNERS
+    """Whose plans; the first one's answer the questions."""
+
+    rank: str | None = None
+    """One of `RANKINGS`; None for what the search minimises."""
+
+    keep: float | None = None
+    """Share of the throughput that must be kept; None if it is not asked."""
+
+    level: str | None = None
+    """Level that is worsened until it is not kept; None for the outermost."""
+
+    quantity: str | None = None
+    """What of it, one of `QUANTITIES`; None for the first that it has."""
+
+    workers: int | None = None
+    """Processes; None for one for each core."""
+
+    def ranked(self, search: SearchSpec) -> SearchSpec:
+        """Return a search that chooses as the stress test asks."""
+        if self.rank is None:
+            return search
+        return replace(search, objective=RANKINGS[self.rank])
 
 
 TRACES = ("representatives", "all")
@@ -56,7 +151,7 @@ class Assertion:
     """The setting of the table [assert]."""
 
     quantity: str
-    """What is compared: a key of `nestsim.asserted.found_values`."""
+    """What is compared: a key of `nestsim.assertions.found_values`."""
 
     operator: str
     """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""
@@ -157,3 +252,85 @@ class Scenario:
 
     assertions: tuple[Assertion, ...] = ()
     """What must come out."""
+
+
+_DEFAULT = ReplaySettings()
+
+
+def _moved() -> Any:
+    """Return the field of a setting that stood here before it moved to [software]."""
+    return Field(None, json_schema_extra={"deprecated": True})
+
+
+class SimulationTable(Table):
+    """How plans are replayed and judged."""
+
+    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
+    """A plan is confirmed if its replay is at most this much slower, relative."""
+
+    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
+    """The most events that the exported trace holds."""
+
+    trace: Annotated[str, Choice(TRACES)] = "representatives"
+    """What the exported trace shows: of devices that are provably alike the first ones
+    ("representatives"), or all of them ("all"), which takes memory in proportion to the
+    cluster and may need more `trace_events`."""
+
+    granularity: Annotated[str, Choice(GRANULARITIES)] = _DEFAULT.granularity
+    """Whether collectives inside layers are part of the stages' times ("stage"), or
+    each a flow over the links ("layer")."""
+
+    folding: bool = _DEFAULT.folding
+    """Simulate one of each class of devices that are provably alike; exact."""
+
+    skipping: bool = _DEFAULT.skipping
+    """Skip whole periods once the state of the pipeline repeats; exact."""
+
+    engine: Annotated[str, Choice(ENGINES)] = _DEFAULT.engine
+    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
+    The results are the same to the bit."""
+
+    seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
+    """Of everything that is drawn at random."""
+
+    overlap_grad_reduce: bool | None = _moved()
+    """Moved to `software.overlap_grad_reduce`; still read here in this release."""
+
+    overlap_param_gather: bool | None = _moved()
+    """Moved to `software.overlap_param_gather`; still read here in this release."""
+
+    overlap_p2p_comm: bool | None = _moved()
+    """Moved to `software.overlap_p2p_comm`; still read here in this release."""
+
+    tp_comm_overlap: bool | None = _moved()
+    """Moved to `software.tp_comm_overlap`; still read here in this release."""
+
+    communication_slowdown: Factor | None = _moved()
+    """Moved to `software.communication_slowdown`; still read here in this release."""
+
+    expert_skew: Factor | None = _moved()
+    """Moved to `software.expert_skew`; still read here in this release."""
+
+    @property
+    def moved(self) -> dict[str, Any]:
+        """What is set here that now belongs to [software]."""
+        return {
+            name: value
+            for name in EXECUTION
+            if (value := getattr(self, name)) is not None
+        }
+
+    def build(self) -> SimulationSpec:
+        """Return the settings for the simulator."""
+        return SimulationSpec(
+            tolerance=self.tolerance,
+            trace_events=self.trace_events,
+            trace=self.trace,
+            replay=ReplaySettings(
+                granularity=self.granularity,
+                folding=self.folding,
+                skipping=self.skipping,
+                engine=self.engine,
+                seed=self.seed,
+            ),
+        )

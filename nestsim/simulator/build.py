@@ -1,6 +1,8 @@
 """From the description of a training step to the system that an engine runs.
 
 Letters: ``A`` actors, ``S`` slots, ``P`` distinct programs, ``d`` replicas.
+
+From the description of a training step to what an engine runs.
 """
 
 from collections.abc import Sequence
@@ -8,12 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.simulator.clock import TICK, quantise, tick_for
-from nestsim.simulator.flows import Flows, build_flows
-from nestsim.simulator.posts import num_posts
+from nestsim.simulator.flows import Flows, StageSlots, build_flows, stage_slots
 from nestsim.simulator.programs import Programs, StageProgram, build_programs
-from nestsim.simulator.slots import StageSlots, stage_slots
-from nestsim.simulator.system import NONE, System
+from nestsim.simulator.system import NONE, TICK, System, num_posts, quantise, tick_for
 from nestsim.simulator.work import PipelineWork
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
@@ -140,3 +139,34 @@ def _said(work: PipelineWork, num_used: int, num_pruned: int) -> list[str]:
             "are solved, which changes no rate."
         )
     return said
+
+
+class Model(NamedTuple):
+    """A training step, ready for the engine."""
+
+    flows: Flows
+    """One for each channel of the system."""
+
+    programs: tuple[StageProgram, ...]
+    """What the steps of each of the system's programs mean."""
+
+    system: System
+    """Actors stage by stage, replica by replica; then communication streams."""
+
+    num_replicas: int
+    """Actors of each stage."""
+
+    folded: tuple[str, ...]
+    """What the replay does not simulate one by one."""
+
+
+def build_model(network: Network, work: PipelineWork) -> Model:
+    """Prepare the engine's actors, channels and network.
+
+    Raises
+    ------
+    InputError
+        If the schedule does not exist or does not work with these sizes.
+    """
+    flows, programs, system, folded = build_system(network, work)
+    return Model(flows, programs, system, work.devices.shape[1], folded)

@@ -28,6 +28,15 @@ That the classes are stable is checked without hashes in every run; as long as t
 fails, they are divided further. Hence no collision of hashes can make a folding wrong.
 
 Letters: ``A`` actors, ``S`` slots, ``C`` channels, ``L`` links.
+
+Lanes of flows: their routes, and the links that the flows then cross.
+
+A lane is one sender and one receiver. The lanes of a flow run at one rate; its weight
+on a link is the number of lanes there, or the sum of their weights.
+
+Letters: ``F`` flows, ``N`` lanes, ``E`` links.
+
+The programs of a system as arrays.
 """
 
 from collections.abc import Sequence
@@ -38,9 +47,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import refine as kernels
-from nestsim.simulator.posts import num_posts
-from nestsim.simulator.system import NONE, Incidence, Run, System
-from topologies.arrays import FloatArray, IntArray
+from nestsim.simulator.kernels.lanes import add_lanes
+from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.kernels.refine import first_members
+from nestsim.simulator.kernels.steps import further_needs
+from nestsim.simulator.system import NONE, Incidence, Run, System, num_posts
+from topologies.arrays import BoolArray, FloatArray, IntArray
+from topologies.network import Links, Network, Routes
 
 _SEED = 0x6E657374
 """Of the first round's hashes; any number does."""
@@ -282,3 +295,167 @@ def _rows(indptr: IntArray, rows: IntArray, *columns: IntArray) -> tuple[IntArra
 
 def _indptr(counts: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+class Lanes(NamedTuple):
+    """The lanes of several flows, flow by flow."""
+
+    counts: IntArray
+    """Lanes of each flow, shape ``(F,)``."""
+
+    sources: IntArray
+    """Device that sends, shape ``(N,)``."""
+
+    targets: IntArray
+    """Device that receives, shape ``(N,)``."""
+
+    weights: FloatArray | None = None
+    """Multiples of 2**-20, shape ``(N,)``; all 1 if None."""
+
+    def routes(self, network: Network) -> Routes:
+        """Return the route of every lane; there may be none."""
+        if not self.sources.size:
+            return Routes(np.zeros(1, np.int64), np.zeros(0, np.int64))
+        return network.routes(self.sources, self.targets)
+
+    def latencies(self, network: Network, routes: Routes) -> FloatArray:
+        """Return the largest route latency among each flow's lanes [s].
+
+        Each route is summed on its own, so that equal routes have bitwise equal
+        latencies.
+        """
+        latency = np.zeros(routes.indptr.size - 1)
+        filled = np.diff(routes.indptr) > 0
+        if filled.any():
+            values = network.links.latency[routes.links]
+            latency[filled] = np.add.reduceat(values, routes.indptr[:-1][filled])
+        return largest(np.concatenate(([0], np.cumsum(self.counts))), latency)
+
+    def incidence(self, routes: Routes, num_links: int) -> Incidence:
+        """Add up the lanes of each flow on each link."""
+        # Sums of multiples of 2**-20 are exact, in any order.
+        weights = np.zeros(0) if self.weights is None else self.weights
+        rows = np.array(routes.indptr), np.array(routes.links)
+        return Incidence(*add_lanes(self.counts, weights, *rows, num_links))
+
+
+def joined(parts: list[Lanes]) -> Lanes:
+    """Return the lanes of several lists of flows, one after another."""
+    weights = None
+    if any(part.weights is not None for part in parts):
+        weights = np.concatenate(
+            [
+                np.ones(part.sources.size) if part.weights is None else part.weights
+                for part in parts
+            ]
+        )
+    nothing = np.zeros(0, dtype=np.int64)
+    return Lanes(
+        np.concatenate([nothing, *(part.counts for part in parts)]),
+        np.concatenate([nothing, *(part.sources for part in parts)]),
+        np.concatenate([nothing, *(part.targets for part in parts)]),
+        weights,
+    )
+
+
+def largest(indptr: IntArray, values: FloatArray) -> FloatArray:
+    """Return the largest value of each compressed row, 0 for an empty one."""
+    found = np.zeros(indptr.size - 1)
+    filled = np.diff(indptr) > 0
+    if filled.any():
+        found[filled] = np.maximum.reduceat(values, indptr[:-1][filled])
+    return found
+
+
+def binding(routes: Routes, links: Links) -> BoolArray:
+    """Find the links whose limits do not follow from their neighbours' on routes."""
+    num_links = len(links)
+    filled = np.diff(routes.indptr) > 0
+    inner = np.ones((2, num_links), dtype=np.bool_)
+    inner[0, routes.links[routes.indptr[:-1][filled]]] = False
+    inner[1, routes.links[routes.indptr[1:][filled] - 1]] = False
+    size = routes.links.size
+    consecutive = np.ones(max(0, size - 1), dtype=np.bool_)
+    seams = routes.indptr[(routes.indptr > 0) & (routes.indptr < size)]
+    consecutive[seams - 1] = False
+    # Each pair of consecutive links once: flows share most of them.
+    pairs = routes.links[:-1][consecutive] * num_links + routes.links[1:][consecutive]
+    pairs = pairs[first_members(numbered(pairs))]
+    first, second = np.divmod(pairs, max(1, num_links))
+    # A link without neighbours stays.
+    joined_links = np.zeros(num_links, dtype=np.bool_)
+    joined_links[first] = joined_links[second] = True
+    order = np.flatnonzero(joined_links)
+    order = order[np.argsort(links.bandwidth[order], kind="stable")]
+    kept: BoolArray = binding_links(
+        order,
+        np.array(links.bandwidth),
+        inner,
+        *_row_keys(second, first, num_links),
+        *_row_keys(first, second, num_links),
+    )
+    return kept
+
+
+def _row_keys(
+    rows: IntArray, values: IntArray, num_links: int
+) -> tuple[IntArray, IntArray]:
+    """Return distinct pairs as the rising values of each row, in compressed rows."""
+    keys = np.sort(rows * num_links + values)
+    indptr = np.searchsorted(keys, np.arange(num_links + 1) * num_links)
+    return indptr.astype(np.int64), (keys % max(1, num_links)).astype(np.int64)
+
+
+class Listing(NamedTuple):
+    """All steps of all programs, one program after another; the fields of `Step`."""
+
+    first: IntArray
+    """First step of each program, and behind the last one."""
+
+    duration: FloatArray
+    source: IntArray
+    need: IntArray
+    target: IntArray
+    span: IntArray
+
+    @property
+    def program(self) -> IntArray:
+        """Program that each step belongs to."""
+        sizes = np.diff(self.first)
+        return np.repeat(np.arange(sizes.size), sizes)
+
+    def symbols(self) -> IntArray:
+        """Return numbers, equal for steps that do the same.
+
+        They take as long, wait for as many messages more of the same slot, post to the
+        same slot, and open and close spans alike.
+        """
+        further = further_needs(self.first, self.source, self.need)
+        return numbered(self.duration, self.source, self.target, self.span, further)
+
+
+def list_steps(system: System) -> Listing:
+    """Return the programs of a system as arrays."""
+    sizes = [len(steps) for steps in system.programs]
+    nothing = np.zeros(0, np.int64)
+    return Listing(
+        np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        np.concatenate([*(one.duration for one in system.programs), np.zeros(0)]),
+        np.concatenate([*(one.source for one in system.programs), nothing]),
+        np.concatenate([*(one.need for one in system.programs), nothing]),
+        np.concatenate([*(one.target for one in system.programs), nothing]),
+        np.concatenate([*(one.span for one in system.programs), nothing]),
+    )
+
+
+def num_posts_of_channels(system: System, listing: Listing) -> IntArray:
+    """Return the posts to each channel."""
+    num_programs, num_slots = len(system.programs), system.slots.shape[1]
+    posting = listing.target != NONE
+    places = listing.program[posting] * num_slots + listing.target[posting]
+    by_program = np.bincount(places, minlength=num_programs * num_slots)
+    by_actor = by_program.reshape(num_programs, num_slots)[system.program]
+    used = system.slots != NONE
+    posts = np.zeros(system.latency.size, np.int64)
+    np.add.at(posts, system.slots[used], by_actor[used])
+    return posts

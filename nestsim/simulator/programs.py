@@ -3,26 +3,423 @@
 A step waits for the n-th message of a channel, works for a while, and posts to another
 channel; how many messages it needs is known beforehand, so no queues are simulated.
 All replicas of a stage run one program, but for slow devices, each with its own table
-of channels (`nestsim.simulator.slots`). Buckets of parameters are reduced and gathered
+of channels (`nestsim.simulator.flows`). Buckets of parameters are reduced and gathered
 by a second actor, the communication stream of the first: one collective after another,
 beside the passes.
 
 Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas. Virtual stage ``k`` is
 chunk ``k div p`` of stage ``k mod p``.
+
+What one pass of a stage does, before it is known which one in the step it is.
+
+A pass begins when what it needs has come, and ends when its last move is done; what it
+sends to the next stage leaves with its end.
+
+Writes down the steps of one stage's actors.
+
+A program is a list of *blocks*: a pass, what comes before it and after it, and the end
+of the step. Most blocks come again and again, and differ only in what they wait for; so
+each is written once, and the program is put together of them.
+
+Letters: ``p`` stages, ``v`` chunks of each, ``m`` microbatches, ``n`` passes of the
+stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.simulator.flows import (
+    ACTIVATION_IN,
+    ACTIVATION_OUT,
+    GRADIENT_IN,
+    GRADIENT_OUT,
+    SLOTS_PER_CHUNK,
+    StageSlots,
+)
+from nestsim.simulator.kernels import steps as kernels
 from nestsim.simulator.outcome import SPAN_KINDS
-from nestsim.simulator.slots import StageSlots
-from nestsim.simulator.system import NONE, Step, Steps
-from nestsim.simulator.work import PipelineWork
-from nestsim.simulator.writer import Writer, pass_numbers
-from planner.step.schedules import find_schedule
+from nestsim.simulator.system import CLOSES, NONE, OPENS, WHOLE, Step, Steps, quantise
+from nestsim.simulator.work import Moves, PipelineWork
+from planner.step.schedules import (
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    WEIGHT,
+    Instructions,
+    find_schedule,
+)
 from topologies.arrays import FloatArray, IntArray
+
+RUNNING = -1
+"""Need of a part that waits for all that its actor has posted to the slot so far."""
+
+
+class Part(NamedTuple):
+    """A step of a pass: wait, work, post."""
+
+    duration: float
+    """[s]"""
+
+    source: int = NONE
+    """Slot to wait for, or `NONE`."""
+
+    need: int = RUNNING
+    """Messages that must have come there."""
+
+    target: int = NONE
+    """Slot to post to, or `NONE`."""
+
+
+class Mark(NamedTuple):
+    """Something to wait for or to post in the middle of a pass."""
+
+    at: float
+    """As a fraction of the pass's duration."""
+
+    source: int = NONE
+    """Slot to wait for, or `NONE`."""
+
+    need: int = RUNNING
+    """Messages that must have come there."""
+
+    target: int = NONE
+    """Slot to post to, or `NONE`."""
+
+
+Parts = tuple[Part, ...]
+
+
+def parts_of(moves: Moves, slots: StageSlots) -> Parts:
+    """Turn moves into parts; phases after the first are posted where they are due."""
+    parts = []
+    for wait, duration, post in moves:
+        source = NONE
+        if wait != NONE:
+            phases = slots.teams[wait]
+            parts += [Part(0.0, one, target=other) for one, other in pairwise(phases)]
+            source = phases[-1]
+        target = slots.teams[post][0] if post != NONE else NONE
+        parts.append(Part(duration, source, target=target))
+    return tuple(parts)
+
+
+def scaled(parts: Parts, factor: float) -> Parts:
+    """Return the same parts with all durations times a factor."""
+    if factor == 1.0:
+        return parts
+    return tuple(part._replace(duration=part.duration * factor) for part in parts)
+
+
+def marked(parts: Parts, marks: list[Mark], *, after: float = 1.0) -> Parts:
+    """Put marks, which rise, into a pass, dividing parts where they fall inside.
+
+    Whatever follows the first mark takes ``after`` times as long. What is left over
+    by rounding comes at the end.
+    """
+    total = sum(part.duration for part in parts)
+    found: list[Part] = []
+    left = list(reversed(marks))
+    past, factor = 0.0, 1.0
+    for part in parts:
+        rest, done = part, 0.0
+        while left and left[-1].at * total < past + part.duration:
+            mark = left.pop()
+            until = max(mark.at * total - past, done)
+            found += _stopped(rest, (until - done) * factor, mark)
+            # Waiting takes place before the rest; posting is over.
+            rest = Part(0.0, mark.source, mark.need, rest.target)
+            done, factor = until, after
+        found.append(rest._replace(duration=(part.duration - done) * factor))
+        past += part.duration
+    for mark in reversed(left):
+        found.append(Part(0.0, mark.source, mark.need, mark.target))
+    return tuple(found)
+
+
+def _stopped(rest: Part, duration: float, mark: Mark) -> list[Part]:
+    """Return what comes before a mark: nothing if there is nothing to do."""
+    part = Part(duration, rest.source, rest.need, mark.target)
+    idle = duration == 0.0 and part.source == NONE and part.target == NONE
+    return [] if idle else [part]
+
+
+def between_stages(parts: Parts, arrival: Part, target: int) -> Parts:
+    """Let a pass wait for its input, and post its output.
+
+    Parameters
+    ----------
+    parts
+        At least one.
+    arrival
+        A part without duration that waits for the input, or for nothing.
+    target
+        Slot of the output, or `NONE`.
+    """
+    if arrival.source != NONE:
+        first = parts[0]
+        if first.source == NONE:
+            joined = first._replace(source=arrival.source, need=arrival.need)
+            parts = (joined, *parts[1:])
+        else:
+            parts = (arrival, *parts)
+    if target != NONE:
+        last = parts[-1]
+        if last.target == NONE:
+            parts = (*parts[:-1], last._replace(target=target))
+        else:
+            parts = (*parts, Part(0.0, target=target))
+    return parts
+
+
+def beginning(parts: Parts) -> int:
+    """Return the part with which the span of a pass begins: the first to do anything.
+
+    Waiting before it is not part of the pass.
+    """
+    for number, part in enumerate(parts):
+        if part.duration > 0.0 or part.target != NONE:
+            return number
+    return len(parts) - 1
+
+
+assert (RUNNING, FORWARD) == (kernels.RUNNING, kernels.FORWARD)
+
+_PORTS = {
+    FORWARD: (ACTIVATION_IN, ACTIVATION_OUT),
+    BACKWARD: (GRADIENT_IN, GRADIENT_OUT),
+}
+"""Kind of pass -> slots of its chunk that it receives from and sends to."""
+
+_KINDS = (FORWARD, BACKWARD, WEIGHT)
+
+_Block = tuple[Step, ...]
+"""Steps; the need of one may be `RUNNING`."""
+
+
+class _Code(NamedTuple):
+    """What tells blocks apart."""
+
+    block: int
+    """`PASS`, `RECEIVE`, `SEND` or `END` of the kernels."""
+
+    kind: int
+    """Of the pass."""
+
+    chunk: int
+    """Of the pass."""
+
+    place: int
+    """`PLAIN`, `FIRST` or `LAST` of the kernels."""
+
+    filling: int
+    """1 if the stage has sent a bucket of gradients, 0 if not."""
+
+    before: int
+    """Kind of the pass before, `NONE` if there is none."""
+
+
+def pass_numbers(own: Instructions, work: PipelineWork) -> IntArray:
+    """Return which pass of its kind and chunk that of each microbatch is.
+
+    They are counted from 1, in the order of a stage, shape ``(3, v, m)``; 0 for what
+    the stage does not do.
+    """
+    shape = len(_KINDS), work.num_chunks, work.num_microbatches
+    return kernels.number_passes(own.kind, own.microbatch, own.chunk, *shape)
+
+
+class Writer:
+    """Writes the program of one stage.
+
+    Parameters
+    ----------
+    work
+        The training step.
+    own
+        What its schedule has the stage do.
+    numbers
+        Of the passes of every stage, as of `pass_numbers`.
+    stage
+        Which one this is.
+    slots
+        Its slots.
+    """
+
+    def __init__(
+        self,
+        work: PipelineWork,
+        own: Instructions,
+        numbers: Sequence[IntArray],
+        stage: int,
+        slots: StageSlots,
+    ) -> None:
+        self.work, self.own, self.stage, self.slots = work, own, stage, slots
+        self.num_stages = len(numbers)
+        schedule = SCHEDULES[work.schedule]
+        self.rendezvous = work.blocking_transfers and not schedule.interleaves
+        self.completing = WEIGHT if schedule.splits_backward else BACKWARD
+        self.ports = self._ports()
+        self.bucket_ends = slots.bucket_ends()
+        self.gather_marks = self._gather_marks()
+        self.reduce_marks = self._reduce_marks()
+        self.codes, self.order = self._order(numbers)
+
+    def write(self, slowdown: float, tick: float) -> Steps:
+        """Return the steps of an actor whose compute takes ``slowdown`` times."""
+        written = [self._block(code, slowdown) for code in self.codes]
+        rows = Steps.of(step for block in written for step in block)
+        duration, steps = kernels.write_blocks(
+            self.order[0],
+            self.order[1],
+            np.cumsum([0, *map(len, written)]),
+            quantise(rows.duration, tick),
+            np.stack((rows.source, rows.need, rows.target, rows.span)),
+            self.slots.channels.shape[1],
+        )
+        return Steps(duration, *steps)
+
+    def _order(self, numbers: Sequence[IntArray]) -> tuple[list[_Code], IntArray]:
+        """Return the distinct blocks, and what the program is made of.
+
+        That is, which block comes next, and what its first step needs, shape
+        ``(2, B)``.
+        """
+        codes, order = kernels.order_blocks(
+            *self.own,
+            self.ports,
+            self._arrivals(numbers),
+            self.completing,
+            self.slots.signal != NONE,
+            self.rendezvous,
+            self.work.blocking_transfers,
+        )
+        return [_Code(*row) for row in codes.tolist()], order
+
+    def _ports(self) -> IntArray:
+        """Return the slots that passes receive from and send to, or `NONE`.
+
+        Shape ``(2, 3, v)``: by kind and chunk.
+        """
+        v = self.work.num_chunks
+        ports = np.full((2, len(_KINDS), v), NONE)
+        first = np.arange(v) * SLOTS_PER_CHUNK
+        for kind, own in _PORTS.items():
+            for side, port in enumerate(own):
+                exists = self.slots.channels[0, first + port] != NONE
+                ports[side, kind] = np.where(exists, first + port, NONE)
+        return ports
+
+    def _arrivals(self, numbers: Sequence[IntArray]) -> IntArray:
+        """Return how many messages have come when that of each microbatch has.
+
+        The passes of that kind through the sending virtual stage send them, in order.
+        Shape ``(3, v, m)``.
+        """
+        arrivals = np.zeros_like(numbers[self.stage])
+        last = self.work.num_chunks * self.num_stages - 1
+        for kind, step in ((FORWARD, -1), (BACKWARD, 1)):
+            for chunk in range(self.work.num_chunks):
+                sender = chunk * self.num_stages + self.stage + step
+                if 0 <= sender <= last:
+                    sending_chunk, stage = divmod(sender, self.num_stages)
+                    arrivals[kind, chunk] = numbers[stage][kind, sending_chunk]
+        return arrivals
+
+    def _block(self, code: _Code, slowdown: float) -> _Block:
+        """Return the steps of a block; durations are not whole ticks yet."""
+        block, kind, chunk, place, filling, before = code
+        if block == kernels.END:
+            return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
+        source, target = self.ports[:, kind, chunk].tolist()
+        if block == kernels.SEND:
+            return _steps((Part(0.0, target),))
+        if block == kernels.RECEIVE:
+            return self._receive(source, kind, before)
+        parts = self._pass(kind, chunk, slowdown, place, filling=bool(filling))
+        # What the first part needs differs from pass to pass.
+        parts = between_stages(parts, Part(0.0, source), target)
+        return _steps(parts, opens=beginning(parts))
+
+    def _pass(
+        self, kind: int, chunk: int, slowdown: float, place: int, *, filling: bool
+    ) -> Parts:
+        """Return the parts of a pass, its buckets included."""
+        virtual = chunk * self.num_stages + self.stage
+        moves = self.work.pass_moves(kind, virtual)
+        total = sum(move.duration for move in moves)
+        sent = self.work.sent_time.get(kind)
+        share = float(sent[virtual]) / total if sent is not None and total else 0.0
+
+        def stretch(factor: float) -> float:
+            return 1.0 + (factor - 1.0) * (1.0 - share)
+
+        parts = scaled(parts_of(moves, self.slots), stretch(slowdown))
+        beside = stretch(self.work.interference)
+        if filling:
+            parts = scaled(parts, beside)
+        if place == kernels.FIRST:
+            marks = self.gather_marks[chunk]
+            alongside = self.stage == 0 and chunk == 0 and bool(marks)
+            parts = marked(scaled(parts, beside) if alongside else parts, marks)
+        elif place == kernels.LAST:
+            marks = self.reduce_marks[chunk]
+            parts = marked(parts, marks, after=1.0 if filling else beside)
+        return parts
+
+    def _gather_marks(self) -> list[list[Mark]]:
+        """Return where the first forward pass of each chunk waits."""
+        own = self.work.gather_buckets[self.stage]
+        marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
+        for bucket, (slot, need) in zip(own, self.bucket_ends, strict=False):
+            marks[bucket.chunk].append(Mark(bucket.at, slot, need))
+        return marks
+
+    def _reduce_marks(self) -> list[list[Mark]]:
+        """Return where the pass that completes the gradients of each chunk posts."""
+        marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
+        for bucket in self.work.reduce_buckets[self.stage]:
+            marks[bucket.chunk].append(Mark(bucket.at, target=self.slots.signal))
+        return marks
+
+    def _receive(self, source: int, kind: int, before: int) -> _Block:
+        """Be ready for the input: the sender waits for that."""
+        pending = int(self.ports[1, before, 0]) if before != NONE else NONE
+        if pending == NONE:
+            return _steps((Part(0.0, target=source),))
+        if before == kind:
+            return _steps((Part(0.0, pending, target=source),))
+        # Back to back with a message the other way: both are under way at once.
+        return _steps((Part(0.0, target=source), Part(0.0, pending)))
+
+    def _end(self, optimizer: float) -> _Block:
+        """Return the collectives of the step's end and the optimizer step."""
+        steps = []
+        pending, need = NONE, 0
+        if self.slots.reduce_buckets:
+            pending, need = self.bucket_ends[-1]
+        for slot in self.slots.before:
+            steps.append(Step(0.0, pending, need, slot, 0))
+            pending, need = slot, 1
+        after = self.slots.after
+        following = after[0] if after else NONE
+        steps.append(Step(optimizer, pending, need, following, WHOLE))
+        followers = (*after[1:], NONE)[: len(after)]
+        for slot, follower in zip(after, followers, strict=True):
+            steps.append(Step(0.0, slot, 1, follower, 0))
+        return tuple(steps)
+
+
+def _steps(parts: Parts, *, opens: int | None = None) -> _Block:
+    """Turn parts into steps; a span begins with one of them, and ends with the last."""
+    spans = [0] * len(parts)
+    if opens is not None:
+        spans[opens] |= OPENS
+        spans[-1] |= CLOSES
+    return tuple(Step(*part, span) for part, span in zip(parts, spans, strict=True))
+
 
 PASS_KINDS = ("forward", "backward", "weight")
 """Names in `SPAN_KINDS` of the kinds of `planner.step.schedules`, in their order."""

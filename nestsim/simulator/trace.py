@@ -17,25 +17,166 @@ References
 ----------
 .. [1] Google, "Trace Event Format" (the JSON object form; X, M, C, s and f events; flow
    ends bind to the enclosing slice with ``"bp": "e"``).
+
+Threads of a Chrome trace: who shows where among a stage's rows.
+
+Every replica has a row for compute, one for each direction and chunk in which it sends,
+since those messages do not wait for each other, and one for each kind of collective
+that it takes part in without other replicas. Collectives of several replicas have no
+replica: they have rows of their own, one for each kind, before those of replica 0.
+
+Slices of a Chrome trace as columns: passes and messages, kind by kind.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from nestsim.simulator.outcome import TRANSFER_KINDS, Replay
-from nestsim.simulator.trace_tracks import (
-    Track,
-    compute_tracks,
-    nanoseconds,
-    threads_of,
-    transfer_tracks,
-)
+from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
 from topologies.arrays import FloatArray, IntArray
+
+_DIRECTIONS = {
+    TRANSFER_KINDS.index("activation"): "send activations",
+    TRANSFER_KINDS.index("gradient"): "send gradients",
+}
+_COLLECTIVES = tuple(
+    kind for kind in range(len(TRANSFER_KINDS)) if kind not in _DIRECTIONS
+)
+
+
+class Threads(NamedTuple):
+    """Numbers and names of the threads of one stage."""
+
+    num_chunks: int
+    """Chunks ``v`` of each stage."""
+
+    @property
+    def per_replica(self) -> int:
+        """Numbers that each replica takes."""
+        return 1 + len(_DIRECTIONS) * self.num_chunks + len(_COLLECTIVES)
+
+    def compute(self, replica: IntArray) -> IntArray:
+        """Return the threads of passes and optimizer steps."""
+        return len(_COLLECTIVES) + replica * self.per_replica
+
+    def transfer(self, kind: int, replica: IntArray, chunk: IntArray) -> IntArray:
+        """Return the threads of messages of one kind, or of collectives."""
+        own = self.compute(replica) + 1
+        if kind in _DIRECTIONS:
+            first = list(_DIRECTIONS).index(kind) * self.num_chunks
+            return own + first + chunk
+        column = _COLLECTIVES.index(kind)
+        first = len(_DIRECTIONS) * self.num_chunks
+        return np.where(replica < 0, column, own + first + column)
+
+    def name(self, thread: int) -> tuple[str, int]:
+        """Return what a thread shows, and the replica; -1 for one of several."""
+        if thread < len(_COLLECTIVES):
+            return f"{TRANSFER_KINDS[_COLLECTIVES[thread]]}, replicas together", -1
+        replica, column = divmod(thread - len(_COLLECTIVES), self.per_replica)
+        if column == 0:
+            return "compute", replica
+        direction, chunk = divmod(column - 1, self.num_chunks)
+        if direction < len(_DIRECTIONS):
+            suffix = f", chunk {chunk}" if self.num_chunks > 1 else ""
+            return list(_DIRECTIONS.values())[direction] + suffix, replica
+        kind = _COLLECTIVES[column - 1 - len(_DIRECTIONS) * self.num_chunks]
+        return TRANSFER_KINDS[kind], replica
+
+
+_SHORT_NAMES = ("F", "B", "W", "optimizer")
+
+
+class Track(NamedTuple):
+    """Slices of one kind, which do not overlap within a stage, replica and kind."""
+
+    name: str
+    category: str
+    thread: IntArray
+    stage: IntArray
+    replica: IntArray
+    microbatch: IntArray
+    chunk: IntArray
+    alike: IntArray
+    """Collectives that it stands for, where that is said at the slice; else 1."""
+    begin: IntArray
+    """[ns]"""
+    length: IntArray
+    """[ns]"""
+
+
+def threads_of(replay: Replay) -> Threads:
+    """Return the threads of each stage of a replay."""
+    return Threads(int(replay.spans.chunk.max(initial=0)) + 1)
+
+
+def nanoseconds(times: NDArray[np.float64]) -> IntArray:
+    """Return moments in whole nanoseconds."""
+    return np.rint(times * 1e9).astype(np.int64)
+
+
+def compute_tracks(replay: Replay, chosen: IntArray) -> Iterator[Track]:
+    """Return the chosen rows of the spans, a track for each kind."""
+    spans, threads = replay.spans, threads_of(replay)
+    for kind, name in enumerate(_SHORT_NAMES):
+        here = chosen[spans.kind[chosen] == kind]
+        begin, end = nanoseconds(spans.start[here]), nanoseconds(spans.end[here])
+        yield Track(
+            name,
+            SPAN_KINDS[kind],
+            threads.compute(spans.replica[here]),
+            spans.stage[here],
+            spans.replica[here],
+            spans.microbatch[here],
+            spans.chunk[here],
+            np.ones_like(begin),
+            begin,
+            end - begin,
+        )
+
+
+def transfer_tracks(replay: Replay, chosen: IntArray) -> Iterator[Track]:
+    """Return the chosen rows of the transfers, a track for each kind."""
+    transfers, threads = replay.transfers, threads_of(replay)
+    for kind, name in enumerate(TRANSFER_KINDS):
+        here = chosen[transfers.kind[chosen] == kind]
+        stage, replica = transfers.stage[here], transfers.replica[here]
+        chunk = transfers.chunk[here]
+        begin = nanoseconds(transfers.start[here])
+        end = nanoseconds(transfers.end[here])
+        thread = threads.transfer(kind, replica, chunk)
+        alike = np.where(replica < 0, replay.transfer_multiplicity[here], 1)
+        # One thread of one stage is one channel.
+        channel = stage * (thread.max(initial=0) + 1) + thread
+        yield Track(
+            name,
+            name,
+            thread,
+            stage,
+            replica,
+            transfers.microbatch[here],
+            chunk,
+            alike,
+            begin,
+            _until_next(channel, begin, end) - begin,
+        )
+
+
+def _until_next(channel: IntArray, begin: IntArray, end: IntArray) -> IntArray:
+    """End each slice where the next one of its channel begins, if that is earlier."""
+    order = np.lexsort((np.arange(channel.size), channel))
+    cut = end[order].copy()
+    same = channel[order][1:] == channel[order][:-1]
+    cut[:-1][same] = np.minimum(cut[:-1][same], begin[order][1:][same])
+    result = np.empty_like(cut)
+    result[order] = cut
+    return result
+
 
 Event = dict[str, Any]
 

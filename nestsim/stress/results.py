@@ -1,23 +1,72 @@
-"""Everything that a stress test found."""
+"""Everything that a stress test found.
+
+The robust choice: the plan whose regret over all conditions is the least.
+
+Letters: ``P`` plans, ``C`` conditions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.scenario.stress_settings import ConditionSpec
-from nestsim.stress.bench import Cell
-from nestsim.stress.conditions import (
-    AS_BUILT,
-    canonical,
-    ratio_condition,
-)
-from nestsim.stress.crossover import Change
-from nestsim.stress.inverse import Asked
-from nestsim.stress.limits import limiting_term
-from nestsim.stress.robust import Choice, least_mean, least_worst
+from nestsim.scenario.settings import ConditionSpec
+from nestsim.stress.conditions import AS_BUILT, canonical, ratio_condition
+from nestsim.stress.evaluator import Cell, limiting_term
+from nestsim.stress.thresholds import Asked, Change
 from planner.step.plan import Plan
+from topologies.arrays import FloatArray
 from topologies.network import Network
+
+SAME = 1e-9
+"""Regrets that differ by less are the same; the plan that comes first is taken."""
+
+
+class Choice(NamedTuple):
+    """A plan and its regret."""
+
+    plan: int
+    """Its row."""
+
+    worst: float
+    """The largest regret over the conditions."""
+
+    worst_condition: int
+    """Where it has it, the first of equals."""
+
+    mean: float
+    """The mean regret over the conditions, all of equal weight."""
+
+
+def regrets(times: FloatArray) -> FloatArray:
+    """Return how much slower each plan is than the best one under each condition.
+
+    Parameters
+    ----------
+    times
+        Iteration times, shape ``(P, C)`` [s].
+    """
+    return np.asarray(times / times.min(axis=0) - 1.0)
+
+
+def least_worst(times: FloatArray) -> Choice:
+    """Return the plan with the least worst-case regret (Savage's minimax regret)."""
+    found = regrets(times)
+    return _choice(found, found.max(axis=1))
+
+
+def least_mean(times: FloatArray) -> Choice:
+    """Return the plan with the least mean regret."""
+    found = regrets(times)
+    return _choice(found, found.mean(axis=1))
+
+
+def _choice(found: FloatArray, score: FloatArray) -> Choice:
+    plan = int(np.flatnonzero(score <= score.min() + SAME)[0])
+    own = found[plan]
+    worst = int(np.flatnonzero(own >= own.max() - SAME)[0])
+    return Choice(plan, float(own.max()), worst, float(own.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +83,7 @@ class InverseAnswer:
     """How far a level can be worsened."""
 
     policy: str
-    """A name of `nestsim.stress.inverse.POLICIES`."""
+    """A name of `nestsim.stress.thresholds.POLICIES`."""
 
     kept: float | None
     """A worsening that keeps the share; None if none does."""

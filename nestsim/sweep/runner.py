@@ -3,25 +3,96 @@
 Workers are processes that stay, so that what they have loaded, compiled and cached
 serves every later point. The parent alone writes. Points are told by number and key:
 neither their order of finishing nor the number of workers changes what is stored.
+
+A limit on how long one point may take.
+
+Worker processes that end with the sweep that they work for, however it ends.
 """
 
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import NamedTuple
 
 from nestsim.interruption import unheard_by_children
-from nestsim.sweep.alarm import TimeIsUpError, alarm
-from nestsim.sweep.orphans import end_with
-from nestsim.sweep.points import Outcome, Point, PointFailedError, Row, Task
-from nestsim.sweep.store import Store
+from nestsim.store import Outcome, Point, PointFailedError, Row, Store, Task
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.units import format_duration
+
+
+class TimeIsUpError(Exception):
+    """The time limit has passed."""
+
+
+def _ring(_: int, __: FrameType | None) -> None:
+    raise TimeIsUpError
+
+
+@contextmanager
+def alarm(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeIsUpError` when the time is up; only in the main thread.
+
+    Compiled code is not interrupted: the alarm rings when it returns.
+
+    Parameters
+    ----------
+    seconds
+        The limit [s]; None for none.
+
+    Raises
+    ------
+    InputError
+        If this system has no such alarm.
+    """
+    if seconds is None:
+        yield
+        return
+    if not hasattr(signal, "setitimer"):
+        raise InputError(
+            "this system cannot limit the time of a point",
+            where="sweep.time_limit",
+            expected="no limit",
+        )
+    before = signal.signal(signal.SIGALRM, _ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+_INTERVAL = 1.0
+"""Between two looks at the parent [s]."""
+
+
+def end_with(parent: int) -> None:
+    """Have this process end soon after its parent has.
+
+    A sweep that is killed cannot tell its workers, which would wait for minutes for
+    more to do.
+
+    Parameters
+    ----------
+    parent
+        Number of the process that sweeps.
+    """
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_INTERVAL)
+    os._exit(1)
+
 
 DIED = "its process died: most likely, this machine ran out of memory"
 OUT_OF_MEMORY = "this machine ran out of memory"

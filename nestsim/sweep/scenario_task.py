@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 from estimators.models import huggingface
 from estimators.operators import profile
 from estimators.user_files import tables
-from nestsim.job import plan_job, run_job
+from nestsim.job import plan_job, run_job, simulate_job
 from nestsim.scenario.load import scenario_of
-from nestsim.simulate_job import simulate_job
-from nestsim.sweep.axes import OWN_TABLES, Axis
-from nestsim.sweep.paths import Path as SettingPath
-from nestsim.sweep.paths import parse_path, spelt, with_values
-from nestsim.sweep.points import Point, PointFailedError, Row, content_key
+from nestsim.store import Point, PointFailedError, Row, content_key
+from nestsim.sweep.axes import OWN_TABLES, Axis, parse_path, spelt, with_values
+from nestsim.sweep.axes import Path as SettingPath
 from topologies.errors import InputError
 from topologies.fabrics import link_file
 from topologies.input_file import parse_toml, read_file

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.validation.collective_case import CollectiveCase, predicted_time
-from nestsim.validation.collective_rows import read_collective
-from nestsim.validation.columns import Measurements, Row
+from nestsim.validation.collective_rows import (
+    CollectiveCase,
+    predicted_time,
+    read_collective,
+)
 from nestsim.validation.metrics import Errors, errors_of, grouped
-from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.rows.columns import Measurements, Row, RowRefusedError
 from planner.work import Progress
 
 
@@ -44,7 +46,7 @@ class CollectiveResult:
     """As it was written."""
 
     code: str = ""
-    """Why it was refused, a key of `nestsim.validation.refusals.REFUSALS`; empty if
+    """Why it was refused, a key of `nestsim.validation.rows.columns.REFUSALS`; empty if
     it was predicted."""
 
     reason: str = ""
@@ -163,7 +165,7 @@ def validate_collectives(
     Parameters
     ----------
     measurements
-        What `nestsim.validation.columns.read_measurements` read.
+        What `nestsim.validation.rows.columns.read_measurements` read.
     progress
         Told about every row.
     """

@@ -1,12 +1,25 @@
-"""What a row states that can be compared, and on which basis."""
+"""What a row states that can be compared, and on which basis.
 
+The measurements that come with nestsim: published figures, each with its source.
+
+Two tables, about the time of a step and about the memory of a device, in the columns
+that every file of measurements has. Numbers are as printed; where a source prints a
+rate alone, the time of a step was computed by the source's own count of FLOPs, as the
+row's notes say.
+"""
+
+from importlib.resources import as_file, files
 from typing import NamedTuple
 
 from estimators.layers.table import model_flops_per_sequence
 from estimators.tracing.graph import LayerGraph
-from nestsim.validation.columns import Row
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import Case
+from nestsim.validation.rows.columns import (
+    Measurements,
+    Row,
+    RowRefusedError,
+    read_measurements,
+)
+from nestsim.validation.rows.plan import Case
 
 GIB = 2.0**30
 STATIC = ("weights", "gradients", "optimizer")
@@ -141,3 +154,16 @@ def counted(metric: str) -> Counted:
         if words in written:
             return what
     raise RowRefusedError("other-metric", f"metric {metric or 'is empty'}")
+
+
+TABLES = ("published.csv", "published_memory.csv")
+"""Names of the files, beside this one."""
+
+
+def published_measurements() -> tuple[Measurements, ...]:
+    """Return the tables, time before memory."""
+    found = []
+    for name in TABLES:
+        with as_file(files("nestsim.validation") / name) as path:
+            found.append(read_measurements(path))
+    return tuple(found)

@@ -9,12 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nestsim.validation.columns import Row
 from nestsim.validation.measured import Counted, Measured, counted, measured_memory
 from nestsim.validation.predict import Predictor, StageMemory, memory_share
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import Case, read_case
-from nestsim.validation.row_stages import StageCase, read_stage
+from nestsim.validation.rows.columns import Row, RowRefusedError
+from nestsim.validation.rows.plan import Case, read_case
+from nestsim.validation.rows.stages import StageCase, read_stage
 from planner.step.memory import block_stage_memory
 
 

@@ -15,12 +15,11 @@ from estimators.constants import Constants, load_constants
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import LINK_EFFICIENCIES
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.simulator.replay import replay
-from nestsim.validation.refusals import refusing
-from nestsim.validation.row_plan import Case
-from nestsim.validation.row_stages import SizedStage
-from nestsim.validation.uneven_stages import uneven_step_time
+from nestsim.validation.rows.columns import refusing
+from nestsim.validation.rows.plan import Case
+from nestsim.validation.rows.stages import SizedStage, uneven_step_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan

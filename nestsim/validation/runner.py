@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nestsim.uncertainty import Band, Setting, band, memory_band
-from nestsim.validation.columns import Measurements, Row
 from nestsim.validation.measured import measured_time
 from nestsim.validation.memory_rows import score_memory
 from nestsim.validation.metrics import (
@@ -17,9 +16,9 @@ from nestsim.validation.metrics import (
     ranking_of,
 )
 from nestsim.validation.predict import Predictor
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import Case, read_case
-from nestsim.validation.row_stages import with_notes_of_run
+from nestsim.validation.rows.columns import Measurements, Row, RowRefusedError
+from nestsim.validation.rows.plan import Case, read_case
+from nestsim.validation.rows.stages import with_notes_of_run
 from planner.work import Progress
 
 GROUP_COLUMNS = (
@@ -75,7 +74,7 @@ class RowResult:
     """As it was written."""
 
     code: str = ""
-    """Why it was refused, a key of `nestsim.validation.refusals.REFUSALS`; empty if
+    """Why it was refused, a key of `nestsim.validation.rows.columns.REFUSALS`; empty if
     it was predicted."""
 
     reason: str = ""
@@ -243,7 +242,7 @@ def validate(
     Parameters
     ----------
     measurements
-        What `nestsim.validation.columns.read_measurements` read.
+        What `nestsim.validation.rows.columns.read_measurements` read.
     progress
         Told about every row.
     """

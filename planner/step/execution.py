@@ -2,7 +2,7 @@
 
 Facts about the job, like its software: the search, the prices and the replay read the
 same ones. What the replay's engine may leave out or skip is not here
-(`nestsim.simulator.settings`).
+(`nestsim.simulator.replay`).
 
 A model, a job and an accelerator: everything about the work but its split.
 """

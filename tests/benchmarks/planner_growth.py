@@ -21,9 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-from nestsim.placed_work import place_work
-from nestsim.simulator.replay import replayed_time
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.lowering.lower import place_work
+from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.search.replayed.search import (
     LEFT,

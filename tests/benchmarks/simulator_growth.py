@@ -117,7 +117,7 @@ def replay_warm_up(case: Case) -> None:
 
 def measure(case: Case) -> Row:
     """Replay once in this process, everything warm."""
-    from nestsim.placed_work import place_work
+    from nestsim.lowering.lower import place_work
     from nestsim.simulator.replay import replay
     from nestsim.simulator.trace import write_chrome_trace
 

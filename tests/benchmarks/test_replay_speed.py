@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
 from planner.step.schedules import SCHEDULES

@@ -8,8 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+from nestsim.job import simulate_job
 from nestsim.scenario.load import load_scenario
-from nestsim.simulate_job import simulate_job
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scenarios" / "published").glob("*.toml"))

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import ALGORITHM_NAMES
-from nestsim.placed_work import place_work
-from nestsim.simulator.model import build_model
+from nestsim.lowering.lower import place_work
+from nestsim.simulator.build import build_model
 from nestsim.simulator.outcome import SPAN_KINDS
-from nestsim.simulator.settings import GRANULARITIES, ReplaySettings
+from nestsim.simulator.replay import GRANULARITIES, ReplaySettings
 from planner.cost.pricing import price_plan
 from tests.nestsim.simulator.arrivals import (
     assert_all_arrives,
@@ -59,7 +59,7 @@ def test_all_that_a_plan_sends_arrives_before_it_is_needed(
     plan = replace(priced.plan, gradient_algorithm=algorithm)
     priced = price_plan(network, job, plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
+        patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
         work = place_work(network, job, priced, chosen)
     assert_nothing_is_left(network, work)
     assert_all_arrives(build_model(network, work))

@@ -530,12 +530,12 @@ def test_the_schema_is_json_on_standard_output(
 def test_an_interrupted_command_has_the_status_of_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import nestsim.scenario.schema
+    import nestsim.scenario.load
 
     def interrupt() -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(nestsim.scenario.schema, "scenario_schema", interrupt)
+    monkeypatch.setattr(nestsim.scenario.load, "scenario_schema", interrupt)
     assert main(["schema"]) == 130
 
 

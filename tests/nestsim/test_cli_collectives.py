@@ -12,7 +12,7 @@ import pytest
 from estimators.collectives.cost import collective_rates
 from nestsim.cli import main
 from nestsim.job import built
-from nestsim.plan_traffic import GroupTraffic, plan_traffic
+from nestsim.lowering.traffic import GroupTraffic, plan_traffic
 from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan
 from planner.cost.stage import PART_OF_GROUP
@@ -164,8 +164,8 @@ def test_the_same_scenario_gives_the_same_bytes(
 def test_a_narrow_terminal_gets_one_table_for_each_condition(tmp_path: Path) -> None:
     from rich.console import Console
 
-    from nestsim.collectives_job import collectives_job
-    from nestsim.report.collectives import print_collectives
+    from nestsim.collectives.job import collectives_job
+    from nestsim.collectives.report import print_collectives
 
     result = collectives_job(load_scenario(write(tmp_path)), [2**20])
     text = io.StringIO()

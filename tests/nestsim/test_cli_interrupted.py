@@ -235,13 +235,13 @@ def test_what_was_written_before_is_told(
 def test_a_command_without_output_has_little_to_say(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nestsim.scenario.schema
+    import nestsim.scenario.load
 
     def terminated() -> Any:
         signal.raise_signal(signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(nestsim.scenario.schema, "scenario_schema", terminated)
+    monkeypatch.setattr(nestsim.scenario.load, "scenario_schema", terminated)
     assert main(["schema"]) == 143
     assert capsys.readouterr() == ("", "Terminated.\n")
     assert signal.getsignal(signal.SIGTERM) is before

@@ -10,7 +10,7 @@ from rich.console import Console
 from estimators.measuring.operators import LayerCheck
 from estimators.operators.profile import Measurement, Profile, Timing, read_profile
 from nestsim.cli import main
-from nestsim.report.profile import (
+from nestsim.profile.report import (
     catalogue_entry,
     headline,
     median_spread,

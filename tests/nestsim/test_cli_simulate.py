@@ -11,11 +11,11 @@ from syrupy.assertion import SnapshotAssertion
 
 import nestsim.job
 from nestsim.cli import main
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.simulation import SimulationTable
+from nestsim.scenario.settings import SimulationTable
 from nestsim.scenario.software import EXECUTION
-from nestsim.simulate_job import simulate_job
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.trace import write_chrome_trace
 from planner.step.plan import from_ranges
 from planner.step.schedules import SCHEDULES

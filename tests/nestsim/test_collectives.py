@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import OPERATIONS, algorithms_for
 from estimators.collectives.placed import exchange_rates, placed_exchanges
-from nestsim.collective_background import Background, busy_time, evenly, reached
-from nestsim.collective_measures import bus_factor, measure, sizes_between
-from nestsim.collective_runs import Repeated, build_system, durations, spans, wires_of
-from nestsim.plan_traffic import GroupTraffic
-from nestsim.simulator.engine import simulate
+from nestsim.collectives.job import bus_factor, measure, sizes_between
+from nestsim.collectives.runs import (
+    Background,
+    Repeated,
+    build_system,
+    busy_time,
+    durations,
+    evenly,
+    reached,
+    spans,
+    wires_of,
+)
+from nestsim.lowering.traffic import GroupTraffic
+from nestsim.simulator.engines.simpy_engine import simulate
 from topologies import FatTreeSpec, LevelSpec, TorusSpec, build_network
 
 TICK = 2.0**-40

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from nestsim.cli import main
-from nestsim.cluster_network import cluster_network, device_slowdowns
+from nestsim.cluster import cluster_network, device_slowdowns
 from nestsim.job import built
-from nestsim.placed_work import place_work
-from nestsim.report.topology_wear import find_wear
+from nestsim.lowering.lower import place_work
+from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
 from planner.search.best_first import search

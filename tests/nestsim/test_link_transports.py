@@ -9,10 +9,9 @@ import pytest
 from estimators.collectives.transports import transports
 from estimators.platform import Platform
 from nestsim.cli import main
-from nestsim.cluster_network import cluster_network, job_network
-from nestsim.cluster_software import cluster_software
+from nestsim.cluster import cluster_network, cluster_software, job_network
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.simulate_job import simulate_job
 from topologies.errors import InputError
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

@@ -12,14 +12,13 @@ from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
 from nestsim.cli import main
 from nestsim.job import built
-from nestsim.placed_work import place_work
-from nestsim.placing.tail import collective_phases
-from nestsim.placing.teams import collective_team_phases, find_teams
+from nestsim.lowering.groups import collective_team_phases, find_teams
+from nestsim.lowering.lower import place_work
+from nestsim.lowering.step_end import collective_phases
 from nestsim.scenario.load import load_scenario
+from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
-from nestsim.simulator.model import build_model
-from nestsim.simulator.replay import fold_model, replay
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, fold_model, replay
 from nestsim.simulator.work import LayerTraffic, TeamTraffic
 from planner.cost.pricing import price_plan, rates_of
 from planner.cost.rates import AlgorithmChoice, PricedGrid

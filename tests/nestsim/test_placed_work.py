@@ -8,13 +8,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.placed_work import _stages, place_work
-from nestsim.placing.moves import Pass
-from nestsim.placing.said import left_out_sentences
-from nestsim.placing.teams import Teams, all_to_all_phase
+from nestsim.lowering.groups import Teams, all_to_all_phase
+from nestsim.lowering.lower import _stages, place_work
+from nestsim.lowering.notes import left_out_sentences
+from nestsim.lowering.passes import Pass
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
-from nestsim.simulator.replay import replay
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move
 from planner.cost.pricing import plan_degrees, price_plan, rates_of
@@ -213,7 +212,7 @@ def test_folding_and_skipping_change_nothing_whatever_overlaps(case, switches, s
         communication_slowdown=1.25,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
+        patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
         work = place_work(network, job, priced, chosen)
     plain = replace(chosen, folding=False, skipping=False)
     whole = replay(network, work, plain)
@@ -348,7 +347,7 @@ def test_weights_are_gathered_and_gradients_reduced_beside_the_neighbouring_laye
 
 
 def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
-    monkeypatch.setattr("nestsim.placed_work.bucket_parameters", lambda _: 16.0)
+    monkeypatch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: 16.0)
     work = by_hand(
         [[[0], [1]]],
         workload(global_batch=2),
@@ -381,7 +380,7 @@ def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
 def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
     network, job, priced = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nestsim.placed_work.bucket_parameters", lambda _: size)
+        patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
         hidden = place_work(network, executed(job, **IN_BUCKETS), priced)
     shown = place_work(network, job, priced)
     pairs = (

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.contention import contention_by_level
 from nestsim.job import built
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario
-from nestsim.simulator.replay import replay
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.verdict import contention_by_level
 from planner.cost.pricing import price_plan
 from planner.planners.manual import propose
 from planner.search.best_first import search
@@ -89,7 +88,7 @@ def priced_in_buckets(case, size):
     """Price and place a plan with gradient buckets of some size."""
     network, job, plan = case
     with pytest.MonkeyPatch.context() as patch:
-        for reader in ("planner.cost.stage", "nestsim.placed_work"):
+        for reader in ("planner.cost.stage", "nestsim.lowering.lower"):
             patch.setattr(f"{reader}.bucket_parameters", lambda _: size)
         priced = price_plan(network, job, plan)
         return priced, place_work(network, job, priced)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.asserted import FAILED
+from nestsim.assertions import FAILED
 from nestsim.cli import main
 from nestsim.job import plan_job, run_job
 from nestsim.report.json import dump_json, plan_json
 from nestsim.scenario import load_scenario
-from nestsim.scenario.schema import scenario_schema
+from nestsim.scenario.load import scenario_schema
 from planner.planners.protocol import STARTS, PlannerSettings
 from planner.planners.registry import PLANNERS
 from topologies.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 import tomli
 from jsonschema import Draft202012Validator
 
-from nestsim.scenario.schema import scenario_schema
+from nestsim.scenario.load import scenario_schema
 from topologies.accelerators import accelerator_names
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios"

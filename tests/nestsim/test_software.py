@@ -10,8 +10,7 @@ import pytest
 
 from estimators.training import TrainingSpec
 from nestsim.cli import main
-from nestsim.cluster_network import cluster_network
-from nestsim.cluster_software import cluster_software
+from nestsim.cluster import cluster_network, cluster_software
 from nestsim.job import built, plan_job
 from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows

@@ -15,10 +15,9 @@ from estimators.user_files.constants import (
 )
 from nestsim.cli import main
 from nestsim.cli.results import inputs_of
-from nestsim.compare.task import digest
-from nestsim.job import built
+from nestsim.compare.job import digest
+from nestsim.job import built, simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.simulate_job import simulate_job
 from nestsim.sweep.axes import axis
 from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError

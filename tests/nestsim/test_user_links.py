@@ -9,12 +9,11 @@ import pytest
 from estimators.collectives.transports import find_transport
 from estimators.layers.work import Degrees
 from nestsim.cli import main
-from nestsim.cluster_network import cluster_network
-from nestsim.compare.task import digest
-from nestsim.job import built
+from nestsim.cluster import cluster_network
+from nestsim.compare.job import digest
+from nestsim.job import built, simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.settings import Scenario
-from nestsim.simulate_job import simulate_job
 from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError
 

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.simulate_job import simulate_job
-from nestsim.validation.columns import Measurements, read_measurements
 from nestsim.validation.measured import GIB, measured_time
 from nestsim.validation.predict import Predictor
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.columns import (
+    Measurements,
+    RowRefusedError,
+    read_measurements,
+)
+from nestsim.validation.rows.plan import read_case
 from nestsim.validation.runner import validate
 from tests.nestsim.validation_rows import GPT, MEMORY, gpt, memory, write_csv
 from topologies.errors import InputError

@@ -7,13 +7,12 @@ import pytest
 
 from estimators.layers.work import Degrees
 from estimators.software import IDEAL
-from nestsim.validation.columns import Measurements
 from nestsim.validation.measured import counted
 from nestsim.validation.memory_rows import score_memory
 from nestsim.validation.predict import CLEARLY, Predictor
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
-from nestsim.validation.row_stages import read_stage, with_notes_of_run
+from nestsim.validation.rows.columns import Measurements, RowRefusedError
+from nestsim.validation.rows.plan import read_case
+from nestsim.validation.rows.stages import read_stage, with_notes_of_run
 from nestsim.validation.runner import validate
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan

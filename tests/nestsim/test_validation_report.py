@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from nestsim.report.validation import (
+from nestsim.uncertainty import Band, Setting, load_uncertainty
+from nestsim.validation.figure import draw_validation, headline, within
+from nestsim.validation.predict import Predictor
+from nestsim.validation.report import (
     predictions_csv,
     print_validation,
     validation_json,
+    validation_markdown,
 )
-from nestsim.report.validation_figure import draw_validation, headline, within
-from nestsim.report.validation_markdown import validation_markdown
-from nestsim.uncertainty import Band, Setting, load_uncertainty
-from nestsim.validation.columns import Measurements
-from nestsim.validation.predict import Predictor
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.columns import Measurements
+from nestsim.validation.rows.plan import read_case
 from nestsim.validation.runner import RowResult, ValidationResult, validate
 from tests.nestsim.validation_rows import gpt
 

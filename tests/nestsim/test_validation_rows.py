@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nestsim.presets import PRESETS, find_preset
-from nestsim.validation.refusals import REFUSALS, RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.columns import REFUSALS, RowRefusedError
+from nestsim.validation.rows.plan import read_case
 from planner.plans.spec import PlanSpec
 from tests.nestsim.validation_rows import GPT, gpt
 

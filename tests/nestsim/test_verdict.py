@@ -7,9 +7,8 @@ import pytest
 
 from estimators.tracing.trace import trace_model
 from estimators.training import ParallelismConfig, TrainingSpec
-from nestsim.placed_work import place_work
-from nestsim.simulator.replay import replay
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.lowering.lower import place_work
+from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.verdict import explain_gap, gap_by_cause, judge
 from planner.cost.pricing import price_plan
 from planner.step.execution import Workload

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from nestsim.validation.columns import Row
+from nestsim.validation.rows.columns import Row
 
 GPT = {
     "row_id": "one",

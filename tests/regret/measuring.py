@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nestsim.evaluate import Evaluator
 from nestsim.job import built
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.scenario.load import scenario_of
 from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replay

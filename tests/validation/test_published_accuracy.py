@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.validation.published import published_measurements
+from nestsim.validation.measured import published_measurements
 from nestsim.validation.runner import validate
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ flow starts or ends, and only for flows joined to it by a chain of shared links.
 
 The functions call each other and live in one file, because the compilation cache does
 not notice changes in another. The state lies in arrays whose rows are named by the
-constants below; `nestsim.simulator.fluid` allocates those of the network, and
-`nestsim.simulator.compiled` those of the loop.
+constants below; `nestsim.simulator.engines.fluid` allocates those of the network, and
+`nestsim.simulator.engines.compiled` those of the loop.
 
 References
 ----------
@@ -794,10 +794,10 @@ def advance(
 
     Or until the cutoff has passed.
 
-    The same as `nestsim.simulator.engine`, in the same arithmetic. At one instant:
-    steps end, messages arrive and flows end; who can go on does; then the rates are
-    solved once, and again if a flow ends at once. Within an instant the order makes no
-    difference to any moment or byte. O(log(A + C)) per event beside the rates.
+    The same as `nestsim.simulator.engines.simpy_engine`, in the same arithmetic. At one
+    instant: steps end, messages arrive and flows end; who can go on does; then the
+    rates are solved once, and again if a flow ends at once. Within an instant the order
+    makes no difference to any moment or byte. O(log(A + C)) per event beside the rates.
 
     Parameters
     ----------

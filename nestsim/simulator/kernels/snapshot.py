@@ -33,7 +33,7 @@ def snapshot(
 ) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
     """Return what will happen next depends on, beside the positions of the actors.
 
-    As the fields of `nestsim.simulator.states.State`; for the arrays of the engine see
+    As the fields of `nestsim.simulator.steady.State`; for the arrays of the engine see
     `nestsim.simulator.kernels.fluid`. O(A + C + messages on their way).
 
     Returns

@@ -7,7 +7,7 @@ from nestsim.calibration.observations import read_observations
 from nestsim.calibration.parameters import parse_fit_spec
 from nestsim.calibration.residuals import Residuals
 from nestsim.validation.predict import Predictor
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.plan import read_case
 from tests.nestsim.validation_rows import gpt
 
 MATMUL = "accelerator.a100.matmul"

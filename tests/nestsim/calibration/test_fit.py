@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nestsim.calibration.fit import fit, stages_of
-from nestsim.calibration.linear import Box, Line, objective, solve
+from nestsim.calibration.fit import Box, Line, fit, objective, solve, stages_of
 from nestsim.calibration.observations import fitted_rows, row_weights
 from nestsim.calibration.residuals import STEP
 from tests.nestsim.calibration.rows import GAP, MATMUL, SPEC, TPU, made_up, residuals_of

@@ -13,13 +13,13 @@ from nestsim.calibration.bands import (
     half_widths,
 )
 from nestsim.calibration.calibrate import calibrate
-from nestsim.calibration.fit import fit
-from nestsim.calibration.folds import (
+from nestsim.calibration.cross_validation import (
     grouped_folds,
     hold_out,
     refit_without,
     source_folds,
 )
+from nestsim.calibration.fit import fit
 from tests.nestsim.calibration.rows import GAP, MATMUL, SPEC, made_up, residuals_of
 
 

@@ -5,15 +5,16 @@ import random
 
 import pytest
 
-from nestsim.calibration.bands import COUNTED, FEWEST
-from nestsim.calibration.memory import (
+from nestsim.calibration.bands import (
+    COUNTED,
+    FEWEST,
     Miss,
     memory_coverage,
     memory_widths,
     read_misses,
 )
+from nestsim.validation.measured import published_measurements
 from nestsim.validation.predict import Predictor
-from nestsim.validation.published import published_measurements
 
 
 def misses(preset, sigma, count, seed):

@@ -4,8 +4,8 @@ from importlib.resources import files
 
 import tomli
 
+from nestsim.calibration.calibrate import Entry, replace_entries
 from nestsim.calibration.parameters import load_fit_spec
-from nestsim.calibration.writing import Entry, replace_entries
 
 TEXT = """# head
 [accelerator.default]

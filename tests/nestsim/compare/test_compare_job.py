@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import nestsim.compare.task
+import nestsim.compare.job
 from nestsim.compare.job import (
     CompareSettings,
     checked_settings,
@@ -20,10 +20,9 @@ from nestsim.compare.job import (
 )
 from nestsim.compare.measure import measure
 from nestsim.compare.record import Comparison, Entry, Group
-from nestsim.job import built
-from nestsim.report.compare_wording import sentences
-from nestsim.simulate_job import simulate_job
-from nestsim.sweep.store import Store
+from nestsim.compare.text import sentences
+from nestsim.job import built, simulate_job
+from nestsim.store import Store
 from planner.cost.pricing import price_plan
 from planner.planners.registry import PLANNERS
 from planner.work import TIME_LIMIT, WORK_LIMIT
@@ -237,7 +236,7 @@ def count_measurements(
             raise KeyboardInterrupt
         return measure(scenario, planner, *rest, **named)
 
-    monkeypatch.setattr(nestsim.compare.task, "measure", counted)
+    monkeypatch.setattr(nestsim.compare.job, "measure", counted)
     return measured
 
 

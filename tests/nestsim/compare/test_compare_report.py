@@ -12,22 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nestsim.compare.job import CompareSettings, compare_job
-from nestsim.compare.reasons import OWN_MODEL, Cause, belief_gap, largest, turned_by
-from nestsim.compare.record import Comparison, Entry, Found, Group
-from nestsim.report.compare_data import (
+from nestsim.compare.data import (
     comparison_csv,
     comparison_json,
     comparison_rows,
     search_times_csv,
 )
-from nestsim.report.compare_figure import (
-    bar_groups,
-    comparison_title,
-    draw_comparison,
-)
-from nestsim.report.compare_text import print_comparison
-from nestsim.report.compare_wording import fastest, sentences
+from nestsim.compare.figure import bar_groups, comparison_title, draw_comparison
+from nestsim.compare.job import CompareSettings, compare_job
+from nestsim.compare.measure import OWN_MODEL, Cause, belief_gap, largest, turned_by
+from nestsim.compare.record import Comparison, Entry, Found, Group
+from nestsim.compare.text import fastest, print_comparison, sentences
 from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.compare.small import load
 

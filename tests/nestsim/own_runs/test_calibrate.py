@@ -11,17 +11,17 @@ from estimators.constants import load_constants
 from estimators.user_files.constants import read_user_constants
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.cli import main
-from nestsim.own_runs.calibrate import (
+from nestsim.profile.constants import (
     FITTED,
     NARROWER,
+    NOT_TOLD,
     calibrate_runs,
     constant_name,
     run_parameters,
 )
-from nestsim.own_runs.calibration_text import NOT_TOLD
-from nestsim.validation.columns import Measurements, read_measurements
 from nestsim.validation.predict import Predictor
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.columns import Measurements, read_measurements
+from nestsim.validation.rows.plan import read_case
 from tests.nestsim.validation_rows import GPT, MEMORY, gpt, write_csv
 from topologies.errors import InputError
 

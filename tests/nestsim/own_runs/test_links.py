@@ -13,8 +13,7 @@ from estimators.operators.profile import Timing
 from estimators.user_files.links import read_user_links
 from estimators.user_files.tables import LinkPoint, LinkSweep
 from nestsim.cli import main
-from nestsim.own_runs.links import Stated, fit_links
-from nestsim.own_runs.links_text import print_links
+from nestsim.profile.links import Stated, fit_links, print_links
 
 SIZES = [4**k for k in range(5, 15)]
 WRONG_INPUT = 2

@@ -10,7 +10,7 @@ import pytest
 import seaborn as sns
 from matplotlib.colors import to_hex
 
-from nestsim.report.canvas import (
+from nestsim.report.figures.canvas import (
     DISTINCT,
     STYLE,
     figure_with_headline,
@@ -56,7 +56,7 @@ def test_drawing_needs_neither_seaborn_nor_pandas(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from nestsim.report import figures\n"
-        "from nestsim.report.canvas import figure_with_headline, save_figure\n"
+        "from nestsim.report.figures.canvas import figure_with_headline, save_figure\n"
         "with figure_with_headline('a', 'b') as (figure, _):\n"
         "    save_figure(figure, Path('figure.png'))\n"
         "heavy = {'seaborn', 'pandas', 'scipy.stats', 'matplotlib.pyplot'}\n"

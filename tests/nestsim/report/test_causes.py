@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.causes import CAUSES, iteration_causes
-from nestsim.simulator.phases import RingPhase
+from nestsim.report.statistics import CAUSES, iteration_causes
 from nestsim.simulator.replay import replay
-from nestsim.simulator.work import PipelineWork
+from nestsim.simulator.work import PipelineWork, RingPhase
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

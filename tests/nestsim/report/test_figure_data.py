@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.figure_data import (
+from nestsim.report.figures.data import (
     fullest_stage,
     gap_steps,
     gap_title,

@@ -7,14 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from nestsim.report.figure_data import level_rows, link_rows, links_title
+from nestsim.report.figures.data import (
+    level_rows,
+    link_rows,
+    links_title,
+    timeline_bars,
+    timeline_windows,
+)
 from nestsim.report.statistics import (
     bubble_fraction,
     hottest_links,
     level_uses,
     stage_breakdowns,
 )
-from nestsim.report.timeline_data import timeline_bars, timeline_windows
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
 from nestsim.simulator.trace import write_chrome_trace

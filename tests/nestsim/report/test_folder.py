@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.report.destination import claimed_folder
-from nestsim.report.figure_data import hottest_link_use
+from nestsim.report.figures.data import hottest_link_use
 from nestsim.report.folder import FILES as NAMES
 from nestsim.report.folder import result_facts, result_writers
 from nestsim.report.json import dump_json, job_json, reported_candidate

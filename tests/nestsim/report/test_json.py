@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.report.causes import CAUSES
 from nestsim.report.json import (
     dump_json,
     job_json,
@@ -17,7 +16,8 @@ from nestsim.report.json import (
     plan_json,
     reported_candidate,
 )
-from nestsim.report.network_json import topology_json
+from nestsim.report.network import topology_json
+from nestsim.report.statistics import CAUSES
 from nestsim.uncertainty import Band
 from planner.step.plan import Plan
 from tests.nestsim.report.examples import (

@@ -9,7 +9,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from nestsim.report.folder import summary_rows
 from nestsim.report.json import job_json, reported_candidate
-from nestsim.report.simulation import print_result, result_json, simulation_json
+from nestsim.report.text import print_result, result_json, simulation_json
 from nestsim.results import SimulateResult
 from tests.nestsim.report.examples import FOUR_STAGES, INTERLEAVED, Shape, make_job
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from nestsim.report.network_text import print_topology
+from nestsim.report.network import print_topology
 from nestsim.report.text import print_job, print_plans
 from nestsim.uncertainty import Band
 from planner.work import TIME_LIMIT, WORK_LIMIT, Spent

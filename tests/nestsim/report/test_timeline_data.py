@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nestsim.report.timeline_data import (
+from nestsim.report.figures.data import (
     BAR_KINDS,
     time_unit,
     timeline_bars,

@@ -4,7 +4,7 @@ import matplotlib.image
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nestsim.report.topology import draw_topology
+from nestsim.report.topology.draw import draw_topology
 from tests.topologies.strategies import degraded, networks
 from topologies import SpineLeafSpec, build_network
 

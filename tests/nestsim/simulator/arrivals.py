@@ -8,9 +8,7 @@ from itertools import product
 import numpy as np
 
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
-from nestsim.simulator.replay import fold_model, replay
-from nestsim.simulator.run import run_system
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, fold_model, replay, run_system
 from planner.step.schedules import FORWARD
 
 FORMS = tuple(

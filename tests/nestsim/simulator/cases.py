@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from nestsim.simulator.phases import RingPhase
-from nestsim.simulator.replay import replay
-from nestsim.simulator.settings import ReplaySettings
-from nestsim.simulator.work import Held, PipelineWork, StageMemory
+from nestsim.simulator.replay import ReplaySettings, replay
+from nestsim.simulator.work import Held, PipelineWork, RingPhase, StageMemory
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
 from topologies.network import Level, Links, Network, Routes
 

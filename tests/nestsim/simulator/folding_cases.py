@@ -5,11 +5,16 @@ import dataclasses
 import numpy as np
 from hypothesis import strategies as st
 
-from nestsim.simulator.clock import quantise
-from nestsim.simulator.model import build_model
-from nestsim.simulator.phases import RingPhase, TeamPhase
-from nestsim.simulator.system import NONE
-from nestsim.simulator.work import Bucket, LayerTraffic, Move, TeamTraffic
+from nestsim.simulator.build import build_model
+from nestsim.simulator.system import NONE, quantise
+from nestsim.simulator.work import (
+    Bucket,
+    LayerTraffic,
+    Move,
+    RingPhase,
+    TeamPhase,
+    TeamTraffic,
+)
 from planner.step.schedules import BACKWARD, FORWARD
 from tests.nestsim.simulator.cases import pipeline
 from topologies.builders import build_network

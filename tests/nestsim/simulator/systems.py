@@ -3,16 +3,17 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from nestsim.simulator.clock import TICK, quantise
 from nestsim.simulator.system import (
     CLOSES,
     NONE,
     OPENS,
+    TICK,
     WHOLE,
     Incidence,
     Step,
     Steps,
     System,
+    quantise,
 )
 
 RECORDS = ("span_starts", "span_ends", "posts", "departures", "arrivals")

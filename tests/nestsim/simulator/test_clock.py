@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.clock import TICK, quantise, tick_for
+from nestsim.simulator.system import TICK, quantise, tick_for
 
 
 @settings(deadline=None)

@@ -5,11 +5,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.compiled import simulate_compiled
-from nestsim.simulator.engine import simulate
-from nestsim.simulator.model import build_model
-from nestsim.simulator.run import LONG, choose_engine, forecast_seconds, run_system
-from nestsim.simulator.settings import ENGINES, ReplaySettings
+from nestsim.simulator.build import build_model
+from nestsim.simulator.engines.compiled import simulate_compiled
+from nestsim.simulator.engines.simpy_engine import simulate
+from nestsim.simulator.replay import (
+    ENGINES,
+    LONG,
+    ReplaySettings,
+    choose_engine,
+    forecast_seconds,
+    run_system,
+)
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import contended_step, step_sizes
 from tests.nestsim.simulator.systems import (

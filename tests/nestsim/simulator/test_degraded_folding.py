@@ -7,10 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.model import build_model
-from nestsim.simulator.phases import RingPhase
+from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import fold_model
-from nestsim.simulator.work import slowest_lanes
+from nestsim.simulator.work import RingPhase, slowest_lanes
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.folding_cases import grid, spine_leaf, steps
 from tests.nestsim.simulator.test_folding import assert_same_run

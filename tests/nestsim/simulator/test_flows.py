@@ -3,15 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.placing.teams import find_teams
+from nestsim.lowering.groups import find_teams
+from nestsim.simulator.engines.fluid import max_min_rates
 from nestsim.simulator.flows import SIGNAL, build_flows
-from nestsim.simulator.fluid import max_min_rates
-from nestsim.simulator.lanes import binding as find_binding
+from nestsim.simulator.folding import binding as find_binding
 from nestsim.simulator.outcome import TRANSFER_KINDS
-from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import Incidence
-from nestsim.simulator.work import Bucket
+from nestsim.simulator.work import Bucket, RingPhase
 from tests.nestsim.simulator.cases import (
     contended_step,
     full_mesh,

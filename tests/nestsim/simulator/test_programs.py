@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_system
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
-from nestsim.simulator.pass_steps import Mark, Part, marked
-from nestsim.simulator.phases import RingPhase, TeamPhase
+from nestsim.simulator.programs import Mark, Part, marked
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Step, Steps
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
     Move,
+    RingPhase,
+    TeamPhase,
     TeamTraffic,
     slowest_lanes,
 )

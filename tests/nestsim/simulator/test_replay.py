@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.clock import TICK, quantise, tick_for
-from nestsim.simulator.engine import simulate
-from nestsim.simulator.model import build_model
+from nestsim.simulator.build import build_model
+from nestsim.simulator.engines.simpy_engine import simulate
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
-from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import replay
+from nestsim.simulator.system import TICK, quantise, tick_for
+from nestsim.simulator.work import RingPhase
 from planner.kernels.timeline import timeline
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
@@ -429,7 +429,7 @@ def test_links_left_out_do_not_change_the_replay(monkeypatch):
     pruned = replay(net, work)
     assert any("never limit" in sentence for sentence in pruned.folded)
     monkeypatch.setattr(
-        "nestsim.simulator.lanes.binding_links",
+        "nestsim.simulator.folding.binding_links",
         lambda order, *_: np.ones(order.size, dtype=bool),
     )
     whole = replay(net, work)

@@ -2,9 +2,7 @@
 
 import pytest
 
-from nestsim.simulator.replay import replay
-from nestsim.simulator.run import run_system
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, replay, run_system
 from tests.nestsim.simulator.cases import full_mesh, pipeline
 
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 
 from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import replay
-from nestsim.simulator.trace import write_chrome_trace
-from nestsim.simulator.trace_threads import Threads
+from nestsim.simulator.trace import Threads, write_chrome_trace
 from tests.nestsim.simulator.cases import (
     contended_step,
     pipeline,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.phases import RingPhase
 from nestsim.simulator.replay import replay
+from nestsim.simulator.work import RingPhase
 from tests.nestsim.simulator.cases import contended_step, pipeline, switch
 
 

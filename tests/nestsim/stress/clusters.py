@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nestsim.scenario.load import load_scenario
-from nestsim.scenario.settings import Scenario
-from nestsim.scenario.stress_settings import StressSpec
+from nestsim.scenario.settings import Scenario, StressSpec
 
 TEXT = """
 name = "small"

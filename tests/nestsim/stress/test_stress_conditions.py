@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestsim.cluster_network import cluster_network
+from nestsim.cluster import cluster_network
 from nestsim.scenario.load import load_scenario
-from nestsim.scenario.stress_settings import BackgroundSpec, ConditionSpec
+from nestsim.scenario.settings import BackgroundSpec, ConditionSpec
 from nestsim.stress.conditions import all_conditions, axes_of, network_ratios, stressed
 from nestsim.stress.job import stress_job
 from tests.nestsim.stress.clusters import TEXT, small

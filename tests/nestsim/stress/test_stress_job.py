@@ -11,17 +11,14 @@ from rich.console import Console
 
 from nestsim.cli import main
 from nestsim.report.json import dump_json
-from nestsim.report.stress import print_stress
-from nestsim.report.stress_data import stress_json
-from nestsim.report.stress_figure import hottest_bars, stress_figures
-from nestsim.report.stress_maps import regret_matrix
-from nestsim.report.stress_words import plan_names
-from nestsim.stress.bench import bench_of, plan_key, scenario_digest
 from nestsim.stress.conditions import AS_BUILT
-from nestsim.stress.crossover import TOLERANCE
+from nestsim.stress.data import stress_json
+from nestsim.stress.evaluator import ALIKE, bench_of, plan_key, scenario_digest
+from nestsim.stress.figures import hottest_bars, regret_matrix, stress_figures
 from nestsim.stress.job import STORE_NAMES, stress_job
-from nestsim.stress.limits import ALIKE
+from nestsim.stress.report import plan_names, print_stress
 from nestsim.stress.results import StressResult
+from nestsim.stress.thresholds import CROSSOVER_TOLERANCE
 from planner.step.plan import Plan
 from tests.nestsim.stress.clusters import small
 from topologies.errors import InputError
@@ -104,7 +101,7 @@ def test_a_change_has_its_plans_at_its_two_ratios(tmp_path: Path) -> None:
     assert found
     for one in found:
         change = one.change
-        assert change.low < change.high <= change.low * (1.0 + TOLERANCE)
+        assert change.low < change.high <= change.low * (1.0 + CROSSOVER_TOLERANCE)
         assert change.before != change.after
         # What the search minimises may order two plans otherwise than their times.
         assert abs(change.gain) < 0.1
@@ -142,7 +139,7 @@ def test_a_test_goes_on_with_what_is_stored(
         raise AssertionError("nothing is left to do")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nestsim.stress.tasks._OnBench.bench", never)
+        patch.setattr("nestsim.stress.job._OnBench.bench", never)
         again = stress_job(small(tmp_path, **settings), stores=tmp_path)
     assert dump_json(stress_json(again)) == dump_json(stress_json(first))
     other = small(tmp_path, **{**settings, "oversubscription": {"leaf": (1.0, 9.0)}})

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.stress.bench import Bench
-from nestsim.stress.inverse import Asked, bracket, narrow, worsened
-from nestsim.stress.robust import least_mean, least_worst, regrets
+from nestsim.stress.evaluator import Bench
+from nestsim.stress.results import least_mean, least_worst, regrets
+from nestsim.stress.thresholds import Asked, bracket, narrow, worsened
 from tests.nestsim.stress.clusters import small
 
 

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.stress.bench import Bench
-from nestsim.stress.conditions import canonical, network_ratios, ratio_condition
-from nestsim.stress.ratios import built_ratios, with_ratios
+from nestsim.stress.conditions import (
+    built_ratios,
+    canonical,
+    network_ratios,
+    ratio_condition,
+    with_ratios,
+)
+from nestsim.stress.evaluator import Bench
 from tests.nestsim.stress.clusters import small
 from topologies import (
     FatTreeSpec,

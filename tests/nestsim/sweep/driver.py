@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
+from nestsim.store import Store
 from nestsim.sweep.runner import run_sweep
-from nestsim.sweep.store import Store
 from tests.nestsim.sweep.tasks import Square
 
 POINTS = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nestsim.sweep.points import PointFailedError, content_key
+from nestsim.store import PointFailedError, content_key
 from topologies.errors import InputError
 
 

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.sweep.axes import axis, axis_of_text, merged, product
-from nestsim.sweep.paths import parse_path, spelt, with_values
+from nestsim.sweep.axes import (
+    axis,
+    axis_of_text,
+    merged,
+    parse_path,
+    product,
+    spelt,
+    with_values,
+)
 from topologies.errors import InputError
 
 DOCUMENT = {

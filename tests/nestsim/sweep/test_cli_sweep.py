@@ -12,8 +12,8 @@ import pytest
 
 import nestsim.sweep.scenario_task
 from nestsim.cli import main
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.simulate_job import simulate_job
 from nestsim.sweep.axes import Axis, axis
 from nestsim.sweep.scenario_task import ScenarioTask
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.sweep.store import Store
+from nestsim.store import Store
 from tests.nestsim.sweep.driver import POINTS
 from tests.nestsim.sweep.killing import run_killed, run_whole
 

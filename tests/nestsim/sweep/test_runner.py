@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from nestsim.store import Store
+from nestsim.sweep.job import csv_text, write_parquet
 from nestsim.sweep.runner import DIED, OUT_OF_MEMORY, run_sweep
-from nestsim.sweep.store import Store
-from nestsim.sweep.table import csv_text, write_parquet
 from tests.nestsim.sweep.tasks import Square
 from topologies.errors import InputError
 

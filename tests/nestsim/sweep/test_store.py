@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.sweep.points import Outcome
-from nestsim.sweep.store import (
+from nestsim.store import (
     SCHEMA_VERSION,
+    Outcome,
     Store,
     is_part_of_store,
     is_store,

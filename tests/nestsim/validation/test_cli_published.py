@@ -5,9 +5,9 @@ import json
 import pytest
 
 from nestsim.cli import main
-from nestsim.report.validation_markdown import NUMBERS
-from nestsim.validation import published
-from nestsim.validation.columns import Measurements
+from nestsim.validation import measured as published
+from nestsim.validation.report import NUMBERS
+from nestsim.validation.rows.columns import Measurements
 from tests.nestsim.validation_rows import GPT, gpt, memory, write_csv
 
 WRONG_INPUT = 2

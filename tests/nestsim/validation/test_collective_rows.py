@@ -10,15 +10,23 @@ import pytest
 from rich.console import Console
 
 from estimators.collectives.transports import collective_time, transports
-from nestsim.calibration.collectives import print_transports
+from nestsim.calibration.calibrate import print_transports
+from nestsim.calibration.transports import fit_transports
 from nestsim.cli import main
-from nestsim.report.validation_collectives import collectives_csv, collectives_json
-from nestsim.validation.collective_case import ARRIVAL_TIMES, HOST_TIMES, predicted_time
-from nestsim.validation.collective_rows import read_collective
+from nestsim.validation.collective_report import collectives_csv, collectives_json
+from nestsim.validation.collective_rows import (
+    ARRIVAL_TIMES,
+    HOST_TIMES,
+    predicted_time,
+    read_collective,
+)
 from nestsim.validation.collective_runner import validate_collectives
-from nestsim.validation.columns import Measurements, Row, read_measurements
-from nestsim.validation.fit_transports import fit_transports
-from nestsim.validation.refusals import RowRefusedError
+from nestsim.validation.rows.columns import (
+    Measurements,
+    Row,
+    RowRefusedError,
+    read_measurements,
+)
 from topologies.errors import InputError
 
 PUBLISHED = Path(__file__).parents[4] / "shared/data/measurements/collectives.csv"

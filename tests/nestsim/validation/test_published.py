@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.report.validation_markdown import NUMBERS
-from nestsim.validation.columns import read_measurements
-from nestsim.validation.published import TABLES, published_measurements
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.measured import TABLES, published_measurements
+from nestsim.validation.report import NUMBERS
+from nestsim.validation.rows.columns import RowRefusedError, read_measurements
+from nestsim.validation.rows.plan import read_case
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nestsim.validation.predict import Predictor
-from nestsim.validation.refusals import RowRefusedError
-from nestsim.validation.row_plan import read_case
+from nestsim.validation.rows.columns import RowRefusedError
+from nestsim.validation.rows.plan import read_case
 from tests.nestsim.validation_rows import gpt
 
 PREDICTOR = Predictor()

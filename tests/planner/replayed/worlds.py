@@ -15,10 +15,9 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from nestsim.placed_work import place_work
+from nestsim.lowering.lower import place_work
 from nestsim.presets import NAMED_PRESETS
-from nestsim.simulator.replay import replayed_time
-from nestsim.simulator.settings import ReplaySettings
+from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.pricing import price_plan
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.replayed.candidates import LaunchableCandidates

@@ -1,0 +1,188 @@
+"""Held-out predictions: constants refitted without some rows, then those rows.
+
+A fold's constants come from the full fit's linear model without the rows left out,
+which costs nothing; the rows left out are then predicted on the real path. What the
+other rows cannot tell goes back to its prior, so that nothing leaks. Excluded rows
+are held out as others are; no fit has them.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nestsim.calibration.fit import (
+    Box,
+    Fit,
+    Line,
+    deviations,
+    rows_of_sources,
+    solve,
+    stages_of,
+)
+from nestsim.calibration.observations import Observation, row_weights
+from nestsim.calibration.parameters import FitSpec
+from nestsim.calibration.residuals import Residuals, constants_of
+from nestsim.validation.metrics import grouped
+from topologies.arrays import BoolArray, FloatArray, IntArray
+
+NUM_FOLDS = 5
+
+_FAR = 3.0
+"""How far a refit may go from the full fit, in the logarithm: anywhere."""
+
+_TOLD = 0.7
+"""A constant is told by rows if they shrink its prior's deviation below this part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Fold:
+    """Rows that were left out of a fit, and what came out of it."""
+
+    name: str
+    """The source, or the number of the fold."""
+
+    left_out: IntArray
+    """Indexes of the observations."""
+
+    logarithms: FloatArray
+    """Of the constants that the other rows tell."""
+
+    residuals: FloatArray
+    """``log(predicted / measured)`` of the rows left out, under those."""
+
+    untold: tuple[str, ...]
+    """Constants that only the rows left out tell: they are at, or near, their prior."""
+
+
+def grouped_folds(
+    observations: Sequence[Observation], count: int = NUM_FOLDS
+) -> dict[str, IntArray]:
+    """Split rows so that those of one group stay together.
+
+    The groups of each source are dealt in an order that depends on nothing but the
+    rows' names, each to the fold with the fewest rows of that source so far.
+    """
+    groups = grouped((one.group, index) for index, one in enumerate(observations))
+    keyed = grouped(
+        (observations[own[0]].row.source, own) for _, own in sorted(groups.items())
+    )
+    folds: list[list[int]] = [[] for _ in range(count)]
+    for _, members in sorted(keyed.items()):
+        sizes = [0] * count
+        for own in sorted(members, key=lambda own: _order(observations, own)):
+            least = min(
+                range(count), key=lambda fold: (sizes[fold], len(folds[fold]), fold)
+            )
+            folds[least] += own
+            sizes[least] += len(own)
+    return {
+        f"fold {number + 1}": np.array(sorted(own), dtype=np.int64)
+        for number, own in enumerate(folds)
+        if own
+    }
+
+
+def _order(observations: Sequence[Observation], own: Iterable[int]) -> bytes:
+    """Return a key that sorts groups in no particular, yet fixed, order."""
+    name = min(observations[index].row.row_id for index in own)
+    return hashlib.sha256(name.encode()).digest()
+
+
+def source_folds(observations: Sequence[Observation]) -> dict[str, IntArray]:
+    """Leave out each source in turn, and with it rows of its configurations."""
+    found: dict[str, IntArray] = {}
+    keyed = grouped((one.row.source, index) for index, one in enumerate(observations))
+    for source, own in keyed.items():
+        if any(not observations[index].excluded for index in own):
+            found[source] = np.array(own, dtype=np.int64)
+    return found
+
+
+def hold_out(
+    evaluate: Residuals, spec: FitSpec, full: Fit, splits: Mapping[str, IntArray]
+) -> tuple[Fold, ...]:
+    """Predict rows with constants that were fitted without them.
+
+    Parameters
+    ----------
+    evaluate, spec, full
+        The fit to all rows.
+    splits
+        Name -> indexes of the rows to leave out, as `grouped_folds` or `source_folds`
+        return them.
+    """
+    folds = []
+    for name, left_out in splits.items():
+        logarithms, untold = refit_without(evaluate, spec, full, left_out)
+        changes = constants_of(full.parameters, logarithms)
+        folds.append(
+            Fold(
+                name=name,
+                left_out=left_out,
+                logarithms=logarithms,
+                residuals=evaluate.residuals(changes, left_out),
+                untold=untold,
+            )
+        )
+    return tuple(folds)
+
+
+def refit_without(
+    evaluate: Residuals, spec: FitSpec, full: Fit, left_out: IntArray
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """Return constants by the other rows, and the names of those no longer told.
+
+    A row of a group that is left out in part is left out as well.
+    """
+    gone = {evaluate.observations[index].group for index in left_out}
+    stays = np.array(
+        [evaluate.observations[index].group not in gone for index in full.rows],
+        dtype=np.bool_,
+    )
+    box = Box.of(full.parameters)
+    point, spread = full.logarithms.copy(), box.sigma.copy()
+    for stage in stages_of(full.parameters):
+        free, kept = np.array(stage.free), np.array(stage.kept)
+        own = np.isin(full.rows, rows_of_sources(evaluate, full.rows, stage.sources))
+        line = _part(evaluate, full, own & stays)
+        if not own.any() or not kept.any():
+            continue
+        # What an earlier stage moved has moved the residuals that this one starts from.
+        shifted = line.at(np.where(free, full.logarithms, point))
+        part = replace(
+            line,
+            start=full.logarithms[free],
+            residuals=shifted,
+            jacobian=line.jacobian[:, free],
+        )
+        found = np.zeros(len(point))
+        found[free] = solve(part, box.only(free), spec.row_error, trust=_FAR)
+        point = np.where(kept, found, point)
+        found[free] = deviations(part, box.only(free), spec.row_error)
+        spread = np.where(kept, found, spread)
+    untold = (spread > _TOLD * box.sigma) & (full.deviations <= _TOLD * box.sigma)
+    names = tuple(
+        one.name for one, lost in zip(full.parameters, untold, strict=True) if lost
+    )
+    return point, names
+
+
+def _part(evaluate: Residuals, full: Fit, which: BoolArray) -> Line:
+    rows = full.rows[which]
+    return Line(
+        start=full.logarithms,
+        rows=rows,
+        residuals=full.residuals[which],
+        jacobian=full.jacobian[which],
+        weights=row_weights(evaluate.observations, rows),
+    )
+
+
+def residuals_of(folds: Sequence[Fold], count: int) -> FloatArray:
+    """Return the held-out residual of each of ``count`` rows, NaN for the others."""
+    result = np.full(count, np.nan)
+    for fold in folds:
+        result[fold.left_out] = fold.residuals
+    return result

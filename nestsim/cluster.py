@@ -1,0 +1,98 @@
+"""The network of a scenario: as it was built, less what is slow or gone.
+
+Jobs run on it as their collective library uses it (`job_network`).
+
+What drives the devices of a scenario, given how they are joined.
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from estimators.collectives.transports import library_network
+from estimators.platform import Platform
+from nestsim.presets import NAMED_PRESETS
+from topologies.builders import build_network
+from topologies.degrade import Degradation, degrade, slowdowns
+from topologies.errors import InputError
+from topologies.specs import CustomSpec
+
+if TYPE_CHECKING:
+    from estimators.software import Software
+    from nestsim.scenario.settings import Scenario
+    from topologies.arrays import FloatArray
+    from topologies.network import Network
+
+_WHERE = "cluster.degraded"
+
+
+def cluster_network(scenario: "Scenario") -> "Network":
+    """Build the network of a scenario: its wires, without what software adds.
+
+    Raises
+    ------
+    InputError
+        If there is no such network, what is degraded is not there, or devices are
+        cut off from others.
+    """
+    try:
+        network = build_network(scenario.network_spec)
+    except InputError as error:
+        if isinstance(scenario.network_spec, CustomSpec):
+            raise error.at("cluster.network.path", ": ") from None
+        raise error.at("cluster.network") from None
+    if scenario.degradation is None:
+        return network
+    try:
+        return degrade(network, scenario.degradation)
+    except InputError as error:
+        raise error.at(_WHERE) from None
+
+
+def job_network(scenario: "Scenario") -> "Network":
+    """Build the network that is planned for and replayed.
+
+    Raises
+    ------
+    InputError
+        As `cluster_network`.
+    """
+    platform = Platform(
+        accelerator=scenario.accelerator,
+        software=scenario.software,
+        links=scenario.links,
+    )
+    fabric = platform.transport(inside_node=False)
+    return library_network(cluster_network(scenario), fabric, scenario.software)
+
+
+def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":
+    """Return what each device's compute times are multiplied by, shape ``(N,)``."""
+    return slowdowns(scenario.degradation or Degradation(), num_devices)
+
+
+USUAL_NODE = 8
+"""Devices of one host where the network does not tell: tori and lists of links."""
+
+
+def cluster_software(scenario: "Scenario", network: "Network") -> "Software":
+    """Return the scenario's software, told how large its nodes are.
+
+    Parameters
+    ----------
+    scenario
+        Which software.
+    network
+        How its devices are joined; what of it is slow or gone makes no difference.
+    """
+    preset = NAMED_PRESETS[scenario.software_preset]
+    node = _node_size(network)
+    return replace(
+        scenario.software,
+        num_ranks=network.num_devices,
+        many_nodes=network.num_devices > node,
+        ranks_per_node=node if preset.sends_tokens_once else 0,
+    )
+
+
+def _node_size(network: "Network") -> int:
+    return USUAL_NODE if network.rules is None else network.rules.node_size

@@ -1,0 +1,150 @@
+"""The picture of measured collectives: bus bandwidth over size."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.collectives.report import (
+    CONDITIONS,
+    MEANING,
+    groups_in_words,
+    operation_name,
+    title,
+)
+from nestsim.report.figures.canvas import figure_with_headline, save_figure
+from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.wording import percent, plan_label
+from topologies.units import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+
+    from nestsim.collectives.job import CollectivesResult, Table
+
+_MOST_PANELS = 12
+_WIDTHS = {"alone": 4.5, "together": 2.75, "busy": 1.0}
+"""Equal lines lie over each other: the later, the thinner [points]."""
+
+
+def headline(tables: "Sequence[Table]") -> str:
+    """Say how much of its bandwidth the operation keeps that loses most."""
+    lost, name = 0.0, ""
+    for table in tables:
+        row = table.rows[-1]
+        share = 1.0 - row.busy.bus_bandwidth / row.alone.bus_bandwidth
+        if share > lost:
+            lost, name = share, title(table.traffic)
+    if lost < 0.005:
+        return "In the job, collectives reach the bandwidth that they have alone"
+    return f"In the job, {name} reaches {percent(1.0 - lost)} of its bandwidth alone"
+
+
+def draw_collectives(result: "CollectivesResult", path: Path) -> None:
+    """Draw one panel for each kind of group and operation, the first twelve."""
+    assert result.priced is not None
+    tables = result.tables[:_MOST_PANELS]
+    columns = min(3, len(tables))
+    rows = math.ceil(len(tables) / columns)
+    height = 2.2 + 3.6 * rows
+    subtitle = f"{plan_label(result.priced.plan)}: bus bandwidth as nccl-tests has it"
+    if len(tables) < len(result.tables):
+        subtitle += f"; the first {len(tables)} of {len(result.tables)} operations"
+    with figure_with_headline(headline(result.tables), subtitle, height) as (
+        figure,
+        colours,
+    ):
+        grid = figure.add_gridspec(
+            rows,
+            columns,
+            left=0.06,
+            right=0.985,
+            top=1 - 1.35 / height,
+            bottom=1.2 / height,
+            wspace=0.2,
+            hspace=0.62,
+        )
+        for number, table in enumerate(tables):
+            axes = figure.add_subplot(grid[number // columns, number % columns])
+            _draw_table(axes, table, colours)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles,
+            [_legend(label) for label in labels],
+            loc="lower center",
+            ncols=2,
+            frameon=False,
+            fontsize=11,
+        )
+        save_figure(figure, path)
+
+
+def _legend(label: str) -> str:
+    if label not in MEANING:
+        return label
+    words = MEANING[label].split(";")[0].split(", until")[0]
+    return f"{label}: {words}"
+
+
+def _draw_table(axes: "Axes", table: "Table", colours: Colours) -> None:
+    sizes = [row.num_bytes for row in table.rows]
+    for condition, colour in zip(CONDITIONS, colours.distinct, strict=False):
+        values = [getattr(row, condition).bus_bandwidth / 1e9 for row in table.rows]
+        axes.plot(
+            sizes,
+            values,
+            linewidth=_WIDTHS[condition],
+            marker="o",
+            markersize=2.0 + 1.5 * _WIDTHS[condition],
+            color=colour,
+            label=condition,
+        )
+    _mark_plan(axes, table)
+    _mark_algorithms(axes, table)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda size, _: format_size(size))
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.04)
+    axes.tick_params(labelsize=10)
+    axes.set_ylabel("bus bandwidth [GB/s]", size=11)
+    traffic = table.traffic
+    name = f"{traffic.kind}: {operation_name(traffic.operation)}"
+    axes.set_title(name, loc="left", size=13, pad=20, parse_math=False)
+    words: dict[str, Any] = {"transform": axes.transAxes, "color": INK, "size": 10}
+    axes.text(0, 1.03, groups_in_words(traffic), parse_math=False, **words)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_plan(axes: "Axes", table: "Table") -> None:
+    """Show the plan's own size, where it lies within the range."""
+    size = float(table.traffic.num_bytes.max())
+    label = "size of the plan's own messages"
+    inside = table.rows[0].num_bytes <= size <= table.rows[-1].num_bytes
+    axes.axvline(
+        size if inside else math.nan,
+        color=INK,
+        linestyle=":",
+        linewidth=1.2,
+        label=label,
+    )
+
+
+def _mark_algorithms(axes: "Axes", table: "Table") -> None:
+    """Write each algorithm below the axis, where its sizes begin."""
+    before = ""
+    sizes = axes.get_xaxis_transform()
+    level = 0
+    for row in table.rows:
+        if row.algorithm != before:
+            axes.text(
+                row.num_bytes,
+                -0.2 - 0.085 * level,
+                f"| {row.algorithm}",
+                transform=sizes,
+                size=9,
+                color=INK,
+                parse_math=False,
+            )
+            level = (level + 1) % 3
+        before = row.algorithm

@@ -1,0 +1,284 @@
+"""A comparison of planners as JSON and CSV, for programs.
+
+Search times differ from run to run. They stand in the JSON that is printed and in a
+table of their own; everything else has the same bytes every time.
+
+The folder of a comparison: what it found, and until then what it has so far.
+
+Holds a copy of each scenario, ``comparison.csv``, ``comparison.json``,
+``comparison.png``, ``report.txt``, ``search_times.csv`` and ``manifest.json`` with the
+hash of each file that is the same on every run. While a comparison is under way, and
+after it was killed, it holds the store of finished points that the same comparison goes
+on from.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from nestsim.compare.measure import belief_gap, differences
+from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.compare.text import print_comparison, sentences
+from nestsim.report.destination import Writer, writer_of
+from nestsim.report.json import _throughput, dump_json, plain_values
+from nestsim.scenario.settings import Scenario
+
+
+def comparison_json(
+    comparison: Comparison, *, with_times: bool = True
+) -> dict[str, Any]:
+    """Return a comparison for programs.
+
+    Parameters
+    ----------
+    comparison
+        What was found.
+    with_times
+        Whether to add how long the searches took, which differs from run to run.
+    """
+    report = {
+        "planners": comparison.planners,
+        "base": comparison.base,
+        "groups": [
+            _group_json(one, with_times=with_times) for one in comparison.groups
+        ],
+    }
+    plain: dict[str, Any] = plain_values(report)
+    return plain
+
+
+def _group_json(group: Group, *, with_times: bool) -> dict[str, Any]:
+    best = group.best
+    return {
+        "scenario": group.scenario,
+        "model": group.model,
+        "num_devices": group.num_devices,
+        "device_memory_bytes": group.device_memory,
+        "fastest": best.planner if best else None,
+        "confirmed": group.is_confirmed,
+        "entries": [
+            _entry_json(group, entry, with_times=with_times) for entry in group.entries
+        ],
+        "sentences": sentences(group),
+    }
+
+
+def _entry_json(group: Group, entry: Entry, *, with_times: bool) -> dict[str, Any]:
+    found, best = entry.found, group.best
+    gap = simulated = None
+    if found is not None:
+        total = found.simulated.iteration_time - found.planned.iteration_time
+        gap = {"total_s": total, "terms": found.gap_terms}
+        simulated = _throughput(found.simulated)
+    return {
+        "planner": entry.planner,
+        "sees": entry.sees,
+        "valid": entry.is_valid,
+        "verdict": found.verdict if found else None,
+        "reason": (found.reason if found else "") or entry.obstacle,
+        "plan": found.plan.to_json() if found else None,
+        **({"search_time_s": entry.search_time} if with_times else {}),
+        "evaluations": entry.evaluations,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
+        "lower_bound_s": entry.lower_bound,
+        "belief_s": entry.belief,
+        "seeds_s": entry.spread,
+        "planned": {**_throughput(found.planned), "terms_s": found.planned_terms}
+        if found
+        else None,
+        "simulated": simulated,
+        "gap": gap,
+        "relative_throughput": {
+            "planned": group.planned_ratio(entry),
+            "simulated": group.simulated_ratio(entry),
+        },
+        "simulated_minus_belief_s": belief_gap(entry)
+        if found and math.isfinite(entry.belief)
+        else None,
+        "longer_than_fastest_s": differences(best.found, found)
+        if found and best and best.found
+        else None,
+    }
+
+
+def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return one row for each scenario and planner, in SI units."""
+    return [
+        {
+            "scenario": group.scenario,
+            "model": group.model,
+            "num_devices": group.num_devices,
+            "planner": entry.planner,
+            **_found_cells(group, entry),
+            **_search_cells(entry),
+            "obstacle": entry.obstacle,
+        }
+        for group in comparison.groups
+        for entry in group.entries
+    ]
+
+
+_PLAN_COLUMNS = (
+    "virtual_pipeline_model_parallel_size",
+    "micro_batch_size",
+    "num_microbatches",
+    "schedule",
+    "recompute",
+    "zero_stage",
+    "placement",
+)
+
+_PARALLEL_COLUMNS = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "data_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "sequence_parallel",
+)
+
+
+def _found_cells(group: Group, entry: Entry) -> dict[str, Any]:
+    found = entry.found
+    data = found.plan.settings_json() if found else {"parallel": {}}
+    cells: dict[str, Any] = {
+        "verdict": found.verdict if found else "none",
+        "valid": entry.is_valid,
+        **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
+        **{name: data.get(name) for name in _PLAN_COLUMNS},
+        "devices_used": found.plan.devices_used if found else None,
+        "belief_iteration_time_s": entry.belief,
+    }
+    for name, field in (
+        ("iteration_time_s", "iteration_time"),
+        ("tokens_per_s", "tokens_per_second"),
+        ("mfu", "mfu"),
+        ("peak_memory_bytes", "peak_memory"),
+    ):
+        cells[f"planned_{name}"] = getattr(found.planned, field) if found else None
+        cells[f"simulated_{name}"] = getattr(found.simulated, field) if found else None
+    cells["base"] = group.base
+    cells["planned_relative_throughput"] = group.planned_ratio(entry)
+    cells["simulated_relative_throughput"] = group.simulated_ratio(entry)
+    return cells
+
+
+def _search_cells(entry: Entry) -> dict[str, Any]:
+    finite = [time for time in entry.spread if math.isfinite(time)]
+    return {
+        "evaluations": entry.evaluations,
+        "work": entry.spent.work,
+        "stopped_by": entry.spent.stopped_by or None,
+        "reproducible": entry.spent.is_reproducible,
+        "lower_bound_s": entry.lower_bound,
+        "num_seeds": len(entry.spread),
+        "best_seed_s": min(finite, default=None),
+        "worst_seed_s": max(entry.spread, default=None),
+    }
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return the rows as CSV."""
+    return _csv(comparison_rows(comparison))
+
+
+def search_times_csv(comparison: Comparison) -> str:
+    """Return how long the searches took as CSV."""
+    return _csv(
+        [
+            {
+                "scenario": group.scenario,
+                "planner": entry.planner,
+                "search_time_s": entry.search_time,
+            }
+            for group in comparison.groups
+            for entry in group.entries
+        ]
+    )
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """Write rows as CSV (RFC 4180, but for its line ends); empty where JSON has null.
+
+    Numbers are written exactly, whole ones without a point.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain_values(rows))
+    return out.getvalue()
+
+
+STORE = "sweep.sqlite"
+"""Finished points of a comparison that is not finished."""
+
+TIMES = "search_times.csv"
+"""The file that differs from run to run."""
+
+_FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
+_TEXT_WIDTH = 100
+
+
+def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
+    """Return the names of all files of the folder, but the store and the manifest."""
+    return [*scenario_copies(scenarios), *_FILES]
+
+
+def comparison_writers(
+    comparison: Comparison, scenarios: Sequence[Scenario]
+) -> dict[str, Writer]:
+    """Return what writes each file, by name."""
+    from nestsim.compare.figure import draw_comparison
+
+    data = comparison_json(comparison, with_times=False)
+    texts: dict[str, str | bytes] = {
+        **scenario_copies(scenarios),
+        "comparison.csv": comparison_csv(comparison),
+        "comparison.json": dump_json(data),
+        "report.txt": _report(comparison),
+        TIMES: search_times_csv(comparison),
+    }
+    return {
+        **{name: writer_of(text) for name, text in texts.items()},
+        "comparison.png": lambda path: draw_comparison(comparison, path),
+    }
+
+
+def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    """Return what the manifest says beside the hash of each file."""
+    copies = scenario_copies(scenarios)
+    names = {n: one.name for n, one in zip(copies, scenarios, strict=True)}
+    return {"scenarios": names}
+
+
+def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:
+    """Return the scenario files under different names, as the user wrote them."""
+    copies: dict[str, bytes] = {}
+    for scenario in scenarios:
+        name, number = f"{scenario.path.stem}.toml", 1
+        while name in copies:
+            number += 1
+            name = f"{scenario.path.stem}_{number}.toml"
+        copies[name] = scenario.text
+    return copies
+
+
+def _report(comparison: Comparison) -> str:
+    """Return the text report as a terminal without colours would show it."""
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
+        width=_TEXT_WIDTH,
+        color_system=None,
+        force_terminal=False,
+        legacy_windows=False,
+    )
+    print_comparison(comparison, console, with_times=False)
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,169 @@
+"""What a placed step folds into durations or leaves out, in words."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from estimators.collectives.algorithms import HIERARCHICAL
+from estimators.collectives.messages import uneven_blocks
+from nestsim.simulator.replay import ReplaySettings
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import device_grid
+from planner.cost.rates import dense_groups, expert_data_groups
+from planner.step.execution import Execution
+from planner.step.plan import Plan
+from planner.step.schedules import SCHEDULES
+from topologies.arrays import IntArray
+from topologies.network import Network
+
+_NAMES = {
+    "tensor collectives": "Tensor-parallel collectives",
+    "context ring": "The context-parallel ring",
+    "expert all-to-all": "The expert-parallel all-to-all",
+}
+
+_MOST_STAGES = 8
+"""Stages that a sentence names."""
+
+_MOST_DEVICES = 8
+"""Slow devices that a sentence names."""
+
+
+def folded_sentences(
+    priced: PricedPlan, settings: ReplaySettings, execution: Execution
+) -> tuple[str, ...]:
+    """Return one sentence for each thing that is not simulated event by event."""
+    by_layer = settings.granularity == "layer"
+    said = _by_layer(priced) if by_layer else _by_stage(priced, execution)
+    if not execution.overlap_p2p_comm and len(priced.plan.stages) > 1:
+        said.append(
+            "A sender waits until its message has arrived; whether the receiver is "
+            "ready for it is not modelled."
+            if SCHEDULES[priced.plan.schedule].interleaves
+            else "Transfers between stages start when both sides are ready, and both "
+            "wait for them."
+        )
+    if execution.communication_slowdown > 1.0:
+        said.append(
+            "Compute is slowed down beside gradient buckets, beside parameter buckets "
+            "on the first stage, and beside collectives of layers that overlap it; not "
+            "beside transfers between stages."
+        )
+    if execution.expert_skew > 1.0:
+        said.append(
+            "The first rank of each expert-parallel group is the busiest in every "
+            "layer; what it holds in memory is not larger."
+        )
+    return tuple(said)
+
+
+def _has(priced: PricedPlan, part: str) -> bool:
+    return any(stage.parts[part] > 0 for stage in priced.stages)
+
+
+def _by_stage(priced: PricedPlan, execution: Execution) -> list[str]:
+    said = []
+    for part, name in _NAMES.items():
+        if _has(priced, part):
+            verb = "are" if name.endswith("s") else "is"
+            said.append(
+                f"{name} {verb} part of the stage times, priced with all groups active "
+                "at once."
+            )
+    if _has(priced, "zero gathers"):
+        hidden = execution.overlap_param_gather or execution.overlap_grad_reduce
+        said.append(
+            "What ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
+            f"times, {'partly' if hidden else 'not'} hidden behind compute."
+        )
+    return said
+
+
+def _by_layer(priced: PricedPlan) -> list[str]:
+    said = []
+    if any(_has(priced, part) for part in _NAMES):
+        said.append(
+            "The compute of a layer is divided evenly between its collectives, which "
+            "take turns by kind."
+        )
+    if _has(priced, "zero gathers") or any(_has(priced, part) for part in _NAMES):
+        said.append(
+            "Groups that have replicas of a stage in common do their collectives as "
+            "one flow, at the rate of the slowest."
+        )
+    return said
+
+
+def left_out_sentences(network: Network, plan: Plan) -> tuple[str, ...]:
+    """Return which levels of the network hierarchical collectives of a plan leave out.
+
+    One sentence for each kind of group and size of blocks.
+    """
+    found: dict[tuple[str, int], list[int]] = {}
+    for kind, stage, groups in _hierarchical_groups(plan):
+        for block in uneven_blocks(groups, network.block_sizes):
+            found.setdefault((kind, block), []).append(stage)
+    names = {level.block_size: f"{level.name} level" for level in network.levels}
+    return tuple(
+        f"{kind} of {_stages(stages)} leave out the "
+        f"{names.get(block, f'level of {block} devices')}: its blocks do not hold as "
+        "many members of a group each."
+        for (kind, block), stages in found.items()
+    )
+
+
+def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
+    """Yield the groups of each stage that go level by level, shape ``(G, n)``."""
+    grid = device_grid(plan)
+    if plan.tensor_algorithm in HIERARCHICAL and grid.shape[-1] > 1:
+        tensor = grid.reshape(len(grid), -1, grid.shape[-1])
+        for stage, groups in enumerate(tensor):
+            yield "Tensor-parallel collectives", stage, groups
+    if plan.gradient_algorithm not in HIERARCHICAL:
+        return
+    dense, experts = dense_groups(grid), expert_data_groups(grid)
+    for stage, one in enumerate(plan.stages):
+        groups = np.sort(dense[stage], axis=1)
+        if one.zero_stage > 0 and one.sharding_group_size < groups.shape[1]:
+            parts = groups.reshape(len(groups), -1, one.sharding_group_size)
+            yield "Collectives in blocks", stage, parts.reshape(-1, parts.shape[2])
+            across = np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+            yield "Collectives across blocks", stage, across
+        else:
+            yield "Data-parallel collectives", stage, groups
+        if grid.shape[2] > 1:
+            yield "Collectives of expert parameters", stage, experts[stage]
+
+
+def _stages(stages: list[int]) -> str:
+    if len(stages) == 1:
+        return f"stage {stages[0]}"
+    shown = ", ".join(map(str, stages[:_MOST_STAGES]))
+    more = len(stages) - _MOST_STAGES
+    return f"stages {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def slow_device_sentences(
+    priced: PricedPlan, slowdown: NDArray[np.float64]
+) -> tuple[str, ...]:
+    """Return what the plan does not know of the devices it uses.
+
+    Parameters
+    ----------
+    priced
+        The plan.
+    slowdown
+        What each device's compute times are multiplied by, shape ``(N,)``.
+    """
+    used = np.unique([stage.devices for stage in priced.plan.stages])
+    slow = used[slowdown[used] > 1.0].tolist()
+    if not slow:
+        return ()
+    shown = [f"{device} ({slowdown[device]:g}x)" for device in slow[:_MOST_DEVICES]]
+    more = len(slow) - len(shown)
+    names = ", ".join(shown) + (f" and {more} more" if more else "")
+    return (
+        "Compute takes longer on slow devices, which the plan takes to be as fast as "
+        f"the others: {names}. What that costs is part of the gap.",
+    )

@@ -1,0 +1,329 @@
+"""The passes of one stage, layer by layer.
+
+The table of a layer counts its collectives, and says nothing of their places in it: its
+compute is divided evenly between them, kinds taking turns, and each follows its part.
+With recompute the forward collectives that are repeated come before those of the
+backward pass. Where the schedule splits the backward pass, all collectives belong to
+the gradients of activations, and what ZeRO reduces follows the weights' gradients.
+
+Overlap, if asked for: a tensor-parallel collective goes on beside the part of the
+compute that comes with it, so that both take as long as the longer one; the weights of
+ZeRO-3's next layer are gathered while a layer works, and the gradients of ZeRO-2 and 3
+reduced while the next one does. Compute beside communication is then longer by the
+interference factor for as long as the communication takes alone, by its price.
+
+The busiest expert-parallel rank has more tokens: its products of experts take as many
+times longer, and since all ranks wait for it, so do everyone's.
+
+The small language in which passes are written down: work, send, wait.
+
+Letters: an operation is work of some seconds, or a number of a stage's collectives to
+send or to wait for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import LayerTable
+from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
+from nestsim.simulator.system import NONE
+from nestsim.simulator.work import Move, Moves
+from planner.cost.rates import PlacementRates
+from planner.step import ledger
+from planner.step.execution import Workload
+from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
+from planner.step.plan import Plan
+from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from topologies.arrays import FloatArray
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass of a chunk, operation by operation."""
+
+    operations: list[tuple[str, float, int]] = field(default_factory=list)
+    """``("work", seconds, NONE)``, ``("send", 0, number)`` or ``("wait", 0, number)``;
+    a number is waited for before it is sent again."""
+
+    worked: float = 0.0
+    """All work so far [s]."""
+
+    layers: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Layer -> work of the pass before it begins, and when it has ended [s]."""
+
+    def work(self, duration: float) -> None:
+        """Compute."""
+        if duration > 0.0:
+            self.operations.append(("work", duration, NONE))
+            self.worked += duration
+
+    def send(self, number: int) -> None:
+        """Start a collective."""
+        self.operations.append(("send", 0.0, number))
+
+    def wait(self, number: int) -> None:
+        """Wait for the end of a collective."""
+        self.operations.append(("wait", 0.0, number))
+
+    def exchange(self, numbers: Sequence[int]) -> None:
+        """Do collectives one after another."""
+        for number in numbers:
+            self.send(number)
+            self.wait(number)
+
+    def send_all(self, numbers: Sequence[int]) -> None:
+        """Start several collectives."""
+        for number in numbers:
+            self.send(number)
+
+    def wait_all(self, numbers: Sequence[int]) -> None:
+        """Wait for several collectives."""
+        for number in numbers:
+            self.wait(number)
+
+    def moves(self) -> Moves:
+        """Return the pass as moves: wait, work and send in this order join."""
+        found: list[Move] = []
+        current = Move(NONE, 0.0, NONE)
+        nothing = current
+        for name, duration, number in self.operations:
+            fits = current == nothing if name == "wait" else current.post == NONE
+            if not fits:
+                found.append(current)
+                current = nothing
+            if name == "work":
+                current = current._replace(duration=current.duration + duration)
+            elif name == "send":
+                current = current._replace(post=number)
+            else:
+                current = current._replace(wait=number)
+        return (*found, current) if current != nothing or not found else tuple(found)
+
+    def time(self, prices: Sequence[float]) -> float:
+        """Return how long the pass takes if every collective takes its price [s].
+
+        Those of one number follow one another; all others are under way together.
+        """
+        now = 0.0
+        ends = dict[int, float]()
+        for name, duration, number in self.operations:
+            if name == "work":
+                now += duration
+            elif name == "send":
+                ends[number] = max(now, ends.get(number, now)) + prices[number]
+            else:
+                now = max(now, ends.get(number, now))
+        return now
+
+
+class Experts(NamedTuple):
+    """Compute of routed experts, part of each layer's, shape ``(L,)`` [s]."""
+
+    forward: FloatArray
+    backward: FloatArray
+    weight_gradient: FloatArray
+    """Part of `backward`."""
+
+
+class StagePasses:
+    """Writes the passes of all chunks of a stage.
+
+    Parameters
+    ----------
+    workload
+        What is trained, and what is hidden behind compute.
+    plan
+        How it is split.
+    traffic
+        The stage's collectives, to which those of the passes are added.
+    experts
+        Compute that a skewed routing makes longer.
+    rates
+        The planner's prices; needed only with an interference factor.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: Plan,
+        traffic: StageTraffic,
+        experts: Experts,
+        rates: PlacementRates | None,
+    ) -> None:
+        self.workload, self.plan, self.traffic = workload, plan, traffic
+        self.stage = plan.stages[traffic.index]
+        self.table = workload.table(traffic.degrees)
+        self.rates = rates
+        self.has_experts = any(
+            self.table.expert_parameters[first : last + 1].any()
+            for first, last in self.stage.chunks
+        )
+        self.splits = SCHEDULES[plan.schedule].splits_backward
+        execution = workload.execution
+        self.hides_tensor = execution.tp_comm_overlap
+        self.gathers_ahead = execution.overlap_param_gather
+        self.reduces_behind = execution.overlap_grad_reduce
+        self.factor = execution.communication_slowdown
+        self.times = _compute(self.table, self.stage.recompute, experts, traffic.skew)
+        self.messages = layer_messages(self.table, self.stage, traffic)
+
+    def write(self) -> tuple[dict[int, Pass], ...]:
+        """Return the passes of each chunk by kind."""
+        found = []
+        for first, last in self.stage.chunks:
+            layers = range(first, last + 1)
+            passes = {
+                FORWARD: self._write(FORWARD, [*layers]),
+                BACKWARD: self._write(BACKWARD, [*reversed(layers)]),
+            }
+            if self.splits:
+                passes[WEIGHT] = self._write(WEIGHT, [*reversed(layers)])
+            found.append(passes)
+        return tuple(found)
+
+    def parameters(self, layer: int) -> tuple[float, float]:
+        """Return the dense and the expert parameters of a layer, tied ones once."""
+        expert = float(self.table.expert_parameters[layer])
+        dense = float(self.table.parameters[layer]) - expert
+        if len(self.plan.stages) == 1 and layer == self.table.num_layers - 1:
+            dense -= self.table.tied_parameters
+        return dense, expert
+
+    def _write(self, kind: int, layers: list[int]) -> Pass:
+        found = Pass()
+        sent = self._sent(kind)
+        weights = [one for one in sent if one.tensor == WEIGHTS]
+        gradients = [one for one in sent if one.tensor == GRADIENTS]
+        gathers = [self._numbers(weights, layer) for layer in layers]
+        reduces = [self._numbers(gradients, layer) for layer in layers]
+        again = kind == BACKWARD and self.stage.recompute == "stage"
+        ahead = self.gathers_ahead and not again
+        if again:
+            self._redo(found, layers, gathers)
+            gathers = [[] for _ in layers]
+        if ahead:
+            found.send_all(gathers[0])
+        before: list[int] = []
+        for layer, own, following, reduced in zip(
+            layers, gathers, [*gathers[1:], []], reduces, strict=True
+        ):
+            if ahead:
+                found.wait_all(own)
+                found.send_all(following)
+            else:
+                found.exchange(own)
+            begin = found.worked
+            self._layer(found, kind, layer, again=again)
+            beside = [*(following if ahead else []), *before]
+            found.work(self._stretch(found.worked - begin, beside))
+            found.layers[layer] = begin, found.worked
+            found.wait_all(before)
+            if self.reduces_behind:
+                found.send_all(reduced)
+                before = reduced
+            else:
+                found.exchange(reduced)
+        found.wait_all(before)
+        return found
+
+    def _redo(self, found: Pass, layers: list[int], gathers: list[list[int]]) -> None:
+        """Compute everything again, with all weights, before the first gradient."""
+        for numbers in gathers:
+            found.exchange(numbers)
+        for layer in reversed(layers):
+            self._work(found, self.times.repeated[layer], self.messages[layer].repeated)
+
+    def _layer(self, found: Pass, kind: int, layer: int, *, again: bool) -> None:
+        """Write one layer's part of a pass."""
+        sent = self.messages[layer]
+        if kind == FORWARD:
+            self._work(found, self.times.forward[layer], sent.forward)
+        elif kind == WEIGHT:
+            found.work(float(self.times.weight_gradient[layer]))
+        else:
+            if not again:
+                self._work(found, self.times.repeated[layer], sent.repeated)
+            duration = self.times.backward[layer]
+            if self.splits:
+                duration -= self.times.weight_gradient[layer]
+            self._work(found, duration, sent.backward)
+
+    def _work(self, found: Pass, duration: float, messages: list[Message]) -> None:
+        """Divide compute evenly between messages."""
+        part = float(duration) / max(1, len(messages))
+        if not messages:
+            found.work(part)
+        for message in messages:
+            number = self.traffic.number(message)
+            if self.hides_tensor and message.kind == "tensor":
+                found.send(number)
+                found.work(part + self._stretch(part, [number]))
+                found.wait(number)
+            else:
+                found.work(part)
+                found.exchange([number])
+
+    def _stretch(self, duration: float, beside: list[int]) -> float:
+        """Return how much longer compute takes beside some collectives [s]."""
+        if self.factor == 1.0 or not beside:
+            return 0.0
+        assert self.rates is not None
+        longest = sum(self.traffic.price(number, self.rates) for number in beside)
+        return min(duration * (self.factor - 1.0), longest * (1.0 - 1.0 / self.factor))
+
+    def _sent(self, kind: int) -> tuple[Sent, ...]:
+        """Return what parameters have passes of a kind send, layer by layer."""
+        moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
+        if kind == (WEIGHT if self.splits else BACKWARD):
+            moments[kind].append(ledger.GRADIENT)
+        return ledger.LEDGER[self.stage.zero_stage].sent_at(*moments[kind])
+
+    def _numbers(self, sent: list[Sent], layer: int) -> list[int]:
+        """Return the numbers of what is sent of a layer's parameters."""
+        each = self.workload.parameter_bytes
+        numbers = []
+        for one in sent:
+            kind = _KINDS[one.tensor]
+            for experts, count in enumerate(self.parameters(layer)):
+                wanted = self.has_experts or not experts
+                if wanted and self.traffic.is_sent(kind, experts=bool(experts)):
+                    size = wire_bytes(one, each) * count
+                    message = Message(kind, one.operation, size, experts=bool(experts))
+                    numbers.append(self.traffic.number(message))
+        return numbers
+
+
+_KINDS = {WEIGHTS: "layer gather", GRADIENTS: "layer reduce"}
+"""What is sent layer by layer -> the kind of its messages."""
+
+
+class _Compute(NamedTuple):
+    """Compute of each layer, shape ``(L,)`` [s]."""
+
+    forward: FloatArray
+    backward: FloatArray
+    weight_gradient: FloatArray
+    """Part of `backward`."""
+    repeated: FloatArray
+    """What recompute adds to the backward pass."""
+
+
+def _compute(
+    table: LayerTable, recompute: str, experts: Experts, skew: float
+) -> _Compute:
+    """Return the compute of the busiest expert-parallel rank."""
+    more = skew - 1.0
+    repeated = np.zeros(table.num_layers)
+    if recompute != "none":
+        repeated = np.array(table.recompute_time[recompute])
+    if recompute in {"full", "stage"}:
+        repeated = repeated + more * experts.forward
+    return _Compute(
+        table.forward_time + more * experts.forward,
+        table.backward_time + more * experts.backward,
+        table.weight_gradient_time + more * experts.weight_gradient,
+        repeated,
+    )

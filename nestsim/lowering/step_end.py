@@ -1,0 +1,180 @@
+"""The collectives of one stage around its optimizer step, whole or in buckets.
+
+Without overlap the gradients are reduced after the last backward pass, and what was
+updated in shards is gathered after the optimizer step (`planner.step.ledger`). With
+overlap both go bucket by bucket behind compute (`planner.step.exposure`): gradients
+behind the backward pass that completes them, parameters behind the next forward pass.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.placed import placed_exchanges
+from estimators.training import ParameterBytes
+from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
+from planner.cost.rates import dense_groups, expert_data_groups
+from planner.step.exposure import Progress, parameter_buckets
+from planner.step.ledger import (
+    ACROSS,
+    AFTER_OPTIMIZER,
+    BEFORE_OPTIMIZER,
+    INSIDE,
+    LEDGER,
+    REPLICAS,
+    wire_bytes,
+)
+from planner.step.plan import Plan, Stage
+from topologies import Network
+from topologies.arrays import IntArray
+
+Phases = tuple[Phase, ...]
+
+_EXPERTS = "experts"
+"""Groups of devices that hold the same experts, beside those of the ledger."""
+
+
+class StageTail:
+    """The collectives of one stage at the end of the step.
+
+    Parameters
+    ----------
+    network
+        Where the devices are.
+    plan, stage
+        Whose stage it is.
+    grid
+        The stage's devices, shape ``(1, dp, ep, cp, tp)``.
+    each
+        Bytes of a parameter.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        stage: Stage,
+        grid: IntArray,
+        each: ParameterBytes,
+    ) -> None:
+        self.network, self.stage, self.each = network, stage, each
+        self.algorithm = plan.gradient_algorithm
+        self.dense: IntArray = dense_groups(grid)[0]
+        self.experts: IntArray = expert_data_groups(grid)[0]
+        self._of_a_byte: dict[tuple[str, str], Phases] = {}
+        self._known: dict[tuple[str, float, float], Phases] = {}
+
+    def reduce(self, dense: float, expert: float) -> Phases:
+        """Return what reduces the gradients of some parameters of a device."""
+        return self._sent(BEFORE_OPTIMIZER, dense, expert)
+
+    def gather(self, dense: float, expert: float) -> Phases:
+        """Return what gathers the weights of some parameters after an update."""
+        return self._sent(AFTER_OPTIMIZER, dense, expert)
+
+    def _sent(self, moment: str, dense: float, expert: float) -> Phases:
+        """Return what some parameters have a device send at a moment, each once."""
+        key = moment, dense, expert
+        if key not in self._known:
+            self._known[key] = self._written(moment, dense, expert)
+        return self._known[key]
+
+    def _written(self, moment: str, dense: float, expert: float) -> Phases:
+        phases: Phases = ()
+        for one in LEDGER[self.stage.zero_stage].sent_at(moment):
+            width = wire_bytes(one, self.each)
+            part = self.stage.sharding_group_size if one.group == ACROSS else 1
+            phases += self._over(one.group, one.operation, dense * width / part)
+            if one.group != ACROSS:
+                phases += self._over(_EXPERTS, one.operation, expert * width)
+        return phases
+
+    def _members(self, group: str) -> IntArray:
+        """Return the groups of devices that a collective is done by."""
+        if group == _EXPERTS:
+            return self.experts
+        if group == REPLICAS:
+            return self.dense
+        size = self.stage.sharding_group_size
+        parts = np.sort(self.dense, axis=1).reshape(len(self.dense), -1, size)
+        if group == INSIDE:
+            return np.asarray(parts.reshape(-1, size), np.int64)
+        crossing = np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
+        return np.asarray(crossing, np.int64)
+
+    def _over(self, group: str, operation: str, num_bytes: float) -> Phases:
+        """Return the phases of a collective; all buckets share its rings."""
+        if num_bytes == 0.0:
+            return ()
+        key = group, operation
+        if key not in self._of_a_byte:
+            self._of_a_byte[key] = collective_phases(
+                self.network, operation, self._members(group), self.algorithm, 1.0
+            )
+        return tuple(
+            one._replace(bytes_per_member=one.bytes_per_member * num_bytes)
+            for one in self._of_a_byte[key]
+        )
+
+
+def collective_phases(
+    network: Network,
+    operation: str,
+    groups: IntArray,
+    algorithm: str,
+    num_bytes: float,
+) -> Phases:
+    """Return the phases of one collective over groups of shape ``(groups, n)``.
+
+    An operation that the algorithm does not have is done by rings.
+    """
+    name = algorithm_or_ring(algorithm, operation)
+    if name in ALGORITHMS:
+        return tuple(
+            RingPhase(phase.rings, phase.fraction * num_bytes, phase.num_steps)
+            for phase in ALGORITHMS[name](
+                operation, groups, network.block_sizes, network.rules
+            )
+        )
+    return tuple(
+        EdgePhase(
+            phase.sources, phase.targets, phase.fraction * num_bytes, phase.num_steps
+        )
+        for phase in placed_exchanges(network, operation, groups, name)
+    )
+
+
+def reduce_buckets(
+    tail: StageTail, chunks: Sequence[Progress], size: float
+) -> tuple[Bucket, ...]:
+    """Return the gradient buckets of chunks, given in the order of their passes.
+
+    A bucket is full when its last parameter's gradient is there.
+    """
+    return tuple(_buckets(tail.reduce, chunks, size, first=False))
+
+
+def gather_buckets(
+    tail: StageTail, chunks: Sequence[Progress], size: float
+) -> tuple[Bucket, ...]:
+    """Return the parameter buckets of chunks, given in the order of their passes.
+
+    A bucket is needed with its first parameter.
+    """
+    return tuple(_buckets(tail.gather, chunks, size, first=True))
+
+
+def _buckets(
+    collective: Callable[[float, float], Phases],
+    chunks: Sequence[Progress],
+    size: float,
+    *,
+    first: bool,
+) -> Iterator[Bucket]:
+    for progress in chunks:
+        for one in parameter_buckets(progress, size, first=first):
+            phases = collective(one.dense, one.expert)
+            if phases:
+                yield Bucket(one.chunk, one.at, phases)

@@ -1,0 +1,490 @@
+"""The collectives inside of one stage's passes: their numbers, phases and prices.
+
+Alike collectives have one number: those of one group, operation and size. The price is
+the planner's: that of all groups of the stage, and of all stages, at the same time.
+
+What each layer of a stage sends in its passes, in order.
+
+What the groups of a plan send each other: who, which operation, how much, how often.
+
+A *unit* is the groups that move in lock-step, because the lanes of one stage do: the
+tensor, context and expert groups of one stage of one replica, the lanes of one stage
+boundary of one replica, the data-parallel groups of one stage.
+
+A plan's pace is its iteration time over its microbatches. What stages send in every
+microbatch repeats at that pace; what they send once, at the end of the step, does not
+repeat, and has an infinite period.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.layers.table import InLayerTraffic, LayerTable
+from nestsim.lowering.groups import (
+    Teams,
+    all_to_all_phase,
+    collective_team_phases,
+    find_teams,
+    hop_phase,
+)
+from nestsim.simulator.work import TeamEdgePhase, TeamPhase, TeamTraffic
+from planner.cost.classes import recompute_shares
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import device_grid, plan_degrees
+from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
+from planner.cost.stage import Share, sharding_of, stage_share
+from planner.step.execution import Workload
+from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
+from planner.step.plan import Plan, Stage
+from topologies import Network
+from topologies.arrays import FloatArray, IntArray
+
+KINDS = ("tensor", "context", "expert", "layer gather", "layer reduce")
+"""Names in `TRANSFER_KINDS` of what layers send."""
+
+
+class Message(NamedTuple):
+    """One collective inside of a pass."""
+
+    kind: str
+    """One of `KINDS`."""
+
+    operation: str
+    """As in `estimators.layers.table.InLayerTraffic`; ``"combine"`` for an all-to-all
+    back from the experts that is not symmetric to the one there."""
+
+    num_bytes: float
+    """Of the full tensor [byte]."""
+
+    num_hops: int = 1
+    """Latencies of an operation's rounds that are paid: the hops of a ring exchange,
+    1 for others (0 if the collective is not counted as one)."""
+
+    experts: bool = False
+    """Whether ranks that hold the same experts send it, not those that hold the same
+    dense parameters."""
+
+
+class StageTraffic:
+    """Numbers the messages of one stage.
+
+    Parameters
+    ----------
+    network
+        Where the devices are.
+    plan
+        Whose stage it is.
+    grid
+        The stage's devices, shape ``(1, dp, ep, cp, tp)``.
+    index
+        Which stage it is.
+    expert_skew
+        Tokens of the busiest expert-parallel rank over the mean; it gets all of them
+        at most.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        grid: IntArray,
+        index: int,
+        expert_skew: float,
+    ) -> None:
+        self.network, self.plan, self.grid, self.index = network, plan, grid, index
+        self.degrees = plan_degrees(plan)
+        self.skew = min(expert_skew, float(grid.shape[2]))
+        self.numbers: dict[Message, int] = {}
+        self._teams: dict[tuple[str, bool], Teams] = {}
+
+    def number(self, message: Message) -> int:
+        """Return the number of a message, a new one if it is the first of its kind."""
+        return self.numbers.setdefault(message, len(self.numbers))
+
+    def is_sent(self, kind: str, *, experts: bool = False) -> bool:
+        """Return whether groups of a kind have more than one member."""
+        sizes = self.plan.parallel.sizes()
+        stage = self.plan.stages[self.index]
+        shared = stage.sharding_group_size
+        if experts:
+            shared = sizes.dp * sizes.cp // sizes.ep
+        size = {"tensor": sizes.tp, "context": sizes.cp, "expert": sizes.ep}
+        return size.get(kind, shared) > 1
+
+    def teams(self) -> tuple[TeamTraffic, ...]:
+        """Return what the moves of the stage's passes number."""
+        found = []
+        for message in self.numbers:
+            groups = self._groups(message)
+            phases = self._phases(message, groups)
+            found.append(TeamTraffic(message.kind, groups.team, phases))
+        return tuple(found)
+
+    def times(self, rates: PlacementRates) -> list[float]:
+        """Return the price of every message [s]."""
+        return [self._time(message, rates) for message in self.numbers]
+
+    def price(self, number: int, rates: PlacementRates) -> float:
+        """Return the price of one message [s]."""
+        return self._time(list(self.numbers)[number], rates)
+
+    def _groups(self, message: Message) -> Teams:
+        key = message.kind, message.experts
+        if key not in self._teams:
+            lanes = self.grid[0]
+            lanes = lanes.reshape(lanes.shape[0] * lanes.shape[1], -1)
+            self._teams[key] = find_teams(lanes, self._members(message))
+        return self._teams[key]
+
+    def _members(self, message: Message) -> IntArray:
+        """Return the groups that send a message, shape ``(G, n)``."""
+        axes = {"tensor": 4, "context": 3, "expert": 2}
+        if message.kind in axes:
+            axis = axes[message.kind]
+            size = self.grid.shape[axis]
+            groups = np.moveaxis(self.grid, axis, -1).reshape(-1, size)
+            return np.asarray(groups, dtype=np.int64)
+        if message.experts:
+            return np.asarray(expert_data_groups(self.grid)[0], dtype=np.int64)
+        shared = self.plan.stages[self.index].sharding_group_size
+        dense = np.sort(dense_groups(self.grid)[0], axis=1)
+        return np.asarray(dense.reshape(-1, shared), dtype=np.int64)
+
+    def _phases(
+        self, message: Message, teams: Teams
+    ) -> tuple[TeamPhase | TeamEdgePhase, ...]:
+        kind, operation, num_bytes, num_hops, _ = message
+        if kind == "context":
+            return (hop_phase(teams, num_bytes, num_hops),)
+        if kind == "expert":
+            combine = operation == "combine"
+            phase = all_to_all_phase(teams, num_bytes, self.skew, combine=combine)
+            return (phase._replace(num_steps=num_hops),)
+        algorithm = self.plan.gradient_algorithm
+        if kind == "tensor":
+            algorithm = self.plan.tensor_algorithm
+        phases = collective_team_phases(
+            self.network, teams, operation, algorithm, num_bytes
+        )
+        return tuple(
+            phase._replace(num_steps=phase.num_steps * num_hops) for phase in phases
+        )
+
+    def _time(self, message: Message, rates: PlacementRates) -> float:
+        kind, operation, num_bytes, num_hops, _ = message
+        if kind == "context":
+            rate = rates.context
+        elif kind == "expert":
+            rate = rates.expert
+            num_bytes *= self.skew
+        elif kind == "tensor":
+            rate = rates.tensor[operation]
+        elif message.experts:
+            rate = rates.expert_data["all_gather"]
+        else:
+            stage = self.plan.stages[self.index]
+            rate = sharding_of(rates, stage).inside["all_gather"]
+        latency, inverse_bandwidth = rate[self.index].tolist()
+        return float(num_hops * latency + num_bytes * inverse_bandwidth)
+
+
+class LayerMessages(NamedTuple):
+    """What one layer sends; kinds take turns."""
+
+    forward: list[Message]
+    backward: list[Message]
+    repeated: list[Message]
+    """When its forward pass is computed again."""
+
+
+def layer_messages(
+    table: LayerTable, stage: Stage, traffic: StageTraffic
+) -> dict[int, LayerMessages]:
+    """Return what every layer of a stage sends, ZeRO apart."""
+    found = {}
+    items = [item for item in table.traffic if traffic.is_sent(item.group)]
+    shares = [
+        np.zeros(table.num_layers)
+        if stage.recompute == "none"
+        else recompute_shares(item, table)[stage.recompute]
+        for item in items
+    ]
+    # Most layers of a model are alike.
+    known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
+    for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
+        amounts = tuple(
+            (
+                float(one.forward_count[layer]),
+                float(one.forward_bytes[layer]),
+                float(one.backward_count[layer]),
+                float(one.backward_bytes[layer]),
+                float(share[layer]),
+            )
+            for one, share in zip(items, shares, strict=True)
+        )
+        if amounts not in known:
+            known[amounts] = _messages(traffic, items, amounts)
+        found[layer] = known[amounts]
+    return found
+
+
+def _messages(
+    traffic: StageTraffic,
+    items: list[InLayerTraffic],
+    amounts: tuple[tuple[float, ...], ...],
+) -> LayerMessages:
+    """Return what a layer sends, from counts and bytes of each item in either pass."""
+    forward, backward, repeated = [], [], []
+    for item, (count, size, count_back, size_back, share) in zip(
+        items, amounts, strict=True
+    ):
+        sent = _alike(traffic, item.group, item.operation, count, size)
+        forward.append(sent)
+        backward.append(
+            _alike(traffic, item.group, item.operation, count_back, size_back)
+        )
+        repeated.append(sent if share else [])
+    return LayerMessages(*map(_in_turns, (forward, backward, repeated)))
+
+
+def _alike(
+    traffic: StageTraffic, group: str, operation: str, count: float, num_bytes: float
+) -> list[Message]:
+    """Return collectives of one kind in one layer, of one size each."""
+    number = round(count)
+    if group == "context":
+        hops = Message(group, operation, float(num_bytes), number)
+        return [hops] if number or num_bytes else []
+    if not number:
+        # Sizes without a count, as in tables made up for tests, cost no latency.
+        return [Message(group, operation, float(num_bytes), 0)] if num_bytes else []
+    one = Message(group, operation, float(num_bytes) / number)
+    back = one._replace(operation="combine")
+    skewed = group == "expert" and traffic.skew > 1.0
+    return [back if skewed and place % 2 else one for place in range(number)]
+
+
+def _in_turns(groups: list[list[Message]]) -> list[Message]:
+    turns = chain.from_iterable(zip_longest(*groups))
+    return [one for one in turns if one is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupTraffic:
+    """One operation of one kind of group; ``U`` units of ``G`` groups of ``n``."""
+
+    kind: str
+    """``"tensor"``, ``"context"``, ``"expert"``, ``"pipeline"``, ``"data"``, ``"data
+    in blocks"``, ``"data across blocks"``, ``"expert data"`` or ``"embedding"``."""
+
+    operation: str
+    """One of `estimators.collectives.algorithms.OPERATIONS`."""
+
+    groups: IntArray
+    """Device numbers, shape ``(U, G, n)``."""
+
+    stage: IntArray
+    """The stage of each unit, the sending one of a boundary, shape ``(U,)``."""
+
+    num_bytes: FloatArray
+    """Mean size of the tensor, shape ``(U,)`` [byte]."""
+
+    period: FloatArray
+    """From one operation to the next in the steady state, shape ``(U,)`` [s]."""
+
+    algorithm: str
+    """The plan's."""
+
+    @property
+    def num_members(self) -> int:
+        """Members of each group."""
+        return int(self.groups.shape[2])
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of all units together."""
+        return int(self.groups.shape[0] * self.groups.shape[1])
+
+
+class _Part(NamedTuple):
+    """What one stage adds to the traffic of a kind and operation."""
+
+    kind: str
+    operation: str
+    groups: IntArray
+    """Shape ``(units, groups, n)``."""
+    stage: int
+    num_bytes: float
+    period: float
+    algorithm: str
+
+
+def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, ...]:
+    """Return what the groups of a plan do, by kind, operation and size of the groups.
+
+    Groups of one are left out. Inner dimensions come first: tensor, context, expert,
+    pipeline, data.
+    """
+    plan = priced.plan
+    grid = device_grid(plan)
+    table = workload.table(plan_degrees(plan))
+    pace = priced.iteration_time / plan.num_microbatches
+    parts = [
+        *_in_layers(table, plan, grid, pace),
+        *_boundaries(priced, grid, pace),
+        *_data(workload, table, plan, pace),
+        *_embedding(workload, table, grid),
+    ]
+    found: dict[tuple[str, str, int], list[_Part]] = {}
+    for part in parts:
+        if part.groups.shape[2] > 1:
+            key = part.kind, part.operation, part.groups.shape[2]
+            found.setdefault(key, []).append(part)
+    return tuple(_together(each) for each in found.values())
+
+
+def _together(parts: list[_Part]) -> GroupTraffic:
+    units = [len(part.groups) for part in parts]
+    return GroupTraffic(
+        kind=parts[0].kind,
+        operation=parts[0].operation,
+        groups=np.concatenate([part.groups for part in parts]),
+        stage=np.repeat([part.stage for part in parts], units),
+        num_bytes=np.repeat([part.num_bytes for part in parts], units),
+        period=np.repeat([part.period for part in parts], units),
+        algorithm=parts[0].algorithm,
+    )
+
+
+def _in_layers(
+    table: LayerTable, plan: Plan, grid: IntArray, pace: float
+) -> Iterator[_Part]:
+    """Yield what the layers of each stage wait for."""
+    pp, dp, ep, cp, tp = grid.shape
+    groups = {
+        "tensor": grid.reshape(pp, dp * ep, cp, tp),
+        "context": np.swapaxes(grid, 3, 4).reshape(pp, dp * ep, tp, cp),
+        "expert": np.moveaxis(grid, 2, 4).reshape(pp, dp, cp * tp, ep),
+    }
+    for item in table.traffic:
+        for number, stage in enumerate(plan.stages):
+            count, num_bytes = _per_microbatch(item, table, stage)
+            if count:
+                yield _Part(
+                    item.group,
+                    item.operation,
+                    groups[item.group][number],
+                    number,
+                    num_bytes / count,
+                    pace / count,
+                    plan.tensor_algorithm if item.group == "tensor" else "direct",
+                )
+
+
+def _per_microbatch(
+    item: InLayerTraffic, table: LayerTable, stage: Stage
+) -> tuple[float, float]:
+    """Return how many collectives a stage does for a microbatch, and their bytes."""
+    count = num_bytes = 0.0
+    for first, last in stage.chunks:
+        span = slice(first, last + 1)
+        again = np.zeros(last + 1 - first)
+        if stage.recompute != "none":
+            again = recompute_shares(item, table)[stage.recompute][span]
+        forward = 1.0 + again
+        count += float(forward @ item.forward_count[span])
+        count += float(item.backward_count[span].sum())
+        num_bytes += float(forward @ item.forward_bytes[span])
+        num_bytes += float(item.backward_bytes[span].sum())
+    return count, num_bytes
+
+
+def _boundaries(priced: PricedPlan, grid: IntArray, pace: float) -> Iterator[_Part]:
+    """Yield the transfers between stages: activations there, gradients back."""
+    pp, v = len(grid), priced.plan.virtual_pipeline_model_parallel_size
+    lanes = grid.reshape(pp, grid.shape[1] * grid.shape[2], -1)
+    pairs = np.stack([lanes, np.roll(lanes, -1, axis=0)], axis=-1)
+    # Chunks go round: the last stage passes on to the first one.
+    for stage in range(pp if v > 1 and pp > 2 else pp - 1):
+        times = 2 * v - 1 if v > 1 and pp == 2 else v
+        yield _Part(
+            "pipeline",
+            "send_recv",
+            pairs[stage],
+            stage,
+            priced.stages[0].boundary_bytes,
+            pace / times,
+            "direct",
+        )
+
+
+def _data(
+    workload: Workload, table: LayerTable, plan: Plan, pace: float
+) -> Iterator[_Part]:
+    """Yield what gradients and shards of parameters need."""
+    grid = device_grid(plan)
+    dense, experts = dense_groups(grid), expert_data_groups(grid)
+    for number, stage in enumerate(plan.stages):
+        share = stage_share(table, stage, plan)
+        for one, period, part in _sent(stage, share, pace):
+            width = part * wire_bytes(one, workload.parameter_bytes)
+            kind, groups = _members(stage, one.group, dense[number])
+            shards = stage.sharding_group_size if one.is_divided else 1
+            parts = [(kind, groups, share.dense / shards)]
+            if share.expert > 0 and one.group != ACROSS:
+                parts.append(("expert data", experts[number], share.expert))
+            for name, members, parameters in parts:
+                yield _Part(
+                    name,
+                    one.operation,
+                    members[None],
+                    number,
+                    parameters * width,
+                    period,
+                    plan.gradient_algorithm,
+                )
+
+
+def _members(stage: Stage, group: str, dense: IntArray) -> tuple[str, IntArray]:
+    """Return the kind of the groups that send dense parameters, and their members."""
+    if group == REPLICAS:
+        return "data", dense
+    size = stage.sharding_group_size
+    parts = np.sort(dense, axis=1).reshape(len(dense), -1, size)
+    if group == ACROSS:
+        across = np.swapaxes(parts, 1, 2)
+        return "data across blocks", across.reshape(-1, parts.shape[1])
+    kind = "data in blocks" if size < dense.shape[1] else "data"
+    return kind, parts.reshape(-1, size)
+
+
+def _sent(
+    stage: Stage, share: Share, pace: float
+) -> Iterator[tuple[Sent, float, float]]:
+    """Yield what is sent, its period and the part of the parameters in it.
+
+    Once a step, or layer by layer: the passes of a microbatch share its pace.
+    """
+    ledger = LEDGER[stage.zero_stage]
+    for one in ledger.sent:
+        if one.moment not in PASSES:
+            yield one, np.inf, 1.0
+    each = Counter(one._replace(moment="") for one in ledger.sent_at(*PASSES))
+    part = 1.0 / share.num_layers
+    for one, times in each.items():
+        yield one, pace * part / times, part
+
+
+def _embedding(
+    workload: Workload, table: LayerTable, grid: IntArray
+) -> Iterator[_Part]:
+    """Yield the all-reduce of the tied embedding between first and last stage."""
+    if table.tied_parameters > 0 and len(grid) > 1:
+        pairs = np.stack([grid[0].ravel(), grid[-1].ravel()], axis=1)
+        size = table.tied_parameters * workload.parameter_bytes.reduce
+        yield _Part("embedding", "all_reduce", pairs[None], 0, size, np.inf, "ring")

@@ -1,0 +1,297 @@
+"""Panels of the figures of memory, links and the gap: axes in, marks on them out.
+
+The axes and colours come from `nestsim.report.figures.run`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nestsim.report.figures.data import (
+    LinkRows,
+    Step,
+    fullest_stage,
+    memory_parts,
+    memory_steps,
+    time_unit,
+)
+from nestsim.report.wording import plan_label, signed_duration
+from nestsim.simulator.outcome import Replay
+from topologies.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import Colormap
+
+    from nestsim.results import Candidate
+
+GIB = 2.0**30
+INK = "#333333"
+"""Of lines and words that are not data."""
+
+_FEW_STAGES = 8
+"""So many lines can be told apart by distinct colours."""
+
+_MOST_CANDIDATES = 12
+"""Rows of the replayed plans that stay legible."""
+
+
+class Colours(NamedTuple):
+    """What the panels paint with."""
+
+    distinct: "tuple[Any, ...]"
+    """Ten colours that colour-blind people can tell apart."""
+    ordered: "Colormap"
+    """For many lines in an order."""
+    heat: "Colormap"
+    """From light (nothing) to dark."""
+
+
+def draw_memory_lines(axes: "Axes", replay: Replay, colours: Colours) -> None:
+    """Draw the memory that a device of each stage holds, the fullest one bold."""
+    total = replay.iteration_time
+    scale, unit = time_unit(total)
+    num_stages = len(replay.memory)
+    few = num_stages <= _FEW_STAGES
+    fullest = fullest_stage(replay)
+    named = {0, fullest, num_stages // 2, num_stages - 1}
+    for stage, timeline in enumerate(replay.memory):
+        times, held = memory_steps(timeline, total, 400 if few else 160)
+        axes.step(
+            times / scale,
+            held / GIB,
+            where="post",
+            color=colours.distinct[stage]
+            if few
+            else colours.ordered(stage / (num_stages - 1)),
+            linewidth=2.6 if stage == fullest else 1.5,
+            zorder=3 if stage == fullest else 2,
+            label=f"stage {stage}" if few or stage in named else None,
+        )
+    axes.set_xlim(0, total / scale)
+    axes.set_xlabel(f"time [{unit}]")
+    axes.set_ylabel("memory held [GiB]")
+    axes.set_title("Over the step", loc="left", size=14)
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend_below(axes, ncols=5)
+
+
+def draw_memory_parts(axes: "Axes", replay: Replay, colours: Colours) -> None:
+    """Draw what each stage's peak is made of, the first stage on top."""
+    num_stages = len(replay.memory)
+    stages = np.arange(num_stages)
+    left = np.zeros(num_stages)
+    parts = memory_parts(replay)
+    for (name, values), colour in zip(parts.items(), colours.distinct, strict=False):
+        axes.barh(
+            stages,
+            values / GIB,
+            left=left / GIB,
+            height=0.72,
+            color=colour,
+            edgecolor="white",
+            linewidth=0.6 if num_stages <= 32 else 0.0,
+            label=name,
+        )
+        left += values
+    if num_stages <= 24:
+        for stage, timeline in enumerate(replay.memory):
+            peak = timeline.peak / GIB
+            _write_beside(axes, f"{peak:.1f}", peak, stage)
+    every = range(0, num_stages, -(-num_stages // 24))
+    axes.set_yticks(list(every), [f"stage {stage}" for stage in every], size=11)
+    room = max(0.5, (3 - num_stages) / 2)
+    axes.set_ylim(num_stages - 1 + room, -room)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel("held at the stage's peak [GiB]")
+    axes.set_title("What the peak is made of", loc="left", size=14)
+    _legend_below(axes, ncols=3)
+
+
+def _legend_below(axes: "Axes", ncols: int) -> None:
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.09),
+        ncols=ncols,
+        frameon=False,
+        fontsize=12,
+        columnspacing=1.4,
+        handlelength=1.4,
+    )
+
+
+def draw_heat(axes: "Axes", rows: LinkRows, colours: Colours) -> "QuadMesh":
+    """Draw links as rows, time across, utilisation as colour; levels apart.
+
+    Colours follow the square root of the utilisation: a few percent, which is what
+    activations often need, must not look like nothing.
+    """
+    from matplotlib.colors import PowerNorm
+
+    scale, _ = time_unit(float(rows.bin_edges[-1]))
+    mesh = axes.pcolormesh(
+        rows.bin_edges / scale,
+        np.arange(len(rows.names) + 1) - 0.5,
+        rows.utilisation,
+        cmap=colours.heat,
+        norm=PowerNorm(0.5, vmin=0.0, vmax=1.0),
+    )
+    axes.set_ylim(len(rows.names) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows.names)), rows.names, size=11, parse_math=False)
+    axes.tick_params(axis="y", length=0)
+    axes.tick_params(axis="x", labelbottom=False)
+    for row in range(1, len(rows.levels)):
+        if rows.levels[row] != rows.levels[row - 1]:
+            axes.axhline(row - 0.5, color=INK, linewidth=1.4)
+    return mesh
+
+
+def draw_level_means(axes: "Axes", levels: LinkRows, colours: Colours) -> None:
+    """Draw the mean utilisation of each level's links over time."""
+    scale, unit = time_unit(float(levels.bin_edges[-1]))
+    shares = 100 * levels.utilisation
+    for name, values, colour in zip(
+        levels.names, shares, colours.distinct, strict=False
+    ):
+        axes.stairs(
+            values,
+            levels.bin_edges / scale,
+            baseline=None,
+            color=colour,
+            linewidth=2,
+            label=name,
+        )
+    axes.set_ylim(0, max(1.15 * float(shares.max()), 1.0))
+    axes.set_xlim(0, levels.bin_edges[-1] / scale)
+    axes.set_xlabel(f"time [{unit}]")
+    axes.set_ylabel("mean of the\nlinks in use [%]")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(
+        title="level",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=11,
+        handlelength=1.2,
+    )
+
+
+def draw_planned(
+    axes: "Axes", candidate: "Candidate", steps: Sequence[Step], colours: Colours
+) -> None:
+    """Draw the planned time as a waterfall by cause, and simulated below planned."""
+    blue, orange, *_ = colours.distinct
+    totals = (
+        Step("planned", 0.0, candidate.planned.iteration_time),
+        Step("simulated", 0.0, candidate.simulated.iteration_time),
+    )
+    bars = [*steps, *totals]
+    paint = [colours.distinct[9]] * len(steps) + [blue, orange]
+    _draw_steps(axes, bars, paint, format_duration)
+    axes.set_title("Planned, by cause, beside simulated", loc="left", size=14)
+
+
+def draw_causes(axes: "Axes", steps: Sequence[Step], colours: Colours) -> None:
+    """Draw simulated minus planned as a waterfall by cause."""
+    axes.set_title("Simulated minus planned, by cause", loc="left", size=14)
+    if not any(step.length for step in steps):
+        axes.text(0, 0.88, "No difference beyond rounding.", size=13, color=INK)
+        axes.set_axis_off()
+        return
+    green, vermillion = colours.distinct[2:4]
+    total = Step("difference", 0.0, sum(step.length for step in steps))
+    bars = [*steps, total]
+    paint = [vermillion if bar.length > 0 else green for bar in bars]
+    _draw_steps(axes, bars, paint, signed_duration)
+    axes.axvline(0, color=INK, linewidth=1)
+
+
+def _draw_steps(
+    axes: "Axes",
+    bars: Sequence[Step],
+    paint: Sequence[Any],
+    words: Callable[[float], str],
+) -> None:
+    """Draw bars from top to bottom, each with its length in words at its right."""
+    ends = [end for bar in bars for end in (bar.start, bar.start + bar.length)]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    span = (high - low) or 1e-9
+    scale, unit = time_unit(span)
+    for row, (bar, colour) in enumerate(zip(bars, paint, strict=True)):
+        axes.barh(row, bar.length / scale, left=bar.start / scale, color=colour)
+        right = max(bar.start, bar.start + bar.length) / scale
+        _write_beside(axes, words(bar.length), right, row)
+    _name_rows(axes, [bar.name for bar in bars])
+    axes.set_xlim(
+        (low - 0.03 * span if low < 0 else 0.0) / scale, (high + 0.26 * span) / scale
+    )
+    axes.set_xlabel(f"time [{unit}]")
+
+
+def draw_candidates(
+    axes: "Axes",
+    shown: "Candidate",
+    candidates: "Sequence[Candidate]",
+    colours: Colours,
+) -> None:
+    """Draw planned and simulated iteration time of all replayed plans."""
+    blue, orange, *_ = colours.distinct
+    listed = candidates[:_MOST_CANDIDATES]
+    longest = max(
+        time
+        for c in listed
+        for time in (c.planned.iteration_time, c.simulated.iteration_time)
+    )
+    scale, unit = time_unit(longest)
+    for row, candidate in enumerate(listed):
+        planned = candidate.planned.iteration_time
+        simulated = candidate.simulated.iteration_time
+        kind, memory = candidate.verdict.kind, candidate.simulated.peak_memory
+        hatch = "" if kind == "confirmed" else "///"
+        upper, lower = row - 0.17, row + 0.17
+        axes.barh(upper, planned / scale, 0.3, color=blue)
+        axes.barh(
+            lower, simulated / scale, 0.3, color=orange, edgecolor="white", hatch=hatch
+        )
+        words = f"{format_duration(simulated)}, {kind}, {format_size(memory)}"
+        _write_beside(axes, format_duration(planned), planned / scale, upper)
+        _write_beside(axes, words, simulated / scale, lower)
+    _name_rows(axes, [_candidate_name(c, c is shown) for c in listed])
+    room = max(0.6, (4 - len(listed)) / 2)
+    axes.set_ylim(len(listed) - 1 + room, -room)
+    axes.set_xlim(0, 1.95 * longest / scale)
+    axes.bar(0, 0, color=blue, label="planned")
+    axes.bar(0, 0, color=orange, label="simulated (hatched: not confirmed)")
+    _legend_below(axes, ncols=2)
+    axes.set_xlabel(f"iteration time [{unit}]")
+    axes.set_title("Replayed plans (* is this one)", loc="left", size=14)
+
+
+def _write_beside(axes: "Axes", words: str, x: float, row: float) -> None:
+    """Write at the right of a bar, readable whatever lies below."""
+    axes.annotate(
+        words,
+        (x, row),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        size=12,
+        zorder=6,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )
+
+
+def _candidate_name(candidate: "Candidate", is_shown: bool) -> str:
+    """Write a plan on two lines: the degrees, and the rest."""
+    degrees, _, rest = plan_label(candidate.priced.plan).partition(" b")
+    return f"{'* ' if is_shown else ''}{degrees}\nb{rest}"
+
+
+def _name_rows(axes: "Axes", names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), names, size=12, parse_math=False)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)

@@ -1,0 +1,183 @@
+"""Panels of the timeline: bars of compute above, of communication below, by stage."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nestsim.report.figures.canvas import DPI
+from nestsim.report.figures.data import BAR_KINDS, Bars, Window, time_unit
+from nestsim.report.figures.panels import Colours
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
+
+_NAMES = {
+    "weight": "weight gradient",
+    "send": "activation or gradient",
+    "reduce": "gradient reduction",
+    "gather": "parameter gather",
+    "tied": "tied embedding",
+}
+_PASSES = ("forward", "backward", "weight")
+_POINTS = 72
+"""In an inch; letters are measured in them."""
+_NUMBER_COLOUR = ".15"
+"""As of all other words of a figure."""
+_PALEST = 0.4
+"""Share of colour in the first of several chunks; the rest is white."""
+_COMPUTE_LANE, _NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
+"""Top and bottom of the bars around their stage's row."""
+
+
+def _bar_colours(colours: Colours) -> dict[str, Any]:
+    palette = colours.distinct
+    return {
+        "forward": palette[9],
+        "backward": palette[1],
+        "weight": palette[8],
+        "optimizer": "#4d4d4d",
+        "send": "#9a9a9a",
+        "reduce": palette[2],
+        "gather": palette[4],
+        "tied": palette[3],
+    }
+
+
+def _shades(colour: Any, num_chunks: int) -> list[Any]:
+    """Return the colours of passes by chunk: the last one's is the colour itself."""
+    shares = np.linspace(_PALEST, 1.0, num_chunks) if num_chunks > 1 else (1.0,)
+    return [tuple(1 - share * (1 - part) for part in colour) for share in shares]
+
+
+def draw_bars(axes: "Axes", bars: Bars, window: Window, colours: Colours) -> None:
+    """Draw the part of the bars that a window shows; waiting stays blank."""
+    from matplotlib.collections import PolyCollection
+
+    scale, unit = time_unit(float(bars.end.max()))
+    num_stages, num_chunks = int(bars.stage.max(initial=0)) + 1, bars.num_chunks
+    axes.set_xlim(window.start / scale, window.end / scale)
+    axes.set_ylim(num_stages - 0.5, -0.5)
+    pixels = axes.get_window_extent().width / (window.end - window.start)
+    seen = (bars.end > window.start) & (bars.start < window.end)
+    for index, kind in enumerate(BAR_KINDS):
+        own = Bars(*(column[seen & (bars.kind == index)] for column in bars))
+        if not own.kind.size:
+            continue
+        width = pixels * float((own.end - own.start).mean())
+        if kind == "send" and width < 1.0:
+            continue  # hairlines that only blur what is above and below them
+        computes = index < BAR_KINDS.index("send")
+        corners = _corners(own, _COMPUTE_LANE if computes else _NETWORK_LANE, scale)
+        facecolors = [_bar_colours(colours)[kind]]
+        if kind in _PASSES and num_chunks > 1:
+            shades = _shades(facecolors[0], num_chunks)
+            facecolors = [shades[chunk] for chunk in own.chunk]
+        collection = PolyCollection(
+            list(corners),
+            facecolors=facecolors,
+            edgecolors="white",
+            linewidths=0.6 if computes and width > 6 else 0.0,
+        )
+        axes.add_collection(collection, autolim=False)
+        if kind in _PASSES:
+            _number_bars(axes, own, window, scale)
+    axes.set_title(window.title, loc="left", size=13)
+    axes.set_xlabel(f"time [{unit}]", size=12)
+    every = range(0, num_stages, -(-num_stages // 16))
+    axes.set_yticks(list(every), [f"stage {stage}" for stage in every], size=11)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _corners(
+    bars: Bars, lane: tuple[float, float], scale: float
+) -> NDArray[np.float64]:
+    """Return the corners of the bars, shape ``(n, 4, 2)``."""
+    left, right = bars.start / scale, bars.end / scale
+    top, bottom = bars.stage + lane[0], bars.stage + lane[1]
+    across = np.stack((left, right, right, left), axis=1)
+    down = np.stack((top, top, bottom, bottom), axis=1)
+    return np.stack((across, down), axis=2)
+
+
+def _number_bars(axes: "Axes", bars: Bars, window: Window, scale: float) -> None:
+    """Write the microbatch into every bar if there is room for it."""
+    box = axes.get_window_extent()
+    pixels = box.width / (window.end - window.start)
+    bottom, top = axes.get_ylim()
+    height = (_COMPUTE_LANE[1] - _COMPUTE_LANE[0]) * box.height / (bottom - top)
+    digits = len(str(int(bars.microbatch.max())))
+    width = float(np.median(bars.end - bars.start)) * pixels
+    # A digit is about 0.62 of the font size wide; a pixel at 100 dpi is 0.72 points.
+    size = min(0.72 * (width - 3) / (0.62 * digits), 0.72 * 0.8 * height, 12.0)
+    if size < 6.0:
+        return
+    middle = (bars.start + bars.end) / 2
+    inside = (middle > window.start) & (middle < window.end)
+    places = np.stack(
+        (middle[inside] / scale, bars.stage[inside] + sum(_COMPUTE_LANE) / 2), axis=1
+    )
+    numbers = bars.microbatch[inside].tolist()
+    axes.add_collection(_number_outlines(axes, numbers, places, size), autolim=False)
+
+
+def _number_outlines(
+    axes: "Axes", numbers: list[int], places: NDArray[np.float64], size: float
+) -> "PathCollection":
+    """Return numbers, each in the middle of its place, as outlines of their digits.
+
+    Several times as fast as so many texts, which matplotlib lays out one by one.
+    """
+    from matplotlib.collections import PathCollection
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.path import Path
+    from matplotlib.textpath import TextPath
+    from matplotlib.transforms import Affine2D
+
+    font = FontProperties()
+    outlines: dict[int, Path] = {}
+    for number in sorted(set(numbers)):
+        text = TextPath((0, 0), str(number), size=size, prop=font)
+        box = text.get_extents()
+        middle = (box.x0 + box.width / 2, box.y0 + box.height / 2)
+        outlines[number] = Path(text.vertices - middle, text.codes)
+    collection = PathCollection(
+        [outlines[number] for number in numbers],
+        offsets=places,
+        offset_transform=axes.transData,
+        facecolors=_NUMBER_COLOUR,
+        linewidths=0.0,
+        zorder=3,
+    )
+    collection.set_transform(Affine2D().scale(DPI / _POINTS))
+    return collection
+
+
+def draw_legend(figure: "Figure", bars: Bars, colours: Colours) -> None:
+    """Name the colours of the kinds of bars that occur, below the panels."""
+    from matplotlib.legend_handler import HandlerTuple
+    from matplotlib.patches import Patch
+
+    present = [BAR_KINDS[index] for index in np.unique(bars.kind)]
+    handles: list[Any] = []
+    for kind in present:
+        colour = _bar_colours(colours)[kind]
+        handle: Any = Patch(color=colour)
+        if kind in _PASSES and bars.num_chunks > 1:
+            shades = _shades(colour, bars.num_chunks)
+            handle = tuple(Patch(color=shade) for shade in shades)
+        handles.append(handle)
+    figure.legend(
+        handles,
+        [_NAMES.get(kind, kind) for kind in present],
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
+        loc="lower center",
+        ncols=len(present),
+        columnspacing=2.0 if len(present) < len(BAR_KINDS) else 1.2,
+        frameon=False,
+        fontsize=12,
+        borderaxespad=0.3,
+    )

@@ -1,0 +1,204 @@
+"""What a network is made of, as text.
+
+What a network is made of, as JSON.
+
+What of a cluster is slow or gone, as text and for programs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nestsim.report.json import plain_values
+from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
+from nestsim.report.wording import number, percent, plural
+from topologies.accelerators import Accelerator
+from topologies.network import Level, Network, Tier
+from topologies.selectors import select_links, select_switches
+from topologies.units import format_bandwidth, format_duration, format_rate, format_size
+
+if TYPE_CHECKING:
+    from topologies.degrade import Degradation
+
+
+def print_topology(
+    network: Network, accelerator: Accelerator | None, console: Console
+) -> None:
+    """Print what a network is made of: devices, tiers, speeds, bisection bandwidth."""
+    num_switches = len(network.vertex_names) - network.num_devices
+    counts = (
+        plural(network.num_devices, "device"),
+        plural(num_switches, "switch"),
+        plural(len(network.links), "directed link"),
+    )
+    print_line(console, Text(network.kind, style="bold"), ", ".join(counts))
+    bisection = network.bisection_bandwidth()
+    per_device = format_bandwidth(2 * bisection / network.num_devices)
+    words = f"{format_bandwidth(bisection)} one way, {per_device} for each device"
+    console.print(Text(f"Bisection bandwidth {words} of a half"), highlight=False)
+    if network.adds_in_switches:
+        words = "Switches outside nodes add up all-reduces (SHARP)"
+        console.print(Text(words), highlight=False)
+    if accelerator is not None:
+        print_section(console, "Device", facts(_accelerator_facts(accelerator)))
+    print_section(console, "Tiers, from the inside out", _tiers(network.tiers()))
+    print_section(
+        console, "What two devices have between them", _levels(network.levels)
+    )
+
+
+def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
+    rates = ", ".join(
+        f"{name} {format_rate(rate)}" for name, rate in accelerator.peak_flops.items()
+    )
+    return {
+        "name": f"{accelerator.name} ({accelerator.vendor})",
+        "peak rate": rates,
+        "memory": f"{format_size(accelerator.memory_bytes)} at "
+        f"{format_bandwidth(accelerator.memory_bandwidth)}",
+        "scale-up network": f"{format_bandwidth(accelerator.interconnect_bandwidth)} "
+        "per direction",
+    }
+
+
+def _tiers(tiers: tuple[Tier, ...]) -> Table:
+    numbers = ("Blocks", "Devices each", "Links", "Each", "Block's uplinks", "Oversub.")
+    table = new_table("Tier", *numbers, numbers=numbers)
+    for tier in tiers:
+        has_uplink = tier.num_uplinks > 0
+        uplink = (
+            f"{number(tier.num_uplinks)}, {format_bandwidth(tier.uplink_bandwidth)}"
+        )
+        add_row(
+            table,
+            tier.name,
+            number(tier.num_blocks),
+            number(tier.block_size),
+            number(tier.num_links),
+            _link_speed(tier),
+            uplink if has_uplink else "-",
+            f"{tier.oversubscription:.3g} : 1" if has_uplink else "-",
+        )
+    return table
+
+
+def _link_speed(tier: Tier) -> str:
+    built = format_bandwidth(tier.link_bandwidth)
+    if tier.efficiency == 1.0:
+        return built
+    return f"{built}, {percent(tier.efficiency)} reached"
+
+
+def _levels(levels: tuple[Level, ...]) -> Table:
+    numbers = ("Within reach", "Bandwidth", "Latency")
+    table = new_table("Level", *numbers, numbers=numbers)
+    for level in levels:
+        add_row(
+            table,
+            level.name,
+            plural(level.block_size, "device"),
+            format_bandwidth(level.bandwidth),
+            format_duration(level.latency),
+        )
+    return table
+
+
+def topology_json(network: Network) -> dict[str, Any]:
+    """Return what a network is made of, for programs."""
+    report = {
+        "kind": network.kind,
+        "num_devices": network.num_devices,
+        "num_vertices": len(network.vertex_names),
+        "num_links": len(network.links),
+        "bisection_bandwidth_bytes_per_s": network.bisection_bandwidth(),
+        "block_sizes": list(network.block_sizes),
+        "sharp": network.adds_in_switches,
+        "levels": [
+            {
+                "name": level.name,
+                "block_size": level.block_size,
+                "num_blocks": level.num_blocks,
+                "bandwidth_bytes_per_s": level.bandwidth,
+                "latency_s": level.latency,
+                "uplink_bandwidth_bytes_per_s": level.uplink_bandwidth,
+                "oversubscription": level.oversubscription,
+            }
+            for level in network.levels
+        ],
+        "tiers": [
+            {
+                "name": tier.name,
+                "num_blocks": tier.num_blocks,
+                "block_size": tier.block_size,
+                "num_links": tier.num_links,
+                "link_bandwidth_bytes_per_s": tier.link_bandwidth,
+                "efficiency": tier.efficiency,
+                "num_uplinks": tier.num_uplinks,
+                "uplink_bandwidth_bytes_per_s": tier.uplink_bandwidth,
+                "oversubscription": tier.oversubscription,
+            }
+            for tier in network.tiers()
+        ],
+    }
+    plain: dict[str, Any] = plain_values(report)
+    return plain
+
+
+def print_degraded(
+    network: "Network", degradation: "Degradation", console: "Console"
+) -> None:
+    """Print what is slow or gone, and what the rest of the summary is of.
+
+    Parameters
+    ----------
+    network
+        The network that is left.
+    degradation
+        What was done to it; the network has all that it names.
+    """
+    console.print()
+    console.print(Text("Degraded", style="bold underline"), highlight=False)
+    rows: dict[str, str] = {}
+    for name in degradation.removed_links:
+        rows[name] = f"removed ({_num_links(network, name)})"
+    for name in degradation.removed_switches:
+        count = len(select_switches(network, name))
+        rows[name] = f"removed ({plural(count, 'switch')} with all links)"
+    for one in degradation.slow_links:
+        rows[one.links] = (
+            f"bandwidth divided by {one.factor:g} ({_num_links(network, one.links)})"
+        )
+    for slow in degradation.slow_devices:
+        name = network.vertex_names[slow.device]
+        rows[name] = f"computes {slow.factor:g} times as long"
+    console.print(facts(rows), highlight=False)
+    note = (
+        "Tiers stand above as they were built, bandwidths between two devices as the "
+        "worst of their level, the bisection as what is left."
+    )
+    console.print(Text(note), highlight=False)
+
+
+def _num_links(network: "Network", selector: str) -> str:
+    count = int(np.count_nonzero(select_links(network, selector)))
+    return plural(count, "directed link")
+
+
+def degraded_json(degradation: "Degradation | None") -> dict[str, Any] | None:
+    """Return what is slow or gone, under the scenario's names."""
+    if degradation is None:
+        return None
+    return {
+        "removed_links": list(degradation.removed_links),
+        "removed_switches": list(degradation.removed_switches),
+        "slow_links": [
+            {"links": one.links, "factor": one.factor} for one in degradation.slow_links
+        ],
+        "slow_devices": [
+            {"device": one.device, "factor": one.factor}
+            for one in degradation.slow_devices
+        ],
+    }

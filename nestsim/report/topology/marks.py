@@ -1,0 +1,140 @@
+"""What stands beside the tiers of a drawn network.
+
+What of a network is slow or gone, for its picture.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nestsim.report.wording import percent
+from topologies.fabrics.custom import CustomRouting
+from topologies.fabrics.detours import DegradedRouting
+from topologies.fabrics.tori import TorusRouting
+from topologies.fabrics.tree_routing import TreeRouting
+from topologies.units import format_bandwidth, format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from matplotlib.axes import Axes
+
+    from topologies.arrays import BoolArray, FloatArray
+    from topologies.network import Network, Routing, Tier
+
+
+def blocks_label(routing: TreeRouting, tier: int) -> str:
+    """Say what one tier consists of."""
+    facts = routing.switch_tiers[tier]
+    blocks, size = routing.num_blocks[tier], routing.block_sizes[tier]
+    lines = [f"{blocks:,} x {facts.name}"]
+    if facts.num_planes > 1:
+        lines.append(f"{facts.num_planes} rail switches each")
+    if facts.num_spines > 1:
+        lines = [f"{facts.num_spines} x {facts.name}"]
+    if blocks > 1:
+        lines.append(f"of {size:,} devices")
+    return "\n".join(lines)
+
+
+def links_label(routing: TreeRouting, tier: int, row: "Tier") -> str:
+    """Say what the links into one tier are, as built, and what of it is reached."""
+    facts = routing.switch_tiers[tier]
+    lines = [f"{row.num_links:,} x {format_bandwidth(row.link_bandwidth)}"]
+    if row.efficiency < 1.0:
+        lines.append(f"{percent(row.efficiency)} of it reached")
+    if facts.num_parallel > 1:
+        trunk = format_bandwidth(facts.bandwidth)
+        lines.append(f"in trunks of {trunk}")
+    lines.append(f"{format_duration(facts.latency)} a hop")
+    if tier:
+        ratio = routing.tiers()[tier - 1].oversubscription
+        lines.append(f"oversubscription {ratio:.3g}:1")
+    return "\n".join(lines)
+
+
+if TYPE_CHECKING:
+    Point = tuple[float, float] | FloatArray
+
+Wear = dict[tuple[int, int], float]
+"""Two neighbours, the lower vertex first -> which part of the bandwidth between them is
+left, in the worse direction; only those with less than they were built with."""
+
+_COLOUR = "#c1121f"
+"""Of all that is degraded: darker than the tiers' colours, and the only red."""
+
+_DASHES = (0, (3, 2))
+
+NOTE = "Red: slowed down; red and dashed: removed."
+
+
+def find_wear(network: "Network") -> Wear:
+    """Return what is left between neighbours. Custom networks tell only what is gone.
+
+    O(E log E).
+    """
+    built, kept = _as_built(network)
+    links = network.links
+    ends = links.source * len(network.vertex_names) + links.target
+    pairs, which = np.unique(ends, return_inverse=True)
+    left = np.bincount(which, links.bandwidth * kept)
+    part = left / np.bincount(which, built)
+    wear: Wear = {}
+    worn = np.flatnonzero(part < 1.0)
+    sources, targets = np.divmod(pairs[worn], len(network.vertex_names))
+    for a, b, rest in zip(
+        sources.tolist(), targets.tolist(), part[worn].tolist(), strict=True
+    ):
+        pair = (min(a, b), max(a, b))
+        wear[pair] = min(rest, wear.get(pair, 1.0))
+    return wear
+
+
+def routing_as_built(network: "Network") -> "Routing":
+    """Return the rule that the network was built with."""
+    routing = network.routing
+    return routing.built if isinstance(routing, DegradedRouting) else routing
+
+
+def _as_built(network: "Network") -> "tuple[FloatArray, BoolArray]":
+    """Return the links' bandwidth before they were slowed, and which are left."""
+    routing, links = network.routing, network.links
+    if isinstance(routing, CustomRouting):
+        return links.bandwidth, routing.kept
+    if not isinstance(routing, DegradedRouting):
+        return links.bandwidth, np.ones(len(links), dtype=np.bool_)
+    built = routing.built
+    if isinstance(built, TreeRouting):
+        return built.links().bandwidth, routing.kept
+    assert isinstance(built, TorusRouting)
+    return np.full(len(links), built.spec.capacity), routing.kept
+
+
+def draw_worn(
+    axes: "Axes", lines: "Iterable[tuple[Point, Point, float]]", width: float
+) -> None:
+    """Draw links that are slow, or dashed those that are gone.
+
+    Parameters
+    ----------
+    lines
+        Both ends, and which part of the bandwidth is left.
+    width
+        Of a line [point].
+    """
+    from matplotlib.collections import LineCollection
+
+    found = list(lines)
+    style: dict[str, Any] = {"colors": _COLOUR, "linewidths": width, "zorder": 2.5}
+    slow = [(a, b) for a, b, left in found if left > 0.0]
+    gone = [(a, b) for a, b, left in found if left == 0.0]
+    if slow:
+        axes.add_collection(LineCollection(_segments(slow), **style))
+    if gone:
+        axes.add_collection(
+            LineCollection(_segments(gone), linestyles=_DASHES, **style)
+        )
+
+
+def _segments(ends: "list[tuple[Point, Point]]") -> "list[FloatArray]":
+    return [np.array(pair, dtype=np.float64) for pair in ends]

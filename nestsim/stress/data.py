@@ -1,0 +1,188 @@
+"""A stress test as plain data: JSON and CSV."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nestsim.report.network import degraded_json
+from nestsim.stress.conditions import AS_BUILT
+from nestsim.stress.report import plan_names
+
+if TYPE_CHECKING:
+    from nestsim.scenario.settings import ConditionSpec
+    from nestsim.stress.evaluator import Cell
+    from nestsim.stress.results import Choice, StressResult
+
+
+def stress_json(result: "StressResult") -> dict[str, Any]:
+    """Return everything under stable keys, in SI units."""
+    names = plan_names(result)
+    return {
+        "scenario": result.scenario_name,
+        "planners": list(result.planners),
+        "objective": result.objective,
+        "built_oversubscription": dict(result.built),
+        "oversubscription": {k: list(v) for k, v in result.axes.items()},
+        "conditions": [_condition_json(one) for one in result.conditions],
+        "plans": {
+            key: {"name": names[key], **plan.to_json()}
+            for key, plan in result.plans.items()
+        },
+        "made": {
+            planner: {name: result.made.get((planner, name)) for name in result.names}
+            for planner in result.planners
+        },
+        "cells": {
+            name: {key: _cell_json(result, cell) for key, cell in cells.items()}
+            for name, cells in result.cells.items()
+        },
+        "rows": stress_rows(result),
+        "changes": [
+            {"planner": one.planner, "level": one.level, **one.change.to_json()}
+            for one in result.changes
+        ],
+        "inverse": _inverse_json(result),
+        "robust": _robust_json(result),
+        "why_not": [
+            {"planner": planner, "condition": name, "reason": reason}
+            for (planner, name), reason in result.why_not.items()
+        ],
+        "failed": dict(result.failed),
+        "stopped": [list(one) for one in sorted(result.stopped)],
+        "reproducible": result.is_reproducible,
+    }
+
+
+def _condition_json(condition: "ConditionSpec") -> dict[str, Any]:
+    return {
+        "name": condition.name,
+        "oversubscription": dict(condition.oversubscription),
+        "degraded": degraded_json(condition.degradation),
+        "background": [
+            {"links": one.links, "rate_bytes_per_s": one.rate, "share": one.share}
+            for one in condition.background
+        ],
+        "ecmp_seed": condition.ecmp_seed,
+    }
+
+
+def _cell_json(result: "StressResult", cell: "Cell") -> dict[str, Any]:
+    return {
+        "planned_iteration_time_s": cell.planned,
+        "simulated_iteration_time_s": cell.simulated,
+        "simulated_tokens_per_s": result.throughput(cell),
+        "busiest_stage": cell.stage,
+        "hottest_links": [one._asdict() for one in cell.hottest],
+        "causes_s": cell.causes,
+    }
+
+
+def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
+    if result.asked is None:
+        return None
+    return {
+        **result.asked._asdict(),
+        "answers": [
+            {
+                "plan": one.policy,
+                "kept": one.kept,
+                "lost": one.lost,
+                "kept_bytes_per_s": one.bandwidths[0],
+                "lost_bytes_per_s": one.bandwidths[1],
+                "is_monotone": one.is_monotone,
+                "tried": [list(pair) for pair in one.tried],
+            }
+            for one in result.answers
+        ],
+    }
+
+
+def _robust_json(result: "StressResult") -> dict[str, Any] | None:
+    found = result.robust()
+    if found is None:
+        return None
+
+    def plain(choice: "Choice") -> dict[str, Any]:
+        return {
+            "plan": list(result.plans)[choice.plan],
+            "worst_regret": choice.worst,
+            "worst_condition": result.run_names[choice.worst_condition],
+            "mean_regret": choice.mean,
+        }
+
+    return {"least_worst": plain(found[0]), "least_mean": plain(found[1])}
+
+
+def stress_rows(result: "StressResult") -> list[dict[str, Any]]:
+    """Return one row for each planner and condition, in SI units."""
+    return [
+        _row(result, planner, name)
+        for planner in result.planners
+        for name in result.names
+    ]
+
+
+def _row(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+    kept = result.cell(planner, AS_BUILT, name)
+    fresh = result.cell(planner, name, name)
+    condition = result.conditions[result.names.index(name)]
+    ratios = {**result.built, **condition.oversubscription}
+    row: dict[str, Any] = {"planner": planner, "condition": name}
+    row |= {f"oversubscription_{level}": ratio for level, ratio in ratios.items()}
+    for whose, cell, made_for in (
+        ("kept", kept, AS_BUILT),
+        ("remade", fresh, name),
+    ):
+        link = cell.hottest[0] if cell is not None and cell.hottest else None
+        row |= {
+            f"{whose}_plan": result.made.get((planner, made_for)),
+            f"{whose}_planned_iteration_time_s": cell and cell.planned,
+            f"{whose}_simulated_iteration_time_s": cell and cell.simulated,
+            f"{whose}_simulated_tokens_per_s": cell and result.throughput(cell),
+            f"{whose}_limiting_term": cell and result.term(planner, made_for, name),
+            f"{whose}_busiest_stage": None if cell is None else cell.stage,
+            f"{whose}_hottest_link": link and link.name,
+            f"{whose}_hottest_link_level": link and link.level,
+            f"{whose}_hottest_link_share": link and link.share,
+        }
+    row["planned_regret"] = result.regret(planner, name, planned=True)
+    row["simulated_regret"] = result.regret(planner, name)
+    row["reason"] = result.why_not.get((planner, name)) or result.failed.get(name)
+    return row
+
+
+def matrix_rows(result: "StressResult") -> list[dict[str, Any]]:
+    """Return one row for each planner, condition planned for and condition run at."""
+    rows = []
+    for planner in result.planners:
+        for planned_for in result.names:
+            for run_at in result.run_names:
+                cell = result.cell(planner, planned_for, run_at)
+                if cell is not None:
+                    rows.append(
+                        {
+                            "planner": planner,
+                            "planned_for": planned_for,
+                            "run_at": run_at,
+                            "plan": result.made[planner, planned_for],
+                            "planned_iteration_time_s": cell.planned,
+                            "simulated_iteration_time_s": cell.simulated,
+                            "simulated_tokens_per_s": result.throughput(cell),
+                        }
+                    )
+    return rows
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows as CSV, numbers exactly, nothing where there is none."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    if rows:
+        writer.writerow(rows[0])
+        writer.writerows(_cells(row.values()) for row in rows)
+    return stream.getvalue()
+
+
+def _cells(values: Iterable[Any]) -> list[Any]:
+    return ["" if value is None else value for value in values]

@@ -1,0 +1,305 @@
+"""One process's test bench: plans a scenario and replays plans under conditions.
+
+What limits a replayed step: the link, the stage and the term.
+
+The simulated time is the sum of the planner's terms and of the gap's
+(`nestsim.verdict.gap_by_cause`): both together are its causes.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nestsim.cluster import device_slowdowns, job_network
+from nestsim.evaluate import Evaluator
+from nestsim.job import built
+from nestsim.lowering.lower import place_work
+from nestsim.scenario.settings import ConditionSpec, Scenario
+from nestsim.simulator.outcome import Replay
+from nestsim.simulator.replay import replay
+from nestsim.store import content_key
+from nestsim.stress.conditions import AS_BUILT, ratio_condition, stressed
+from nestsim.verdict import gap_by_cause
+from planner.cost.objective import PricedPlan
+from planner.cost.pricing import price_plan
+from planner.step.execution import Workload
+from planner.step.plan import Plan
+from topologies.errors import InputError
+from topologies.fabrics.link_file import link_file_bytes
+from topologies.network import Network
+from topologies.specs import CustomSpec
+
+MOST_LINKS = 8
+"""Kinds of links that are kept of a replay, hottest first."""
+
+SMALLEST = 1e-9
+"""A smaller share of the step is rounding."""
+
+ALIKE = 1e-5
+"""Links whose shares of the step differ by less carry the same."""
+
+
+class HotLink(NamedTuple):
+    """Links of one level that carried the same."""
+
+    name: str
+    """The first of them."""
+
+    level: str
+    """Name of its level."""
+
+    share: float
+    """Of the step during which they were busy at full bandwidth."""
+
+    num_alike: int
+    """How many they are."""
+
+
+def causes(
+    priced: PricedPlan, replay: Replay, *, has_slow: bool = False
+) -> dict[str, float]:
+    """Return the simulated time by cause [s]; the parts add up to it.
+
+    ``"tail"`` is what synchronisation and the optimizer step add to the passes: as
+    planned, and what the replay adds to it after the last pass.
+
+    Parameters
+    ----------
+    priced, replay
+        What was promised, and what came of it.
+    has_slow
+        Whether devices of the plan are slow: what they cost is then in one sum with
+        contention (`nestsim.verdict.explain_gap` would part them by more replays).
+    """
+    gap = dict(gap_by_cause(priced, replay).terms)
+    added = gap.pop("synchronisation")
+    if has_slow:
+        gap["slow devices and contention"] = gap.pop("contention")
+    return {**priced.terms, "tail": priced.terms["tail"] + added, **gap}
+
+
+def busiest_stage(replay: Replay) -> int:
+    """Return the stage whose replicas work longest, the first of equals."""
+    spans = replay.spans
+    worked = (spans.end - spans.start) * replay.span_multiplicity
+    busy = np.bincount(spans.stage, weights=worked)
+    return int(np.argmax(np.round(busy / max(float(busy.max()), 1e-300), 9)))
+
+
+def hottest(network: Network, replay: Replay) -> tuple[HotLink, ...]:
+    """Return the links that were busiest, links that are alike once.
+
+    Links are alike that have one level and bandwidth and carried the same amount.
+    """
+    links = network.links
+    share = replay.links.num_bytes / (links.bandwidth * replay.iteration_time)
+    used = np.flatnonzero(share > SMALLEST)
+    kinds = np.stack([links.level[used], np.round(share[used] / ALIKE)], axis=1)
+    _, first, count = np.unique(kinds, axis=0, return_index=True, return_counts=True)
+    order = sorted(
+        range(first.size), key=lambda k: (-kinds[first[k], 1], int(used[first[k]]))
+    )
+    return tuple(
+        _named(
+            network, int(used[first[k]]), float(share[used[first[k]]]), int(count[k])
+        )
+        for k in order[:MOST_LINKS]
+    )
+
+
+def _named(network: Network, link: int, share: float, count: int) -> HotLink:
+    links, names = network.links, network.vertex_names
+    source, target = names[links.source[link]], names[links.target[link]]
+    level = network.levels[int(links.level[link])].name
+    return HotLink(f"{source} -> {target}", level, share, count)
+
+
+def limiting_term(
+    found: Mapping[str, float], healthy: Mapping[str, float] | None
+) -> str:
+    """Name the cause that grew most; the largest beside compute if none did.
+
+    Parameters
+    ----------
+    found
+        Causes of a step under a condition [s].
+    healthy
+        Of the same plan in the scenario as it is; None to ask for the largest.
+    """
+    total = sum(found.values())
+    if healthy is not None:
+        grown = {name: found[name] - healthy.get(name, 0.0) for name in found}
+        name = max(grown, key=lambda one: grown[one])
+        if grown[name] > SMALLEST * total:
+            return name
+    others = {name: value for name, value in found.items() if name != "compute"}
+    name = max(others, key=lambda one: others[one])
+    return name if others[name] > SMALLEST * total else "compute"
+
+
+_MOST_NETWORKS = 64
+"""Networks under conditions that a process keeps."""
+
+
+class Made(NamedTuple):
+    """What a planner made for a condition."""
+
+    plan: Plan | None
+    """Its best plan; None if it found none."""
+
+    why_not: str
+    """Why it found none; empty if it did."""
+
+    stopped: bool
+    """Whether a limit ended its search, with its best so far."""
+
+
+class Cell(NamedTuple):
+    """One plan under one condition."""
+
+    planned: float
+    """Iteration time by the common evaluator [s]."""
+
+    simulated: float
+    """By the replay [s]."""
+
+    causes: dict[str, float]
+    """What the simulated time is made of [s]."""
+
+    stage: int
+    """The stage that works longest."""
+
+    hottest: tuple[HotLink, ...]
+    """The busiest links."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**self._asdict(), "hottest": [list(one) for one in self.hottest]}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Cell":
+        """Read back what `to_json` wrote."""
+        links = tuple(HotLink(*one) for one in data["hottest"])
+        return cls(**{**data, "hottest": links})
+
+
+def plan_key(plan: Plan) -> str:
+    """Return what tells a plan from all others."""
+    return content_key(plan.to_json())[:16]
+
+
+@dataclass(slots=True)
+class Bench:
+    """A scenario with everything that does not depend on the condition."""
+
+    scenario: Scenario
+    workload: Workload
+    _networks: "OrderedDict[str, tuple[Scenario, Network]]"
+    _made: dict[str, Plan | None] = field(default_factory=dict)
+    """Plans for the cluster as it is built, by planner."""
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Bench":
+        """Trace the model, and make an empty store of networks."""
+        _, workload = built(replace(scenario, degradation=None), None)
+        return cls(scenario, workload, OrderedDict())
+
+    def under(self, condition: ConditionSpec) -> tuple[Scenario, Network]:
+        """Return scenario and network under a condition, built once.
+
+        Raises
+        ------
+        InputError
+            If there is no such network, or devices are cut off from others.
+        """
+        key = repr(condition)
+        if key not in self._networks:
+            changed = stressed(self.scenario, condition)
+            changed = replace(changed, search=changed.stress.ranked(changed.search))
+            try:
+                network = job_network(changed)
+            except InputError as error:
+                raise error.at(f'condition "{condition.name}"', ": ") from None
+            self._networks[key] = changed, network
+            if len(self._networks) > _MOST_NETWORKS:
+                self._networks.popitem(last=False)
+        return self._networks[key]
+
+    def make(self, condition: ConditionSpec, planner: str) -> Made:
+        """Return a planner's best plan for a condition.
+
+        By the replay its plan for the cluster as it is built is one of those that it
+        chooses from, so that the plan made anew is no slower.
+        """
+        changed, network = self.under(condition)
+        if changed.search.objective == "planned":
+            return self._find(changed, network, planner, None)
+        kept = None
+        if condition.name != AS_BUILT:
+            kept = self._kept(planner)
+        return self._find(changed, network, planner, kept)
+
+    def _kept(self, planner: str) -> Plan | None:
+        """Return the plan for the cluster as it is built, made once."""
+        if planner not in self._made:
+            made = self.make(ratio_condition(()), planner)
+            self._made[planner] = made.plan
+        return self._made[planner]
+
+    def _find(
+        self, scenario: Scenario, network: Network, planner: str, kept: Plan | None
+    ) -> Made:
+        evaluator = Evaluator(
+            scenario=scenario, network=network, workload=self.workload
+        )
+        settings = replace(scenario.planner_settings, fixed=scenario.plan)
+        starts = () if kept is None else (kept,)
+        found = evaluator.find(planner, settings, starts=starts)
+        plan = found.plans[0].plan if found.plans else None
+        return Made(plan, found.why_not, found.spent.is_stopped)
+
+    def run(self, condition: ConditionSpec, plan: Plan) -> Cell:
+        """Price and replay a plan under a condition."""
+        changed, network = self.under(condition)
+        priced = price_plan(network, self.workload, plan)
+        settings = changed.simulation.replay
+        if settings.engine == "auto":
+            # The same bits; compiling pays over so many replays: 3 times as fast.
+            settings = replace(settings, engine="compiled")
+        slowdown = device_slowdowns(changed, network.num_devices)
+        work = place_work(network, self.workload, priced, settings, slowdown=slowdown)
+        done = replay(network, work, settings, memory=False)
+        return Cell(
+            planned=priced.iteration_time,
+            simulated=done.iteration_time,
+            causes=causes(priced, done, has_slow=bool((work.slowdown > 1.0).any())),
+            stage=busiest_stage(done),
+            hottest=hottest(network, done),
+        )
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Return a hash of everything that plans and replays depend on."""
+    content = repr(replace(scenario, path=Path(), text=b""))
+    digest = hashlib.sha256(content.encode())
+    if isinstance(scenario.network_spec, CustomSpec):
+        digest.update(link_file_bytes(scenario.network_spec.path))
+    return digest.hexdigest()
+
+
+_BENCHES: dict[str, Bench] = {}
+"""The bench that this process used last, by its scenario's digest: tracing a model
+takes longer than many points."""
+
+
+def bench_of(scenario: Scenario, digest: str) -> Bench:
+    """Return this process's bench for a scenario."""
+    if digest not in _BENCHES:
+        _BENCHES.clear()
+        _BENCHES[digest] = Bench.of(scenario)
+    return _BENCHES[digest]

@@ -1,0 +1,136 @@
+"""A sweep as text and as JSON: the points, the best of them, and what failed."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from nestsim.report.tables import add_row, new_table, print_line, print_section
+from nestsim.report.wording import percent, plural
+from nestsim.store import Outcome, plain_json
+from nestsim.sweep.job import ScenarioSweepResult
+from topologies.units import format_duration, format_size
+
+MOST_SHOWN = 20
+"""Points in the text; all of them are in points.csv."""
+
+_MOST_REASONS = 5
+
+_DONE = {
+    "simulate": "the plan replayed",
+    "plan": "planned, not replayed",
+    "run": "planned and replayed",
+}
+
+
+def value_label(value: object) -> str:
+    """Write a setting's value for people."""
+    return value if isinstance(value, str) else plain_json(value)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return the last parts of paths, as many as tell them from each other."""
+    parts = [path.split(".") for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = [".".join(one[-length:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(paths)
+
+
+def throughput_of(outcome: Outcome) -> float | None:
+    """Return the throughput of a point, simulated if it was [token/s]; None if none.
+
+    A plan that does not fit into memory has none.
+    """
+    row = outcome.row
+    if row is None or row.get("verdict") == "infeasible":
+        return None
+    found = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
+    return None if found is None else float(found)
+
+
+def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the points with a throughput, fastest first, ties in their order."""
+    known = [one for one in outcomes if throughput_of(one) is not None]
+    return sorted(known, key=lambda one: (-(throughput_of(one) or 0.0), one.number))
+
+
+def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
+    """Return everything that a sweep found, for programs."""
+    best = best_first(result.outcomes)
+    return {
+        "scenario": result.scenario_name,
+        "what": result.what,
+        "settings": {axis.path: list(axis.values) for axis in result.axes},
+        "num_points": len(result.outcomes),
+        "num_failed": sum(one.row is None for one in result.outcomes),
+        "best": best[0].number if best else None,
+        "points": [
+            {
+                "number": one.number,
+                "settings": dict(one.point),
+                "state": "failed" if one.row is None else "done",
+                "failure": one.reason or None,
+                "result": None if one.row is None else dict(one.row),
+            }
+            for one in result.outcomes
+        ],
+    }
+
+
+def print_sweep(result: ScenarioSweepResult, console: Console) -> None:
+    """Print the points of a sweep, or the best of many, and what failed."""
+    failed = [one for one in result.outcomes if one.row is None]
+    headline = Text(plural(len(result.outcomes), "point").upper(), style="bold green")
+    if failed:
+        headline.append(f", {len(failed):,} FAILED", style="bold red")
+    print_line(console, headline, f"{result.scenario_name}, {_DONE[result.what]}")
+    ranked = best_first(result.outcomes)
+    done = [one for one in result.outcomes if one.row is not None]
+    shown = done if len(done) <= MOST_SHOWN else ranked[:MOST_SHOWN]
+    if shown:
+        title = "Points" if shown is done else f"The fastest {len(shown)}"
+        best = ranked[0].number if ranked else None
+        print_section(console, title, _table(result, shown, best))
+    if failed:
+        print_section(console, "Failed", _failures(failed))
+
+
+def _table(
+    result: ScenarioSweepResult, shown: Sequence[Outcome], best: int | None
+) -> Any:
+    paths = [axis.path for axis in result.axes]
+    names = ["point", *short_names(paths)]
+    numbers = ["tokens/s", "iteration", "MFU", "peak memory"]
+    table = new_table(*names, *numbers, "verdict", numbers=("point", *numbers))
+    for one in shown:
+        assert one.row is not None
+        whose = "planned" if result.what == "plan" else "simulated"
+        row = {name.removeprefix(f"{whose}_"): value for name, value in one.row.items()}
+        add_row(
+            table,
+            str(one.number),
+            *(value_label(one.point[path]) for path in paths),
+            f"{row['tokens_per_s']:,.0f}",
+            format_duration(row["iteration_time_s"]),
+            percent(row["mfu"]),
+            format_size(row["peak_memory_bytes"]),
+            row.get("verdict", "planned") + (", best" if one.number == best else ""),
+            style="bold" if one.number == best else "",
+        )
+    return table
+
+
+def _failures(failed: Sequence[Outcome]) -> Any:
+    """Return how often each reason was met, the most frequent first."""
+    table = new_table("points", "reason", numbers=("points",))
+    reasons = Counter(one.reason for one in failed).most_common()
+    for reason, count in reasons[:_MOST_REASONS]:
+        add_row(table, f"{count:,}", reason)
+    others = sum(count for _, count in reasons[_MOST_REASONS:])
+    if others:
+        add_row(table, f"{others:,}", "other reasons, which points.csv has")
+    return table

@@ -1,0 +1,147 @@
+"""The picture of a validation: predicted against measured, with error bands."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nestsim.report.figures.canvas import figure_with_headline, save_figure
+from nestsim.report.figures.panels import GIB, INK, Colours
+from nestsim.report.wording import percent, plural
+from nestsim.validation.metrics import grouped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from nestsim.validation.runner import RowResult, ValidationResult
+
+BANDS = (0.1, 0.25)
+"""Relative errors that the picture shows as bands around equality."""
+
+_MOST_SOURCES = 18
+_MARKERS = "osD^v<>pP*Xhdo"
+
+
+def headline(result: "ValidationResult") -> str:
+    """Say how far off the predictions are."""
+    errors = result.errors()
+    what = "Predicted memory is"
+    if result.kind == "throughput":
+        what = "Predicted step times are"
+    return (
+        f"{what} {percent(errors.mape)} off on average, "
+        f"{percent(errors.median_ape)} in the median"
+    )
+
+
+def within(result: "ValidationResult", band: float) -> float:
+    """Return the share of scored rows whose error is at most ``band``."""
+    errors = np.array([abs(row.error) for row in result.scored])
+    return float((errors <= band).mean())
+
+
+def draw_validation(result: "ValidationResult", path: Path) -> None:
+    """Draw every scored row, predicted over measured, one colour for each source."""
+    assert result.scored
+    subtitle = (
+        f"{result.name}: {plural(len(result.scored), 'row')}, "
+        f"{len(result.refused):,} more refused; "
+        + ", ".join(
+            f"{percent(within(result, band))} within {100 * band:g} %" for band in BANDS
+        )
+    )
+    with figure_with_headline(headline(result), subtitle) as (figure, colours):
+        grid = figure.add_gridspec(
+            1,
+            2,
+            left=0.06,
+            right=0.985,
+            top=0.86,
+            bottom=0.09,
+            wspace=0.1,
+            width_ratios=(1.25, 1),
+        )
+        both = figure.add_subplot(grid[0])
+        over = figure.add_subplot(grid[1])
+        keyed = grouped((row.row.source, row) for row in result.scored)
+        sources = sorted(keyed, key=lambda source: -len(keyed[source]))
+        for number, source in enumerate(sources):
+            label = f"{source} ({len(keyed[source])})"
+            _draw_source(both, over, keyed[source], _style(number, colours, label))
+        _finish(both, over, result)
+        shown = sources[:_MOST_SOURCES]
+        handles, labels = both.get_legend_handles_labels()
+        both.legend(
+            handles[: len(shown)],
+            labels[: len(shown)],
+            loc="upper left",
+            fontsize=10,
+            frameon=False,
+            markerscale=1.5,
+        )
+        save_figure(figure, path)
+
+
+def _style(number: int, colours: Colours, label: str) -> dict[str, object]:
+    distinct = colours.distinct
+    return {
+        "color": distinct[number % len(distinct)],
+        "marker": _MARKERS[number // len(distinct) % len(_MARKERS)],
+        "label": label,
+        "linestyle": "none",
+        "markersize": 4.5,
+        "alpha": 0.7,
+        "markeredgewidth": 0,
+    }
+
+
+def _draw_source(
+    both: "Axes", over: "Axes", rows: "list[RowResult]", style: dict[str, object]
+) -> None:
+    unit = _unit(rows[0])
+    measured = [row.measured / unit for row in rows]
+    both.plot(measured, [row.predicted / unit for row in rows], **style)  # type: ignore[arg-type]  # keywords of Line2D
+    banded = [row for row in rows if row.band is not None]
+    both.vlines(
+        [row.measured for row in banded],
+        [row.predicted * row.band.low for row in banded if row.band],
+        [row.predicted * row.band.high for row in banded if row.band],
+        colors=[style["color"]],  # type: ignore[list-item]  # a colour
+        alpha=0.2,
+        linewidth=1,
+    )
+    over.plot(measured, [100 * row.error for row in rows], **style)  # type: ignore[arg-type]  # as above
+
+
+def _unit(row: "RowResult") -> float:
+    """Return what values are divided by: memory is drawn in GiB."""
+    return GIB if np.isnan(row.planned) else 1.0
+
+
+def _finish(both: "Axes", over: "Axes", result: "ValidationResult") -> None:
+    """Draw the bands and label the axes."""
+    name, unit = ("time of a step", "s")
+    if result.kind == "memory":
+        name, unit = ("memory of a device", "GiB")
+    scale = _unit(result.scored[0])
+    values = [row.measured / scale for row in result.scored]
+    values += [row.predicted / scale for row in result.scored]
+    ends = np.array([min(values) / 1.3, max(values) * 1.3])
+    both.plot(ends, ends, color=INK, linewidth=1)
+    over.axhline(0, color=INK, linewidth=1)
+    for band in BANDS:
+        shade = {"color": INK, "alpha": 0.07, "linewidth": 0}
+        both.fill_between(ends, ends * (1 - band), ends * (1 + band), **shade)  # type: ignore[arg-type]  # keywords of PolyCollection
+        over.axhspan(-100 * band, 100 * band, **shade)  # type: ignore[arg-type]  # likewise
+        over.annotate(
+            f"+{100 * band:g} %", (ends[1], 100 * band), ha="right", va="bottom", size=9
+        )
+    for axes in (both, over):
+        axes.set_xscale("log")
+        axes.set_xlim(*ends)
+        axes.set_xlabel(f"measured {name} [{unit}]")
+        axes.spines[["top", "right"]].set_visible(False)
+    both.set_yscale("log")
+    both.set_ylim(*ends)
+    both.set_ylabel(f"predicted [{unit}]")
+    over.set_ylabel("error [%]: above 0, predicted too large")
