@@ -16,7 +16,7 @@ References
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
 
 from estimators.models.layers import ColumnParallelLinear, RMSNorm, RowParallelLinear
 from estimators.models.spec import TransformerSpec

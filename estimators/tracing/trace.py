@@ -132,13 +132,7 @@ def _parameters(module: nn.Module) -> list[TracedParameter]:
 _MOST_BYTES = 4 * 2**20
 """A trace takes some kB."""
 
-_SOURCES = (
-    "layer_graph.py",
-    "layer_recorder.py",
-    "operator_rules.py",
-    "tracing.py",
-    "models/*.py",
-)
+_SOURCES = ("tracing/*.py", "models/*.py")
 
 
 def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> LayerGraph:
@@ -191,7 +185,7 @@ def _content_key(spec: TransformerSpec) -> str:
 @cache
 def _source_digest() -> str:
     """Return a hash of the code that traces, so that no trace outlives its code."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for pattern in _SOURCES:
         for file in sorted(folder.glob(pattern)):

@@ -1,1 +1,1 @@
-"""From a priced plan to what each stage works, sends and holds, layer by layer."""
+"""A priced plan into what each stage works, sends and holds in the replay."""

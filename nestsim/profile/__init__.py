@@ -1,1 +1,1 @@
-"""What a user's own runs and links say: few constants, and how firm they are."""
+"""Constants and links of a user's own machines, from their measurements."""

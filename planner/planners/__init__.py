@@ -1,1 +1,1 @@
-"""Planners behind one protocol: ours, those it is compared with, and exact ones."""
+"""The planners that a comparison can name, behind one protocol."""

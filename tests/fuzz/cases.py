@@ -13,7 +13,7 @@ from tests.fuzz.documents import LINKS, PROFILE, measurements
 from tests.fuzz.formats import Tree, dump
 from tests.fuzz.mutations import Place, mutated_bytes, mutated_trees
 from tests.fuzz.scenarios import CONFIG, SCENARIO, SHIPPED, World, worlds
-from tests.planner.nest_cases import instances
+from tests.planner.nest_artifact.nest_cases import instances
 
 PLAN = "plan.json"
 MEASUREMENTS = "measurements.csv"

@@ -22,9 +22,9 @@ from planner.work import (
     Work,
     stopped_sentence,
 )
-from tests.planner.baselines.examples import small_job
 from tests.planner.instances import instances
-from tests.planner.test_shortfall import AMPLE, eight_devices, tiny_job
+from tests.planner.planners.examples import small_job
+from tests.planner.search.test_shortfall import AMPLE, eight_devices, tiny_job
 from topologies import InputError
 
 few = settings(

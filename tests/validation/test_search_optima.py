@@ -11,8 +11,8 @@ from planner.search.placements import placements
 from tests.planner.brute_force import check
 from tests.planner.instances import instances, interleaved
 from tests.planner.naive_placements import naive_placements
-from tests.planner.test_each_configuration import SEEDS, check_each
-from tests.planner.test_placement_space import clusters
+from tests.planner.search.test_each_configuration import SEEDS, check_each
+from tests.planner.search.test_placement_space import clusters
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * 3600)]
 

@@ -8,7 +8,7 @@ from nestsim.calibration.parameters import parse_fit_spec
 from nestsim.calibration.residuals import Residuals
 from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.plan import read_case
-from tests.nestsim.validation_rows import gpt
+from tests.nestsim.validation.validation_rows import gpt
 
 MATMUL = "accelerator.a100.matmul"
 GAP = "software.default.layer_gap"

@@ -8,7 +8,7 @@ from nestsim.cli import main
 from nestsim.validation import measured as published
 from nestsim.validation.report import NUMBERS
 from nestsim.validation.rows.columns import Measurements
-from tests.nestsim.validation_rows import GPT, gpt, memory, write_csv
+from tests.nestsim.validation.validation_rows import GPT, gpt, memory, write_csv
 
 WRONG_INPUT = 2
 

@@ -5,7 +5,7 @@ import pytest
 from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.columns import RowRefusedError
 from nestsim.validation.rows.plan import read_case
-from tests.nestsim.validation_rows import gpt
+from tests.nestsim.validation.validation_rows import gpt
 
 PREDICTOR = Predictor()
 NODE = {"num_devices": "4", "dp": "2", "tp": "1", "software": "Mist (PyTorch)"}

@@ -1,0 +1,1 @@
+"""How long collectives and messages between ranks take on a network."""

@@ -1,0 +1,1 @@
+"""What a layer works, keeps and sends, for every way to shard it."""

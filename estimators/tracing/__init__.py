@@ -1,0 +1,1 @@
+"""Models traced with torch.fx on fake tensors, as graphs of operators."""

@@ -1,0 +1,1 @@
+"""What a network gives the collectives of a plan: the job, its report, its figure."""

@@ -1,0 +1,1 @@
+"""Figures of runs: the canvas, what they show, how they are drawn."""

@@ -1,0 +1,1 @@
+"""Why a plan that was asked for is slower, or fits nowhere."""

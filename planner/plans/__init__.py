@@ -1,0 +1,1 @@
+"""Plans that are given: read, checked, built, written."""

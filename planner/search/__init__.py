@@ -1,0 +1,1 @@
+"""The exact searches: their space, bounds, candidates and splits."""

@@ -1,0 +1,185 @@
+"""The JSON Schema accepts what the loader accepts, and refuses what it refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from jsonschema import Draft202012Validator
+
+from nestsim.scenario.load import scenario_schema
+from topologies.accelerators import accelerator_names
+
+SCENARIOS = Path(__file__).parents[3] / "scenarios"
+SHIPPED = sorted(
+    path for path in SCENARIOS.glob("*.toml") if not path.name.endswith("_links.toml")
+)
+SCHEMA = scenario_schema()
+
+
+def read(name: str) -> dict[str, Any]:
+    return tomli.loads((SCENARIOS / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def accepts(document: object) -> bool:
+    return bool(Draft202012Validator(SCHEMA).is_valid(document))
+
+
+def tables() -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "scenario", SCHEMA
+    yield from SCHEMA["$defs"].items()
+
+
+def settings() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{table}.{name}", setting)
+        for table, schema in tables()
+        for name, setting in schema["properties"].items()
+    ]
+
+
+def test_it_is_a_schema_of_draft_2020_12() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
+    assert SCHEMA["title"] == "nestsim scenario"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_scenario_is_valid(path: Path) -> None:
+    Draft202012Validator(SCHEMA).validate(tomli.loads(path.read_text(encoding="utf-8")))
+
+
+WRONG: dict[str, tuple[str, list[str | int], object]] = {
+    "unknown table": ("llama2_7b_64_h100", ["serach"], {}),
+    "unknown key": ("llama2_7b_64_h100", ["training", "batch_size"], 5),
+    "unknown model": ("llama2_7b_64_h100", ["model", "name"], "llama-7b"),
+    "two models": ("llama2_7b_64_h100", ["model", "hidden_size"], 4096),
+    "unknown accelerator": ("llama2_7b_64_h100", ["cluster", "accelerator"], "h100"),
+    "unknown kind": ("llama2_7b_64_h100", ["cluster", "network", "kind"], "leafy"),
+    "settings of another kind": (
+        *("llama2_7b_64_h100", ["cluster", "network", "kind"], "rail"),
+    ),
+    "bare number": (
+        *("llama2_7b_64_h100", ["cluster", "network", "nic_bandwidth"], 50),
+    ),
+    "number in quotes": (
+        *("llama2_7b_64_h100", ["cluster", "network", "nic_bandwidth"], "50"),
+    ),
+    "negative quantity": (
+        *("llama2_7b_64_h100", ["cluster", "network", "nic_latency"], "-2 us"),
+    ),
+    "bare number in a level": (
+        "gpt3_175b_512_tpuv4",
+        ["cluster", "network", "levels", 1, "bandwidth"],
+        100,
+    ),
+    "unknown number format": (
+        "gpt3_175b_512_tpuv4",
+        ["cluster", "accelerator", "peak_flops", "bf61"],
+        "1 TFLOP/s",
+    ),
+    "text for a number": ("llama2_7b_64_h100", ["training", "global_batch_size"], "5"),
+    "true for a number": (
+        *("llama2_7b_64_h100", ["training", "global_batch_size"], True),
+    ),
+    "zero": ("llama2_7b_64_h100", ["training", "global_batch_size"], 0),
+    "absurd": ("llama2_7b_64_h100", ["training", "global_batch_size"], 10**10),
+    "number for a list": ("llama2_7b_64_h100", ["search", "micro_batch_sizes"], 4),
+    "empty list": ("llama2_7b_64_h100", ["search", "micro_batch_sizes"], []),
+    "value twice": ("llama2_7b_64_h100", ["search", "micro_batch_sizes"], [1, 1]),
+    "unknown choice": ("llama2_7b_64_h100", ["search", "recompute"], ["ful"]),
+    "unplanned schedule": ("llama2_7b_64_h100", ["search", "schedules"], ["gpipe"]),
+    "four dimensions": (
+        "llama3_70b_256_tpu_torus",
+        ["cluster", "network", "dimensions"],
+        [2, 2, 2, 2],
+    ),
+    "tolerance": ("llama2_7b_64_h100", ["simulation", "tolerance"], 1.0),
+    "link that is sped up": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "slow_links", 0, "factor"],
+        0.5,
+    ),
+    "device below 0": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "slow_devices", 0, "device"],
+        -1,
+    ),
+    "link removed twice": (
+        "llama2_7b_64_h100_degraded",
+        ["cluster", "degraded", "removed_links"],
+        ["leaf 0 <-> spine 1", "leaf 0 <-> spine 1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
+def test_typical_mistakes_are_not_valid(
+    case: tuple[str, list[str | int], object],
+) -> None:
+    name, path, value = case
+    document = read(name)
+    inner: Any = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    assert not accepts(document)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ["name"],
+        ["model"],
+        ["training"],
+        ["cluster"],
+        ["training", "global_batch_size"],
+        ["cluster", "accelerator"],
+        ["cluster", "network"],
+        ["cluster", "network", "kind"],
+        ["cluster", "network", "nic_bandwidth"],
+    ],
+    ids=".".join,
+)
+def test_what_is_required_must_be_there(path: list[str]) -> None:
+    document = read("llama2_7b_64_h100")
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    assert not accepts(document)
+
+
+@pytest.mark.parametrize("table", [name for name, _ in tables()])
+def test_every_table_says_what_it_is_and_takes_nothing_unknown(table: str) -> None:
+    schema = dict(tables())[table]
+    assert schema["description"]
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(("name", "setting"), settings(), ids=lambda one: str(one)[:60])
+def test_every_setting_is_described_on_one_line(
+    name: str, setting: dict[str, Any]
+) -> None:
+    if "description" not in setting:  # pydantic leaves out what the table says already
+        table = setting["$ref"].removeprefix("#/$defs/")
+        setting = SCHEMA["$defs"][table]
+    assert setting["description"].endswith(".")
+    assert "\n" not in setting["description"]
+
+
+@pytest.mark.parametrize(("name", "setting"), settings(), ids=lambda one: str(one)[:60])
+def test_defaults_and_examples_are_valid_themselves(
+    name: str, setting: dict[str, Any]
+) -> None:
+    validator = Draft202012Validator({"$defs": SCHEMA["$defs"], **setting})
+    shown = setting.get("examples", [])
+    for value in [*shown, *([setting["default"]] if "default" in setting else [])]:
+        validator.validate(value)
+
+
+def test_editors_can_complete_names_from_the_library_and_the_catalogue() -> None:
+    accelerator = SCHEMA["$defs"]["ClusterTable"]["properties"]["accelerator"]
+    assert accelerator["oneOf"][0]["enum"] == list(accelerator_names())
+    assert "llama2-7b" in SCHEMA["$defs"]["LibraryModel"]["properties"]["name"]["enum"]

@@ -1,0 +1,145 @@
+"""Random plans for the compiled bound, and the call of it."""
+
+from itertools import accumulate
+
+import numpy as np
+
+from planner.kernels import replay_bound as kernel
+from planner.kernels import tables
+from planner.step.ledger import KERNEL_LEDGER
+from tests.planner.search.replayed.naive_bounds import Case
+
+NUM_OPTIONS = 2
+NUM_ROWS = 2
+
+
+def numbers(rng, *shape, low=0, high=9):
+    """Return nested lists of whole numbers as floats."""
+    if not shape:
+        return float(rng.randint(low, high))
+    return [numbers(rng, *shape[1:], low=low, high=high) for _ in range(shape[0])]
+
+
+def drawn_case(rng, zero, option):
+    """Draw a plan; every quantity is small and whole."""
+    p = rng.randint(1, 6)
+    v = rng.randint(1, 3) if p > 1 else 1
+    m = p * rng.randint(1, 3) if v > 1 else rng.randint(1, 3 * p)
+    held = [rng.randint(1, 3) for _ in range(p * v)]
+    layers = sum(held)
+    has_experts = rng.random() < 0.4
+    dense = numbers(rng, layers, low=1)
+    rows = rng.randint(0, 3)
+    return Case(
+        p=p,
+        v=v,
+        m=m,
+        cuts=[0, *accumulate(held)],
+        zero=zero,
+        option=option,
+        mode=rng.randrange(tables.NUM_MODES),
+        forward=numbers(rng, NUM_ROWS, layers),
+        backward=numbers(rng, NUM_ROWS, tables.NUM_MODES, layers),
+        sharded=numbers(rng, NUM_ROWS, NUM_OPTIONS, 2, layers),
+        hidden=numbers(rng, NUM_ROWS, NUM_OPTIONS, 2, layers, high=25),
+        signature=[rng.randrange(NUM_ROWS) for _ in range(p)],
+        dense=dense,
+        expert=numbers(rng, layers) if has_experts else [0.0] * layers,
+        tied=min(dense[0], dense[-1]) * rng.randint(0, 1),
+        wires=numbers(rng, rng.randint(1, 3), p, 2, high=rng.choice((2, 30))),
+        sum_rates=numbers(rng, p, 2, 2, high=3),
+        inside=numbers(rng, p, NUM_OPTIONS, 2, high=3),
+        across=numbers(rng, p, NUM_OPTIONS, 2, high=3),
+        inside_experts=numbers(rng, p, 2, high=3),
+        groups=[8.0, 2.0],
+        expert_group=float(rng.choice((1, 2, 4))),
+        senders=[4.0, 2.0],
+        first_passes=[min(p - i, m) for i in range(p)]
+        if v == 1
+        else [min(m * v, 2 * (p - 1 - i) + (v - 1) * p + 1) for i in range(p)],
+        exits=numbers(rng, rows, 4, p, high=rng.choice((0, 4))),
+        exits_across=numbers(rng, rows, NUM_OPTIONS, p, high=4),
+        exit_inverses=numbers(rng, rows, high=rng.choice((1, 5))),
+        is_choice=rng.random() < 0.4,
+        reduces_behind=rng.random() < 0.5,
+        gathers_ahead=rng.random() < 0.5,
+        by_layer=rng.random() < 0.5,
+        gradient_bytes=4.0,
+        weight_bytes=2.0,
+        boundary_bytes=float(rng.randint(0, 3)),
+        step_time=float(rng.randint(0, 2)),
+        step_once=float(rng.randint(0, 5)),
+        shard_time=float(rng.randint(0, 2)),
+        tied_time=float(rng.randint(0, 9)),
+    )
+
+
+def sums(values):
+    """Return sums over the layers before each, in the last axis."""
+    values = np.array(values)
+    found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    found[..., 1:] = values.cumsum(axis=-1)
+    return found
+
+
+def compiled(case, cutoff=np.inf):
+    """Ask the kernel."""
+    layers = np.zeros((kernel.NUM_LAYER_ROWS, len(case.dense)))
+    layers[kernel.DENSE], layers[kernel.EXPERT] = case.dense, case.expert
+    layers[kernel.IS_BLOCK, 1:-1] = 1.0
+    ends = np.zeros((case.p, tables.NUM_FIXED_RATES + 4 * NUM_OPTIONS))
+    for i in range(case.p):
+        for kind, column in enumerate((tables.DENSE_REDUCE, tables.EXPERT_REDUCE)):
+            ends[i, column : column + 2] = case.sum_rates[i][kind]
+        ends[i, tables.EXPERT_PASS : tables.EXPERT_PASS + 2] = case.inside_experts[i]
+        for option in range(NUM_OPTIONS):
+            for column, rates in (
+                (tables.SHARD_PASS, case.inside),
+                (tables.SHARD_ACROSS, case.across),
+            ):
+                place = column + 4 * option
+                ends[i, place : place + 2] = rates[i][option]
+    switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
+    switches[kernel.REDUCES_BEHIND] = case.reduces_behind
+    switches[kernel.GATHERS_AHEAD] = case.gathers_ahead
+    switches[kernel.BY_LAYER] = case.by_layer
+    switches[kernel.IS_CHOICE] = case.is_choice
+    constants = np.zeros(tables.NUM_CONSTANTS)
+    constants[tables.STEP_TIME] = case.step_time
+    constants[tables.MEMORY] = np.inf
+    constants[tables.EXPERT_GROUP] = case.expert_group
+    constants[tables.GATHER_BYTES] = case.weight_bytes
+    constants[tables.REDUCE_BYTES] = case.gradient_bytes
+    job = np.zeros(kernel.NUM_JOB)
+    job[kernel.STEP_ONCE], job[kernel.SHARD_TIME] = case.step_once, case.shard_time
+    job[kernel.TIED_TIME], job[kernel.TIED_PARAMETERS] = case.tied_time, case.tied
+    job[kernel.BOUNDARY_BYTES] = case.boundary_bytes
+    rows = len(case.exits)
+    found, _ = kernel.replay_bounds(
+        case.p,
+        case.v,
+        case.m,
+        np.array([case.cuts]),
+        np.array([[case.mode, case.zero, case.option]]),
+        sums(case.forward),
+        sums(case.backward),
+        sums(case.sharded),
+        sums(case.hidden),
+        np.array(case.signature),
+        layers,
+        np.array(case.wires),
+        ends,
+        np.array(case.groups),
+        np.array(case.senders),
+        np.ones(case.p, dtype=np.int64),
+        np.array(case.first_passes),
+        np.array(case.exits).reshape(rows, 4, case.p),
+        np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
+        np.array(case.exit_inverses),
+        switches,
+        constants,
+        job,
+        KERNEL_LEDGER,
+        cutoff,
+    )
+    return float(found[0, 0])

@@ -1,0 +1,98 @@
+"""No bound exceeds a replay: what the proof of the search rests on.
+
+Random launchable plans of random jobs, each bounded at every step of the search and
+replayed.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+from planner.search.launch_rules import LAUNCH_RULES
+from tests.planner.search.replayed.worlds import ROUNDING, random_world
+
+FASTER = 1.0 + 1e-9
+
+
+def drawn(candidates, rng, count):
+    """Draw configurations, rare kinds as often as others."""
+    kinds: dict[tuple[bool, ...], list[int]] = {}
+    for index in range(len(candidates)):
+        sizes = candidates[index]
+        kind = sizes.v > 1, sizes.pp > 1, sizes.dp > 1, sizes.ep > 1, sizes.cp > 1
+        kinds.setdefault(kind, []).append(index)
+    names = sorted(kinds)
+    picked = [rng.choice(kinds[rng.choice(names)]) for _ in range(count)]
+    return sorted(set(picked))
+
+
+def check_world(world, seed, *, configurations, plans):
+    """Hold the bounds of some plans of a job against their replays; say how many."""
+    candidates, rng = world.candidates(), random.Random(seed)
+    checked = 0
+    for index in drawn(candidates, rng, configurations) if len(candidates) else ():
+        configuration = candidates[index]
+        first = float(candidates.first_bounds[index])
+        relaxed = candidates.relaxed_bound(configuration, np.inf)
+        leaves = list(candidates.leaves(configuration, np.inf))
+        some = [(one, k) for one in leaves for k in range(len(one.bounds))]
+        for one, k in rng.sample(some, min(plans, len(some))):
+            time = world.time(candidates.plan(one.leaf(k)))
+            found = {
+                "first": first,
+                "relaxed": relaxed,
+                "placed": float(one.bounds[k]),
+            }
+            above = {
+                name: bound / time - 1.0
+                for name, bound in found.items()
+                if bound > time * FASTER + ROUNDING
+            }
+            assert not above, (seed, world.preset, one.leaf(k), above)
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+def test_no_bound_exceeds_the_replay(preset):
+    checked = sum(
+        check_world(random_world(seed, preset=preset), seed, configurations=4, plans=3)
+        for seed in range(4)
+    )
+    assert checked >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+def test_no_bound_exceeds_the_replay_of_thousands(preset, batch):
+    seeds = range(1000 + 10 * batch, 1010 + 10 * batch)
+    checked = sum(
+        check_world(random_world(seed, preset=preset), seed, configurations=6, plans=4)
+        for seed in seeds
+    )
+    assert checked >= 30
+
+
+@pytest.mark.parametrize("granularity", ["stage", "layer"])
+def test_the_bound_of_a_plan_on_one_device_is_its_replay(granularity):
+    """Without anything to send the bound must be all of the step."""
+    for seed in range(400):
+        world = random_world(seed, preset="ideal")
+        if world.settings.granularity != granularity:
+            continue
+        narrow = world.spec_with(
+            tensor_model_parallel_sizes=(1,),
+            context_parallel_sizes=(1,),
+            pipeline_model_parallel_sizes=(1,),
+            data_parallel_sizes=(1,),
+            idle_devices=True,
+        )
+        candidates = narrow.candidates()
+        for one in candidates.leaves(candidates[0], np.inf):
+            for k, bound in enumerate(one.bounds):
+                time = narrow.time(candidates.plan(one.leaf(k)))
+                assert bound == pytest.approx(time, rel=1e-6, abs=ROUNDING)
+            return
+    pytest.fail("no job of that kind fits on one device")

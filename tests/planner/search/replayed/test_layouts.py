@@ -1,0 +1,235 @@
+"""Ways to cut the chain: those of each rule, listed from all compositions."""
+
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.search.launch_rules import (
+    ACCOUNTED,
+    BALANCED,
+    ENDS,
+    EVEN,
+    LAUNCH_RULES,
+    LAYOUT,
+    ROUNDS,
+    SPLITS,
+)
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.replayed.space import MOST_SPARED, block_counts, layouts
+from tests.planner.search.test_launchable import chain, made
+
+SMALL = [
+    (blocks, p, v)
+    for blocks, p, v in product(range(1, 9), range(1, 6), range(1, 4))
+    if p * v <= blocks + 2 and (p > 1 or v == 1)
+]
+
+
+def compositions(total, parts):
+    """Yield every way to share blocks out, none to some virtual stages included."""
+    if parts == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def candidates(blocks, p, v, *, empty_ends):
+    """List the ways in which all but the ends of several chunks have a block."""
+    found = []
+    for counts in compositions(blocks, p * v):
+        inner = counts[1:-1] if empty_ends and v > 1 else counts
+        if all(inner):
+            found.append(counts)
+    return found
+
+
+def counted(counts, first, last):
+    """Count some of the ends of the chain as blocks."""
+    parts = list(counts)
+    parts[0] += first
+    parts[-1] += last
+    return parts
+
+
+ENDS_COUNTED = list(product((0, 1), repeat=2))
+
+
+def are_equal(counts):
+    return len(set(counts)) == 1
+
+
+def is_accounted(counts):
+    return any(are_equal(counted(counts, *ends)) for ends in ENDS_COUNTED)
+
+
+def spares_at_its_ends(counts):
+    """Tell whether stages between are alike and the ends have somewhat less."""
+    return any(
+        are_equal(counted(counts, first, last))
+        for first, last in product(range(MOST_SPARED + 1), repeat=2)
+    )
+
+
+@pytest.mark.parametrize("empty_ends", [False, True])
+@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+def test_equal_and_accounted_splits_are_all_there_are(blocks, p, v, empty_ends):
+    every = candidates(blocks, p, v, empty_ends=empty_ends)
+
+    def found(*splits):
+        return set(block_counts(blocks, p, v, splits, empty_ends=empty_ends))
+
+    assert found(EVEN) == {one for one in every if are_equal(one)}
+    assert found(EVEN, ACCOUNTED) == {one for one in every if is_accounted(one)}
+    assert found(ACCOUNTED) <= found(EVEN, ACCOUNTED)
+
+
+@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+def test_other_ends_are_all_there_are_with_one_chunk(blocks, p, v):
+    """Up to `MOST_SPARED` blocks less; more than between is not tried."""
+    found = set(block_counts(blocks, p, v, (EVEN, ENDS)))
+    every = candidates(blocks, p, v, empty_ends=False)
+    expected = {
+        one for one in every if are_equal(one) or (v == 1 and spares_at_its_ends(one))
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize("empty_ends", [False, True])
+@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+def test_balanced_splits_are_one_for_each_way_to_count_the_ends(
+    blocks, p, v, empty_ends
+):
+    every = candidates(blocks, p, v, empty_ends=empty_ends)
+    found = block_counts(blocks, p, v, (BALANCED,), empty_ends=empty_ends)
+    assert set(found) <= set(every)
+    if p * v == 1:
+        assert found == ((blocks,),)
+        return
+    for ends in ENDS_COUNTED:
+        level = {one for one in every if spread(counted(one, *ends)) <= 1}
+        # There is one exactly where there can be one.
+        assert bool(level & set(found)) == bool(level)
+    assert len(found) <= len(ENDS_COUNTED)
+    assert all(
+        any(spread(counted(one, *ends)) <= 1 for ends in ENDS_COUNTED) for one in found
+    )
+
+
+def spread(counts):
+    return max(counts) - min(counts)
+
+
+@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+def test_rounds_are_alike(blocks, p, v):
+    found = block_counts(blocks, p, v, (ROUNDS,))
+    if blocks % v or blocks // v < p:
+        assert found == ()
+        return
+    (counts,) = found
+    rounds = [counts[start : start + p] for start in range(0, p * v, p)]
+    assert len(set(rounds)) == 1
+    assert spread(rounds[0]) <= 1
+    assert sum(counts) == blocks
+    assert min(counts) >= 1
+
+
+@pytest.mark.parametrize(("blocks", "p", "v"), SMALL)
+def test_layouts_spare_the_ends_and_share_the_rest_evenly(blocks, p, v):
+    found = block_counts(blocks, p, v, (LAYOUT,), empty_ends=True)
+    every = set(candidates(blocks, p, v, empty_ends=True))
+    assert set(found) <= every
+    most = 1 if v > 1 else MOST_SPARED
+    for counts in found:
+        ways = [
+            counted(counts, *ends)
+            for ends in product(range(most + 1 if p * v > 1 else 1), repeat=2)
+        ]
+        assert any(spread(parts) <= 1 and is_late(parts, p) for parts in ways)
+    # What an even or an accounted split gives is a layout, too.
+    assert set(block_counts(blocks, p, v, (EVEN, ACCOUNTED), empty_ends=True)) <= set(
+        found
+    )
+
+
+def is_late(parts, p):
+    """Tell whether every stage has about as many of what is over, late ones first."""
+    least = min(parts)
+    over = [sum(parts[stage::p]) - least * (len(parts) // p) for stage in range(p)]
+    inner = over[:-1]
+    return spread(over) <= 1 and inner == sorted(inner) and over[-1] <= min(over)
+
+
+def plan_of(counts, p, v):
+    """Return a plan of a pipeline with these blocks."""
+    blocks = sum(counts)
+    (bounds,) = layouts((counts,), 1, 2).tolist()
+    spans = [(a, b - 1) for a, b in pairwise(bounds)]
+    plan = made(pp=p, v=v, batch=p, counts=list(counts), bounds=spans)
+    facts = LaunchFacts(
+        is_block=chain(blocks),
+        num_attention_heads=8,
+        num_query_groups=8,
+        num_moe_experts=0,
+        global_batch_size=p,
+        num_devices=p,
+    )
+    return plan, facts
+
+
+@given(
+    blocks=st.integers(1, 130),
+    p=st.integers(2, 16),
+    v=st.integers(1, 9),
+    preset=st.sampled_from(sorted(LAUNCH_RULES)),
+)
+def test_every_layout_keeps_the_framework_s_rule(blocks, p, v, preset):
+    rules = LAUNCH_RULES[preset]
+    found = block_counts(blocks, p, v, rules.splits, empty_ends=rules.empty_ends)
+    assert len(found) == len(set(found))
+    for counts in found:
+        assert len(counts) == p * v
+        assert sum(counts) == blocks
+        plan, facts = plan_of(counts, p, v)
+        broken = {one.rule for one in broken_rules(plan, rules, facts)}
+        assert "split" not in broken, counts
+
+
+@given(st.data())
+def test_layers_follow_one_another_from_the_first_to_the_last(data):
+    blocks, p, v = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 6)), 1
+    if p > 1:
+        v = data.draw(st.integers(1, 4))
+    kinds = data.draw(st.sets(st.sampled_from(SPLITS), min_size=1))
+    counts = block_counts(blocks, p, v, tuple(sorted(kinds)), empty_ends=True)
+    if not counts:
+        return
+    before, after = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))
+    cuts = layouts(counts, before, after).tolist()
+    for row, held in zip(cuts, counts, strict=True):
+        assert row[0] == 0
+        assert row[-1] == before + blocks + after
+        sizes = [b - a for a, b in pairwise(row)]
+        sizes[0] -= before
+        sizes[-1] -= after
+        assert tuple(sizes) == held
+
+
+def test_llama_3_405b_goes_over_sixteen_stages_of_eight_chunks():
+    """126 blocks, the embedding and the loss make 128 virtual stages of one."""
+    rules = LAUNCH_RULES["megatron-core"]
+    counts = (0, *(1,) * 126, 0)
+    assert counts in block_counts(126, 16, 8, rules.splits, empty_ends=True)
+    assert counts in block_counts(126, 16, 8, (EVEN, ACCOUNTED), empty_ends=True)
+    assert block_counts(126, 16, 8, (EVEN,), empty_ends=True) == ()
+    # Meta's own: sixteen stages, the first and the last one block short.
+    short = (7, *(8,) * 14, 7)
+    assert short in block_counts(126, 16, 1, rules.splits, empty_ends=True)
+
+
+def test_equal_ones_come_first():
+    assert block_counts(8, 4, 1, (EVEN, LAYOUT))[0] == (2, 2, 2, 2)
+    assert block_counts(12, 3, 2, (EVEN, LAYOUT))[0] == (2,) * 6

@@ -1,0 +1,131 @@
+"""The bound's kernel counts memory as the prices of plans do."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.cost.classes import choice_array
+from planner.cost.pricing import plan_degrees
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.replayed.bounds import Variants
+from planner.step.memory import stage_memory
+from tests.planner.search.replayed.worlds import random_world
+
+CLOSE = 1e-11
+"""The kernel leaves plans out that are beyond the memory by more than 1e-12."""
+
+
+def fullest(world, plan):
+    """Return the memory of a plan's fullest stage [byte]."""
+    table = world.workload.table(plan_degrees(plan))
+    return max(
+        sum(stage_memory(world.workload, table, plan, index).values())
+        for index in range(len(plan.stages))
+    )
+
+
+def fits(candidates, leaf, memory):
+    """Tell whether the kernel finds that a plan fits into some memory."""
+    placed = candidates.placed(leaf.configuration, leaf.placement)
+    bounds = replace(candidates.bounds, memory=memory)
+    found = bounds.placed(
+        candidates._shape(leaf.configuration),
+        candidates._least(candidates._relaxed(leaf.configuration)),
+        placed,
+        Variants(np.array([leaf.layout]), choice_array((leaf.choice,))),
+        np.inf,
+    )
+    return bool(np.isfinite(found[0, 0]))
+
+
+def some_leaves(world, seed, count):
+    """Draw plans of a job, of every kind alike."""
+    candidates, rng = world.candidates(), random.Random(seed)
+    found = []
+    for number in rng.sample(range(len(candidates)), min(count, len(candidates))):
+        for one in candidates.leaves(candidates[number], np.inf):
+            places = range(len(one.bounds))
+            found += [one.leaf(k) for k in rng.sample(places, min(4, len(places)))]
+    return candidates, found
+
+
+def seen_in(world, leaf, memory):
+    """Say what is special about a plan."""
+    sizes, choice = leaf.configuration, leaf.choice
+    model = world.workload.graph.spec
+    chunks = np.diff(leaf.layout)
+    yield from (f"zero {choice.zero_stage}", choice.recompute)
+    special = {
+        "hybrid": choice.sharding > 0,
+        "experts": sizes.ep > 1,
+        "experts of their own": model.num_moe_experts > 0 and sizes.ep == 1,
+        "chunks": sizes.v > 1,
+        "uneven chunks": sizes.v > 1 and len(set(chunks[1:-1].tolist())) > 1,
+        "tied on one stage": sizes.pp == 1 and model.tie_word_embeddings,
+        "tied on several": sizes.pp > 1 and model.tie_word_embeddings,
+        "tensor": sizes.tp > 1,
+        "context": sizes.cp > 1,
+    }
+    yield from (name for name, is_so in special.items() if is_so)
+
+
+def test_plans_are_left_out_where_their_fullest_stage_does_not_fit():
+    seen = Counter()
+    for seed in range(40):
+        preset = ("ideal", "megatron-core", "torchtitan")[seed % 3]
+        world = random_world(seed, preset=preset)
+        large = replace(world.workload.accelerator, memory_bytes=1e15)
+        workload = replace(world.workload, accelerator=large)
+        workload._tables.update(world.workload._tables)
+        world = world._replace(workload=workload)
+        candidates, leaves = some_leaves(world, seed, 8)
+        for leaf in leaves:
+            memory = fullest(world, candidates.plan(leaf))
+            assert fits(candidates, leaf, memory * (1.0 + CLOSE)), leaf
+            assert not fits(candidates, leaf, memory * (1.0 - CLOSE)), leaf
+            seen.update(seen_in(world, leaf, memory))
+    assert set(seen) == {
+        *("zero 0", "zero 1", "zero 2", "zero 3"),
+        *("none", "selective", "full", "stage", "hybrid"),
+        *("experts", "experts of their own", "chunks", "uneven chunks"),
+        *("tied on one stage", "tied on several", "tensor", "context"),
+    }
+
+
+def by_name(candidates, sizes):
+    """Return the plans of a configuration by what tells them apart."""
+    found = (
+        one.leaf(k)
+        for one in candidates.leaves(sizes, np.inf)
+        for k in range(len(one.bounds))
+    )
+    return {(leaf.layout, leaf.choice, leaf.placement.name): leaf for leaf in found}
+
+
+@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
+    """Under a memory that some plans of a configuration fit into, and others not."""
+    cut = 0
+    for seed in range(6):
+        world = random_world(seed, preset=preset)
+        candidates, leaves = some_leaves(world, seed, 3)
+        for sizes in sorted({leaf.configuration for leaf in leaves}):
+            every = by_name(candidates, sizes)
+            used = {
+                name: fullest(world, candidates.plan(leaf))
+                for name, leaf in list(every.items())[:60]
+            }
+            middle = float(np.median(list(used.values()))) * (1.0 + 1e-6)
+            tight = replace(
+                candidates, bounds=replace(candidates.bounds, memory=middle)
+            )
+            kept = by_name(tight, sizes).keys()
+            expected = {name for name, memory in used.items() if memory <= middle}
+            assert kept & used.keys() == expected
+            cut += len(used) - len(expected)
+            # A bound of the whole configuration is finite if anything fits.
+            assert not kept or np.isfinite(tight.relaxed_bound(sizes, np.inf))
+    assert cut or preset == "ddp"

@@ -1,0 +1,276 @@
+"""The search on spaces so small that every launchable plan of them can be replayed."""
+
+import math
+import random
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from planner.cost.classes import Choice
+from planner.cost.pricing import price_plan
+from planner.search.placements import Extents, whole_dimensions
+from planner.search.replayed.candidates import Leaf
+from planner.search.replayed.search import Replays, search_replayed
+from planner.step.plan import Plan
+from planner.work import WORK_LIMIT
+from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
+
+MOST_PLANS = 400
+
+SEEDS = (14, 15, 23, 33, 42, 54, 59, 63, 65, 70, 72, 78, 85, 92, 93, 115, 125, 134, 135)
+"""Of jobs that are small enough, most of them with plans that fit."""
+
+
+class Whole(NamedTuple):
+    """A job, and the replay of everything in its space."""
+
+    world: World
+    times: dict[str, float]
+    """By what tells plans apart, infinite for those that do not fit [s]."""
+    plans: dict[str, Plan]
+
+    @property
+    def best(self) -> float:
+        return min(self.times.values(), default=math.inf)
+
+    def fitting(self, *, fit: bool = True) -> list[Plan]:
+        """Return the plans that fit, or those that do not."""
+        return [
+            plan
+            for name, plan in self.plans.items()
+            if math.isfinite(self.times[name]) == fit
+        ]
+
+    @property
+    def slack(self) -> float:
+        """What rounding durations to ticks may change [s]."""
+        return 2.0 * ROUNDING
+
+
+def told_apart(plan: Plan) -> str:
+    """Return what tells two plans of a job apart."""
+    return repr((plan.parallel, plan.micro_batch_size, plan.stages))
+
+
+def fits(world: World, plan: Plan) -> bool:
+    """Tell whether each stage fits into what a device has."""
+    priced = price_plan(world.network, world.workload, plan)
+    memory = world.workload.tensor_memory(world.spec.memory_reserve)
+    return max(sum(stage.memory.values()) for stage in priced.stages) <= memory
+
+
+def every_leaf(world):
+    """Yield every plan: all sizes, layouts, rank orders and ways to save memory."""
+    candidates = world.candidates()
+    rules, spec = candidates.rules, world.spec
+    for number in range(len(candidates)):
+        sizes = candidates[number]
+        tp, cp, ep, _, v, pp, dp = sizes
+        for order in rules.orders:
+            placement = whole_dimensions(order, Extents(tp, cp, ep, dp // ep, pp))
+            shardings = candidates.rates(sizes, placement).shardings
+            for mode in spec.recompute:
+                if mode not in rules.recompute or (mode == "stage" and v > 1):
+                    continue
+                for zero in set(rules.zero_stages_of(pp)) & set(spec.zero_stages):
+                    hybrid = zero in rules.hybrid_sharding
+                    for option in range(len(shardings) if hybrid else 1):
+                        for layout in candidates._layouts(sizes).tolist():
+                            choice = Choice(mode, zero, option)
+                            leaf = Leaf(sizes, tuple(layout), choice, placement)
+                            yield candidates.plan(leaf)
+
+
+@lru_cache(maxsize=256)
+def whole(seed):
+    """Replay everything in the space of a small job, or return None if it is large."""
+    world = random_world(seed, most_devices=8)
+    blocks, batch = world.workload.chain[1], world.workload.training.global_batch_size
+    if blocks > 6 or batch > 12:
+        return None
+    if world.network.num_devices > 3:
+        rng = random.Random(seed)
+        world = world.spec_with(
+            micro_batch_sizes=(rng.choice((1, 1, 2)),),
+            recompute=(rng.choice(world.spec.recompute),),
+            zero_stages=tuple(rng.sample(range(4), 2)),
+        )
+    plans = {}
+    for plan in every_leaf(world):
+        plans[told_apart(plan)] = plan
+        if len(plans) > MOST_PLANS:
+            return None
+    times = {
+        name: world.time(plan) if fits(world, plan) else math.inf
+        for name, plan in plans.items()
+    }
+    return Whole(world, times, plans)
+
+
+def wholes(seeds):
+    """Yield the jobs that are small enough."""
+    for seed in seeds:
+        found = whole(seed)
+        if found is not None:
+            yield found
+
+
+class Judge:
+    """Knows the replay of every plan, and remembers what it was asked."""
+
+    def __init__(self, case):
+        self.times, self.plans = case.times, []
+
+    def __call__(self, priced, cutoff):
+        self.plans.append(priced.plan)
+        time = self.times[told_apart(priced.plan)]
+        return time if time <= cutoff else math.inf
+
+
+def searched(case, *, starts=(), **changes):
+    """Search a job."""
+    world, judge = case.world, Judge(case)
+    replays = Replays(
+        judge=judge,
+        by_layer=world.settings.granularity == "layer",
+        starts=starts,
+    )
+    spec = replace(world.spec, **changes)
+    return search_replayed(world.network, world.workload, spec, replays), judge
+
+
+def check_answer(case, gap):
+    """Hold the answer of a search that went to its end against all replays."""
+    found, judge = searched(case, proven_gap=gap)
+    assert not found.spent.stopped_by
+    if math.isinf(case.best):
+        assert not found.plans
+        assert math.isinf(found.lower_bound)
+        return
+    best = found.plans[0].time
+    assert best == case.times[told_apart(found.plans[0].priced.plan)]
+    assert best <= case.best * (1.0 + gap) + case.slack
+    assert found.lower_bound <= case.best + case.slack
+    assert best <= found.lower_bound * (1.0 + gap) + case.slack
+    assert [one.time for one in found.plans] == sorted(one.time for one in found.plans)
+    # No plan that does not fit was replayed, and none twice.
+    names = [told_apart(plan) for plan in judge.plans]
+    assert all(math.isfinite(case.times[name]) for name in names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.05])
+def test_the_answer_is_the_best_of_all_replays(gap):
+    cases = list(wholes(SEEDS))
+    assert len(cases) == len(SEEDS)
+    for case in cases:
+        check_answer(case, gap)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+def test_the_answer_is_the_best_of_all_replays_in_hundreds_of_spaces(batch):
+    for case in wholes(range(1000 + 50 * batch, 1050 + 50 * batch)):
+        check_answer(case, 0.0)
+        check_answer(case, 0.05)
+
+
+def test_the_answer_does_not_depend_on_the_order_in_which_sizes_are_listed():
+    for case in wholes(SEEDS):
+        found, _ = searched(case)
+        spec = case.world.spec
+        heads = case.world.workload.graph.spec.num_attention_heads
+        sizes = {
+            "tensor_model_parallel_sizes": tuple(
+                tp for tp in range(8, 0, -1) if heads % tp == 0
+            ),
+            "data_parallel_sizes": tuple(range(8, 0, -1)),
+            "pipeline_model_parallel_sizes": tuple(range(8, 0, -1)),
+            "micro_batch_sizes": (spec.micro_batch_sizes or (1, 2, 4, 8, 16))[::-1],
+            "recompute": spec.recompute[::-1],
+            "zero_stages": spec.zero_stages[::-1],
+        }
+        other, _ = searched(case, **sizes)
+        assert [one.time for one in other.plans[:1]] == [
+            one.time for one in found.plans[:1]
+        ]
+        assert other.lower_bound == pytest.approx(found.lower_bound, rel=1e-9)
+
+
+def test_a_search_twice_is_the_same():
+    for case in wholes(SEEDS):
+        (first, one), (second, two) = (searched(case) for _ in range(2))
+        assert one.plans == two.plans
+        assert first.spent == second.spent
+        assert first.lower_bound == second.lower_bound
+
+
+def test_a_search_that_was_stopped_gives_a_true_bound():
+    stopped = 0
+    for case in wholes(SEEDS):
+        if math.isinf(case.best):
+            continue
+        full, _ = searched(case, proven_gap=0.0)
+        last = math.inf
+        for part in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0):
+            limit = int(part * full.spent.work)
+            found, _ = searched(case, proven_gap=0.0, work_limit=limit)
+            assert found.lower_bound <= case.best + case.slack
+            assert found.plans
+            assert found.plans[0].time <= last
+            last = found.plans[0].time
+            if found.plans[0].time > found.lower_bound * (1.0 + 1e-9):
+                assert found.spent.stopped_by == WORK_LIMIT
+                stopped += 1
+        assert last <= full.plans[0].time * (1.0 + 1e-9) or full.spent.work > limit
+    assert stopped >= 10
+
+
+def test_the_answer_is_no_slower_than_a_plan_to_begin_with():
+    rng, honoured = random.Random(5), 0
+    for case in wholes(SEEDS):
+        plans = case.fitting()
+        if not plans:
+            continue
+        starts = tuple(rng.sample(plans, min(2, len(plans))))
+        found, judge = searched(case, starts=starts, work_limit=1)
+        assert tuple(judge.plans[:1]) == starts[:1]
+        times = [case.times[told_apart(plan)] for plan in starts]
+        assert found.plans[0].time <= times[0]
+        honoured += 1
+        whole_search, judge = searched(case, starts=starts)
+        assert tuple(judge.plans[: len(starts)]) == starts
+        assert whole_search.plans[0].time <= min(times)
+    assert honoured >= 10
+
+
+def test_a_plan_to_begin_with_that_does_not_fit_is_no_answer():
+    tried = 0
+    for case in wholes(SEEDS):
+        plans = case.fitting(fit=False)
+        if not plans:
+            continue
+        found, _ = searched(case, starts=(plans[0],))
+        assert told_apart(plans[0]) not in {
+            told_apart(one.priced.plan) for one in found.plans
+        }
+        tried += 1
+    assert tried
+
+
+def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
+    for case in wholes(SEEDS):
+        found, _ = searched(case, keep_best=3)
+        sizes = [
+            (plan.parallel.sizes(), plan.micro_batch_size)
+            for plan in (one.priced.plan for one in found.plans)
+        ]
+        chunks = [
+            one.priced.plan.virtual_pipeline_model_parallel_size for one in found.plans
+        ]
+        both = list(zip(sizes, chunks, strict=True))
+        assert len(both) == len(set(both)) <= 3
+        assert np.all(np.diff([one.time for one in found.plans]) >= 0.0)

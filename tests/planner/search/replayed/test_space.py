@@ -1,0 +1,237 @@
+"""What a framework can launch: nothing else, and all of it."""
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from estimators.layers.sharding import divisibility_problem
+from estimators.layers.work import Degrees
+from estimators.training import ParallelismConfig
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
+from planner.search.placements import Extents, whole_dimensions
+from planner.search.replayed.search import Replays, search_replayed
+from planner.search.replayed.space import LaunchableSpace, layouts
+from planner.search.space import Configuration, SearchSpec
+from planner.step.plan import Plan, Stage
+from tests.planner.search.replayed.test_layouts import compositions
+from tests.planner.search.replayed.worlds import (
+    random_network,
+    random_workload,
+    random_world,
+)
+
+POWERS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def facts_of(world, candidates):
+    """Return what rules ask of a job; devices may be idle where all are in no plan."""
+    num_devices = world.network.num_devices
+    uses_all = any(
+        candidates[number].devices == num_devices for number in range(len(candidates))
+    )
+    idle = world.spec.idle_devices or not uses_all
+    return LaunchFacts.of(world.workload, num_devices, idle_devices=idle)
+
+
+@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+def test_every_plan_keeps_every_rule(preset):
+    plans = 0
+    for seed in range(12):
+        world = random_world(seed, preset=preset, most_devices=12)
+        candidates, rng = world.candidates(), random.Random(seed)
+        facts, rules = facts_of(world, candidates), LAUNCH_RULES[preset]
+        for number in rng.sample(range(len(candidates)), min(6, len(candidates))):
+            leaves = list(candidates.leaves(candidates[number], np.inf))
+            some = [one.leaf(k) for one in leaves for k in range(len(one.bounds))]
+            for leaf in rng.sample(some, min(6, len(some))):
+                assert broken_rules(candidates.plan(leaf), rules, facts) == ()
+                plans += 1
+    assert plans >= 40
+
+
+class Brute:
+    """Everything that rules allow of a job, tried one by one."""
+
+    def __init__(self, workload, num_devices, rules, spec):
+        self.workload, self.num_devices = workload, num_devices
+        self.rules, self.spec = rules, spec
+        self.facts = LaunchFacts.of(workload, num_devices, idle_devices=True)
+        self.layers, self.blocks = workload.chain
+
+    @property
+    def space(self):
+        """What the search takes it to be."""
+        return LaunchableSpace(
+            workload=self.workload,
+            spec=self.spec,
+            rules=self.rules,
+            num_devices=self.num_devices,
+        )
+
+    def configurations(self):
+        """Return the sizes of which there is a plan that breaks no rule."""
+        model, most = self.workload.graph.spec, range(1, self.num_devices + 1)
+        found = set()
+        for tp, cp, ep, b, pp, dp in product(most, POWERS, most, POWERS, most, most):
+            if tp * cp * pp * dp > self.num_devices or dp % ep:
+                continue
+            if model.num_attention_heads % tp or max(model.num_moe_experts, 1) % ep:
+                continue
+            if divisibility_problem(model, Degrees(tp, cp, ep, b, tp > 1)):
+                continue
+            for v in range(1, self.blocks + 3):
+                sizes = Configuration(tp, cp, ep, b, v, pp, dp)
+                # Splits that no layout of the search has are beyond its space.
+                is_tried = pp * v <= self.blocks + 2 and self.space.layouts(pp, v)
+                if is_tried and self.is_launchable(sizes):
+                    found.add(sizes)
+        if not self.spec.idle_devices:
+            whole = {one for one in found if one.devices == self.num_devices}
+            return whole or found
+        return found
+
+    def is_launchable(self, sizes):
+        """Tell whether some split of some sizes breaks no rule."""
+        _, _, _, b, v, pp, dp = sizes
+        batch = self.workload.training.global_batch_size
+        if batch % (b * dp) or (v > 1 and pp == 1):
+            return False
+        counts = compositions(self.blocks, pp * v)
+        # Stages of one chunk hold a block each.
+        some = (one for one in counts if all(one[1:-1] if v > 1 else one))
+        return any(self.keeps_rules(sizes, one) for one in some)
+
+    def keeps_rules(self, sizes, counts):
+        """Tell whether a plan with the framework's own choices breaks no rule."""
+        tp, cp, ep, b, v, pp, dp = sizes
+        names = self.workload.graph.names
+        before = [name.startswith("block") for name in names].index(True)
+        after = len(names) - before - self.blocks
+        (cuts,) = layouts((counts,), before, after).tolist()
+        placement = whole_dimensions(
+            self.rules.orders[0], Extents(tp, cp, ep, dp // ep, pp)
+        )
+        zero = self.rules.zero_stages_of(pp)
+        plan = Plan(
+            parallel=ParallelismConfig(
+                tensor_model_parallel_size=tp,
+                context_parallel_size=cp,
+                expert_model_parallel_size=ep,
+                data_parallel_size=dp,
+                pipeline_model_parallel_size=pp,
+                sequence_parallel=tp > 1,
+            ),
+            virtual_pipeline_model_parallel_size=v,
+            micro_batch_size=b,
+            num_microbatches=self.workload.training.global_batch_size // (b * dp),
+            schedule="1f1b" if v == 1 else "interleaved-1f1b",
+            placement="",
+            gradient_algorithm="ring",
+            tensor_algorithm="ring",
+            stages=tuple(
+                Stage(
+                    chunks=tuple(
+                        (cuts[c * pp + i], cuts[c * pp + i + 1] - 1) for c in range(v)
+                    ),
+                    devices=tuple(tuple(row) for row in devices),
+                    recompute=self.rules.recompute[0],
+                    zero_stage=zero[0] if zero else 0,
+                    sharding_group_size=dp * cp if zero and zero[0] else 1,
+                )
+                for i, devices in enumerate(placement.devices.tolist())
+            ),
+        )
+        return broken_rules(plan, self.rules, self.facts) == ()
+
+
+def space_of(brute):
+    """List the configurations of the search's space."""
+    families, _ = brute.space.families()
+    found = [
+        family.configuration(number)
+        for family in families
+        for number in range(len(family.pp))
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def drawn(seed, preset):
+    """Draw a job on a few devices."""
+    rng = random.Random(seed)
+    while True:
+        workload = random_workload(rng, preset)
+        batch = workload.training.global_batch_size
+        if workload.chain[1] <= 5 and batch <= 12:
+            break
+    spec = SearchSpec(idle_devices=rng.random() < 0.4)
+    return Brute(workload, rng.randint(1, 6), LAUNCH_RULES[preset], spec)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))
+def test_all_that_the_rules_allow_is_in_the_space(preset, seed):
+    brute = drawn(seed, preset)
+    assert space_of(brute) == brute.configurations()
+
+
+def test_lists_of_sizes_are_kept_to():
+    rng = random.Random(2)
+    lists = {
+        "tensor_model_parallel_sizes": (2,),
+        "pipeline_model_parallel_sizes": (1, 2),
+        "data_parallel_sizes": (2,),
+        "micro_batch_sizes": (1, 2),
+        "virtual_pipeline_model_parallel_sizes": (2,),
+    }
+    fields = ("tp", "pp", "dp", "b", "v")
+    for _ in range(20):
+        brute = drawn(rng.randrange(1000), "megatron-core")
+        brute.num_devices = 8
+        free = replace(brute.spec, idle_devices=True)
+        brute.spec = free
+        every = space_of(brute)
+        for name, field in zip(lists, fields, strict=True):
+            brute.spec = replace(free, **{name: lists[name]})
+            assert space_of(brute) == {
+                one for one in every if getattr(one, field) in lists[name]
+            }
+
+
+def test_devices_are_idle_only_where_none_can_be_busy_or_it_is_asked_for():
+    seen = set()
+    for seed in range(60):
+        brute = drawn(seed, "megatron-core")
+        brute.spec = SearchSpec()
+        found = space_of(brute)
+        brute.spec = SearchSpec(idle_devices=True)
+        every = space_of(brute)
+        whole = {one for one in every if one.devices == brute.num_devices}
+        assert found == (whole or every)
+        seen.add(bool(whole))
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize("lists", [{"zero_stages": (1,)}, {"recompute": ("stage",)}])
+def test_nothing_to_choose_from_is_no_plan_but_a_reason(lists):
+    """A framework that has none of the savings that the scenario lists."""
+    rng = random.Random(1)
+    network, workload = random_network(rng), random_workload(rng, "fsdp")
+    spec = SearchSpec(rules=LAUNCH_RULES["fsdp"], **lists)
+    replays = Replays(judge=lambda *_: pytest.fail("there is no plan to replay"))
+    found = search_replayed(network, workload, spec, replays)
+    assert found.plans == ()
+    assert found.lower_bound == np.inf
+    assert "ZeRO stage or recompute mode" in found.shortfall
+
+
+def test_chunks_are_not_run_again_as_a_stage():
+    rng = random.Random(2)
+    workload = random_workload(rng, "ideal")
+    spec = SearchSpec(recompute=("stage",), idle_devices=True)
+    brute = Brute(workload, 8, LAUNCH_RULES["ideal"], spec)
+    assert {one.v for one in space_of(brute)} == {1}

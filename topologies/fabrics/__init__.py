@@ -1,0 +1,1 @@
+"""Networks by kind: trees, tori, custom ones; their routes, and detours."""
