@@ -32,7 +32,7 @@ from nestsim.verdict import explain_gap, judge
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.explain import explain
-from planner.explain.request import Wanted
+from planner.explain.request import Request
 from planner.planners.protocol import PlannerOutcome
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.checks import check_plan
@@ -53,7 +53,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = built(scenario, progress)
+    network, workload = build_job(scenario, progress)
     found = find_plans(scenario, network, workload, progress)
     return PlanResult(
         **job_facts(scenario, network, workload),
@@ -73,7 +73,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
 
 
 def explain_job(
-    scenario: Scenario, wanted: Wanted, *, progress: Progress | None = None
+    scenario: Scenario, wanted: Request, *, progress: Progress | None = None
 ) -> ExplainResult:
     """Price what a user names beside the best plan of a scenario.
 
@@ -82,7 +82,7 @@ def explain_job(
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = built(scenario, progress)
+    network, workload = build_job(scenario, progress)
     found = explain(network, workload, scenario.search, wanted, progress=progress)
     return ExplainResult(
         scenario_name=scenario.name,
@@ -101,16 +101,16 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = built(scenario, progress)
+    network, workload = build_job(scenario, progress)
     _check_replayable(scenario, network)
     found = find_plans(scenario, network, workload, progress)
     candidates = []
     for index, priced in enumerate(found.plans):
         share = index / len(found.plans)
         doing = f"replay: plan {index + 1} of {len(found.plans)}"
-        told = announced(progress, doing, share)
+        told = progress_of(progress, doing, share)
         candidates.append(
-            replayed(scenario, network, workload, priced, index + 1, told)
+            replay_plan(scenario, network, workload, priced, index + 1, told)
         )
     candidates.sort(key=_simulated_order)
     confirmed = (
@@ -121,7 +121,7 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
     chosen = next(confirmed, None)
     if candidates:
         reported = chosen or 0
-        candidates[reported] = explained(
+        candidates[reported] = explain_candidate(
             scenario, network, workload, candidates[reported], progress
         )
     return JobResult(
@@ -195,7 +195,9 @@ def _band(network: Network, workload: Workload) -> Band | None:
     )
 
 
-def built(scenario: Scenario, progress: Progress | None) -> tuple[Network, Workload]:
+def build_job(
+    scenario: Scenario, progress: Progress | None
+) -> tuple[Network, Workload]:
     """Build the network of a scenario, and trace its model."""
     if progress is not None:
         progress("network: build", None)
@@ -264,7 +266,7 @@ def _search_facts(scenario: Scenario, found: PlannerOutcome) -> dict[str, Any]:
     }
 
 
-def announced(
+def progress_of(
     progress: Progress | None, doing: str, share: float | None = None
 ) -> Progress | None:
     """Say what is being done, and return what takes details of it."""
@@ -274,7 +276,7 @@ def announced(
     return lambda detail, _: progress(f"{doing}: {detail}", share)
 
 
-def replayed(
+def replay_plan(
     scenario: Scenario,
     network: Network,
     workload: Workload,
@@ -316,7 +318,7 @@ def launch_breaches(
     return broken_rules(plan, search.rules, facts)
 
 
-def explained(
+def explain_candidate(
     scenario: Scenario,
     network: Network,
     workload: Workload,
@@ -332,7 +334,7 @@ def explained(
     slowdown = device_slowdowns(scenario, network.num_devices)
     work = place_work(network, workload, candidate.priced, settings, slowdown=slowdown)
     done = candidate.replay
-    announced(progress, "replay: explain the reported plan")
+    progress_of(progress, "replay: explain the reported plan")
     if scenario.simulation.trace == "all":
         done = replay(network, work, settings, every_actor=True)
     gap = explain_gap(network, candidate.priced, done, work, settings)
@@ -407,19 +409,19 @@ def simulate_job(
         If there is no plan, or it does not fit the model, the batch or the cluster.
         Too little memory is a verdict, not an error.
     """
-    network, workload = built(scenario, progress)
+    network, workload = build_job(scenario, progress)
     if plan is None:
         priced = _from_table(scenario, network, workload)
     else:
         priced = _from_file(network, workload, plan, source)
-    told = announced(progress, "replay: the plan")
+    told = progress_of(progress, "replay: the plan")
     return SimulateResult(
         **job_facts(scenario, network, workload),
-        candidate=explained(
+        candidate=explain_candidate(
             scenario,
             network,
             workload,
-            replayed(scenario, network, workload, priced, 0, told),
+            replay_plan(scenario, network, workload, priced, 0, told),
             progress,
         ),
         max_trace_events=scenario.simulation.trace_events,

@@ -35,7 +35,7 @@ Row = Mapping[str, Any]
 """Names of results -> plain JSON values."""
 
 
-class Task(Protocol):
+class PointTask(Protocol):
     """What is done with each point; it travels to other processes by pickle."""
 
     def __call__(self, point: Point) -> Row:

@@ -50,7 +50,7 @@ from estimators.tracing.graph import TracedLayer, TracedOperator
 _VOCAB_MULTIPLE = 128
 
 
-class Share(NamedTuple):
+class ExactShare(NamedTuple):
     """The part ``numerator / denominator`` of a count; exact where it divides."""
 
     numerator: int
@@ -64,20 +64,20 @@ class Share(NamedTuple):
 class ProductShare(NamedTuple):
     """What one device has of each dimension of a product."""
 
-    m: Share
-    n: Share
-    k: Share
-    batch: Share
+    m: ExactShare
+    n: ExactShare
+    k: ExactShare
+    batch: ExactShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
     """All parts of one device, relative to one sequence on a device by itself."""
 
-    tensors: Mapping[str, Share]
+    tensors: Mapping[str, ExactShare]
     """Layout of an activation -> elements for the whole micro-batch."""
 
-    parameters: Mapping[str, Share]
+    parameters: Mapping[str, ExactShare]
     """Layout of a parameter -> elements."""
 
     products: Mapping[str, ProductShare]
@@ -99,18 +99,18 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
     groups = min(tp, spec.num_query_groups)
     padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
     tensors = {
-        "whole": Share(b, cp),
-        "sequence": Share(b, cp * tp if sp else cp),
-        "tensor": Share(b, cp * tp),
-        "groups": Share(b, cp * groups),
-        "vocab": Share(b * padded, cp * tp * vocab),
+        "whole": ExactShare(b, cp),
+        "sequence": ExactShare(b, cp * tp if sp else cp),
+        "tensor": ExactShare(b, cp * tp),
+        "groups": ExactShare(b, cp * groups),
+        "vocab": ExactShare(b * padded, cp * tp * vocab),
     }
     parameters = {
-        "whole": Share(1, 1),
-        "tensor": Share(1, tp),
-        "groups": Share(1, groups),
-        "vocab": Share(padded, tp * vocab),
-        "expert": Share(1, ep * tp),
+        "whole": ExactShare(1, 1),
+        "tensor": ExactShare(1, tp),
+        "groups": ExactShare(1, groups),
+        "vocab": ExactShare(padded, tp * vocab),
+        "expert": ExactShare(1, ep * tp),
     }
     return Shares(
         tensors=MappingProxyType(tensors),
@@ -122,25 +122,28 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
 def _product_shares(
     spec: TransformerSpec,
     degrees: Degrees,
-    tensors: Mapping[str, Share],
-    parameters: Mapping[str, Share],
+    tensors: Mapping[str, ExactShare],
+    parameters: Mapping[str, ExactShare],
 ) -> dict[str, ProductShare]:
     tp, cp, ep, b, _ = degrees
-    all_of, rows, split = Share(1, 1), tensors["whole"], parameters["tensor"]
+    all_of, rows, split = ExactShare(1, 1), tensors["whole"], parameters["tensor"]
     groups = min(tp, spec.num_query_groups)
     heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
-    qkv = Share(heads * groups + kv * tp, tp * groups * (heads + kv))
+    qkv = ExactShare(heads * groups + kv * tp, tp * groups * (heads + kv))
     # Tokens reach the experts evenly. The traced product counts the rows of all
     # experts: a device has as many, over its E / ep experts.
     experts = max(spec.num_moe_experts, 1)
-    rows_per_expert, local_experts = Share(b * ep, cp * experts), Share(experts, ep)
+    rows_per_expert, local_experts = (
+        ExactShare(b * ep, cp * experts),
+        ExactShare(experts, ep),
+    )
     return {
         "": ProductShare(tensors["sequence"], all_of, all_of, all_of),
         "column": ProductShare(rows, split, all_of, all_of),
         "qkv": ProductShare(rows, qkv, all_of, all_of),
         "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
         "row": ProductShare(rows, all_of, split, all_of),
-        "heads": ProductShare(Share(1, cp), all_of, all_of, Share(b, tp)),
+        "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
         "expert column": ProductShare(rows_per_expert, split, all_of, local_experts),
         "expert row": ProductShare(rows_per_expert, all_of, split, local_experts),
     }
@@ -208,7 +211,7 @@ _COLUMN = frozenset({"column", "qkv", "vocab"})
 _FP32_BYTES = 4
 
 
-class _Case(NamedTuple):
+class _ShareCase(NamedTuple):
     """What every rule needs to know."""
 
     layer: TracedLayer
@@ -227,7 +230,7 @@ def layer_collectives(
     layer: TracedLayer, shares: Shares, degrees: Degrees, element_bytes: int
 ) -> tuple[CollectiveWork, ...]:
     """Return the collectives of one layer, those of one kind and group together."""
-    case = _Case(layer, shares, degrees, element_bytes)
+    case = _ShareCase(layer, shares, degrees, element_bytes)
     total: dict[tuple[str, str], CollectiveWork] = {}
     for operator in layer.operators:
         for work in _of_operator(case, operator):
@@ -247,7 +250,9 @@ def _sum(one: CollectiveWork, other: CollectiveWork) -> CollectiveWork:
     )
 
 
-def _of_operator(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+def _of_operator(
+    case: _ShareCase, operator: TracedOperator
+) -> Iterator[CollectiveWork]:
     if case.degrees.tp > 1:
         yield from _tensor_group(case, operator)
     if case.degrees.ep > 1 and operator.operation in {"dispatch", "combine"}:
@@ -262,7 +267,9 @@ def _of_operator(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWo
         yield CollectiveWork("send_recv", "context", hops, size, 2 * hops, 2 * size)
 
 
-def _tensor_group(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+def _tensor_group(
+    case: _ShareCase, operator: TracedOperator
+) -> Iterator[CollectiveWork]:
     sp = case.degrees.sequence_parallel
     if operator.sharding in _COLUMN:
         size = case.size(operator.inputs[0], "whole")
@@ -299,7 +306,7 @@ def _leave(size: float, *, sp: bool) -> Iterator[CollectiveWork]:
         yield CollectiveWork("all_gather", "tensor", 0, 0.0, 1, size)
 
 
-def _loss(case: _Case, operator: TracedOperator) -> Iterator[CollectiveWork]:
+def _loss(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork]:
     logits = case.layer.tensors[operator.inputs[0]]
     if logits.layout != "vocab":
         return

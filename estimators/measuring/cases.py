@@ -90,7 +90,7 @@ class Given(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class OperatorCase:
     """One operator of one shape."""
 
     operation: str
@@ -136,7 +136,7 @@ class Case:
         return self.inputs[0].shape + ((self.width,) if self.width else ())
 
 
-def cases(size: Size) -> Iterator[Case]:
+def cases(size: Size) -> Iterator[OperatorCase]:
     """List what is measured at one size, in order."""
     tokens, hidden, heads, sequence, _ = size
     batch = max(1, tokens // sequence)
@@ -180,13 +180,13 @@ class _Three(_One):
 _WRAPPERS = {1: _One, 2: _Two, 3: _Three}
 
 
-def _products(size: Size) -> Iterator[Case]:
+def _products(size: Size) -> Iterator[OperatorCase]:
     """Query-key-value, projection, both feed-forward layers, two halves, head."""
     tokens, h, _, _, vocab = size
     half = h // 2
     shapes = ((3 * h, h), (h, h), (4 * h, h), (h, 4 * h), (half, h), (h, half))
     for n, k in (*shapes, (vocab, h)):
-        yield Case(
+        yield OperatorCase(
             operation="linear",
             part=partial(layers.ColumnParallelLinear, k, n, bias=False),
             inputs=(Given((tokens, k)),),
@@ -197,7 +197,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
     return torch.matmul(query, key.transpose(-1, -2))
 
 
-def _attention(b: int, a: int, s: int, d: int) -> Iterator[Case]:
+def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     """Plain attention by its two products and softmax, and fused attention."""
     one, square = Given((b, a, s, d)), Given((b, a, s, s))
     spec = TransformerSpec(
@@ -222,14 +222,14 @@ def _attention(b: int, a: int, s: int, d: int) -> Iterator[Case]:
         ("repeat", lambda: _repeated, (one,)),
     )
     for operation, part, inputs in parts:
-        yield Case(operation=operation, part=part, inputs=inputs, sequences=b)
+        yield OperatorCase(operation=operation, part=part, inputs=inputs, sequences=b)
 
 
 def _repeated(heads: Tensor) -> Tensor:
     return heads.repeat_interleave(2, 1)
 
 
-def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[Case]:
+def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[OperatorCase]:
     """Everything else that a dense layer, the embedding and the loss do."""
     h, vocab = size.hidden, size.vocab
     hidden, wide = Given(shape), Given((*shape[:2], 4 * h))
@@ -252,7 +252,7 @@ def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[Case]:
             (Given((*shape[:2], vocab)), Given(shape[:2], vocab)),
         ),
     )
-    yield Case(
+    yield OperatorCase(
         operation="add",
         part=lambda: operator.add,
         inputs=(hidden, hidden),
@@ -260,7 +260,7 @@ def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[Case]:
         sums_gradients=True,
     )
     for operation, part, inputs in parts:
-        yield Case(
+        yield OperatorCase(
             operation=operation,
             part=part,
             inputs=inputs,
@@ -269,20 +269,20 @@ def _streams(size: Size, shape: tuple[int, int, int]) -> Iterator[Case]:
         )
 
 
-def _routing(tokens: int, h: int) -> Iterator[Case]:
+def _routing(tokens: int, h: int) -> Iterator[OperatorCase]:
     """Choice of experts, and the way of the tokens there and back."""
     chosen = Given((tokens, TOPK), NUM_EXPERTS)
-    yield Case(
+    yield OperatorCase(
         operation="top-k",
         part=lambda: mixtral.TopK(TOPK),
         inputs=(Given((tokens, NUM_EXPERTS)),),
     )
-    yield Case(
+    yield OperatorCase(
         operation="dispatch",
         part=lambda: mixtral.TokenDispatch(NUM_EXPERTS),
         inputs=(Given((tokens, h)), chosen),
     )
-    yield Case(
+    yield OperatorCase(
         operation="combine",
         part=mixtral.TokenCombine,
         inputs=(Given((tokens * TOPK, h)), Given((tokens, TOPK)), chosen),

@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from estimators.operators.profile import Timing
+from estimators.operators.profile import OperatorTiming
 from topologies.errors import InputError
 
 
@@ -184,7 +184,7 @@ def stopwatch_for(device: torch.device) -> Stopwatch:
     return EventStopwatch(device) if device.type == "cuda" else WallStopwatch(device)
 
 
-def time_call(call: Call, stopwatch: Stopwatch, effort: Effort) -> Timing:
+def time_call(call: Call, stopwatch: Stopwatch, effort: Effort) -> OperatorTiming:
     """Return the time of one call: warmed up, repeated, its median and quartiles."""
     for _ in range(effort.warm_up):
         call()
@@ -201,4 +201,4 @@ def time_call(call: Call, stopwatch: Stopwatch, effort: Effort) -> Timing:
         spent += taken
         samples.append(taken / repeats)
     lower, upper = np.quantile(samples, (0.25, 0.75))
-    return Timing(median(samples), float(upper - lower), len(samples))
+    return OperatorTiming(median(samples), float(upper - lower), len(samples))

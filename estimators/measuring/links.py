@@ -26,7 +26,7 @@ from torch import Tensor
 
 from estimators.measuring.devices import device_name, synchronise
 from estimators.measuring.operators import Progress
-from estimators.operators.profile import Timing
+from estimators.operators.profile import OperatorTiming
 from estimators.user_files.tables import LinkPoint, LinkSweep
 from topologies.errors import InputError
 
@@ -106,14 +106,14 @@ class World:
         return self.num_ranks // self.num_local
 
 
-class Group(NamedTuple):
+class MeasuredRanks(NamedTuple):
     """The first ranks, which communicate among themselves."""
 
     num_ranks: int
     num_nodes: int
 
 
-def groups_of(num_ranks: int, num_local: int) -> tuple[Group, ...]:
+def groups_of(num_ranks: int, num_local: int) -> tuple[MeasuredRanks, ...]:
     """Return what is measured: powers of two and all, inside a node and across nodes.
 
     Parameters
@@ -121,9 +121,9 @@ def groups_of(num_ranks: int, num_local: int) -> tuple[Group, ...]:
     num_ranks, num_local
         All processes, and those of each node.
     """
-    inside = [Group(size, 1) for size in _doublings(num_local)]
+    inside = [MeasuredRanks(size, 1) for size in _doublings(num_local)]
     nodes = num_ranks // num_local
-    return (*inside, *(Group(n * num_local, n) for n in _doublings(nodes)))
+    return (*inside, *(MeasuredRanks(n * num_local, n) for n in _doublings(nodes)))
 
 
 def _doublings(most: int) -> list[int]:
@@ -224,7 +224,9 @@ class _Sweep:
     """In the first process."""
     num_skipped: int = 0
     _begun: float = field(default_factory=time.perf_counter)
-    _last: dict[tuple[Group, str], tuple[int, float]] = field(default_factory=dict)
+    _last: dict[tuple[MeasuredRanks, str], tuple[int, float]] = field(
+        default_factory=dict
+    )
     """Size and time of a group's last measurement of an operation."""
 
     def run(self) -> None:
@@ -243,7 +245,9 @@ class _Sweep:
             if self.world.rank < group.num_ranks:
                 self._measure(size, group, operation, members[group])
 
-    def _planned(self, groups: Sequence[Group]) -> Iterator[tuple[int, Group, str]]:
+    def _planned(
+        self, groups: Sequence[MeasuredRanks]
+    ) -> Iterator[tuple[int, MeasuredRanks, str]]:
         for size in self.sizes:
             for group in groups:
                 for operation in OPERATIONS:
@@ -259,7 +263,7 @@ class _Sweep:
         dist.all_reduce(least, op=dist.ReduceOp.MIN)
         return int(least)
 
-    def _goes_on(self, size: int, group: Group, operation: str) -> bool:
+    def _goes_on(self, size: int, group: MeasuredRanks, operation: str) -> bool:
         """Return whether the first process finds that there is time for a point."""
         left = self.budget - (time.perf_counter() - self._begun)
         before, seconds = self._last.get((group, operation), (size, 0.0))
@@ -268,7 +272,9 @@ class _Sweep:
         dist.broadcast(goes_on, src=0)
         return bool(goes_on)
 
-    def _measure(self, size: int, group: Group, operation: str, handle: Any) -> None:
+    def _measure(
+        self, size: int, group: MeasuredRanks, operation: str, handle: Any
+    ) -> None:
         call = OPERATIONS[operation](
             _Buffers.of(size, group.num_ranks, self.device, handle), self.world.rank
         )
@@ -286,7 +292,9 @@ class _Sweep:
                 )
             )
 
-    def _timing(self, call: Callable[[], object], group: Group, handle: Any) -> Timing:
+    def _timing(
+        self, call: Callable[[], object], group: MeasuredRanks, handle: Any
+    ) -> OperatorTiming:
         """Return the median over trains, the same in all ranks of the group."""
         effort = self.effort
 
@@ -311,7 +319,7 @@ class _Sweep:
         count = effort.fewest_trains if is_long else effort.trains
         samples = [train(launches) for _ in range(count)]
         lower, upper = np.quantile(samples, (0.25, 0.75))
-        return Timing(median(samples), float(upper - lower), count)
+        return OperatorTiming(median(samples), float(upper - lower), count)
 
 
 def _meet(handle: Any) -> None:

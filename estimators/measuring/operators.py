@@ -22,7 +22,7 @@ from torch import Tensor
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
-from estimators.measuring.cases import NUM_QUICK_SIZES, SIZES, Case, Size, cases
+from estimators.measuring.cases import NUM_QUICK_SIZES, SIZES, OperatorCase, Size, cases
 from estimators.measuring.devices import (
     Call,
     Effort,
@@ -36,7 +36,7 @@ from estimators.measuring.devices import (
 )
 from estimators.models.families import FAMILIES
 from estimators.models.spec import TransformerSpec
-from estimators.operators.profile import Measurement, Profile, Timing
+from estimators.operators.profile import Measurement, OperatorTiming, Profile
 from estimators.operators.profiled_times import ProfiledTimes
 from estimators.tracing.trace import trace_model
 
@@ -53,7 +53,7 @@ QUICK = Effort(warm_up=1, samples=5, seconds=0.05)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class MeasuringSetup:
     """On what is measured, and how carefully."""
 
     device: torch.device
@@ -65,7 +65,7 @@ class Bench:
     """Part of each measured backward pass that a model pays once [s]."""
 
     @classmethod
-    def of(cls, device: torch.device, effort: Effort) -> "Bench":
+    def of(cls, device: torch.device, effort: Effort) -> "MeasuringSetup":
         """Set up a device, and measure what its host adds to operators."""
         host = WallStopwatch(device)
         cell = torch.zeros(1, device=device)
@@ -83,11 +83,11 @@ class Bench:
             entry_time=entry,
         )
 
-    def time(self, call: Call) -> Timing:
+    def time(self, call: Call) -> OperatorTiming:
         """Return the time of a forward pass."""
         return time_call(call, self.stopwatch, self.effort)
 
-    def time_backward(self, call: Call) -> Timing:
+    def time_backward(self, call: Call) -> OperatorTiming:
         """Return the time of a backward pass, without the entry into autograd."""
         timing = self.time(call)
         net = max(timing.seconds - self.entry_time, self.launch_time)
@@ -96,7 +96,7 @@ class Bench:
 
 def planned_cases(
     sizes: Sequence[Size], precisions: Sequence[str]
-) -> list[list[tuple[str, Case]]]:
+) -> list[list[tuple[str, OperatorCase]]]:
     """List (precision, case) in the order of measuring, one list for each size."""
     return [
         [(precision, case) for precision in precisions for case in cases(size)]
@@ -132,7 +132,7 @@ def measure_profile(
     sizes = SIZES[device.type]
     sizes = sizes[:NUM_QUICK_SIZES] if quick else sizes
     planned = planned_cases(sizes, precisions_of(device))
-    bench = Bench.of(device, QUICK if quick else Effort())
+    bench = MeasuringSetup.of(device, QUICK if quick else Effort())
     found: dict[tuple[str, str, tuple[int, ...]], Measurement] = {}
     skipped, done = 0, 0
     total = sum(len(row) for row in planned)
@@ -164,9 +164,9 @@ def measure_profile(
 
 
 def _measure(
-    bench: Bench,
+    bench: MeasuringSetup,
     precision: str,
-    case: Case,
+    case: OperatorCase,
     found: dict[tuple[str, str, tuple[int, ...]], Measurement],
 ) -> bool:
     """Measure a case unless its shape is known; False if memory does not suffice."""
@@ -183,7 +183,7 @@ def _measure(
 
 
 def measure_case(
-    bench: Bench, precision: str, case: Case, work: OperatorWork
+    bench: MeasuringSetup, precision: str, case: OperatorCase, work: OperatorWork
 ) -> Measurement:
     """Measure one operator of one shape."""
     dtype = DTYPES[precision]
@@ -215,7 +215,7 @@ def measure_case(
     )
 
 
-def measure_adam(bench: Bench, num_parameters: int) -> Measurement:
+def measure_adam(bench: MeasuringSetup, num_parameters: int) -> Measurement:
     """Measure a fused Adam step on fp32 parameters, all of them in one tensor."""
     weight = torch.zeros(num_parameters, device=bench.device, requires_grad=True)
     weight.grad = torch.ones_like(weight)
@@ -286,8 +286,8 @@ class LayerCheck:
     precision: str
     """Of weights and activations."""
 
-    measured_forward: Timing
-    measured_backward: Timing
+    measured_forward: OperatorTiming
+    measured_backward: OperatorTiming
 
     predicted_forward: float
     """From the profile [s]."""
@@ -377,7 +377,7 @@ def _measured(
     device: torch.device,
     precision: str,
     effort: Effort,
-) -> tuple[Timing, Timing]:
+) -> tuple[OperatorTiming, OperatorTiming]:
     """Return the time of a layer's forward and of its backward pass."""
     dtype = DTYPES[precision]
     with torch.device(device):

@@ -12,7 +12,7 @@ References
 from torch import Tensor, nn
 
 from estimators.models.attention import SelfAttention
-from estimators.models.family import Family
+from estimators.models.family import ModelFamily
 from estimators.models.layers import (
     MLP,
     CrossEntropy,
@@ -93,6 +93,6 @@ class BertHead(nn.Module):
         return loss
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     embedding=BertEmbedding, block=BertBlock, final_norm=None, head=BertHead
 )

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from estimators.models import bert, gpt, llama, mixtral
-from estimators.models.family import Family, TransformerModel
+from estimators.models.family import ModelFamily, TransformerModel
 from estimators.models.spec import TransformerSpec
 
-FAMILIES: Mapping[str, Family] = MappingProxyType(
+FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
     {
         "gpt": gpt.FAMILY,
         "llama": llama.FAMILY,

@@ -11,7 +11,7 @@ Builder = Callable[[TransformerSpec], nn.Module]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ModelFamily:
     """The layers of a chain, one builder for each distinct kind."""
 
     embedding: Builder
@@ -37,7 +37,7 @@ class Family:
 class TransformerModel(nn.Module):
     """A whole model: the chain of its layers."""
 
-    def __init__(self, spec: TransformerSpec, family: Family) -> None:
+    def __init__(self, spec: TransformerSpec, family: ModelFamily) -> None:
         super().__init__()
         layers = family.layers(spec)
         self.embedding = layers["embedding"]

@@ -9,9 +9,9 @@ from estimators.models.decoder import (
     TransformerBlock,
     WordEmbedding,
 )
-from estimators.models.family import Family
+from estimators.models.family import ModelFamily
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     embedding=WordEmbedding,
     block=TransformerBlock,
     final_norm=FinalNorm,

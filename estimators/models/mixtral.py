@@ -21,7 +21,7 @@ from estimators.models.decoder import (
     TransformerBlock,
     WordEmbedding,
 )
-from estimators.models.family import Family
+from estimators.models.family import ModelFamily
 from estimators.models.layers import MLP
 from estimators.models.spec import TransformerSpec
 
@@ -125,7 +125,7 @@ class MixtralBlock(TransformerBlock):
         super().__init__(spec, MoELayer(spec))
 
 
-FAMILY = Family(
+FAMILY = ModelFamily(
     embedding=WordEmbedding,
     block=MixtralBlock,
     final_norm=FinalNorm,

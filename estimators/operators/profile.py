@@ -36,7 +36,7 @@ PRODUCTS = frozenset({"linear", "matmul"})
 """Operations whose shape is that of a matrix product."""
 
 
-class Timing(NamedTuple):
+class OperatorTiming(NamedTuple):
     """One time, measured several times."""
 
     seconds: float
@@ -72,13 +72,13 @@ class Measurement:
     num_bytes: float
     """Memory traffic of the forward pass as `OperatorWork` counts it [byte]."""
 
-    forward: Timing
+    forward: OperatorTiming
     """Of the forward pass."""
 
-    backward: Timing | None = None
+    backward: OperatorTiming | None = None
     """Of the whole backward pass; None where there is none."""
 
-    weight_gradient: Timing | None = None
+    weight_gradient: OperatorTiming | None = None
     """Of the part of the backward pass that makes a weight's gradient."""
 
     @property
@@ -87,7 +87,7 @@ class Measurement:
         return self.flops or self.num_bytes
 
     @property
-    def timings(self) -> dict[str, Timing]:
+    def timings(self) -> dict[str, OperatorTiming]:
         """The passes that were measured, by name."""
         named = {
             "forward": self.forward,
@@ -188,15 +188,15 @@ def _measurement(row: Value) -> Measurement:
     return found
 
 
-def _timing(value: Value) -> Timing:
-    return Timing(
+def _timing(value: Value) -> OperatorTiming:
+    return OperatorTiming(
         seconds=value["seconds"].number(least=_SHORTEST),
         spread=value["spread"].number(),
         samples=value["samples"].whole(least=1, most=_MOST),
     )
 
 
-def _timing_or_none(value: Value) -> Timing | None:
+def _timing_or_none(value: Value) -> OperatorTiming | None:
     return None if value.raw is None else _timing(value)
 
 

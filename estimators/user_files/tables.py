@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from estimators.collectives.transports import WIRE_FRACTIONS, Scope
-from estimators.operators.profile import Timing
+from estimators.operators.profile import OperatorTiming
 from topologies.errors import InputError
 from topologies.input_file import Value, parse_toml, read_file
 
@@ -117,7 +117,7 @@ class LinkPoint:
     """Of the full tensor: of the result of an all-gather, of the input of a
     reduce-scatter and an all-to-all, of each message of send/receive [byte]."""
 
-    timing: Timing
+    timing: OperatorTiming
     """Median and spread over trains of launches, of the mean over the ranks."""
 
     @property

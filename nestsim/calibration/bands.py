@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
-from nestsim.calibration.cross_validation import NUM_FOLDS, Fold
+from nestsim.calibration.cross_validation import NUM_FOLDS, HeldOut
 from nestsim.calibration.observations import Observation, row_weights
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent
@@ -70,7 +70,7 @@ def setting_of(observation: Observation, *, is_new: bool = False) -> Setting:
 
 
 def errors_of_folds(
-    observations: Sequence[Observation], folds: Sequence[Fold], *, is_new: bool
+    observations: Sequence[Observation], folds: Sequence[HeldOut], *, is_new: bool
 ) -> tuple[Error, ...]:
     """Return the errors of held-out rows that constants are fitted to."""
     weights = row_weights(observations, np.arange(len(observations)))

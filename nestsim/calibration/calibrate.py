@@ -27,7 +27,7 @@ from nestsim.calibration.bands import (
     fitted_uncertainty,
 )
 from nestsim.calibration.cross_validation import (
-    Fold,
+    HeldOut,
     grouped_folds,
     hold_out,
     residuals_of,
@@ -42,11 +42,11 @@ from nestsim.uncertainty import Uncertainty
 from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:
-    from nestsim.validation.collective_runner import CollectivesResult
+    from nestsim.validation.collective_runner import CollectivesValidation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ConstantEntry:
     """What is written of a constant."""
 
     value: float
@@ -66,7 +66,7 @@ class Entry:
         )
 
 
-def replace_entries(text: str, entries: Mapping[str, Entry]) -> str:
+def replace_entries(text: str, entries: Mapping[str, ConstantEntry]) -> str:
     """Return the text of a file of constants with other entries.
 
     Parameters
@@ -139,10 +139,10 @@ class Calibration:
     fitted: FloatArray
     """The same under those of the fit."""
 
-    folds: tuple[Fold, ...]
+    folds: tuple[HeldOut, ...]
     """Groups of rows left out in turn."""
 
-    sources: tuple[Fold, ...]
+    sources: tuple[HeldOut, ...]
     """Sources left out in turn."""
 
     uncertainty: Uncertainty
@@ -165,10 +165,10 @@ class Calibration:
         """Residuals of the rows of each source, it being left out; NaN elsewhere."""
         return residuals_of(self.sources, len(self.observations))
 
-    def entries(self, date: str) -> dict[str, Entry]:
+    def entries(self, date: str) -> dict[str, ConstantEntry]:
         """Return what is to be written of each constant, tied ones included."""
         over_folds = np.array([fold.logarithms for fold in self.folds])
-        written: dict[str, Entry] = {}
+        written: dict[str, ConstantEntry] = {}
         for number, parameter in enumerate(self.fit.parameters):
             tellers = witnesses(self, number)
             source = (
@@ -179,7 +179,7 @@ class Calibration:
             value = float(np.exp(self.fit.logarithms[number]))
             spread = np.exp(over_folds[:, number])
             for name in (parameter.name, *parameter.tied):
-                written[name] = Entry(
+                written[name] = ConstantEntry(
                     value=value,
                     source=source if name == parameter.name else f"as {parameter.name}",
                     low=min(value, float(spread.min())),
@@ -291,7 +291,7 @@ def print_transports(fit: TransportFit, console: Console) -> None:
     console.print(constants)
 
 
-def _median_curve(result: "CollectivesResult") -> float:
+def _median_curve(result: "CollectivesValidation") -> float:
     """Return the median over curves of each curve's median error."""
     return median(
         median(abs(point.error) for point in points)

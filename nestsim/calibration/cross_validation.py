@@ -37,7 +37,7 @@ _TOLD = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Fold:
+class HeldOut:
     """Rows that were left out of a fit, and what came out of it."""
 
     name: str
@@ -102,7 +102,7 @@ def source_folds(observations: Sequence[Observation]) -> dict[str, IntArray]:
 
 def hold_out(
     evaluate: Residuals, spec: FitSpec, full: Fit, splits: Mapping[str, IntArray]
-) -> tuple[Fold, ...]:
+) -> tuple[HeldOut, ...]:
     """Predict rows with constants that were fitted without them.
 
     Parameters
@@ -118,7 +118,7 @@ def hold_out(
         logarithms, untold = refit_without(evaluate, spec, full, left_out)
         changes = constants_of(full.parameters, logarithms)
         folds.append(
-            Fold(
+            HeldOut(
                 name=name,
                 left_out=left_out,
                 logarithms=logarithms,
@@ -180,7 +180,7 @@ def _part(evaluate: Residuals, full: Fit, which: BoolArray) -> Line:
     )
 
 
-def residuals_of(folds: Sequence[Fold], count: int) -> FloatArray:
+def residuals_of(folds: Sequence[HeldOut], count: int) -> FloatArray:
     """Return the held-out residual of each of ``count`` rows, NaN for the others."""
     result = np.full(count, np.nan)
     for fold in folds:

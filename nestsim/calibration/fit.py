@@ -168,7 +168,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class FitStage:
     """Parameters that are fitted together, and the sources that they are fitted to."""
 
     free: tuple[bool, ...]
@@ -209,14 +209,14 @@ class Fit:
         return constants_of(self.parameters, self.logarithms)
 
 
-def stages_of(parameters: Sequence[Parameter]) -> tuple[Stage, ...]:
+def stages_of(parameters: Sequence[Parameter]) -> tuple[FitStage, ...]:
     """Return what is fitted in which order: the constants of fewest sources first."""
     kinds = list(dict.fromkeys(p.only_sources for p in parameters if p.only_sources))
     stages = []
     done: set[tuple[str, ...]] = set()
     for sources in [*kinds, ()]:
         stages.append(
-            Stage(
+            FitStage(
                 free=tuple(p.only_sources not in done for p in parameters),
                 kept=tuple(p.only_sources == sources for p in parameters),
                 sources=sources,

@@ -29,7 +29,7 @@ from nestsim.validation.collective_rows import (
 )
 from nestsim.validation.collective_runner import (
     CollectiveResult,
-    CollectivesResult,
+    CollectivesValidation,
     curve_of,
 )
 from nestsim.validation.rows.columns import Row, RowRefusedError
@@ -215,7 +215,7 @@ Constants = dict[str, dict[str, float]]
 """Interconnect -> constant -> value; those of methods under ``"methods"``."""
 
 
-class FittedConstant(NamedTuple):
+class TransportConstant(NamedTuple):
     """One constant and how firm it is."""
 
     transport: str
@@ -235,19 +235,19 @@ class TransportFit:
     transports: Mapping[str, Transport]
     """All that were fitted, by name."""
 
-    constants: tuple[FittedConstant, ...]
+    constants: tuple[TransportConstant, ...]
     """With their ranges over folds."""
 
-    in_sample: CollectivesResult
+    in_sample: CollectivesValidation
     """Every row predicted by the fit to all."""
 
-    folds: CollectivesResult
+    folds: CollectivesValidation
     """By the fit to the other folds; points of a curve are spread over folds."""
 
-    curves_left_out: CollectivesResult
+    curves_left_out: CollectivesValidation
     """By the fit to all other curves."""
 
-    sources_left_out: CollectivesResult
+    sources_left_out: CollectivesValidation
     """By the fit to all other sources."""
 
 
@@ -304,9 +304,9 @@ def _points(rows: Sequence[Row]) -> list[_Point]:
 
 def _table(
     everything: Constants, fits: Sequence[Constants]
-) -> tuple[FittedConstant, ...]:
+) -> tuple[TransportConstant, ...]:
     return tuple(
-        FittedConstant(
+        TransportConstant(
             name,
             constant,
             value,
@@ -334,7 +334,7 @@ class _Fitter:
         """Return the points of all other groups."""
         return frozenset(i for i, one in enumerate(groups) if one != group)
 
-    def held_out(self, groups: Sequence[str]) -> CollectivesResult:
+    def held_out(self, groups: Sequence[str]) -> CollectivesValidation:
         """Predict each group by a fit to all others."""
         fits: dict[int, Constants] = {}
         for group in dict.fromkeys(groups):
@@ -342,7 +342,7 @@ class _Fitter:
             fits.update({i: fit for i, one in enumerate(groups) if one == group})
         return self.score(fits)
 
-    def score(self, fits: Mapping[int, Constants]) -> CollectivesResult:
+    def score(self, fits: Mapping[int, Constants]) -> CollectivesValidation:
         """Predict every point by its constants."""
         results = []
         for index, point in enumerate(self.points):
@@ -355,7 +355,7 @@ class _Fitter:
             results.append(
                 CollectiveResult(row=point.row, case=case, predicted=predicted)
             )
-        return CollectivesResult(name="fit", rows=tuple(results))
+        return CollectivesValidation(name="fit", rows=tuple(results))
 
     def fit(self, chosen: frozenset[int]) -> Constants:
         """Fit everything that the chosen points are about."""

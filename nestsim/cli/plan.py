@@ -155,10 +155,10 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
         )
     loaded = load_scenario(scenario)
     from nestsim.job import explain_job
-    from planner.explain.request import Wanted
+    from planner.explain.request import Request
 
     try:
-        wanted = Wanted.parse(text)
+        wanted = Request.parse(text)
     except InputError as error:
         raise error.at("--explain") from None
     with naming(scenario), progress_bar(quiet=quiet) as progress:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nestsim.report.destination import ResultsFolder
-    from nestsim.validation.collective_runner import CollectivesResult
+    from nestsim.validation.collective_runner import CollectivesValidation
     from nestsim.validation.rows.columns import Measurements
     from nestsim.validation.runner import ValidationResult
     from planner.work import Progress
 
-    Result = ValidationResult | CollectivesResult
+    Result = ValidationResult | CollectivesValidation
 
 FILES = ("predictions.csv", "validation.json", "validation.png")
 """What is written of a file of measurements."""

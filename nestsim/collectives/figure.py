@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from nestsim.collectives.job import CollectivesResult, Table
+    from nestsim.collectives.job import CollectivesResult, OperationTable
 
 _MOST_PANELS = 12
 _WIDTHS = {"alone": 4.5, "together": 2.75, "busy": 1.0}
 """Equal lines lie over each other: the later, the thinner [points]."""
 
 
-def headline(tables: "Sequence[Table]") -> str:
+def headline(tables: "Sequence[OperationTable]") -> str:
     """Say how much of its bandwidth the operation keeps that loses most."""
     lost, name = 0.0, ""
     for table in tables:
@@ -87,7 +87,7 @@ def _legend(label: str) -> str:
     return f"{label}: {words}"
 
 
-def _draw_table(axes: "Axes", table: "Table", colours: Colours) -> None:
+def _draw_table(axes: "Axes", table: "OperationTable", colours: Colours) -> None:
     sizes = [row.num_bytes for row in table.rows]
     for condition, colour in zip(CONDITIONS, colours.distinct, strict=False):
         values = [getattr(row, condition).bus_bandwidth / 1e9 for row in table.rows]
@@ -116,7 +116,7 @@ def _draw_table(axes: "Axes", table: "Table", colours: Colours) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _mark_plan(axes: "Axes", table: "Table") -> None:
+def _mark_plan(axes: "Axes", table: "OperationTable") -> None:
     """Show the plan's own size, where it lies within the range."""
     size = float(table.traffic.num_bytes.max())
     label = "size of the plan's own messages"
@@ -130,7 +130,7 @@ def _mark_plan(axes: "Axes", table: "Table") -> None:
     )
 
 
-def _mark_algorithms(axes: "Axes", table: "Table") -> None:
+def _mark_algorithms(axes: "Axes", table: "OperationTable") -> None:
     """Write each algorithm below the axis, where its sizes begin."""
     before = ""
     sizes = axes.get_xaxis_transform()

@@ -42,7 +42,7 @@ from nestsim.collectives.runs import (
     wires_of,
 )
 from nestsim.evaluate import Evaluator
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.traffic import GroupTraffic, plan_traffic
 from nestsim.scenario.settings import Scenario
 from planner.cost.objective import PricedPlan
@@ -72,7 +72,7 @@ BUS_FACTORS: Mapping[str, tuple[float, bool]] = {
 (nccl-tests, ``doc/PERFORMANCE.md``; ``src/sendrecv.cu``)."""
 
 
-class Timing(NamedTuple):
+class SizeTiming(NamedTuple):
     """One cell group of the table of nccl-tests."""
 
     time: float
@@ -86,7 +86,7 @@ class Timing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SizeRow:
     """One size of one operation."""
 
     num_bytes: int
@@ -98,17 +98,17 @@ class Row:
     closed_forms: Mapping[str, float]
     """What each algorithm would take, all groups together [s]."""
 
-    alone: Timing
-    together: Timing
-    busy: Timing
+    alone: SizeTiming
+    together: SizeTiming
+    busy: SizeTiming
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class OperationTable:
     """One operation of one kind of group."""
 
     traffic: GroupTraffic
-    rows: tuple[Row, ...]
+    rows: tuple[SizeRow, ...]
 
 
 def sizes_between(first: int, last: int, factor: int) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ def measure(
     sizes: Sequence[int],
     *,
     progress: Progress | None = None,
-) -> tuple[Table, ...]:
+) -> tuple[OperationTable, ...]:
     """Measure every operation of a plan's groups at every size.
 
     The same input gives bitwise the same output.
@@ -150,7 +150,7 @@ def measure(
                 name = f"{kind.traffic.kind} {kind.traffic.operation}"
                 progress(f"collectives: {name.replace('_', '-')}", done)
             rows.append(_row(kind, background, size))
-        tables.append(Table(traffic=kind.traffic, rows=tuple(rows)))
+        tables.append(OperationTable(traffic=kind.traffic, rows=tuple(rows)))
     return tuple(tables)
 
 
@@ -244,7 +244,7 @@ class _Kind:
         )
 
 
-def _row(kind: _Kind, background: Sequence[Background], num_bytes: int) -> Row:
+def _row(kind: _Kind, background: Sequence[Background], num_bytes: int) -> SizeRow:
     closed_forms = kind.closed_forms(num_bytes)
     algorithm = _cheapest(closed_forms)
     links = kind.network.links
@@ -259,10 +259,10 @@ def _row(kind: _Kind, background: Sequence[Background], num_bytes: int) -> Row:
         busy = busy_time(links, units, num_bytes, meeting, together)
     factor = bus_factor(kind.traffic.operation, kind.traffic.num_members)
 
-    def timing(time: float) -> Timing:
-        return Timing(time, num_bytes / time, factor * num_bytes / time)
+    def timing(time: float) -> SizeTiming:
+        return SizeTiming(time, num_bytes / time, factor * num_bytes / time)
 
-    return Row(
+    return SizeRow(
         num_bytes=num_bytes,
         algorithm=algorithm,
         closed_forms=closed_forms,
@@ -293,7 +293,7 @@ class CollectivesResult:
     spent: Spent | None
     """The work of the search; None where the plan was given."""
 
-    tables: tuple[Table, ...]
+    tables: tuple[OperationTable, ...]
     """By kind of group and operation; empty if no device sends anything."""
 
 
@@ -307,7 +307,7 @@ def collectives_job(
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = built(scenario, progress)
+    network, workload = build_job(scenario, progress)
     shortfall, priced, spent = "", None, None
     if scenario.plan is not None:
         priced = _given(scenario, network, workload)
@@ -316,7 +316,7 @@ def collectives_job(
         found = evaluator.find("nest", scenario.planner_settings, progress=progress)
         spent, shortfall = found.spent, found.why_not
         priced = found.plans[0] if found.plans else None
-    tables: tuple[Table, ...] = ()
+    tables: tuple[OperationTable, ...] = ()
     if priced is not None:
         traffics = plan_traffic(workload, priced)
         tables = measure(network, traffics, sizes, progress=progress)

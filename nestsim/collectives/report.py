@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as TextTable
 from rich.text import Text
 
-from nestsim.collectives.job import Row, Table, Timing
+from nestsim.collectives.job import OperationTable, SizeRow, SizeTiming
 from nestsim.lowering.traffic import GroupTraffic
 from nestsim.report.json import spent_json
 from nestsim.report.tables import add_row, new_table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nestsim.collectives.job import CollectivesResult
 
 CONDITIONS = ("alone", "together", "busy")
-"""Under which each operation is measured, fields of `Row`."""
+"""Under which each operation is measured, fields of `SizeRow`."""
 
 MEANING = {
     "alone": "the slowest group, and nothing else on the network",
@@ -94,7 +94,7 @@ def print_collectives(result: "CollectivesResult", console: Console) -> None:
         _print_table(table, console)
 
 
-def _print_table(table: Table, console: Console) -> None:
+def _print_table(table: OperationTable, console: Console) -> None:
     console.print()
     traffic = table.traffic
     text = Text(title(traffic)[:1].upper() + title(traffic)[1:], style="bold")
@@ -107,7 +107,7 @@ def _print_table(table: Table, console: Console) -> None:
         console.print(_text_table(table, (condition,)))
 
 
-def _text_table(table: Table, conditions: Sequence[str]) -> TextTable:
+def _text_table(table: OperationTable, conditions: Sequence[str]) -> TextTable:
     numbers = ["Size"]
     for condition in conditions:
         numbers += [f"{condition}\ntime", f"{condition}\nalgbw", f"{condition}\nbusbw"]
@@ -122,7 +122,7 @@ def _text_table(table: Table, conditions: Sequence[str]) -> TextTable:
     return text
 
 
-def _cells(timing: Timing) -> tuple[str, str, str]:
+def _cells(timing: SizeTiming) -> tuple[str, str, str]:
     return (
         format_duration(timing.time),
         f"{timing.algorithm_bandwidth / 1e9:.2f}",
@@ -143,7 +143,7 @@ def collectives_json(result: "CollectivesResult") -> dict[str, Any]:
     }
 
 
-def _table_json(table: Table) -> dict[str, Any]:
+def _table_json(table: OperationTable) -> dict[str, Any]:
     traffic = table.traffic
     return {
         "kind": traffic.kind,
@@ -166,7 +166,7 @@ def _table_json(table: Table) -> dict[str, Any]:
     }
 
 
-def _timing_json(timing: Timing) -> dict[str, float]:
+def _timing_json(timing: SizeTiming) -> dict[str, float]:
     return {
         "time_s": timing.time,
         "algbw_bytes_per_s": timing.algorithm_bandwidth,
@@ -174,7 +174,7 @@ def _timing_json(timing: Timing) -> dict[str, float]:
     }
 
 
-def collectives_csv(tables: Sequence[Table]) -> str:
+def collectives_csv(tables: Sequence[OperationTable]) -> str:
     """Return one line per kind of group, operation and size, in SI units."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -192,5 +192,5 @@ def collectives_csv(tables: Sequence[Table]) -> str:
     return text.getvalue()
 
 
-def _all(row: Row) -> list[float]:
+def _all(row: SizeRow) -> list[float]:
     return [value for name in CONDITIONS for value in getattr(row, name)]

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from nestsim.compare.measure import belief_gap, differences
-from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import print_comparison, sentences
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import _throughput, dump_json, plain_values
@@ -51,7 +51,7 @@ def comparison_json(
     return plain
 
 
-def _group_json(group: Group, *, with_times: bool) -> dict[str, Any]:
+def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
     best = group.best
     return {
         "scenario": group.scenario,
@@ -67,7 +67,9 @@ def _group_json(group: Group, *, with_times: bool) -> dict[str, Any]:
     }
 
 
-def _entry_json(group: Group, entry: Entry, *, with_times: bool) -> dict[str, Any]:
+def _entry_json(
+    group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
+) -> dict[str, Any]:
     found, best = entry.found, group.best
     gap = simulated = None
     if found is not None:
@@ -144,7 +146,7 @@ _PARALLEL_COLUMNS = (
 )
 
 
-def _found_cells(group: Group, entry: Entry) -> dict[str, Any]:
+def _found_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
     found = entry.found
     data = found.plan.settings_json() if found else {"parallel": {}}
     cells: dict[str, Any] = {
@@ -169,7 +171,7 @@ def _found_cells(group: Group, entry: Entry) -> dict[str, Any]:
     return cells
 
 
-def _search_cells(entry: Entry) -> dict[str, Any]:
+def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
     finite = [time for time in entry.spread if math.isfinite(time)]
     return {
         "evaluations": entry.evaluations,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import fastest, format_ratio, listed
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
 from nestsim.report.figures.panels import INK, Colours
@@ -52,7 +52,7 @@ class BarGroup(NamedTuple):
     bars: tuple[Bar, ...]
 
 
-def bar_groups(groups: Sequence[Group]) -> list[BarGroup]:
+def bar_groups(groups: Sequence[ScenarioEntries]) -> list[BarGroup]:
     """Return the bars of scenarios of one model, by size.
 
     Without a valid plan of the base a group is drawn relative to its fastest plan, and
@@ -74,12 +74,12 @@ def bar_groups(groups: Sequence[Group]) -> list[BarGroup]:
     return found
 
 
-def _reference(group: Group) -> Entry | None:
+def _reference(group: ScenarioEntries) -> PlannerEntry | None:
     (base,) = (entry for entry in group.entries if entry.planner == group.base)
     return base if base.is_valid else group.best
 
 
-def _bar(entry: Entry, one: float) -> Bar:
+def _bar(entry: PlannerEntry, one: float) -> Bar:
     belief = entry.belief if entry.is_valid else math.nan
     return Bar(
         entry.planner,

@@ -14,8 +14,8 @@ from typing import Any
 import tomli
 
 from nestsim.compare.measure import for_comparison, measure
-from nestsim.compare.record import Comparison, Entry, Group
-from nestsim.job import built
+from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
+from nestsim.job import build_job
 from nestsim.scenario.settings import Scenario
 from nestsim.store import Outcome, Point, Row, Store, content_key
 from nestsim.sweep.runner import run_sweep
@@ -273,22 +273,22 @@ def compare_job(
 def _check(scenario: Scenario) -> None:
     """Refuse parts that do not go together, before hours of work."""
     try:
-        built(scenario, None)
+        build_job(scenario, None)
     except InputError as error:
         raise error.at(str(scenario.path), ": ") from None
 
 
-def _entry(outcome: Outcome) -> Entry:
+def _entry(outcome: Outcome) -> PlannerEntry:
     if outcome.row is None:
-        return Entry(planner=outcome.point["planner"], why_not=outcome.reason)
-    return Entry.from_row(outcome.row)
+        return PlannerEntry(planner=outcome.point["planner"], why_not=outcome.reason)
+    return PlannerEntry.from_row(outcome.row)
 
 
 def _group(
-    scenario: Scenario, label: str, base: str, entries: Sequence[Entry]
-) -> Group:
-    network, workload = built(scenario, None)
-    return Group(
+    scenario: Scenario, label: str, base: str, entries: Sequence[PlannerEntry]
+) -> ScenarioEntries:
+    network, workload = build_job(scenario, None)
+    return ScenarioEntries(
         scenario=label,
         model=model_label(scenario),
         num_devices=network.num_devices,

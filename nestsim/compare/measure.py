@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from nestsim.compare.record import Entry, Found
+from nestsim.compare.record import BestPlan, PlannerEntry
 from nestsim.evaluate import Evaluator
-from nestsim.job import announced, built, explained, replayed
+from nestsim.job import build_job, explain_candidate, progress_of, replay_plan
 from nestsim.scenario.settings import Scenario, SweepSpec
 from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
@@ -44,7 +44,7 @@ def measure(
     settings: PlannerSettings,
     *,
     progress: Progress | None = None,
-) -> Entry:
+) -> PlannerEntry:
     """Return what a planner finds for a scenario, and what becomes of it.
 
     Network and prices are made anew, so that no planner profits from what another one
@@ -68,20 +68,20 @@ def measure(
         If parts of the scenario do not go together. What a planner refuses is a
         result.
     """
-    network, workload = built(scenario, progress)
-    announced(progress, planner)
+    network, workload = build_job(scenario, progress)
+    progress_of(progress, planner)
     try:
         evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
-        return Entry(planner=planner, why_not=_refusal(error))
+        return PlannerEntry(planner=planner, why_not=_refusal(error))
     found = None
     if outcome.plans:
-        told = announced(progress, f"{planner}: replay")
+        told = progress_of(progress, f"{planner}: replay")
         best = outcome.plans[0]
-        candidate = replayed(scenario, network, workload, best, 1, told)
-        candidate = explained(scenario, network, workload, candidate)
-        found = Found(
+        candidate = replay_plan(scenario, network, workload, best, 1, told)
+        candidate = explain_candidate(scenario, network, workload, candidate)
+        found = BestPlan(
             plan=best.plan,
             planned=candidate.planned,
             simulated=candidate.simulated,
@@ -91,7 +91,7 @@ def measure(
             reason=candidate.verdict.reason,
         )
     bound = outcome.lower_bound
-    return Entry(
+    return PlannerEntry(
         planner=planner,
         sees=outcome.sees,
         belief=outcome.belief,
@@ -125,7 +125,7 @@ class Cause(NamedTuple):
     """[s]; of the difference's sign."""
 
 
-def differences(best: Found, other: Found) -> dict[str, float]:
+def differences(best: BestPlan, other: BestPlan) -> dict[str, float]:
     """Return by term how much longer one plan takes in the replay [s]."""
     first, second = best.terms, other.terms
     return {
@@ -134,7 +134,7 @@ def differences(best: Found, other: Found) -> dict[str, float]:
     }
 
 
-def belief_gap(entry: Entry) -> dict[str, float]:
+def belief_gap(entry: PlannerEntry) -> dict[str, float]:
     """Return simulated minus believed time of a plan by cause [s].
 
     The entry must have a plan and a belief.
@@ -151,7 +151,7 @@ def largest(parts: Mapping[str, float]) -> Cause:
     return Cause(term, parts[term])
 
 
-def turned_by(first: Found, second: Found) -> Cause | None:
+def turned_by(first: BestPlan, second: BestPlan) -> Cause | None:
     """Return what makes the replay reverse the order of two plans.
 
     None if the second one is not the faster in the replay, or is in the plan already.

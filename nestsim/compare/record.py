@@ -16,7 +16,7 @@ from planner.work import Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BestPlan:
     """The plan that a planner proposes first, priced, replayed and judged."""
 
     plan: Plan
@@ -46,7 +46,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PlannerEntry:
     """What one planner found for one scenario."""
 
     planner: str
@@ -74,7 +74,7 @@ class Entry:
     search_time: float = math.nan
     """How long the search took: another time in every run; NaN if it failed [s]."""
 
-    found: Found | None = None
+    found: BestPlan | None = None
     """Its plan; None if it has none."""
 
     why_not: str = ""
@@ -125,7 +125,7 @@ class Entry:
         }
 
     @classmethod
-    def from_row(cls, row: Row) -> "Entry":
+    def from_row(cls, row: Row) -> "PlannerEntry":
         """Read back what `to_row` wrote."""
         found = row["found"]
         return cls(
@@ -142,7 +142,7 @@ class Entry:
         )
 
 
-def _found_row(found: Found) -> dict[str, Any]:
+def _found_row(found: BestPlan) -> dict[str, Any]:
     return {
         "plan": found.plan.to_json(),
         "planned": asdict(found.planned),
@@ -154,8 +154,8 @@ def _found_row(found: Found) -> dict[str, Any]:
     }
 
 
-def _found_of(row: Row) -> Found:
-    return Found(
+def _found_of(row: Row) -> BestPlan:
+    return BestPlan(
         plan=Plan.from_json(row["plan"]),
         planned=Throughput(**row["planned"]),
         simulated=Throughput(**row["simulated"]),
@@ -175,7 +175,7 @@ def _number(value: float | None, otherwise: float = math.nan) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ScenarioEntries:
     """One scenario, and what each planner found for it."""
 
     scenario: str
@@ -192,11 +192,11 @@ class Group:
     base: str
     """Name of the planner that the others are measured by."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PlannerEntry, ...]
     """In the order of the planners, the same in every group."""
 
     @property
-    def best(self) -> Entry | None:
+    def best(self) -> PlannerEntry | None:
         """The entry that is fastest in the replay, the first of equals, if any."""
         valid = [entry for entry in self.entries if entry.is_valid]
         return min(valid, key=lambda entry: entry.simulated_time, default=None)
@@ -209,16 +209,16 @@ class Group:
             for entry in self.entries
         )
 
-    def simulated_ratio(self, entry: Entry) -> float:
+    def simulated_ratio(self, entry: PlannerEntry) -> float:
         """Return simulated throughput relative to the base's, NaN without both."""
         return self._base.simulated_time / entry.simulated_time
 
-    def planned_ratio(self, entry: Entry) -> float:
+    def planned_ratio(self, entry: PlannerEntry) -> float:
         """Return planned throughput relative to the base's, NaN without both."""
         return self._base.planned_time / entry.planned_time
 
     @property
-    def _base(self) -> Entry:
+    def _base(self) -> PlannerEntry:
         (found,) = (entry for entry in self.entries if entry.planner == self.base)
         return found
 
@@ -233,5 +233,5 @@ class Comparison:
     base: str
     """Name of the planner that the others are measured by."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[ScenarioEntries, ...]
     """In the order of the scenarios."""

@@ -17,7 +17,7 @@ from nestsim.compare.measure import (
     largest,
     turned_by,
 )
-from nestsim.compare.record import Comparison, Entry, Found, Group
+from nestsim.compare.record import BestPlan, Comparison, PlannerEntry, ScenarioEntries
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
@@ -39,7 +39,7 @@ FAR = 0.05
 """A belief that the replay misses by more is worth a sentence, relative."""
 
 
-def sentences(group: Group) -> list[str]:
+def sentences(group: ScenarioEntries) -> list[str]:
     """Return what is to be said of one scenario."""
     best = group.best
     if best is None or best.found is None:
@@ -58,14 +58,14 @@ def sentences(group: Group) -> list[str]:
     return said + _repeatable(group)
 
 
-def _repeatable(group: Group) -> list[str]:
+def _repeatable(group: ScenarioEntries) -> list[str]:
     """Say so if searches of another run may find something else."""
     if all(entry.spent.is_reproducible for entry in group.entries):
         return []
     return ["Searches had a limit of wall time: results may differ from run to run."]
 
 
-def fastest(group: Group) -> list[str]:
+def fastest(group: ScenarioEntries) -> list[str]:
     """Return the planners whose plan no other one's beats in the replay."""
     best = group.best
     return [
@@ -75,19 +75,19 @@ def fastest(group: Group) -> list[str]:
     ]
 
 
-def _are_equal(entry: Entry, other: Entry) -> bool:
+def _are_equal(entry: PlannerEntry, other: PlannerEntry) -> bool:
     gap = difference(other.simulated_time, entry.simulated_time)
     return abs(gap) <= EQUAL
 
 
-def _winner(group: Group, best: Entry) -> str:
+def _winner(group: ScenarioEntries, best: PlannerEntry) -> str:
     names = fastest(group)
     verb = "is" if len(names) == 1 else "are"
     time = format_duration(best.simulated_time)
     return f"{listed(names)} {verb} fastest in the replay, with {time} per iteration."
 
 
-def _slower(name: str, best: Found, entry: Entry) -> str:
+def _slower(name: str, best: BestPlan, entry: PlannerEntry) -> str:
     assert entry.found is not None
     parts = differences(best, entry.found)
     longer = difference(best.simulated.iteration_time, entry.simulated_time)
@@ -100,7 +100,7 @@ def _slower(name: str, best: Found, entry: Entry) -> str:
     )
 
 
-def _reversal(entry: Entry, best: Entry) -> list[str]:
+def _reversal(entry: PlannerEntry, best: PlannerEntry) -> list[str]:
     """Say what cost a planner the lead that its plan had."""
     assert entry.found is not None
     assert best.found is not None
@@ -115,7 +115,7 @@ def _reversal(entry: Entry, best: Entry) -> list[str]:
     ]
 
 
-def _misses(entries: Sequence[Entry]) -> list[str]:
+def _misses(entries: Sequence[PlannerEntry]) -> list[str]:
     """Say of promises that are far off by how much, and by which term."""
     said: dict[str, list[str]] = {}
     for entry in entries:
@@ -124,7 +124,7 @@ def _misses(entries: Sequence[Entry]) -> list[str]:
     return [f"{listed(names)}: {text}" for text, names in said.items()]
 
 
-def _miss(entry: Entry) -> str:
+def _miss(entry: PlannerEntry) -> str:
     """Compare what was believed, planned and replayed; "" where that is close."""
     found = entry.found
     if found is None:
@@ -153,7 +153,7 @@ def _miss(entry: Entry) -> str:
     return text
 
 
-def _search(entry: Entry) -> list[str]:
+def _search(entry: PlannerEntry) -> list[str]:
     """Say what is to be known of a search: seeds that differ, a limit that ended it."""
     said = []
     times = [time for time in entry.spread if math.isfinite(time)]
@@ -211,7 +211,7 @@ def print_comparison(
         print_section(console, title, _overview(comparison))
 
 
-def _print_group(group: Group, console: Console, *, with_times: bool) -> None:
+def _print_group(group: ScenarioEntries, console: Console, *, with_times: bool) -> None:
     headline = Text(f"{plural(len(group.entries), 'planner')} compared", style="bold")
     subject = f"{group.scenario}: {plural(group.num_devices, 'device')}, {group.model}"
     print_line(console, headline, subject)
@@ -231,7 +231,7 @@ def _print_group(group: Group, console: Console, *, with_times: bool) -> None:
     print_section(console, "What decides", body)
 
 
-def _times_table(group: Group, *, with_times: bool) -> Table:
+def _times_table(group: ScenarioEntries, *, with_times: bool) -> Table:
     versus = f"Vs {group.base}"
     numbers = ["Search", "Belief", "Planned", "Simulated", "Differs", versus]
     if not with_times:
@@ -255,7 +255,7 @@ def _times_table(group: Group, *, with_times: bool) -> Table:
     return table
 
 
-def _plans_table(group: Group) -> Table:
+def _plans_table(group: ScenarioEntries) -> Table:
     numbers = ("Planned memory", "Simulated memory")
     table = new_table("Planner", "Plan", *numbers, "Verdict", numbers=numbers)
     for entry in group.entries:

@@ -73,7 +73,7 @@ _NO_EFFECT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedConstant:
+class OwnConstant:
     """One constant and what the rows say of it."""
 
     name: str
@@ -116,7 +116,7 @@ class RunCalibration:
     num_rows: int
     """That were fitted to."""
 
-    constants: tuple[FittedConstant, ...]
+    constants: tuple[OwnConstant, ...]
     """Those that the rows' times depend on, the accelerators' first."""
 
     before: Errors
@@ -324,10 +324,10 @@ def _with_effect(
     return tuple(one for one, slope in pairs if slope > _NO_EFFECT)
 
 
-def _fitted(found: Fit) -> tuple[FittedConstant, ...]:
+def _fitted(found: Fit) -> tuple[OwnConstant, ...]:
     widths = Box.of(found.parameters).sigma
     return tuple(
-        FittedConstant(
+        OwnConstant(
             name=parameter.name,
             shipped=parameter.prior,
             value=float(np.exp(found.logarithms[number])),
@@ -477,7 +477,7 @@ def _sentence(found: RunCalibration) -> str:
     return " ".join(words)
 
 
-def _is_far(one: FittedConstant) -> bool:
+def _is_far(one: OwnConstant) -> bool:
     """Return whether a constant is more than two prior deviations off."""
     ratio = one.value / one.shipped
     wide = 1.0 + 2.0 * one.prior_deviation

@@ -45,7 +45,7 @@ Leaves = dict[str, Value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ValueChange:
     """A value that both reports have, and that differs."""
 
     path: str
@@ -56,7 +56,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberChange(Change):
+class NumberChange(ValueChange):
     """A number that differs."""
 
     @property
@@ -74,7 +74,7 @@ class NumberChange(Change):
 class Diff:
     """Everything that differs."""
 
-    settings: tuple[Change, ...]
+    settings: tuple[ValueChange, ...]
     """Of the plan, stage by stage, and of what is not a number."""
 
     numbers: tuple[NumberChange, ...]
@@ -169,7 +169,7 @@ def compare_reports(before: Mapping[str, Value], after: Mapping[str, Value]) -> 
         if _is_number(old) and _is_number(new) and not path.startswith(_PLAN):
             numbers.append(NumberChange(path=path, before=old, after=new))
         else:
-            settings.append(Change(path=path, before=old, after=new))
+            settings.append(ValueChange(path=path, before=old, after=new))
     return Diff(
         settings=tuple(settings),
         numbers=tuple(numbers),
@@ -281,7 +281,7 @@ def _rest(count: int) -> list[str]:
     return [f".. and {more:,} more, which --json has"] if more > 0 else []
 
 
-def _settings(changes: Sequence[Change]) -> Any:
+def _settings(changes: Sequence[ValueChange]) -> Any:
     table = new_table("setting", "before", "after")
     for one in changes[:MOST_SHOWN]:
         add_row(

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from nestsim.report.tables import add_row, facts, new_table
 from nestsim.report.wording import number, plural, size_of_limit
-from planner.nest_artifact.costs import PricedSplit, StageCost
+from planner.nest_artifact.costs import ArtifactStageCost, PricedSplit
 from planner.nest_artifact.instance import NestInstance
 from planner.nest_artifact.solver import WHY, NestSolution, Score, ScoredBaseline
 from topologies.units import format_duration
@@ -196,7 +196,7 @@ def _optimum(solution: NestSolution) -> float:
     return solution.plan.time_per_batch if solution.plan else math.nan
 
 
-def _span(instance: NestInstance, stage: StageCost) -> str:
+def _span(instance: NestInstance, stage: ArtifactStageCost) -> str:
     """Write the nodes of a stage by the ids of the file: ``-1 .. 5``."""
     first, last = instance.ids[stage.first], instance.ids[stage.end - 1]
     return str(first) if first == last else f"{first} .. {last}"

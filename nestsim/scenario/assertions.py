@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic_core import CoreSchema, core_schema
 
-from nestsim.scenario.base import Choice, Count, Table
+from nestsim.scenario.base import Count, NameChoice, Table
 from nestsim.scenario.settings import Assertion
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
@@ -55,7 +55,7 @@ _PATTERNS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Limit:
     """What a number is compared with, as written and in base units."""
 
     operator: str
@@ -83,7 +83,7 @@ class Compared:
     dimension: str
     example: str
 
-    def parse(self, value: object) -> Comparison:
+    def parse(self, value: object) -> Limit:
         """Return the comparison; refuse what is none."""
         expected = f'an operator ({", ".join(OPERATORS)}) and a bound: "{self.example}"'
         found = _BOUND.fullmatch(value) if isinstance(value, str) else None
@@ -94,7 +94,7 @@ class Compared:
         except InputError as error:
             raise InputError(error.problem, got=value, expected=expected) from None
         written = f"{found[1]} {' '.join(found[2].split())}"
-        return Comparison(found[1], number, written)
+        return Limit(found[1], number, written)
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: object
@@ -108,10 +108,10 @@ class Compared:
         return {"type": "string", "pattern": pattern, "examples": [self.example]}
 
 
-Share = Annotated[Comparison, Compared("share", ">= 0.4")]
-Time = Annotated[Comparison, Compared("duration", "<= 12.5 s")]
-Memory = Annotated[Comparison, Compared("size", "<= 70 GiB")]
-Throughput = Annotated[Comparison, Compared("throughput", ">= 1.2e6 tokens/s")]
+Share = Annotated[Limit, Compared("share", ">= 0.4")]
+Time = Annotated[Limit, Compared("duration", "<= 12.5 s")]
+Memory = Annotated[Limit, Compared("size", "<= 70 GiB")]
+Throughput = Annotated[Limit, Compared("throughput", ">= 1.2e6 tokens/s")]
 
 
 class AssertTable(Table):
@@ -172,7 +172,7 @@ class AssertTable(Table):
     micro_batch_size: Count | None = Field(None, examples=[2])
     """Likewise."""
 
-    schedule: Annotated[str, Choice(tuple(SCHEDULES))] | None = Field(
+    schedule: Annotated[str, NameChoice(tuple(SCHEDULES))] | None = Field(
         None, examples=["1f1b"]
     )
     """Likewise."""
@@ -196,7 +196,7 @@ _BOUNDED: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def _assertion(name: str, value: object) -> Assertion:
-    if isinstance(value, Comparison):
+    if isinstance(value, Limit):
         return Assertion(
             name=name,
             quantity=name,

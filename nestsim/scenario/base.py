@@ -14,12 +14,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from topologies.errors import InputError
 from topologies.input_file import kind_problem, read_failure
-from topologies.units import (
-    EXAMPLES,
-    NUMBER_PATTERN,
-    UNIT_PATTERN,
-    parse_quantity,
-)
+from topologies.units import EXAMPLES, NUMBER_PATTERN, UNIT_PATTERN, parse_quantity
 
 MAX_COUNT = 1_000_000
 """No cluster has more devices, and no model more layers or a wider one."""
@@ -124,7 +119,7 @@ Factor = Annotated[float, Field(ge=1, le=1e6)]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NameChoice:
     """Marks a string that is one of some names, which a registry holds."""
 
     names: tuple[str, ...]

@@ -18,11 +18,11 @@ from estimators.collectives.transports import Scope, transports
 from nestsim.scenario.base import (
     MAX_COUNT,
     Bandwidth,
-    Choice,
     Count,
     Distinct,
     Factor,
     Latency,
+    NameChoice,
     Table,
     Text,
     input_file,
@@ -55,11 +55,11 @@ def _names(scope: Scope) -> tuple[str, ...]:
     return tuple(name for name, one in transports().items() if one.scope == scope)
 
 
-TransportName = Annotated[str, Choice(tuple(transports()))]
+TransportName = Annotated[str, NameChoice(tuple(transports()))]
 """Table of `estimators/transports.toml`."""
 
-NodeTransportName = Annotated[str, Choice(_names("node"))]
-FabricTransportName = Annotated[str, Choice(_names("fabric"))]
+NodeTransportName = Annotated[str, NameChoice(_names("node"))]
+FabricTransportName = Annotated[str, NameChoice(_names("fabric"))]
 
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1, examples=[0])]
 

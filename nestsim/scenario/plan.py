@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from nestsim.presets import IDEAL_PRESET, Preset
-from nestsim.scenario.base import MAX_COUNT, Choice, Count, Table, Text
+from nestsim.scenario.base import MAX_COUNT, Count, NameChoice, Table, Text
 from nestsim.scenario.search import Recompute, ZeroStage
 from planner.plans.spec import PlanSpec
 from planner.step.schedules import SCHEDULES
@@ -13,7 +13,7 @@ from planner.step.schedules import SCHEDULES
 MOST_STAGES = 10_000
 MOST_VIRTUAL_STAGES = 100_000
 
-ScheduleName = Annotated[str, Choice(tuple(SCHEDULES))]
+ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
 Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.presets import IDEAL_PRESET, Preset
-from nestsim.scenario.base import Choice, Count, Distinct, Duration, Table
+from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
@@ -217,7 +217,7 @@ class SearchTable(Table):
     idle_devices: bool = Field(False, examples=[True])
     """Whether launchable plans may leave devices of the cluster without work."""
 
-    objective: Annotated[str, Choice(OBJECTIVES)] = OBJECTIVES[0]
+    objective: Annotated[str, NameChoice(OBJECTIVES)] = OBJECTIVES[0]
     """What the search minimises: the time of a step in the replay ("replayed"), among
     plans whose stages are all treated alike, as frameworks have it; or a closed form of
     it ("planned"), among all splits with recompute and ZeRO chosen stage by stage."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from estimators.software import IDEAL, Software
-from nestsim.scenario.base import Choice, Factor, Table
+from nestsim.scenario.base import Factor, NameChoice, Table
 from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.replay import ENGINES, GRANULARITIES, ReplaySettings
 from planner.planners.protocol import PlannerSettings
@@ -271,12 +271,12 @@ class SimulationTable(Table):
     trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
     """The most events that the exported trace holds."""
 
-    trace: Annotated[str, Choice(TRACES)] = "representatives"
+    trace: Annotated[str, NameChoice(TRACES)] = "representatives"
     """What the exported trace shows: of devices that are provably alike the first ones
     ("representatives"), or all of them ("all"), which takes memory in proportion to the
     cluster and may need more `trace_events`."""
 
-    granularity: Annotated[str, Choice(GRANULARITIES)] = _DEFAULT.granularity
+    granularity: Annotated[str, NameChoice(GRANULARITIES)] = _DEFAULT.granularity
     """Whether collectives inside layers are part of the stages' times ("stage"), or
     each a flow over the links ("layer")."""
 
@@ -286,7 +286,7 @@ class SimulationTable(Table):
     skipping: bool = _DEFAULT.skipping
     """Skip whole periods once the state of the pipeline repeats; exact."""
 
-    engine: Annotated[str, Choice(ENGINES)] = _DEFAULT.engine
+    engine: Annotated[str, NameChoice(ENGINES)] = _DEFAULT.engine
     """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
     The results are the same to the bit."""
 

@@ -11,7 +11,7 @@ from estimators.software import Software
 from estimators.user_files.constants import UserConstants, read_user_constants
 from estimators.user_files.links import UserLinks, read_user_links
 from nestsim.presets import NAMED_PRESETS, Preset
-from nestsim.scenario.base import Choice, Factor, Table, Text, input_file
+from nestsim.scenario.base import Factor, NameChoice, Table, Text, input_file
 from planner.step.execution import Execution
 from topologies.errors import InputError
 
@@ -28,7 +28,7 @@ class SoftwareTable(Table):
     Kernels, host time, overlaps, and defaults of [training], [search] and [plan].
     """
 
-    preset: Annotated[str, Choice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
+    preset: Annotated[str, NameChoice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
     """The framework whose defaults hold and whose host time is added; "ideal" adds
     nothing to the device's own time."""
 

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from nestsim.scenario.base import (
     Bandwidth,
-    Choice,
     Count,
     Distinct,
     Duration,
+    NameChoice,
     Table,
     Text,
 )
@@ -123,7 +123,7 @@ class StressTable(Table):
     """Whose plans, by the names that `nestsim compare` knows; the first one's answer
     the questions below."""
 
-    rank: Annotated[str, Choice(tuple(RANKINGS))] | None = Field(
+    rank: Annotated[str, NameChoice(tuple(RANKINGS))] | None = Field(
         None, examples=["simulated"]
     )
     """Which of a planner's plans is taken: the fastest by its planned time ("planned"),
@@ -137,7 +137,7 @@ class StressTable(Table):
     """Which level. Left out, the outermost one that has links to a level above, or the
     outermost one of all."""
 
-    quantity: Annotated[str, Choice(QUANTITIES)] | None = Field(
+    quantity: Annotated[str, NameChoice(QUANTITIES)] | None = Field(
         None, examples=["oversubscription"]
     )
     """What of it: the highest "oversubscription", or the lowest "bandwidth" of the
@@ -187,7 +187,7 @@ Values = Annotated[
 class SweepTable(Table):
     """Which settings `nestsim sweep` varies: every combination of their values."""
 
-    what: Annotated[str, Choice(SWEPT)] | None = Field(None, examples=["simulate"])
+    what: Annotated[str, NameChoice(SWEPT)] | None = Field(None, examples=["simulate"])
     """What is done at each point: replay the fixed [plan] ("simulate"), plan anew
     ("plan"), or plan anew and replay the best plans ("run"). Left out, "simulate" where
     there is a [plan], else "run"."""

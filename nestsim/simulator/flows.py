@@ -53,7 +53,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Family:
+class FlowFamily:
     """Flows of one kind; every field is as in `nestsim.simulator.flows.Flows`."""
 
     kind: int
@@ -72,10 +72,10 @@ class Family:
 class Columns:
     """Families in the order in which they were added."""
 
-    families: list[Family] = field(default_factory=list)
+    families: list[FlowFamily] = field(default_factory=list)
     num_flows: int = 0
 
-    def add(self, family: Family) -> int:
+    def add(self, family: FlowFamily) -> int:
         """Add a family; return the number of its first flow."""
         first = self.num_flows
         self.families.append(family)
@@ -246,7 +246,7 @@ def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArra
         sender = np.arange(num_boundaries) + (kind == "gradient")
         sender = np.repeat(sender, num_replicas)
         first = columns.add(
-            Family(
+            FlowFamily(
                 kind=TRANSFER_KINDS.index(kind),
                 stage=sender % num_stages,
                 chunk=sender // num_stages,
@@ -272,7 +272,7 @@ def _tail(
     """Add collectives of all replicas of a stage."""
     return tuple(
         columns.add(
-            Family(
+            FlowFamily(
                 kind=TRANSFER_KINDS.index(kind),
                 stage=stage,
                 num_sources=num_sources,
@@ -296,7 +296,7 @@ def _team(columns: Columns, stage: int, traffic: TeamTraffic) -> IntArray:
         counts = np.bincount(phase.team_of_message(), minlength=members.size)
         firsts.append(
             columns.add(
-                Family(
+                FlowFamily(
                     kind=TRANSFER_KINDS.index(traffic.kind),
                     stage=stage,
                     replica=replica,
@@ -352,7 +352,7 @@ def _signals(columns: Columns, work: PipelineWork) -> IntArray:
         if buckets:
             none = np.zeros(0, dtype=np.int64)
             first = columns.add(
-                Family(
+                FlowFamily(
                     kind=SIGNAL,
                     stage=stage,
                     replica=np.arange(num_replicas),

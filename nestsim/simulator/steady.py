@@ -39,7 +39,7 @@ from nestsim.simulator.system import CLOSES, NONE, OPENS, Skip, System
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 
-class State(NamedTuple):
+class SteadyState(NamedTuple):
     """The state of a run after everything at one instant has happened."""
 
     now: float
@@ -175,13 +175,13 @@ class Watch:
         self._opens = _running(self._listing.span & OPENS)
         self._closes = _running(self._listing.span & CLOSES)
         self._most_deposits = most_deposits
-        self._seen: OrderedDict[bytes, State] = OrderedDict()
+        self._seen: OrderedDict[bytes, SteadyState] = OrderedDict()
         self._num_bytes = 0
         self.reference, self.marks = self._choose(system.program)
         """The actor after whose steps the run should be looked at, and the positions
         in its program, rising; no positions if no program has a loop."""
 
-    def look(self, state: State) -> Jump | None:
+    def look(self, state: SteadyState) -> Jump | None:
         """Compare the state with earlier ones; return a jump if there is one.
 
         The caller must make the jump: the earlier states are forgotten.
@@ -232,7 +232,7 @@ class Watch:
         joined: IntArray = np.concatenate([*marks, np.zeros(0, np.int64)])
         return reference, np.unique(joined - begin)
 
-    def _jump(self, then: State, now: State) -> Jump | None:
+    def _jump(self, then: SteadyState, now: SteadyState) -> Jump | None:
         """Return how far equal states allow to go on, if they do."""
         steps = now.position - then.position
         messages = now.posted - then.posted
@@ -317,6 +317,6 @@ def _running(flags: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(flags != 0))).astype(np.int64)
 
 
-def _size(key: bytes, state: State) -> int:
+def _size(key: bytes, state: SteadyState) -> int:
     """Return about how many bytes it takes to remember a state."""
     return 3 * len(key) + state.position.nbytes

@@ -132,7 +132,7 @@ Ratios = tuple[tuple[str, float], ...]
 """Levels whose ratio is another than as built, from the inside out."""
 
 
-def stressed(scenario: "Scenario", condition: ConditionSpec) -> "Scenario":
+def apply_condition(scenario: "Scenario", condition: ConditionSpec) -> "Scenario":
     """Return the scenario under a condition.
 
     Raises

@@ -11,8 +11,8 @@ from nestsim.stress.report import plan_names
 
 if TYPE_CHECKING:
     from nestsim.scenario.settings import ConditionSpec
-    from nestsim.stress.evaluator import Cell
-    from nestsim.stress.results import Choice, StressResult
+    from nestsim.stress.evaluator import ConditionResult
+    from nestsim.stress.results import RobustChoice, StressResult
 
 
 def stress_json(result: "StressResult") -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _condition_json(condition: "ConditionSpec") -> dict[str, Any]:
     }
 
 
-def _cell_json(result: "StressResult", cell: "Cell") -> dict[str, Any]:
+def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any]:
     return {
         "planned_iteration_time_s": cell.planned,
         "simulated_iteration_time_s": cell.simulated,
@@ -103,7 +103,7 @@ def _robust_json(result: "StressResult") -> dict[str, Any] | None:
     if found is None:
         return None
 
-    def plain(choice: "Choice") -> dict[str, Any]:
+    def plain(choice: "RobustChoice") -> dict[str, Any]:
         return {
             "plan": list(result.plans)[choice.plan],
             "worst_regret": choice.worst,

@@ -17,13 +17,13 @@ import numpy as np
 
 from nestsim.cluster import device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
 from nestsim.scenario.settings import ConditionSpec, Scenario
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
 from nestsim.store import content_key
-from nestsim.stress.conditions import AS_BUILT, ratio_condition, stressed
+from nestsim.stress.conditions import AS_BUILT, apply_condition, ratio_condition
 from nestsim.verdict import gap_by_cause
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
@@ -44,7 +44,7 @@ ALIKE = 1e-5
 """Links whose shares of the step differ by less carry the same."""
 
 
-class HotLink(NamedTuple):
+class AlikeLinks(NamedTuple):
     """Links of one level that carried the same."""
 
     name: str
@@ -91,7 +91,7 @@ def busiest_stage(replay: Replay) -> int:
     return int(np.argmax(np.round(busy / max(float(busy.max()), 1e-300), 9)))
 
 
-def hottest(network: Network, replay: Replay) -> tuple[HotLink, ...]:
+def hottest(network: Network, replay: Replay) -> tuple[AlikeLinks, ...]:
     """Return the links that were busiest, links that are alike once.
 
     Links are alike that have one level and bandwidth and carried the same amount.
@@ -112,11 +112,11 @@ def hottest(network: Network, replay: Replay) -> tuple[HotLink, ...]:
     )
 
 
-def _named(network: Network, link: int, share: float, count: int) -> HotLink:
+def _named(network: Network, link: int, share: float, count: int) -> AlikeLinks:
     links, names = network.links, network.vertex_names
     source, target = names[links.source[link]], names[links.target[link]]
     level = network.levels[int(links.level[link])].name
-    return HotLink(f"{source} -> {target}", level, share, count)
+    return AlikeLinks(f"{source} -> {target}", level, share, count)
 
 
 def limiting_term(
@@ -146,7 +146,7 @@ _MOST_NETWORKS = 64
 """Networks under conditions that a process keeps."""
 
 
-class Made(NamedTuple):
+class PlanMade(NamedTuple):
     """What a planner made for a condition."""
 
     plan: Plan | None
@@ -159,7 +159,7 @@ class Made(NamedTuple):
     """Whether a limit ended its search, with its best so far."""
 
 
-class Cell(NamedTuple):
+class ConditionResult(NamedTuple):
     """One plan under one condition."""
 
     planned: float
@@ -174,7 +174,7 @@ class Cell(NamedTuple):
     stage: int
     """The stage that works longest."""
 
-    hottest: tuple[HotLink, ...]
+    hottest: tuple[AlikeLinks, ...]
     """The busiest links."""
 
     def to_json(self) -> dict[str, Any]:
@@ -182,9 +182,9 @@ class Cell(NamedTuple):
         return {**self._asdict(), "hottest": [list(one) for one in self.hottest]}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Cell":
+    def from_json(cls, data: dict[str, Any]) -> "ConditionResult":
         """Read back what `to_json` wrote."""
-        links = tuple(HotLink(*one) for one in data["hottest"])
+        links = tuple(AlikeLinks(*one) for one in data["hottest"])
         return cls(**{**data, "hottest": links})
 
 
@@ -194,7 +194,7 @@ def plan_key(plan: Plan) -> str:
 
 
 @dataclass(slots=True)
-class Bench:
+class ConditionEvaluator:
     """A scenario with everything that does not depend on the condition."""
 
     scenario: Scenario
@@ -204,9 +204,9 @@ class Bench:
     """Plans for the cluster as it is built, by planner."""
 
     @classmethod
-    def of(cls, scenario: Scenario) -> "Bench":
+    def of(cls, scenario: Scenario) -> "ConditionEvaluator":
         """Trace the model, and make an empty store of networks."""
-        _, workload = built(replace(scenario, degradation=None), None)
+        _, workload = build_job(replace(scenario, degradation=None), None)
         return cls(scenario, workload, OrderedDict())
 
     def under(self, condition: ConditionSpec) -> tuple[Scenario, Network]:
@@ -219,7 +219,7 @@ class Bench:
         """
         key = repr(condition)
         if key not in self._networks:
-            changed = stressed(self.scenario, condition)
+            changed = apply_condition(self.scenario, condition)
             changed = replace(changed, search=changed.stress.ranked(changed.search))
             try:
                 network = job_network(changed)
@@ -230,7 +230,7 @@ class Bench:
                 self._networks.popitem(last=False)
         return self._networks[key]
 
-    def make(self, condition: ConditionSpec, planner: str) -> Made:
+    def make(self, condition: ConditionSpec, planner: str) -> PlanMade:
         """Return a planner's best plan for a condition.
 
         By the replay its plan for the cluster as it is built is one of those that it
@@ -253,7 +253,7 @@ class Bench:
 
     def _find(
         self, scenario: Scenario, network: Network, planner: str, kept: Plan | None
-    ) -> Made:
+    ) -> PlanMade:
         evaluator = Evaluator(
             scenario=scenario, network=network, workload=self.workload
         )
@@ -261,9 +261,9 @@ class Bench:
         starts = () if kept is None else (kept,)
         found = evaluator.find(planner, settings, starts=starts)
         plan = found.plans[0].plan if found.plans else None
-        return Made(plan, found.why_not, found.spent.is_stopped)
+        return PlanMade(plan, found.why_not, found.spent.is_stopped)
 
-    def run(self, condition: ConditionSpec, plan: Plan) -> Cell:
+    def run(self, condition: ConditionSpec, plan: Plan) -> ConditionResult:
         """Price and replay a plan under a condition."""
         changed, network = self.under(condition)
         priced = price_plan(network, self.workload, plan)
@@ -274,7 +274,7 @@ class Bench:
         slowdown = device_slowdowns(changed, network.num_devices)
         work = place_work(network, self.workload, priced, settings, slowdown=slowdown)
         done = replay(network, work, settings, memory=False)
-        return Cell(
+        return ConditionResult(
             planned=priced.iteration_time,
             simulated=done.iteration_time,
             causes=causes(priced, done, has_slow=bool((work.slowdown > 1.0).any())),
@@ -292,14 +292,14 @@ def scenario_digest(scenario: Scenario) -> str:
     return digest.hexdigest()
 
 
-_BENCHES: dict[str, Bench] = {}
+_BENCHES: dict[str, ConditionEvaluator] = {}
 """The bench that this process used last, by its scenario's digest: tracing a model
 takes longer than many points."""
 
 
-def bench_of(scenario: Scenario, digest: str) -> Bench:
+def bench_of(scenario: Scenario, digest: str) -> ConditionEvaluator:
     """Return this process's bench for a scenario."""
     if digest not in _BENCHES:
         _BENCHES.clear()
-        _BENCHES[digest] = Bench.of(scenario)
+        _BENCHES[digest] = ConditionEvaluator.of(scenario)
     return _BENCHES[digest]

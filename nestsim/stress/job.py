@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nestsim.scenario.settings import ConditionSpec, Scenario, StressSpec
-from nestsim.store import Point, PointFailedError, Row, Store, Task, content_key
+from nestsim.store import Point, PointFailedError, PointTask, Row, Store, content_key
 from nestsim.stress.conditions import (
     all_conditions,
     axes_of,
@@ -21,12 +21,18 @@ from nestsim.stress.conditions import (
     network_ratios,
     ratio_condition,
 )
-from nestsim.stress.evaluator import Bench, Cell, bench_of, plan_key, scenario_digest
+from nestsim.stress.evaluator import (
+    ConditionEvaluator,
+    ConditionResult,
+    bench_of,
+    plan_key,
+    scenario_digest,
+)
 from nestsim.stress.results import InverseAnswer, PlanChange, StressResult
 from nestsim.stress.thresholds import (
     POLICIES,
     Asked,
-    Change,
+    BestPlanChange,
     narrow,
     plan_changes,
     quantity_of,
@@ -52,7 +58,7 @@ class _OnBench:
         """Return the fields above."""
         return {"scenario": scenario, "digest": scenario_digest(scenario)}
 
-    def bench(self) -> Bench:
+    def bench(self) -> ConditionEvaluator:
         """Return this process's bench."""
         return bench_of(self.scenario, self.digest)
 
@@ -146,7 +152,7 @@ class _Crossed(NamedTuple):
     made: dict[tuple[str, str], str]
     why_not: dict[tuple[str, str], str]
     stopped: frozenset[tuple[str, str]]
-    cells: dict[str, dict[str, Cell]]
+    cells: dict[str, dict[str, ConditionResult]]
     failed: dict[str, str]
 
 
@@ -163,7 +169,7 @@ class _Sweeps:
         self._workers, self._folder = spec.workers, folder
         self._restart, self._progress = restart, progress
 
-    def run(self, name: str, points: Sequence[Point], task: Task) -> SweepResult:
+    def run(self, name: str, points: Sequence[Point], task: PointTask) -> SweepResult:
         """Evaluate points; take up what an earlier run of the same points left."""
         told = self._told(name)
         with ExitStack() as stack:
@@ -303,7 +309,7 @@ def _crossed(
     done = sweeps.run("replays", runs, task)
     cells = {
         outcome.point["condition"]: {
-            key: Cell.from_json(outcome.row[key]) for key in plans
+            key: ConditionResult.from_json(outcome.row[key]) for key in plans
         }
         for outcome in done.outcomes
         if outcome.row is not None
@@ -338,7 +344,7 @@ def _changes(
         PlanChange(
             planner=outcome.point["planner"],
             level=outcome.point["level"],
-            change=Change(**change),
+            change=BestPlanChange(**change),
         )
         for outcome in found.outcomes
         for change in (outcome.row or {"changes": ()})["changes"]

@@ -24,8 +24,13 @@ from topologies.units import format_bandwidth
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nestsim.stress.evaluator import Cell
-    from nestsim.stress.results import Choice, InverseAnswer, PlanChange, StressResult
+    from nestsim.stress.evaluator import ConditionResult
+    from nestsim.stress.results import (
+        InverseAnswer,
+        PlanChange,
+        RobustChoice,
+        StressResult,
+    )
 
 MOST_ROWS = 24
 """Conditions that a table shows."""
@@ -75,7 +80,7 @@ def limits_in_words(
     return f"{result.term(planner, planned_for, run_at)}; {_link_in_words(cell)}"
 
 
-def _link_in_words(cell: "Cell") -> str:
+def _link_in_words(cell: "ConditionResult") -> str:
     stage = f"stage {cell.stage}"
     if not cell.hottest:
         return f"no link; {stage}"
@@ -176,7 +181,7 @@ def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str,
     if found is None:
         return ("There is no plan",)
 
-    def one(what: str, choice: "Choice") -> str:
+    def one(what: str, choice: "RobustChoice") -> str:
         key = list(result.plans)[choice.plan]
         origin = next(
             f"{planner}'s for {name}"

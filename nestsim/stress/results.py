@@ -13,8 +13,8 @@ import numpy as np
 
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.stress.conditions import AS_BUILT, canonical, ratio_condition
-from nestsim.stress.evaluator import Cell, limiting_term
-from nestsim.stress.thresholds import Asked, Change
+from nestsim.stress.evaluator import ConditionResult, limiting_term
+from nestsim.stress.thresholds import Asked, BestPlanChange
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.network import Network
@@ -23,7 +23,7 @@ SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""
 
 
-class Choice(NamedTuple):
+class RobustChoice(NamedTuple):
     """A plan and its regret."""
 
     plan: int
@@ -50,23 +50,23 @@ def regrets(times: FloatArray) -> FloatArray:
     return np.asarray(times / times.min(axis=0) - 1.0)
 
 
-def least_worst(times: FloatArray) -> Choice:
+def least_worst(times: FloatArray) -> RobustChoice:
     """Return the plan with the least worst-case regret (Savage's minimax regret)."""
     found = regrets(times)
     return _choice(found, found.max(axis=1))
 
 
-def least_mean(times: FloatArray) -> Choice:
+def least_mean(times: FloatArray) -> RobustChoice:
     """Return the plan with the least mean regret."""
     found = regrets(times)
     return _choice(found, found.mean(axis=1))
 
 
-def _choice(found: FloatArray, score: FloatArray) -> Choice:
+def _choice(found: FloatArray, score: FloatArray) -> RobustChoice:
     plan = int(np.flatnonzero(score <= score.min() + SAME)[0])
     own = found[plan]
     worst = int(np.flatnonzero(own >= own.max() - SAME)[0])
-    return Choice(plan, float(own.max()), worst, float(own.mean()))
+    return RobustChoice(plan, float(own.max()), worst, float(own.mean()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class PlanChange:
 
     planner: str
     level: str
-    change: Change
+    change: BestPlanChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class StressResult:
     is_reproducible: bool
     """Whether searches had no limit of wall time: the same is found in every run."""
 
-    cells: Mapping[str, Mapping[str, Cell]]
+    cells: Mapping[str, Mapping[str, ConditionResult]]
     """Condition -> plan -> what becomes of it."""
 
     failed: Mapping[str, str]
@@ -162,7 +162,9 @@ class StressResult:
         """Names of the conditions."""
         return tuple(one.name for one in self.conditions)
 
-    def cell(self, planner: str, planned_for: str, run_at: str) -> Cell | None:
+    def cell(
+        self, planner: str, planned_for: str, run_at: str
+    ) -> ConditionResult | None:
         """Return what a planner's plan for one condition does under another."""
         key = self.made.get((planner, planned_for))
         return None if key is None else self.cells.get(run_at, {}).get(key)
@@ -189,7 +191,7 @@ class StressResult:
         is_healthy = run_at == AS_BUILT or healthy is None
         return limiting_term(cell.causes, None if is_healthy else healthy.causes)  # type: ignore[union-attr]
 
-    def throughput(self, cell: Cell) -> float:
+    def throughput(self, cell: ConditionResult) -> float:
         """Return the replay's [token/s]."""
         return self.tokens / cell.simulated
 
@@ -201,7 +203,7 @@ class StressResult:
         """Return the conditions along a level's ratios, the others as built."""
         return tuple(self.at({level: ratio}) for ratio in self.axes[level])
 
-    def robust(self) -> "tuple[Choice, Choice] | None":
+    def robust(self) -> "tuple[RobustChoice, RobustChoice] | None":
         """Return the plans with the least worst and the least mean regret.
 
         Over the conditions under which all plans ran; their numbers are positions in

@@ -22,7 +22,7 @@ from nestsim.stress.conditions import (
     ratio_condition,
     uplinks,
 )
-from nestsim.stress.evaluator import Bench, Made, plan_key
+from nestsim.stress.evaluator import ConditionEvaluator, PlanMade, plan_key
 from planner.step.plan import Plan
 from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
@@ -37,7 +37,7 @@ MOST_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class BestPlanChange:
     """Two neighbouring ratios with two best plans."""
 
     low: float
@@ -65,8 +65,8 @@ class Change:
 
 
 def plan_changes(
-    bench: Bench, planner: str, level: str, low: float, high: float
-) -> list[Change]:
+    bench: ConditionEvaluator, planner: str, level: str, low: float, high: float
+) -> list[BestPlanChange]:
     """Find where a planner's plan changes between two ratios of a level.
 
     By bisection on the logarithm of the ratio, from the lower end: each bracket has the
@@ -83,7 +83,7 @@ def plan_changes(
         Two ratios.
     """
     search = _Line(bench, planner, level)
-    changes: list[Change] = []
+    changes: list[BestPlanChange] = []
     while len(changes) < MOST_CHANGES and search.key(low) != search.key(high):
         below, above = search.bracket(low, high)
         changes.append(search.change(below, above))
@@ -94,10 +94,10 @@ def plan_changes(
 class _Line:
     """The best plan as a function of one level's ratio."""
 
-    def __init__(self, bench: Bench, planner: str, level: str) -> None:
+    def __init__(self, bench: ConditionEvaluator, planner: str, level: str) -> None:
         self._bench, self._planner, self._level = bench, planner, level
         self._built = network_ratios(bench.scenario)
-        self._made: dict[float, Made] = {}
+        self._made: dict[float, PlanMade] = {}
 
     def condition(self, ratio: float) -> ConditionSpec:
         return ratio_condition(canonical(self._built, {self._level: ratio}))
@@ -122,14 +122,14 @@ class _Line:
                 high = middle
         return low, high
 
-    def change(self, low: float, high: float) -> Change:
+    def change(self, low: float, high: float) -> BestPlanChange:
         before, after = self.plan(low), self.plan(high)
         # Memory does not depend on the network: with a plan for one, there is for all.
         assert before is not None
         assert after is not None
         condition = self.condition(high)
         old, new = (self._bench.run(condition, plan) for plan in (before, after))
-        return Change(
+        return BestPlanChange(
             low=low,
             high=high,
             before=before.to_json(),
@@ -264,7 +264,9 @@ def quantity_of(network: Network, level: str, quantity: str | None) -> str:
     return quantity or ("oversubscription" if level in ratios else "bandwidth")
 
 
-def worsened(bench: Bench, asked: Asked, worsening: float) -> ConditionSpec:
+def worsened(
+    bench: ConditionEvaluator, asked: Asked, worsening: float
+) -> ConditionSpec:
     """Return the condition of a worsening; other levels stay as they are."""
     if asked.quantity == "oversubscription":
         built = network_ratios(bench.scenario)
@@ -276,7 +278,9 @@ def worsened(bench: Bench, asked: Asked, worsening: float) -> ConditionSpec:
     )
 
 
-def narrow(bench: Bench, planner: str, asked: Asked, policy: str) -> dict[str, Any]:
+def narrow(
+    bench: ConditionEvaluator, planner: str, asked: Asked, policy: str
+) -> dict[str, Any]:
     """Answer the inverse question for one planner.
 
     Returns
@@ -321,7 +325,7 @@ def narrow(bench: Bench, planner: str, asked: Asked, policy: str) -> dict[str, A
     }
 
 
-def _bandwidth(bench: Bench, asked: Asked, worsening: float) -> float:
+def _bandwidth(bench: ConditionEvaluator, asked: Asked, worsening: float) -> float:
     """Return the bandwidth that a worsening leaves of a level [byte/s]."""
     _, network = bench.under(worsened(bench, asked, worsening))
     if asked.quantity == "oversubscription":

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from nestsim.interruption import unheard_by_children
-from nestsim.store import Outcome, Point, PointFailedError, Row, Store, Task
+from nestsim.store import Outcome, Point, PointFailedError, PointTask, Row, Store
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.units import format_duration
@@ -127,7 +127,7 @@ class _Answer(NamedTuple):
 
 def run_sweep(
     points: Sequence[Point],
-    task: Task,
+    task: PointTask,
     store: Store | None = None,
     *,
     workers: int | None = 1,
@@ -189,7 +189,7 @@ def run_sweep(
     return SweepResult(outcomes=tuple(store.outcomes()))
 
 
-def _keys(points: Sequence[Point], task: Task) -> list[str]:
+def _keys(points: Sequence[Point], task: PointTask) -> list[str]:
     """Return the key of each point; refuse two that are the same."""
     keys: dict[str, int] = {}
     for number, point in enumerate(points):
@@ -224,7 +224,7 @@ _Job = tuple[int, Point]
 class _Evaluate(NamedTuple):
     """Evaluates one point, in whichever process."""
 
-    task: Task
+    task: PointTask
     time_limit: float | None
 
     def __call__(self, number: int, point: Point) -> _Answer:

@@ -19,7 +19,7 @@ from nestsim.report.figures.panels import INK, Colours
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
-from nestsim.validation.collective_runner import CollectivesResult
+from nestsim.validation.collective_runner import CollectivesValidation
 from nestsim.validation.metrics import Errors, grouped
 from nestsim.validation.rows.columns import REFUSALS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NUMBERS = ("Rows", "Median", "MAPE", "90th pct", "Worst", "Bias")
 
 
-def collectives_json(result: CollectivesResult) -> dict[str, Any]:
+def collectives_json(result: CollectivesValidation) -> dict[str, Any]:
     """Return the result as plain values with stable keys, errors as fractions.
 
     Everything stands under ``"collectives"``: ``"median_of_curves"`` is the median
@@ -93,7 +93,7 @@ _COLUMNS = (
 )
 
 
-def collectives_csv(result: CollectivesResult) -> str:
+def collectives_csv(result: CollectivesValidation) -> str:
     """Return a table with a line for every row of the file, in its order.
 
     ``error`` is relative, with its sign; numbers have all their digits.
@@ -125,7 +125,7 @@ def _cell(value: float) -> str:
     return "" if math.isnan(value) else repr(value)
 
 
-def print_collectives(result: CollectivesResult, console: Console) -> None:
+def print_collectives(result: CollectivesValidation, console: Console) -> None:
     """Print the errors by curve and by accelerator, and what was refused."""
     console.print(
         Text(
@@ -146,7 +146,7 @@ def print_collectives(result: CollectivesResult, console: Console) -> None:
         console.print(_refusals_table(result))
 
 
-def headline(result: CollectivesResult) -> str:
+def headline(result: CollectivesValidation) -> str:
     """Say how far off the predictions are."""
     count = len(result.curves())
     return (
@@ -155,14 +155,14 @@ def headline(result: CollectivesResult) -> str:
     )
 
 
-def _curves_table(result: CollectivesResult) -> Table:
+def _curves_table(result: CollectivesValidation) -> Table:
     table = new_table("Curve", *_NUMBERS, numbers=_NUMBERS)
     for curve, errors in sorted(result.errors_by_curve().items()):
         add_row(table, curve.label(), *_cells(errors))
     return table
 
 
-def _families_table(result: CollectivesResult) -> Table:
+def _families_table(result: CollectivesValidation) -> Table:
     table = new_table("Accelerator", *_NUMBERS, numbers=_NUMBERS)
     for name, errors in sorted(result.errors_by_family().items()):
         add_row(table, name, *_cells(errors))
@@ -181,7 +181,7 @@ def _cells(errors: Errors) -> list[str]:
     ]
 
 
-def _refusals_table(result: CollectivesResult) -> Table:
+def _refusals_table(result: CollectivesValidation) -> Table:
     table = new_table("Refused", "Rows", "Why", "Sources", numbers=("Rows",))
     for code, count in Counter(row.code for row in result.refused).most_common():
         sources = Counter(row.row.source for row in result.refused if row.code == code)
@@ -202,7 +202,7 @@ class Panel(NamedTuple):
     curves: "tuple[tuple[Curve, list[CollectiveResult]], ...]"
 
 
-def panels(result: "CollectivesResult") -> tuple[Panel, ...]:
+def panels(result: "CollectivesValidation") -> tuple[Panel, ...]:
     """Return what is drawn: most points first, curves of a single point left out."""
     keyed = (
         ((curve.source, curve.operation, curve.num_nodes), (curve, rows))
@@ -221,7 +221,7 @@ def _title(source: str, operation: str, num_nodes: int) -> str:
     return f"{source}\n{operation}, {plural(num_nodes, 'node')}"
 
 
-def draw_collectives(result: "CollectivesResult", path: Path) -> None:
+def draw_collectives(result: "CollectivesValidation", path: Path) -> None:
     """Draw measured points and predicted lines, a colour for each number of ranks."""
     assert result.scored
     shown = panels(result)

@@ -88,7 +88,7 @@ def curve_of(row: Row, case: CollectiveCase) -> Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectivesResult:
+class CollectivesValidation:
     """What became of a file of collectives."""
 
     name: str
@@ -159,7 +159,7 @@ def _errors(rows: Sequence[CollectiveResult]) -> Errors:
 
 def validate_collectives(
     measurements: Measurements, *, progress: Progress | None = None
-) -> CollectivesResult:
+) -> CollectivesValidation:
     """Predict every row of a file that can be expressed.
 
     Parameters
@@ -175,7 +175,7 @@ def validate_collectives(
             done = index / len(measurements.rows)
             progress(f"row {index + 1:,} of {len(measurements.rows):,}", done)
         results.append(_result(row))
-    return CollectivesResult(name=measurements.name, rows=tuple(results))
+    return CollectivesValidation(name=measurements.name, rows=tuple(results))
 
 
 def _result(row: Row) -> CollectiveResult:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nestsim.validation.measured import Counted, Measured, counted, measured_memory
-from nestsim.validation.predict import Predictor, StageMemory, memory_share
+from nestsim.validation.predict import PredictedMemory, Predictor, memory_share
 from nestsim.validation.rows.columns import Row, RowRefusedError
 from nestsim.validation.rows.plan import Case, read_case
 from nestsim.validation.rows.stages import StageCase, read_stage
@@ -78,7 +78,7 @@ def _tensors(held: Mapping[str, float], what: Counted) -> float:
     return sum(held.get(part, 0.0) for part in what.parts or held)
 
 
-def _replayed(stage: StageMemory, what: Counted) -> float:
+def _replayed(stage: PredictedMemory, what: Counted) -> float:
     if not what.parts:
         return stage.peak
     return sum(float(getattr(stage, part)) for part in what.parts)

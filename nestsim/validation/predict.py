@@ -62,7 +62,7 @@ class Job(Protocol):
         """Overlaps."""
 
 
-class StageMemory(NamedTuple):
+class PredictedMemory(NamedTuple):
     """Memory of one device of a stage [byte]."""
 
     peak: float
@@ -87,7 +87,7 @@ class Prediction(NamedTuple):
     planned_time: float
     """By the planner's timeline [s]."""
 
-    memory: tuple[StageMemory, ...]
+    memory: tuple[PredictedMemory, ...]
     """By stage; empty where it was not asked for."""
 
     memory_share: float = math.nan
@@ -304,7 +304,7 @@ def _others(network: Network, workload: Workload, case: Case) -> Iterator[Priced
         yield price_plan(network, workload, plan)
 
 
-def _held(workload: Workload, sized: SizedStage) -> StageMemory:
+def _held(workload: Workload, sized: SizedStage) -> PredictedMemory:
     """Return the memory of a stage that no plan expresses."""
     table, each = workload.table(sized.degrees), workload.parameter_bytes
     held = block_stage_memory(each, table, sized.blocks)
@@ -333,7 +333,7 @@ def _reached(spec: NetworkSpec, constants: Constants) -> NetworkSpec:
 
 def _stage_memory(
     workload: Workload, priced: PricedPlan, peaks: tuple[float, ...]
-) -> tuple[StageMemory, ...]:
+) -> tuple[PredictedMemory, ...]:
     each = workload.parameter_bytes
     return tuple(
         _one_stage(each, stage.memory, peak)
@@ -343,9 +343,9 @@ def _stage_memory(
 
 def _one_stage(
     each: "ParameterBytes", held: Mapping[str, float], peak: float
-) -> StageMemory:
+) -> PredictedMemory:
     """Return the memory of a stage by what holds it [byte]."""
-    return StageMemory(
+    return PredictedMemory(
         peak=peak,
         weights=held["weights"],
         gradients=held["gradients"],

@@ -98,7 +98,7 @@ RATE_COLUMNS: Mapping[tuple[str, str], int] = MappingProxyType(
 """(Group, operation) of an in-layer collective -> its column of the rates."""
 
 
-class Choice(NamedTuple):
+class MemoryChoice(NamedTuple):
     """What a stage may do about its memory."""
 
     recompute: str
@@ -228,7 +228,7 @@ def choices_of(
     num_replicas: int,
     num_options: int = 1,
     num_chunks: int = 1,
-) -> tuple[Choice, ...]:
+) -> tuple[MemoryChoice, ...]:
     """Return the choices worth trying, cheapest first.
 
     With one replica there is nothing to shard over: ZeRO collapses to its smallest
@@ -241,14 +241,14 @@ def choices_of(
     if num_chunks > 1:
         kinds = [kind for kind in kinds if kind != "stage"]
     return tuple(
-        Choice(kind, stage, option)
+        MemoryChoice(kind, stage, option)
         for kind in kinds
         for stage in stages
         for option in range(num_options if stage > 0 else 1)
     )
 
 
-def choice_array(choices: tuple[Choice, ...]) -> IntArray:
+def choice_array(choices: tuple[MemoryChoice, ...]) -> IntArray:
     """Return the choices as the kernels read them, shape ``(C, 3)``."""
     return np.array(
         [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],

@@ -16,13 +16,13 @@ import numpy as np
 
 from estimators.layers.table import InLayerTraffic, LayerTable
 from planner.cost.classes import recompute_shares
-from planner.cost.rates import PlacementRates, Sharding
+from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import ledger
 from planner.step.execution import Workload
 from planner.step.exposure import (
     Behind,
     InLayers,
-    LayerTimes,
+    LayerPassTimes,
     PassTimes,
     Progress,
     joined_times,
@@ -40,7 +40,7 @@ Passes = tuple[Mapping[int, PassTimes], ...]
 """Of each chunk, by the kinds of `planner.step.schedules`."""
 
 
-def sharding_of(rates: PlacementRates, stage: Stage) -> Sharding:
+def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
     """Return the rates of the stage's sharding group.
 
     Raises
@@ -80,12 +80,12 @@ def parameters_of(table: LayerTable, plan: Plan) -> tuple[FloatArray, FloatArray
 class _Layers(NamedTuple):
     """Every layer of the chain as this stage would do it."""
 
-    forward: LayerTimes
-    backward: LayerTimes
+    forward: LayerPassTimes
+    backward: LayerPassTimes
     """Without weight gradients, where the schedule splits them off."""
-    repeated: LayerTimes
+    repeated: LayerPassTimes
     """What recompute adds to the backward pass."""
-    weight: LayerTimes
+    weight: LayerPassTimes
     """Weight gradients alone."""
     skewed: FloatArray
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""

@@ -62,7 +62,7 @@ class StageRates(NamedTuple):
     bounds of several placements at most as many as any of them."""
 
 
-class Sharding(NamedTuple):
+class ShardingRates(NamedTuple):
     """Rates of one way to share ZeRO's shards."""
 
     group_size: int
@@ -92,7 +92,7 @@ class PlacementRates:
     expert_data: Rates
     """Collectives over the replicas of experts."""
 
-    shardings: tuple[Sharding, ...]
+    shardings: tuple[ShardingRates, ...]
     """Ways to share ZeRO's shards; the first is the whole group."""
 
     activation: FloatArray
@@ -336,15 +336,17 @@ def _shardings(
     whole: Rates,
     *,
     hybrid: bool,
-) -> tuple[Sharding, ...]:
+) -> tuple[ShardingRates, ...]:
     """Return the whole group, and for each block of the network the ranks inside it."""
     num_stages, num_groups, size = groups.shape
-    options = [Sharding(size, whole, free_rates(num_stages))]
+    options = [ShardingRates(size, whole, free_rates(num_stages))]
     for part in sharding_sizes(groups, network.block_sizes) if hybrid else ():
         parts = np.sort(groups, axis=2).reshape(num_stages, num_groups, -1, part)
         inside = group_rates(network, parts.reshape(num_stages, -1, part), algorithm)
         across = np.swapaxes(parts, 2, 3).reshape(num_stages, -1, size // part)
-        options.append(Sharding(part, inside, group_rates(network, across, algorithm)))
+        options.append(
+            ShardingRates(part, inside, group_rates(network, across, algorithm))
+        )
     return tuple(options)
 
 

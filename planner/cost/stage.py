@@ -19,7 +19,7 @@ from estimators.training import ParameterBytes
 from planner.cost.classes import recompute_shares
 from planner.cost.objective import PART_NAMES, ChunkTimes, StageCost
 from planner.cost.passes import Passes, PassPrices, group_rate, sharding_of
-from planner.cost.rates import PlacementRates, Sharding
+from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import schedules
 from planner.step.execution import Execution, Workload
 from planner.step.exposure import (
@@ -47,14 +47,19 @@ from planner.step.ledger import (
     ZeroStage,
     wire_bytes,
 )
-from planner.step.memory import Share, expert_group_size, stage_memory, stage_share
+from planner.step.memory import (
+    ParameterShare,
+    expert_group_size,
+    stage_memory,
+    stage_share,
+)
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
 __all__ = [
     "PART_OF_GROUP",
-    "Share",
+    "ParameterShare",
     "passes_differ",
     "sharding_of",
     "stage_price",
@@ -290,11 +295,11 @@ class _ParameterTraffic:
     """What the parameters of one stage have it send, at the rates of a placement."""
 
     rates: PlacementRates
-    sharding: Sharding
+    sharding: ShardingRates
     """Rates of its sharding group."""
     ledger: ZeroStage
     each: ParameterBytes
-    share: Share
+    share: ParameterShare
     index: int
     """Which stage it is."""
 

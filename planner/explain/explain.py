@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from planner.cost.objective import PricedPlan
 from planner.explain.infeasibility import shortfall_and_remedy
-from planner.explain.request import Wanted, broken_rule, exclusions, nothing_left
+from planner.explain.request import Request, broken_rule, exclusions, nothing_left
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.shortfall import thriftiest_plan
@@ -22,7 +22,7 @@ SAME = 1e-9
 class Explanation:
     """What became of the values that a user named."""
 
-    wanted: Wanted
+    wanted: Request
     """What was named."""
 
     priced: PricedPlan | None
@@ -113,7 +113,7 @@ def explain(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
-    wanted: Wanted,
+    wanted: Request,
     *,
     progress: Progress | None = None,
 ) -> Explanation:

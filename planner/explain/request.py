@@ -48,14 +48,14 @@ _MOST_LISTED = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Request:
     """Values of a configuration that are fixed; the others are searched."""
 
     values: Mapping[str, int | str]
     """A key of `SETTINGS` -> its value, in the order in which they were named."""
 
     @classmethod
-    def parse(cls, text: str) -> "Wanted":
+    def parse(cls, text: str) -> "Request":
         """Read ``tp=8,pp=4,recompute=full``.
 
         Raises
@@ -134,10 +134,10 @@ def _value(key: str, text: str) -> int | str:
     return text if key == "recompute" else int(text)
 
 
-class _Case(NamedTuple):
+class _RuleCase(NamedTuple):
     """What the rules look at."""
 
-    wanted: Wanted
+    wanted: Request
     model: TransformerSpec
     spec: SearchSpec
     num_devices: int
@@ -147,7 +147,7 @@ class _Case(NamedTuple):
 
 
 def broken_rule(
-    workload: Workload, spec: SearchSpec, wanted: Wanted, num_devices: int
+    workload: Workload, spec: SearchSpec, wanted: Request, num_devices: int
 ) -> str | None:
     """Say which rule of the space the named values break, None if they break none.
 
@@ -155,7 +155,7 @@ def broken_rule(
     left once the scenario has restricted those too, `nothing_left` says.
     """
     layers, blocks = workload.chain
-    case = _Case(
+    case = _RuleCase(
         wanted,
         workload.graph.spec,
         spec,
@@ -167,13 +167,13 @@ def broken_rule(
     return next((problem for rule in _RULES if (problem := rule(case))), None)
 
 
-def _divisibility(case: _Case) -> str | None:
+def _divisibility(case: _RuleCase) -> str | None:
     tp, cp, ep, b = (case.wanted.size(key) for key in ("tp", "cp", "ep", "b"))
     sequence_parallel = tp > 1 and case.spec.sequence_parallel is not False
     return divisibility_problem(case.model, Degrees(tp, cp, ep, b, sequence_parallel))
 
 
-def _devices(case: _Case) -> str | None:
+def _devices(case: _RuleCase) -> str | None:
     used, listed = 1, []
     for key in ("tp", "cp", "pp", "dp"):
         if case.wanted.names(key):
@@ -191,7 +191,7 @@ def _devices(case: _Case) -> str | None:
     )
 
 
-def _stages(case: _Case) -> str | None:
+def _stages(case: _RuleCase) -> str | None:
     pp = case.wanted.size("pp")
     if pp <= case.num_layers:
         return None
@@ -201,14 +201,14 @@ def _stages(case: _Case) -> str | None:
     )
 
 
-def _experts(case: _Case) -> str | None:
+def _experts(case: _RuleCase) -> str | None:
     dp, ep = case.wanted.size("dp"), case.wanted.size("ep")
     if not case.wanted.names("dp") or dp % ep == 0:
         return None
     return f"ep {ep} does not divide dp {dp}, over which the experts are spread"
 
 
-def _batch(case: _Case) -> str | None:
+def _batch(case: _RuleCase) -> str | None:
     wanted, batch = case.wanted, case.global_batch_size
     dp = wanted.size("dp") if wanted.names("dp") else wanted.size("ep")
     if dp * wanted.size("b") <= batch:
@@ -219,7 +219,7 @@ def _batch(case: _Case) -> str | None:
     )
 
 
-def _chunks(case: _Case) -> str | None:
+def _chunks(case: _RuleCase) -> str | None:
     v, pp = case.wanted.size("v"), case.wanted.size("pp")
     if v == 1:
         return None
@@ -237,7 +237,7 @@ def _chunks(case: _Case) -> str | None:
     return None
 
 
-def _rounds(case: _Case) -> str | None:
+def _rounds(case: _RuleCase) -> str | None:
     wanted = case.wanted
     if wanted.size("v") == 1 or not wanted.names("pp", "dp", "b"):
         return None
@@ -251,7 +251,7 @@ def _rounds(case: _Case) -> str | None:
     )
 
 
-_RULES: tuple[Callable[[_Case], str | None], ...] = (
+_RULES: tuple[Callable[[_RuleCase], str | None], ...] = (
     _divisibility,
     _devices,
     _stages,
@@ -262,7 +262,7 @@ _RULES: tuple[Callable[[_Case], str | None], ...] = (
 )
 
 
-def nothing_left(spec: SearchSpec, wanted: Wanted) -> str:
+def nothing_left(spec: SearchSpec, wanted: Request) -> str:
     """Say that no value of what is not named goes with what is."""
     named = {SETTINGS[key] for key in wanted.values}
     restricted = [name for name in restricted_settings(spec) if name not in named]
@@ -272,7 +272,7 @@ def nothing_left(spec: SearchSpec, wanted: Wanted) -> str:
     return f"no values of the sizes that are not named go with {wanted}"
 
 
-def exclusions(spec: SearchSpec, wanted: Wanted) -> Iterator[str]:
+def exclusions(spec: SearchSpec, wanted: Request) -> Iterator[str]:
     """Yield one sentence for each named value that the scenario does not search."""
     for key, value in wanted.values.items():
         allowed = getattr(spec, SETTINGS[key])

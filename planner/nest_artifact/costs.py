@@ -41,7 +41,7 @@ from typing import NamedTuple
 from planner.nest_artifact.instance import LayerChain, NestInstance
 
 
-class Sharding(NamedTuple):
+class ArtifactSharding(NamedTuple):
     """ZeRO of one stage, as the artifact codes it."""
 
     degree: int
@@ -147,7 +147,7 @@ class ArtifactCosts:
             self.constant_bytes(first, end), self.stash_bytes(first, end)
         )
 
-    def sharding(self, first: int, end: int) -> Sharding | None:
+    def sharding(self, first: int, end: int) -> ArtifactSharding | None:
         """Return the ZeRO option of a stage that does not fit at all, None if none.
 
         The smallest power of two as degree, then stage 2 before 3, whose memory does
@@ -168,7 +168,7 @@ class ArtifactCosts:
                 memory = self._kept(parameters, degree, zero_stage) + activations
                 slots = self._slots(memory, stash)
                 if slots >= positions:
-                    return Sharding(degree, zero_stage, memory, slots)
+                    return ArtifactSharding(degree, zero_stage, memory, slots)
             degree *= 2
         return None
 
@@ -252,7 +252,7 @@ def _ordered_sum(values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageCost:
+class ArtifactStageCost:
     """One stage of a priced plan."""
 
     first: int
@@ -282,7 +282,7 @@ class PricedSplit:
     """Why it is not possible; empty if it is."""
     tensor: int
     data: int
-    stages: tuple[StageCost, ...]
+    stages: tuple[ArtifactStageCost, ...]
     """From the first to the last; empty if there are not enough devices."""
 
 
@@ -316,7 +316,7 @@ def price_split(
     """
     widths = [costs.width(*span) for span in itertools.pairwise(bounds)]
     reason = _shortage(costs, data, sum(widths))
-    stages: tuple[StageCost, ...] = ()
+    stages: tuple[ArtifactStageCost, ...] = ()
     if not reason:
         stages = tuple(_stages(costs, bounds, widths, order_reversed=order_reversed))
         reason = _overflow(costs, stages)
@@ -343,7 +343,7 @@ def _stages(
     widths: Sequence[int],
     *,
     order_reversed: bool,
-) -> Iterator[StageCost]:
+) -> Iterator[ArtifactStageCost]:
     """Yield the stages of a plan, first to last."""
     # Where the devices of each stage end; those of the stage before begin there.
     ends = list(itertools.accumulate(reversed(widths)))[::-1]
@@ -360,7 +360,7 @@ def _stages(
         else:
             load += costs.sharding_time(sharding.zero_stage)
             memory, slots = sharding.memory_bytes, sharding.slots
-        yield StageCost(
+        yield ArtifactStageCost(
             first=first,
             end=end,
             devices=widths[k],
@@ -383,7 +383,7 @@ def _shortage(costs: ArtifactCosts, data: int, spacing: int) -> str:
     return ""
 
 
-def _overflow(costs: ArtifactCosts, stages: Sequence[StageCost]) -> str:
+def _overflow(costs: ArtifactCosts, stages: Sequence[ArtifactStageCost]) -> str:
     """Return by how much memory falls short, empty if it does not."""
     worst = max(stages, key=lambda stage: (not stage.fits, stage.memory_bytes))
     if worst.fits:

@@ -20,7 +20,7 @@ from topologies.errors import InputError
 from topologies.input_file import Value, read_json
 
 
-class Traffic(NamedTuple):
+class ArtifactTraffic(NamedTuple):
     """One end of an edge, seen from the other."""
 
     node: int
@@ -43,9 +43,9 @@ class LayerChain:
     """Of each node and microbatch [unit of the file]."""
     backward: tuple[float, ...]
     """Of each node and microbatch [unit of the file]."""
-    incoming: tuple[tuple[Traffic, ...], ...]
+    incoming: tuple[tuple[ArtifactTraffic, ...], ...]
     """Edges into each node, in the order of the file."""
-    outgoing: tuple[tuple[Traffic, ...], ...]
+    outgoing: tuple[tuple[ArtifactTraffic, ...], ...]
     """Edges out of each node, in the order of the file."""
 
     @property
@@ -323,12 +323,12 @@ def _chain(
     edges: _Edges,
 ) -> LayerChain:
     position = {node: i for i, node in enumerate(ids)}
-    incoming: list[list[Traffic]] = [[] for _ in ids]
-    outgoing: list[list[Traffic]] = [[] for _ in ids]
+    incoming: list[list[ArtifactTraffic]] = [[] for _ in ids]
+    outgoing: list[list[ArtifactTraffic]] = [[] for _ in ids]
     for (source, target), num_bytes in edges.items():
         u, v = position[source], position[target]
-        incoming[v].append(Traffic(u, num_bytes))
-        outgoing[u].append(Traffic(v, num_bytes))
+        incoming[v].append(ArtifactTraffic(u, num_bytes))
+        outgoing[u].append(ArtifactTraffic(v, num_bytes))
     columns = list(zip(*(nodes[node] for node in ids), strict=True))
     return LayerChain(
         tensor=tensor,

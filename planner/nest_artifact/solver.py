@@ -24,7 +24,12 @@ import numpy as np
 
 from planner.kernels import nest_compat, nest_tables
 from planner.nest_artifact.costs import ArtifactCosts, PricedSplit, price_split
-from planner.nest_artifact.instance import Baseline, LayerChain, NestInstance, Traffic
+from planner.nest_artifact.instance import (
+    ArtifactTraffic,
+    Baseline,
+    LayerChain,
+    NestInstance,
+)
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
@@ -45,7 +50,7 @@ class NestSolution:
     """Without reading the file and without compiling kernels [s]."""
 
 
-class Found(NamedTuple):
+class ArtifactSplit(NamedTuple):
     """A split that a kernel returned."""
 
     value: float
@@ -118,7 +123,7 @@ def zero_widths(instance: NestInstance) -> dict[int, bool]:
 @lru_cache
 def warm_up(*, zero: bool) -> None:
     """Compile the kernels that a solve needs, or load them from numba's cache."""
-    link = (Traffic(0, 1.0),)
+    link = (ArtifactTraffic(0, 1.0),)
     chain = LayerChain(
         tensor=1,
         parameters=(1.0, 1.0),
@@ -126,7 +131,7 @@ def warm_up(*, zero: bool) -> None:
         forward=(1.0, 1.0),
         backward=(1.0, 1.0),
         incoming=((), link),
-        outgoing=((Traffic(1, 1.0),), ()),
+        outgoing=((ArtifactTraffic(1, 1.0),), ()),
     )
     tiny = NestInstance(
         ids=(0, 1),
@@ -155,7 +160,7 @@ def _best_split(
     pipeline: int = 0,
     data: int = 0,
     cutoff: float = math.inf,
-) -> Found | None:
+) -> ArtifactSplit | None:
     """Return the best split of one width below a cutoff, None if there is none."""
     width = instance.devices_per_stage(chain.tensor)
     units = instance.num_devices // width
@@ -196,7 +201,7 @@ def _best_split(
         )  # fmt: skip
     if status == nest_compat.NOT_BETTER:
         return None
-    return Found(value, int(best_data), tuple(bounds.tolist()))
+    return ArtifactSplit(value, int(best_data), tuple(bounds.tolist()))
 
 
 def _memory_tables(
@@ -214,7 +219,7 @@ def _memory_tables(
 
 
 def _edges(
-    traffic: Sequence[Sequence[Traffic]],
+    traffic: Sequence[Sequence[ArtifactTraffic]],
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Return first entry of each node, far ends, bytes."""
     flat = [edge for edges in traffic for edge in edges]

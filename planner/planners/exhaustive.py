@@ -33,7 +33,7 @@ MOST_SPLITS = 3_000_000
 minute."""
 
 
-class _Found(NamedTuple):
+class _BestSplit(NamedTuple):
     value: float
     configuration: Configuration
     plan: Plan
@@ -69,7 +69,7 @@ class Exhaustive:
         )
         _check_size(candidates, progress)
         prices = ChainPrices(candidates=candidates)
-        found: list[_Found] = []
+        found: list[_BestSplit] = []
         evaluations, looked = 0, 0
         for index in range(len(candidates)):
             if progress is not None:
@@ -140,7 +140,7 @@ def _num_splits(candidates: CandidateSet, configuration: Configuration) -> int:
 
 def _best_of(
     prices: ChainPrices, configuration: Configuration, placed: range
-) -> _Found | None:
+) -> _BestSplit | None:
     """Return a configuration's best plan; ties go to the first placement."""
     best, chosen = math.inf, None
     for number in placed:
@@ -152,7 +152,7 @@ def _best_of(
         return None
     chain, bounds, picked = chosen
     choices = tuple(chain.choices[choice] for choice in picked)
-    return _Found(
+    return _BestSplit(
         best, configuration, prices.plan(configuration, chain, bounds, choices)
     )
 

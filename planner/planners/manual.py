@@ -189,7 +189,7 @@ def manual_plans(
     return [priced.plan for priced in propose(network, workload, spec, work).plans]
 
 
-class _Layout(NamedTuple):
+class _BlockLayout(NamedTuple):
     """How blocks are shared out."""
 
     v: int
@@ -358,7 +358,7 @@ class _Recipe:
         allowed = [mode for mode in RECOMPUTE_MODES if mode in self.spec.recompute]
         return [mode for mode in allowed if mode != "stage"] or allowed
 
-    def _layouts(self, sizes: Sizes, m: int) -> list[_Layout]:
+    def _layouts(self, sizes: Sizes, m: int) -> list[_BlockLayout]:
         """Return how blocks may be shared out: whole stages, then chunks as wanted.
 
         Parameters
@@ -408,7 +408,7 @@ class _Recipe:
         return kept
 
     def _first_that_fits(
-        self, sizes: Sizes, layouts: list[_Layout], b: int, recompute: str
+        self, sizes: Sizes, layouts: list[_BlockLayout], b: int, recompute: str
     ) -> Plan | None:
         """Return the plan of the first layout that fits."""
         for layout in layouts:
@@ -445,7 +445,7 @@ class _Recipe:
         return self.workload.training.global_batch_size // (b * sizes.dp)
 
     def _plan(
-        self, sizes: Sizes, layout: _Layout, b: int, recompute: str
+        self, sizes: Sizes, layout: _BlockLayout, b: int, recompute: str
     ) -> Plan | None:
         """Write a plan out, if it fits."""
         self.num_tried += 1
@@ -498,16 +498,16 @@ class _Recipe:
         return wanted if wanted in allowed else min(allowed)
 
 
-def _layout(num_blocks: int, pp: int, v: int) -> _Layout | None:
+def _layout(num_blocks: int, pp: int, v: int) -> _BlockLayout | None:
     """Return how blocks split over ``pp`` stages of ``v`` chunks, if they do."""
     if pp == 1:
-        return _Layout(v) if v == 1 else None
+        return _BlockLayout(v) if v == 1 else None
     for counts_embedding, counts_loss in _COUNTED_ENDS:
         each, left = divmod(num_blocks + counts_embedding + counts_loss, pp * v)
         # A stage, or the only chunk of one, has work beside an end of the chain.
         least = 2 if v == 1 and (counts_embedding or counts_loss) else 1
         if left == 0 and each >= least:
-            return _Layout(v, counts_embedding, counts_loss)
+            return _BlockLayout(v, counts_embedding, counts_loss)
     return None
 
 

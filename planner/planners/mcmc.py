@@ -31,9 +31,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
 
-from planner.cost.classes import Choice
+from planner.cost.classes import MemoryChoice
 from planner.planners.manual import manual_plans
-from planner.planners.mcmc_state import State, Walkable
+from planner.planners.mcmc_state import Walkable, WalkState
 from planner.planners.protocol import (
     PlannerOutcome,
     PlannerSettings,
@@ -47,7 +47,7 @@ from planner.step.execution import Workload
 from planner.work import STEP, LimitReachedError, Progress, Work, stopped_sentence
 from topologies import Network
 
-Move = Callable[[Walkable, State, Random], State | None]
+Move = Callable[[Walkable, WalkState, Random], WalkState | None]
 
 KEEP_GOING = 0.75
 """Probability of propagation to go on to the next stage, as in FlexFlow."""
@@ -63,7 +63,7 @@ ANY_CHOICE = 0.5
 sizes is not for others."""
 
 
-def propose(space: Walkable, state: State, rng: Random) -> State | None:
+def propose(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Propagate a stage's choice, or do one of `MOVES`, all alike likely."""
     if rng.random() < PROPAGATION:
         return _propagate(space, state, rng)
@@ -73,7 +73,7 @@ def propose(space: Walkable, state: State, rng: Random) -> State | None:
 def _redraw(size: str) -> Move:
     """Return the move that draws one of the sizes of layer tables."""
 
-    def move(space: Walkable, state: State, rng: Random) -> State | None:
+    def move(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
         old = getattr(state.configuration, size)
         others = [value for value in space.index.sizes[size] if value != old]
         if not others:
@@ -84,7 +84,9 @@ def _redraw(size: str) -> Move:
     return move
 
 
-def _step_micro_batch(space: Walkable, state: State, rng: Random) -> State | None:
+def _step_micro_batch(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Take the next larger or smaller micro-batch size."""
     sizes = space.index.sizes["b"]
     place = sizes.index(state.configuration.b) + rng.choice((-1, 1))
@@ -94,14 +96,16 @@ def _step_micro_batch(space: Walkable, state: State, rng: Random) -> State | Non
     return _resized(space, state, changed, rng)
 
 
-def _step_stages(space: Walkable, state: State, rng: Random) -> State | None:
+def _step_stages(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Double or halve the number of stages, or change it by one; split anew."""
     pp = state.configuration.pp
     wanted = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
     return _resized(space, state, state.configuration._replace(pp=wanted), rng)
 
 
-def _redraw_replicas(space: Walkable, state: State, rng: Random) -> State | None:
+def _redraw_replicas(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Draw the number of replicas; fewer may leave devices idle."""
     others = space.index.replicas(state.configuration)
     dp = rng.choice(others)
@@ -112,8 +116,8 @@ def _redraw_replicas(space: Walkable, state: State, rng: Random) -> State | None
 
 
 def _resized(
-    space: Walkable, state: State, changed: Configuration, rng: Random
-) -> State | None:
+    space: Walkable, state: WalkState, changed: Configuration, rng: Random
+) -> WalkState | None:
     """Return a state of other sizes with as many replicas as these allow."""
     replicas = space.index.replicas(changed)
     if not replicas:
@@ -127,11 +131,11 @@ def _resized(
 
 def _moved(
     space: Walkable,
-    state: State,
+    state: WalkState,
     changed: Configuration,
     bounds: tuple[int, ...],
     rng: Random,
-) -> State:
+) -> WalkState:
     """Return a state of other sizes, its choices still to be settled."""
     if rng.random() < ANY_NESTING:
         number = rng.randrange(len(space.placements(changed)))
@@ -141,25 +145,29 @@ def _moved(
     if rng.random() < ANY_CHOICE:
         wanted = (rng.choice(space.choices(changed)),)
     wanted += wanted[-1:] * (changed.pp - len(wanted))
-    return State(changed, number, bounds, wanted[: changed.pp])
+    return WalkState(changed, number, bounds, wanted[: changed.pp])
 
 
-def _change_two_sizes(space: Walkable, state: State, rng: Random) -> State | None:
+def _change_two_sizes(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Change two sizes at once: what one of them needs, the other may give up."""
-    now: State | None = state
+    now: WalkState | None = state
     for move in rng.sample(_SIZES, 2):
         now = None if now is None else move(space, now, rng)
     return now
 
 
-def _redraw_configuration(space: Walkable, state: State, rng: Random) -> State | None:
+def _redraw_configuration(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Draw all sizes anew, as FlexFlow draws the whole configuration of an operator."""
     candidates = space.prices.candidates
     drawn = candidates[rng.randrange(len(candidates))]
     return _moved(space, state, drawn, space.split(drawn, rng), rng)
 
 
-def _move_layer(_: Walkable, state: State, rng: Random) -> State | None:
+def _move_layer(_: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Move one layer over a random boundary."""
     p = state.configuration.pp
     if p == 1:
@@ -171,13 +179,17 @@ def _move_layer(_: Walkable, state: State, rng: Random) -> State | None:
     return state._replace(bounds=tuple(bounds))
 
 
-def _redraw_placement(space: Walkable, state: State, rng: Random) -> State | None:
+def _redraw_placement(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Nest the dimensions in another way: stages and replicas swap devices."""
     number = rng.randrange(len(space.placements(state.configuration)))
     return None if number == state.placement else state._replace(placement=number)
 
 
-def _redraw_recompute(space: Walkable, state: State, rng: Random) -> State | None:
+def _redraw_recompute(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Draw the recompute mode of a stage."""
     stage = rng.randrange(state.configuration.pp)
     modes = sorted({choice.recompute for choice in space.chain(state).choices})
@@ -185,7 +197,7 @@ def _redraw_recompute(space: Walkable, state: State, rng: Random) -> State | Non
     return _with_choice(state, stage, drawn)
 
 
-def _step_zero(space: Walkable, state: State, rng: Random) -> State | None:
+def _step_zero(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Take the next higher or lower ZeRO stage that is allowed."""
     stage = rng.randrange(state.configuration.pp)
     stages = sorted({choice.zero_stage for choice in space.chain(state).choices})
@@ -195,10 +207,12 @@ def _step_zero(space: Walkable, state: State, rng: Random) -> State | None:
         return None
     zero = stages[place]
     sharding = old.sharding if zero else 0
-    return _with_choice(state, stage, Choice(old.recompute, zero, sharding))
+    return _with_choice(state, stage, MemoryChoice(old.recompute, zero, sharding))
 
 
-def _redraw_sharding(space: Walkable, state: State, rng: Random) -> State | None:
+def _redraw_sharding(
+    space: Walkable, state: WalkState, rng: Random
+) -> WalkState | None:
     """Draw the group that shares a stage's shards."""
     stage = rng.randrange(state.configuration.pp)
     old = state.choices[stage]
@@ -208,14 +222,16 @@ def _redraw_sharding(space: Walkable, state: State, rng: Random) -> State | None
     return _with_choice(state, stage, old._replace(sharding=rng.randrange(options)))
 
 
-def _with_choice(state: State, stage: int, choice: Choice) -> State | None:
+def _with_choice(
+    state: WalkState, stage: int, choice: MemoryChoice
+) -> WalkState | None:
     if state.choices[stage] == choice:
         return None
     choices = (*state.choices[:stage], choice, *state.choices[stage + 1 :])
     return state._replace(choices=choices)
 
 
-def _propagate(_: Walkable, state: State, rng: Random) -> State | None:
+def _propagate(_: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Copy a stage's choice onto its neighbours, one after another."""
     p = state.configuration.pp
     stage, step = rng.randrange(p), rng.choice((-1, 1))
@@ -278,11 +294,11 @@ class _Walks:
     space: Walkable
     settings: PlannerSettings
     work: Work
-    start: State | None
+    start: WalkState | None
     """Where all of them start; None for a random state each."""
 
     evaluations: int = 0
-    best: dict[Configuration, tuple[float, State]] = field(default_factory=dict)
+    best: dict[Configuration, tuple[float, WalkState]] = field(default_factory=dict)
     """The best state of each configuration that was accepted."""
 
     def walk(self, seed: int) -> float:
@@ -332,8 +348,8 @@ class _Walks:
         return time * (1.0 - math.log(1.0 - rng.random()) / self.settings.alpha)
 
     def _step(
-        self, now: State, limit: float, rng: Random
-    ) -> tuple[State, float] | None:
+        self, now: WalkState, limit: float, rng: Random
+    ) -> tuple[WalkState, float] | None:
         """Return a proposal if it is accepted."""
         proposed = propose(self.space, now, rng)
         if proposed is None:
@@ -353,14 +369,14 @@ class _Walks:
             return None
         return proposed, self._accept(proposed, value)
 
-    def _offered(self, state: State) -> State | None:
+    def _offered(self, state: WalkState) -> WalkState | None:
         """Return the state if its placement offers the choices, settled if not."""
         known = self.space.chain(state).number
         if all(choice in known for choice in state.choices):
             return state
         return self.space.settled(*state)
 
-    def _accept(self, state: State, value: float) -> float:
+    def _accept(self, state: WalkState, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
         self.work.a_plan()
         known = self.best.get(state.configuration)
@@ -368,7 +384,7 @@ class _Walks:
             self.best[state.configuration] = value, state
         return value
 
-    def _start(self, rng: Random) -> State | None:
+    def _start(self, rng: Random) -> WalkState | None:
         if self.start is not None:
             return self.start
         for _ in range(MOST_STARTS):
@@ -431,7 +447,7 @@ class Mcmc:
         )
 
 
-def _first(space: Walkable, settings: PlannerSettings, work: Work) -> State | None:
+def _first(space: Walkable, settings: PlannerSettings, work: Work) -> WalkState | None:
     """Return the state that all walks start from; None for random ones."""
     candidates = space.prices.candidates
     if settings.init == "manual":
@@ -447,7 +463,7 @@ def _first(space: Walkable, settings: PlannerSettings, work: Work) -> State | No
     return None
 
 
-def _data_parallel(space: Walkable) -> State | None:
+def _data_parallel(space: Walkable) -> WalkState | None:
     """Return data parallelism alone, the smallest of all other sizes, if that fits."""
     sizes = space.index.sizes
     b, v = sizes["b"][0], sizes["v"][0]
@@ -461,7 +477,7 @@ def _data_parallel(space: Walkable) -> State | None:
     return space.settled(configuration, 0, space.uniform(configuration), ())
 
 
-def _best(walks: _Walks, spec: SearchSpec) -> list[State]:
+def _best(walks: _Walks, spec: SearchSpec) -> list[WalkState]:
     """Return the best states of the k best configurations."""
     ranked = sorted(
         walks.best.values(), key=lambda found: (found[0], found[1].configuration)

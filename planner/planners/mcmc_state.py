@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.classes import Choice
+from planner.cost.classes import MemoryChoice
 from planner.cost.pricing import Weights, iteration_weights, plan_degrees
 from planner.cost.rates import PlacementRates
 from planner.kernels import split as split_kernel
@@ -41,7 +41,7 @@ class PlacedChain:
 
     rates: PlacementRates
 
-    choices: tuple[Choice, ...]
+    choices: tuple[MemoryChoice, ...]
     """What each stage may choose from, cheapest first."""
 
     class_of: IntArray
@@ -77,7 +77,7 @@ class PlacedChain:
     [s]."""
 
     @cached_property
-    def number(self) -> dict[Choice, int]:
+    def number(self) -> dict[MemoryChoice, int]:
         """Position of each choice."""
         return {choice: index for index, choice in enumerate(self.choices)}
 
@@ -141,7 +141,7 @@ class ChainPrices:
         configuration: Configuration,
         chain: PlacedChain,
         bounds: IntArray,
-        choices: tuple[Choice, ...],
+        choices: tuple[MemoryChoice, ...],
     ) -> Plan:
         """Write a split out as a plan."""
         solution = Solution(0.0, bounds, choices, chain.placement, chain.rates)
@@ -252,7 +252,7 @@ MOST_VALUES = 2**17
 """States whose prices are kept at a time."""
 
 
-class State(NamedTuple):
+class WalkState(NamedTuple):
     """One plan of the space."""
 
     configuration: Configuration
@@ -263,7 +263,7 @@ class State(NamedTuple):
     bounds: tuple[int, ...]
     """First folded layer of each stage, and their number."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[MemoryChoice, ...]
     """Of each stage, first to last."""
 
 
@@ -276,7 +276,7 @@ class Walkable:
     once: float
     """What each step takes once, whatever the plan [s]."""
     _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
-    _values: dict[State, float] = field(default_factory=dict)
+    _values: dict[WalkState, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, candidates: CandidateSet) -> "Walkable":
@@ -287,11 +287,11 @@ class Walkable:
             once=candidates.workload.iteration_time,
         )
 
-    def chain(self, state: State) -> PlacedChain:
+    def chain(self, state: WalkState) -> PlacedChain:
         """Return the prices that a state is read from."""
         return self.prices.chain(state.configuration, state.placement)
 
-    def value(self, state: State) -> float:
+    def value(self, state: WalkState) -> float:
         """Return the iteration time, infinite if memory does not suffice [s]."""
         known = self._values.get(state)
         if known is not None:
@@ -318,7 +318,7 @@ class Walkable:
         total = weights.sum * times.sum() + weights.max * times.max()
         return self.once + float(total)
 
-    def plan(self, state: State) -> Plan:
+    def plan(self, state: WalkState) -> Plan:
         """Write a state out as a plan."""
         return self.prices.plan(
             state.configuration,
@@ -327,7 +327,7 @@ class Walkable:
             state.choices,
         )
 
-    def state_of(self, plan: Plan) -> State | None:
+    def state_of(self, plan: Plan) -> WalkState | None:
         """Return the state of a plan, None if its chunks are not alike."""
         configuration = configuration_of(plan)
         bounds = self._bounds_of(plan)
@@ -340,14 +340,14 @@ class Walkable:
             for option in self.prices.chain(configuration, number).rates.shardings
         ]
         choices = tuple(
-            Choice(
+            MemoryChoice(
                 stage.recompute,
                 stage.zero_stage,
                 groups.index(stage.sharding_group_size) if stage.zero_stage else 0,
             )
             for stage in plan.stages
         )
-        return State(configuration, number, bounds, choices)
+        return WalkState(configuration, number, bounds, choices)
 
     def _bounds_of(self, plan: Plan) -> tuple[int, ...] | None:
         """Return the split of the folded chain that a plan unfolds, if there is one."""
@@ -389,7 +389,7 @@ class Walkable:
             return tuple(turn * length // p for turn in range(p + 1))
         return (0, *sorted(rng.sample(range(1, length), p - 1)), length)
 
-    def choices(self, configuration: Configuration) -> tuple[Choice, ...]:
+    def choices(self, configuration: Configuration) -> tuple[MemoryChoice, ...]:
         """Return what stages may choose from on any placement."""
         return self.prices.candidates.splitter.choices(configuration, 1)
 
@@ -403,8 +403,8 @@ class Walkable:
         configuration: Configuration,
         placement: int,
         bounds: tuple[int, ...],
-        wanted: tuple[Choice, ...],
-    ) -> State | None:
+        wanted: tuple[MemoryChoice, ...],
+    ) -> WalkState | None:
         """Return a state whose stages keep their choices where these fit.
 
         A stage whose choice does not fit, or is not offered, takes the first that does;
@@ -419,9 +419,9 @@ class Walkable:
         if numbers is None:
             return None
         choices = tuple(chain.choices[number] for number in numbers)
-        return State(configuration, placement, bounds, choices)
+        return WalkState(configuration, placement, bounds, choices)
 
-    def random(self, rng: Random) -> State | None:
+    def random(self, rng: Random) -> WalkState | None:
         """Draw a configuration and a placement; None if nothing fits there."""
         candidates = self.prices.candidates
         configuration = candidates[rng.randrange(len(candidates))]
@@ -429,7 +429,7 @@ class Walkable:
         bounds = self.split(configuration, rng)
         return self.settled(configuration, placement, bounds, ())
 
-    def like(self, state: State, configuration: Configuration) -> int:
+    def like(self, state: WalkState, configuration: Configuration) -> int:
         """Return the placement that nests dimensions as a state's does, or the first.
 
         Sizes do not matter, nor do dimensions of size 1, which names leave out.
@@ -448,7 +448,7 @@ def _order(name: str) -> str:
 
 
 def _fitting(
-    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[Choice, ...]
+    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
     """Return a choice for each stage, the wanted one if it fits; None if none does."""
     classes = chain.classes(np.array(bounds))

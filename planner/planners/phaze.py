@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.classes import RECOMPUTE_MODES, Choice
+from planner.cost.classes import RECOMPUTE_MODES, MemoryChoice
 from planner.kernels import phaze as kernel
 from planner.kernels import tables
 from planner.planners.mcmc_state import ChainPrices, PlacedChain, SpaceIndex
@@ -123,7 +123,7 @@ class Phaze:
     ) -> PlannerOutcome:
         """Return the best plan of the program that fits."""
         work = settings.allowance(spec)
-        program = Program.of(network, workload, spec, work, progress)
+        program = PhazeProgram.of(network, workload, spec, work, progress)
         if progress is not None:
             progress("phaze: search", None)
         table = program.table()
@@ -148,7 +148,7 @@ class Phaze:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class PhazeProgram:
     """The dynamic program on one problem."""
 
     candidates: CandidateSet
@@ -169,7 +169,7 @@ class Program:
         spec: SearchSpec,
         work: Work | None = None,
         progress: Progress | None = None,
-    ) -> "Program":
+    ) -> "PhazeProgram":
         """Read what the program may see of a problem."""
         # What is written out is bounded by itself, whatever is left.
         candidates = CandidateSet.enumerate(network, workload, spec, progress=progress)
@@ -341,7 +341,7 @@ class Program:
             one.configuration,
             chain,
             np.array(one.bounds),
-            tuple(Choice(mode, zero, 0) for mode in modes),
+            tuple(MemoryChoice(mode, zero, 0) for mode in modes),
         )
 
     def _chain(self, configuration: Configuration) -> PlacedChain:

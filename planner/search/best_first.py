@@ -82,7 +82,7 @@ class SearchResult:
     """Whether finding nothing means that nothing of the space fits."""
 
 
-class _Found(NamedTuple):
+class _SplitFound(NamedTuple):
     value: float
     configuration: Configuration
     solution: Solution
@@ -97,18 +97,18 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Best:
+class _BestPlanned:
     """The k best so far, one per configuration."""
 
     keep: int
-    found: list[_Found] = field(default_factory=list)
+    found: list[_SplitFound] = field(default_factory=list)
 
     @property
     def cutoff(self) -> float:
         """Only values below this are of interest."""
         return self.found[-1].value if len(self.found) == self.keep else np.inf
 
-    def add(self, item: _Found) -> None:
+    def add(self, item: _SplitFound) -> None:
         """Keep what is found, in the place of what its configuration had before."""
         others = [f for f in self.found if f.configuration != item.configuration]
         self.found = sorted([*others, item], key=lambda f: f[:2])[: self.keep]
@@ -176,7 +176,7 @@ class _Frontier:
     ) -> None:
         self.candidates = candidates
         self._progress = progress
-        self.best = _Best(keep=keep)
+        self.best = _BestPlanned(keep=keep)
         self.next_index = 0
         """Configurations in the order of LB1 that have been looked at."""
         self._waiting: list[_Waiting] = []
@@ -246,7 +246,7 @@ class _Frontier:
             self._wait(self.candidates.placed_bound(one, known, cutoff), _PLACED, one)
         else:
             for solution in self.candidates.solutions(one, cutoff):
-                self.best.add(_Found(solution.value, one, solution))
+                self.best.add(_SplitFound(solution.value, one, solution))
                 self._let_limits_count()
 
     def _let_limits_count(self) -> None:

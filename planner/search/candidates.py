@@ -18,7 +18,7 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig, Sizes
-from planner.cost.classes import Choice
+from planner.cost.classes import MemoryChoice
 from planner.cost.pricing import iteration_weights, placement_choices
 from planner.cost.rates import PlacementRates, PricedGrid, StageRates
 from planner.kernels import memory_bound as bound_kernel
@@ -149,7 +149,7 @@ class Solution(NamedTuple):
     """Iteration time [s]."""
     bounds: IntArray
     """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
-    choices: tuple[Choice, ...]
+    choices: tuple[MemoryChoice, ...]
     """Of each stage, first to last."""
     placement: Placement
     rates: PlacementRates

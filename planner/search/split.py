@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from estimators.layers.work import Degrees
 from planner.cost.classes import (
-    Choice,
     ClassTable,
+    MemoryChoice,
     choice_array,
     choices_of,
     class_table,
@@ -73,8 +73,8 @@ class Splitter:
     work: Work
     """What splits are counted on."""
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
-    _choices: dict[tuple[int, int, int], tuple[tuple[Choice, ...], IntArray]] = field(
-        default_factory=dict
+    _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], IntArray]] = (
+        field(default_factory=dict)
     )
 
     def split(
@@ -172,7 +172,7 @@ class Splitter:
 
     def choices(
         self, configuration: Configuration, num_options: int
-    ) -> tuple[Choice, ...]:
+    ) -> tuple[MemoryChoice, ...]:
         """Return what the stages of a configuration may choose from."""
         return self._numbered(configuration, num_options)[0]
 
@@ -182,7 +182,7 @@ class Splitter:
 
     def _numbered(
         self, configuration: Configuration, num_options: int
-    ) -> tuple[tuple[Choice, ...], IntArray]:
+    ) -> tuple[tuple[MemoryChoice, ...], IntArray]:
         """Return choices, and the same as the kernels read them, made once."""
         # Only whether there is more than one matters.
         replicas = min(configuration.dp * configuration.cp, 2)

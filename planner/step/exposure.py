@@ -44,7 +44,7 @@ class InLayers(NamedTuple):
     """Whether they go on beside their layer's compute."""
 
 
-class LayerTimes(NamedTuple):
+class LayerPassTimes(NamedTuple):
     """What layers take in a kind of pass, shape ``(L,)``."""
 
     whole: FloatArray
@@ -53,9 +53,9 @@ class LayerTimes(NamedTuple):
     worked: FloatArray
     """The part of it that is compute [s]."""
 
-    def reordered(self, order: slice) -> "LayerTimes":
+    def reordered(self, order: slice) -> "LayerPassTimes":
         """Return some of the layers, or another order of them."""
-        return LayerTimes(self.whole[order], self.worked[order])
+        return LayerPassTimes(self.whole[order], self.worked[order])
 
 
 class PassTimes(NamedTuple):
@@ -97,7 +97,7 @@ def slowed(
 
 def layer_times(
     compute: FloatArray, sent: Sequence[InLayers], slowdown: float = 1.0
-) -> LayerTimes:
+) -> LayerPassTimes:
     """Return what layers take that divide their compute between collectives.
 
     Parameters
@@ -120,22 +120,22 @@ def layer_times(
             lasts = np.maximum(own, one.price)
         whole += one.number * lasts
         worked += one.number * own
-    return LayerTimes(whole, worked)
+    return LayerPassTimes(whole, worked)
 
 
-def joined_times(parts: Iterable[LayerTimes]) -> LayerTimes:
+def joined_times(parts: Iterable[LayerPassTimes]) -> LayerPassTimes:
     """Return layers that do several things one after another."""
     whole, worked = zip(*parts, strict=True)
-    return LayerTimes(np.sum(whole, axis=0), np.sum(worked, axis=0))
+    return LayerPassTimes(np.sum(whole, axis=0), np.sum(worked, axis=0))
 
 
 def pass_times(
-    layers: LayerTimes,
+    layers: LayerPassTimes,
     gathers: FloatArray,
     reduces: FloatArray,
     behind: Behind,
     *,
-    before: LayerTimes | None = None,
+    before: LayerPassTimes | None = None,
 ) -> PassTimes:
     """Return a pass through layers that also send for their parameters.
 
@@ -196,7 +196,7 @@ class _Queue:
 def _queued_pass(
     queue: _Queue,
     worked: float,
-    layers: LayerTimes,
+    layers: LayerPassTimes,
     gathers: FloatArray,
     reduces: FloatArray,
     behind: Behind,

@@ -100,7 +100,7 @@ STEP_END = "copies of gradients"
 """What the optimizer makes for its step, when activations are gone."""
 
 
-class Share(NamedTuple):
+class ParameterShare(NamedTuple):
     """Parameters of a stage on one device."""
 
     dense: float
@@ -126,14 +126,14 @@ class Activations(NamedTuple):
     end of its weight gradients; 0 unless the schedule splits them off."""
 
 
-def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> Share:
+def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
     """Return what a stage's device holds, a tied embedding once."""
     held = [slice(first, last + 1) for first, last in stage.chunks]
     expert = sum(float(table.expert_parameters[span].sum()) for span in held)
     total = sum(float(table.parameters[span].sum()) for span in held)
     if len(plan.stages) == 1:
         total -= table.tied_parameters
-    return Share(
+    return ParameterShare(
         dense=total - expert,
         expert=expert,
         num_layers=sum(last - first + 1 for first, last in stage.chunks),

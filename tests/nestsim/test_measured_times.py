@@ -11,7 +11,7 @@ import torch
 from estimators.operators.profile import Profile, read_profile, write_profile
 from estimators.operators.profiled_times import ProfiledTimes
 from nestsim.cli import main
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 
@@ -75,7 +75,7 @@ def refused(folder: Path, text: str = JOB) -> InputError:
     path = folder / "job.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        built(load_scenario(path), None)
+        build_job(load_scenario(path), None)
     return caught.value
 
 
@@ -111,7 +111,7 @@ def test_layers_take_what_their_operators_were_measured_to(
 ) -> None:
     scenario = load_scenario(folder / "job.toml")
     assert scenario.profile == measured
-    _, workload = built(scenario, None)
+    _, workload = build_job(scenario, None)
     times = workload.platform.operator_times(workload.training, scenario.spec)
     assert isinstance(times, ProfiledTimes)
     slower = [
@@ -122,7 +122,7 @@ def test_layers_take_what_their_operators_were_measured_to(
         measured, measurements=tuple(slower), launch_time=2 * measured.launch_time
     )
     write_profile(twice, folder / "measured" / "cpu.json")
-    _, slow = built(load_scenario(folder / "job.toml"), None)
+    _, slow = build_job(load_scenario(folder / "job.toml"), None)
     (degrees,) = workload._tables
     before, after = workload.table(degrees), slow.table(degrees)
     assert after.forward_time == pytest.approx(2 * before.forward_time)

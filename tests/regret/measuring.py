@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from nestsim.evaluate import Evaluator
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
 from nestsim.scenario.load import scenario_of
 from nestsim.scenario.settings import Scenario
@@ -146,7 +146,7 @@ def measure(drawn: Drawn, *, most_others: int, seconds: float = math.inf) -> Row
     """
     text = drawn.text.encode()
     scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
     begun = time.process_time()
     found = evaluator.find("nest", scenario.planner_settings)

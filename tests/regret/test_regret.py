@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.evaluate import Evaluator
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.scenario.load import scenario_of
 from planner.planners.manual import manual_plans
 from planner.search.launch_rules import LAUNCH_RULES
@@ -93,7 +93,7 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
     search = replace(scenario.search, work_limit=1, proven_gap=0.0)
     scenario = replace(scenario, search=search)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     facts = LaunchFacts.of(workload, network.num_devices)
     rules = LAUNCH_RULES["fsdp"]
     ordinary = manual_plans(network, workload, search)

@@ -33,7 +33,7 @@ ENGINES = ("tensor", "vector")
 _ENGINE_OF_KIND = {"matmul": "tensor", "attention": "tensor", "memory": "vector"}
 
 
-class Task(NamedTuple):
+class OperatorTask(NamedTuple):
     """One operator in one pass, or its part of the weight's gradient."""
 
     operator: int
@@ -51,7 +51,7 @@ class Task(NamedTuple):
 class TaskGraph:
     """Tasks in order of execution, which is a topological order."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[OperatorTask, ...]
     """One task per engine at a time; a task that has begun runs to its end."""
 
     predecessors: tuple[tuple[int, ...], ...]
@@ -70,7 +70,7 @@ class TaskGraph:
         return tuple(_duration(task, times[task.operator]) for task in self.tasks)
 
 
-def _duration(task: Task, time: OperatorTime) -> float:
+def _duration(task: OperatorTask, time: OperatorTime) -> float:
     if task.part == "forward":
         return time.forward
     if task.part == "weight gradient":
@@ -92,7 +92,9 @@ def forward_graph(layer: TracedLayer, engines: tuple[str, ...]) -> TaskGraph:
         if operator.operation == "dispatch":
             waits[number] |= _routers(layer.operators[:number])
     return TaskGraph(
-        tasks=tuple(Task(i, "forward", engine) for i, engine in enumerate(engines)),
+        tasks=tuple(
+            OperatorTask(i, "forward", engine) for i, engine in enumerate(engines)
+        ),
         predecessors=tuple(tuple(sorted(before)) for before in waits),
     )
 
@@ -136,14 +138,14 @@ def backward_graph(
     for number, before in enumerate(_data_dependencies(layer)):
         for other in before:
             readers[other].add(number)
-    tasks: list[Task] = []
+    tasks: list[OperatorTask] = []
     predecessors: list[tuple[int, ...]] = []
     place: dict[int, int] = {}
     for number in reversed(range(len(layer.operators))):
         waits = tuple(sorted(place[reader] for reader in readers[number]))
         place[number] = len(tasks)
         parts = ("backward", "weight gradient")[: 1 + weighted[number]]
-        tasks += [Task(number, part, engines[number]) for part in parts]
+        tasks += [OperatorTask(number, part, engines[number]) for part in parts]
         predecessors += [waits] * len(parts)
     return TaskGraph(tasks=tuple(tasks), predecessors=tuple(predecessors))
 

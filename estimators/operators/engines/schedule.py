@@ -272,7 +272,7 @@ _NO_ENGINE = "none"
 _QUEUES = (_NO_ENGINE, *ENGINES)
 
 
-class _Frontier:
+class _WaitingTasks:
     """The tasks that wait for their engine only, those of the lowest key first."""
 
     def __init__(
@@ -313,7 +313,7 @@ def list_schedule(graph: TaskGraph, durations: Sequence[float]) -> list[float]:
     """
     last = tails(graph, durations)
     urgency = [-q - p for q, p in zip(last, durations, strict=True)]
-    frontier = _Frontier(graph, durations, urgency)
+    frontier = _WaitingTasks(graph, durations, urgency)
     idle = set(ENGINES)
     starts = [0.0] * len(durations)
     running: list[tuple[float, int]] = []
@@ -345,7 +345,7 @@ def schedule_in_order(
     A task that waits for one with a higher key comes after it all the same. Ties go to
     the earlier one in the order of execution.
     """
-    frontier = _Frontier(graph, durations, keys)
+    frontier = _WaitingTasks(graph, durations, keys)
     starts = [0.0] * len(durations)
     free = dict.fromkeys(_QUEUES, 0.0)
     for _ in durations:

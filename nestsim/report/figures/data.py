@@ -48,7 +48,7 @@ class LinkRows(NamedTuple):
     """Of the capacity, shape ``(rows, K)``."""
 
 
-class Step(NamedTuple):
+class WaterfallStep(NamedTuple):
     """One bar of a waterfall."""
 
     name: str
@@ -190,7 +190,7 @@ def links_title(replay: Replay, network: Network) -> str:
     )
 
 
-def waterfall(candidate: "Candidate") -> tuple[Step, ...]:
+def waterfall(candidate: "Candidate") -> tuple[WaterfallStep, ...]:
     """Return the planned time by cause, one bar after the other.
 
     Causes without a share are left out; what the causes leave unexplained, beyond
@@ -204,18 +204,18 @@ def waterfall(candidate: "Candidate") -> tuple[Step, ...]:
         terms["other"] = other
     for name, seconds in terms.items():
         if seconds:
-            steps.append(Step(name, reached, seconds))
+            steps.append(WaterfallStep(name, reached, seconds))
             reached += seconds
     return tuple(steps)
 
 
-def gap_steps(candidate: "Candidate") -> tuple[Step, ...]:
+def gap_steps(candidate: "Candidate") -> tuple[WaterfallStep, ...]:
     """Return simulated minus planned time by cause, one bar after the other."""
     steps, reached = [], 0.0
     planned = candidate.planned.iteration_time
     for name, exact in candidate.verdict.gap.terms.items():
         seconds = without_rounding(exact, planned)
-        steps.append(Step(name, reached, seconds))
+        steps.append(WaterfallStep(name, reached, seconds))
         reached += seconds
     return tuple(steps)
 

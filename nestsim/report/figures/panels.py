@@ -10,7 +10,7 @@ import numpy as np
 
 from nestsim.report.figures.data import (
     LinkRows,
-    Step,
+    WaterfallStep,
     fullest_stage,
     memory_parts,
     memory_steps,
@@ -180,13 +180,16 @@ def draw_level_means(axes: "Axes", levels: LinkRows, colours: Colours) -> None:
 
 
 def draw_planned(
-    axes: "Axes", candidate: "Candidate", steps: Sequence[Step], colours: Colours
+    axes: "Axes",
+    candidate: "Candidate",
+    steps: Sequence[WaterfallStep],
+    colours: Colours,
 ) -> None:
     """Draw the planned time as a waterfall by cause, and simulated below planned."""
     blue, orange, *_ = colours.distinct
     totals = (
-        Step("planned", 0.0, candidate.planned.iteration_time),
-        Step("simulated", 0.0, candidate.simulated.iteration_time),
+        WaterfallStep("planned", 0.0, candidate.planned.iteration_time),
+        WaterfallStep("simulated", 0.0, candidate.simulated.iteration_time),
     )
     bars = [*steps, *totals]
     paint = [colours.distinct[9]] * len(steps) + [blue, orange]
@@ -194,7 +197,7 @@ def draw_planned(
     axes.set_title("Planned, by cause, beside simulated", loc="left", size=14)
 
 
-def draw_causes(axes: "Axes", steps: Sequence[Step], colours: Colours) -> None:
+def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep], colours: Colours) -> None:
     """Draw simulated minus planned as a waterfall by cause."""
     axes.set_title("Simulated minus planned, by cause", loc="left", size=14)
     if not any(step.length for step in steps):
@@ -202,7 +205,7 @@ def draw_causes(axes: "Axes", steps: Sequence[Step], colours: Colours) -> None:
         axes.set_axis_off()
         return
     green, vermillion = colours.distinct[2:4]
-    total = Step("difference", 0.0, sum(step.length for step in steps))
+    total = WaterfallStep("difference", 0.0, sum(step.length for step in steps))
     bars = [*steps, total]
     paint = [vermillion if bar.length > 0 else green for bar in bars]
     _draw_steps(axes, bars, paint, signed_duration)
@@ -211,7 +214,7 @@ def draw_causes(axes: "Axes", steps: Sequence[Step], colours: Colours) -> None:
 
 def _draw_steps(
     axes: "Axes",
-    bars: Sequence[Step],
+    bars: Sequence[WaterfallStep],
     paint: Sequence[Any],
     words: Callable[[float], str],
 ) -> None:

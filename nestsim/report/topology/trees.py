@@ -15,7 +15,6 @@ from topologies.fabrics.tree_routing import TreeRouting
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 _MOST_DEVICES = 64
 """Devices that are drawn before some are left out."""
 
@@ -32,7 +31,7 @@ _PIXELS = 900
 
 
 @dataclass
-class _Layout:
+class _TreeLayout:
     """Where what is shown stands; x from 0 to 1, y in tiers."""
 
     x: dict[int, float] = field(default_factory=dict)
@@ -103,8 +102,8 @@ def _kept(total: int, shown: int) -> list[int]:
     return list(range(total)) if shown == total else [*range(shown - 1), total - 1]
 
 
-def _place_devices(routing: TreeRouting, shown: list[int]) -> _Layout:
-    layout = _Layout()
+def _place_devices(routing: TreeRouting, shown: list[int]) -> _TreeLayout:
+    layout = _TreeLayout()
     pen = 0.0
 
     def place(tier: int, first: int) -> None:
@@ -136,7 +135,7 @@ def _place_devices(routing: TreeRouting, shown: list[int]) -> _Layout:
     return layout
 
 
-def _place_switches(routing: TreeRouting, layout: _Layout) -> list[list[int]]:
+def _place_switches(routing: TreeRouting, layout: _TreeLayout) -> list[list[int]]:
     """Place the switches that the shown devices hang below; return them by tier."""
     links = routing.links()
     first = routing.num_devices
@@ -167,7 +166,7 @@ def _place_switches(routing: TreeRouting, layout: _Layout) -> list[list[int]]:
     return tiers
 
 
-def _leave_out(layout: _Layout, tier: int, members: list[int]) -> None:
+def _leave_out(layout: _TreeLayout, tier: int, members: list[int]) -> None:
     """Note what is missing before the last of a block's switches."""
     if len(members) < 2 or members[-1] == members[-2] + 1:
         return
@@ -180,7 +179,7 @@ def _leave_out(layout: _Layout, tier: int, members: list[int]) -> None:
 def _draw_links(
     axes: "Axes",
     routing: TreeRouting,
-    layout: _Layout,
+    layout: _TreeLayout,
     switches: list[list[int]],
     heights: list[float],
     wear: Wear,
@@ -219,7 +218,7 @@ def _colour(tier: int) -> str:
 def _draw_switches(
     axes: "Axes",
     routing: TreeRouting,
-    layout: _Layout,
+    layout: _TreeLayout,
     tier_switches: tuple[int, list[int]],
     y: float,
 ) -> None:

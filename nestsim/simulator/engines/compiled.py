@@ -14,7 +14,7 @@ from nestsim.simulator.engines.fluid import Fluid
 from nestsim.simulator.folding import Listing, list_steps, num_posts_of_channels
 from nestsim.simulator.kernels import fluid as kernels
 from nestsim.simulator.kernels.snapshot import snapshot
-from nestsim.simulator.steady import Jump, State, Watch
+from nestsim.simulator.steady import Jump, SteadyState, Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, System
 from topologies.arrays import FloatArray, IntArray
 
@@ -182,7 +182,7 @@ class CompiledEngine:
             skips=tuple(self._skips),
         )
 
-    def _state(self) -> State:
+    def _state(self) -> SteadyState:
         """Return the state at the end of an instant."""
         now = float(self._moments[kernels.NOW])
         left, (posted, started, arrived, missing), flows, on_their_way = snapshot(
@@ -194,7 +194,7 @@ class CompiledEngine:
             self._due,
             *self._fluid.flows,
         )
-        return State(
+        return SteadyState(
             now=now,
             position=self._actors[kernels.POSITION] - self._first,
             left=left,

@@ -20,7 +20,7 @@ from simpy.events import EventPriority
 
 from nestsim.simulator.engines.fluid import Fluid
 from nestsim.simulator.folding import list_steps
-from nestsim.simulator.steady import Jump, State, Watch
+from nestsim.simulator.steady import Jump, SteadyState, Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, Step, System
 from topologies.arrays import FloatArray
 
@@ -360,7 +360,7 @@ class Engine:
             channel.arrived += more
             channel.waiting = [(need + more, wake) for need, wake in channel.waiting]
 
-    def _state(self) -> State:
+    def _state(self) -> SteadyState:
         """Return the state at the end of an instant."""
         now, channels = self.environment.now, self.channels
         until = np.array([actor.until for actor in self.actors])
@@ -370,7 +370,7 @@ class Engine:
             if len(channel.arrivals) > channel.arrived
             for moment in channel.arrivals[channel.arrived :]
         ]
-        return State(
+        return SteadyState(
             now=now,
             position=np.array([actor.position for actor in self.actors], np.int64),
             left=np.where(until > now, until - now, -1.0),

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig, Sizes
-from planner.cost.classes import Choice, choice_array
+from planner.cost.classes import MemoryChoice, choice_array
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -30,7 +30,7 @@ from planner.search.placements import (
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import Placed, ReplayBounds, Shape, Variants
 from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
-from planner.search.replayed.space import Family, LaunchableSpace, layouts
+from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
 from planner.search.split import schedule_name
 from planner.step.execution import Workload
@@ -62,7 +62,7 @@ class Leaf(NamedTuple):
     configuration: Configuration
     layout: tuple[int, ...]
     """First layer of each virtual stage, and the number of layers."""
-    choice: Choice
+    choice: MemoryChoice
     placement: Placement
 
 
@@ -71,7 +71,7 @@ class Leaves(NamedTuple):
 
     configuration: Configuration
     placement: Placement
-    choices: tuple[Choice, ...]
+    choices: tuple[MemoryChoice, ...]
     layouts: IntArray
     bounds: FloatArray
     """Rising [s]."""
@@ -97,7 +97,7 @@ class LaunchableCandidates:
     workload: Workload
     spec: SearchSpec
     space: LaunchableSpace
-    families: tuple[Family, ...]
+    families: tuple[ConfigurationFamily, ...]
     relaxation: Relaxation
     tensor_rates: dict[int, FloatArray]
     bounds: ReplayBounds
@@ -318,14 +318,14 @@ class LaunchableCandidates:
 
     def choices(
         self, configuration: Configuration, num_options: int
-    ) -> tuple[Choice, ...]:
+    ) -> tuple[MemoryChoice, ...]:
         """Return what all stages of a configuration may do about their memory."""
         zeros = self.space.zero_stages(configuration.pp)
         if configuration.dp * configuration.cp == 1:
             zeros = zeros[:1]
         hybrid = self.rules.hybrid_sharding
         return tuple(
-            Choice(mode, zero, option)
+            MemoryChoice(mode, zero, option)
             for mode in self.space.recompute_modes(configuration.v)
             for zero in zeros
             for option in range(num_options if zero in hybrid else 1)
@@ -384,7 +384,7 @@ class LaunchableCandidates:
         table = self.workload.table(self._shape(configuration).degrees)
         return placement_choices(table, self.workload, configuration.pp)
 
-    def _spend(self, cuts: IntArray, choices: tuple[Choice, ...]) -> None:
+    def _spend(self, cuts: IntArray, choices: tuple[MemoryChoice, ...]) -> None:
         layers = len(cuts) * len(choices) * self.workload.chain[0]
         self.work.spend(BOUND + layers // BOUNDED_LAYERS)
 
@@ -439,7 +439,7 @@ def relaxed_rates(
 
 def mean_stage_bounds(
     workload: Workload,
-    family: Family | Inner,
+    family: ConfigurationFamily | Inner,
     times: list[tuple[FloatArray, FloatArray]],
 ) -> FloatArray:
     """Bound the configurations of a family: some stage has the mean stage's work [s].

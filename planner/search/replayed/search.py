@@ -165,7 +165,7 @@ class ReplayedSearch:
     """Why there is no plan, in a sentence or two; empty if there is one."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingPlan(NamedTuple):
     """What a bound is known of."""
 
     bound: float
@@ -177,7 +177,7 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Best:
+class _BestReplayed:
     """The fastest replay of each of the best configurations."""
 
     keep: int
@@ -287,10 +287,10 @@ class _Search:
     ) -> None:
         self.candidates, self.judge = candidates, judge
         self.tolerance, self._progress = tolerance, progress
-        self.best = _Best(keep=candidates.spec.keep_best)
+        self.best = _BestReplayed(keep=candidates.spec.keep_best)
         self._order = np.argsort(candidates.first_bounds, kind="stable")
         self._next = 0
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingPlan] = []
         self._number = 0
 
     @property
@@ -377,7 +377,7 @@ class _Search:
 
     def _wait(self, bound: float, configuration: Configuration) -> None:
         self._number += 1
-        waiting = _Waiting(bound, self._number, configuration)
+        waiting = _WaitingPlan(bound, self._number, configuration)
         heapq.heappush(self._waiting, waiting)
 
     def _wait_for(self, leaves: Leaves, index: int, floor: float) -> None:
@@ -385,7 +385,9 @@ class _Search:
         if index < len(leaves.bounds):
             self._number += 1
             bound = max(float(leaves.bounds[index]), floor)
-            heapq.heappush(self._waiting, _Waiting(bound, self._number, leaves, index))
+            heapq.heappush(
+                self._waiting, _WaitingPlan(bound, self._number, leaves, index)
+            )
 
     def replay(self, plan: Plan) -> None:
         """Replay a plan, whatever the limit, and keep it if it is among the best."""

@@ -156,7 +156,7 @@ def _counts(num_blocks: int, p: int, v: int, first: int, last: int) -> tuple[int
     return tuple(counts.tolist())
 
 
-class Family(NamedTuple):
+class ConfigurationFamily(NamedTuple):
     """Configurations with the same layer tables."""
 
     degrees: Degrees
@@ -173,13 +173,15 @@ class Family(NamedTuple):
         pp, v, dp = (int(column[index]) for column in self[1:])
         return Configuration(tp, cp, ep, b, v, pp, dp)
 
-    def using(self, num_devices: int) -> "Family | None":
+    def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""
         lanes = self.degrees.tp * self.degrees.cp
         chosen = lanes * self.pp * self.dp == num_devices
         if not chosen.any():
             return None
-        return Family(self.degrees, self.pp[chosen], self.v[chosen], self.dp[chosen])
+        return ConfigurationFamily(
+            self.degrees, self.pp[chosen], self.v[chosen], self.dp[chosen]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -198,7 +200,7 @@ class LaunchableSpace:
     num_devices: int
     """Devices of the cluster."""
 
-    def families(self) -> tuple[tuple[Family, ...], Counter[str]]:
+    def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
 
         Those that leave no device idle, if there are any and idle ones are not asked
@@ -264,7 +266,7 @@ class LaunchableSpace:
             return False
         return True
 
-    def _family(self, degrees: Degrees) -> Family | None:
+    def _family(self, degrees: Degrees) -> ConfigurationFamily | None:
         """Return the configurations of some degrees, or None if there are none."""
         rows = [
             (pp, v, dp)
@@ -276,7 +278,7 @@ class LaunchableSpace:
         if not rows:
             return None
         columns = np.array(rows, dtype=np.int64).T
-        return Family(degrees, *np.ascontiguousarray(columns))
+        return ConfigurationFamily(degrees, *np.ascontiguousarray(columns))
 
     def _shapes(self, degrees: Degrees) -> Iterator[tuple[int, int]]:
         """Yield numbers of stages and of replicas."""

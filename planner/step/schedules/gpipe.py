@@ -9,19 +9,19 @@ References
 from planner.step.schedules.language import (
     Instructions,
     Schedule,
-    Sizes,
+    ScheduleSizes,
     in_turn,
     warm_up_then_alternate,
 )
 
 
-def _write(_stage: int, sizes: Sizes) -> Instructions:
+def _write(_stage: int, sizes: ScheduleSizes) -> Instructions:
     """F_0..F_{m-1}; then B_0..B_{m-1} [1]_."""
     order = in_turn(sizes)
     return warm_up_then_alternate(order, order, sizes.m)
 
 
-def _count(_stage: int, sizes: Sizes) -> int:
+def _count(_stage: int, sizes: ScheduleSizes) -> int:
     return sizes.m
 
 

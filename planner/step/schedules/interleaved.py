@@ -14,12 +14,12 @@ import numpy as np
 from planner.step.schedules.language import (
     Instructions,
     Schedule,
-    Sizes,
+    ScheduleSizes,
     warm_up_then_alternate,
 )
 
 
-def _write(stage: int, sizes: Sizes) -> Instructions:
+def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
     """As 1F1B, with w = min(m v, 2 (p-1-i) + (v-1) p) [1]_, [2]_.
 
     Microbatches go in groups of p through the first chunk, the second, and so on:
@@ -36,11 +36,11 @@ def _write(stage: int, sizes: Sizes) -> Instructions:
     )
 
 
-def _count(stage: int, sizes: Sizes) -> int:
+def _count(stage: int, sizes: ScheduleSizes) -> int:
     return min(sizes.m * sizes.v, _warmup(stage, sizes) + 1)
 
 
-def _warmup(stage: int, sizes: Sizes) -> int:
+def _warmup(stage: int, sizes: ScheduleSizes) -> int:
     p, m, v = sizes
     return min(m * v, 2 * (p - 1 - stage) + (v - 1) * p)
 

@@ -56,7 +56,7 @@ class Program(NamedTuple):
     """From 0."""
 
 
-class Sizes(NamedTuple):
+class ScheduleSizes(NamedTuple):
     """What a schedule is written for."""
 
     p: int
@@ -83,10 +83,10 @@ class Schedule:
     """Whether weight gradients are passes of their own, of kind `WEIGHT`: one after
     each backward pass, which other stages do not wait for."""
 
-    write: Callable[[int, Sizes], Instructions]
+    write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
 
-    count: Callable[[int, Sizes], int]
+    count: Callable[[int, ScheduleSizes], int]
     """``(stage, sizes)`` -> the most activations that the stage keeps at once."""
 
     def check(
@@ -157,7 +157,9 @@ class Schedule:
     ) -> Instructions:
         """Return what a stage does, in order."""
         self.check(num_stages, num_microbatches, num_chunks)
-        return self.write(stage, Sizes(num_stages, num_microbatches, num_chunks))
+        return self.write(
+            stage, ScheduleSizes(num_stages, num_microbatches, num_chunks)
+        )
 
     def in_flight(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -168,7 +170,9 @@ class Schedule:
         to the end of its last pass: the backward one, or the weight gradients.
         """
         self.check(num_stages, num_microbatches, num_chunks)
-        return self.count(stage, Sizes(num_stages, num_microbatches, num_chunks))
+        return self.count(
+            stage, ScheduleSizes(num_stages, num_microbatches, num_chunks)
+        )
 
     def held(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -228,7 +232,7 @@ class Schedule:
         )
 
 
-def in_turn(sizes: Sizes) -> tuple[IntArray, IntArray]:
+def in_turn(sizes: ScheduleSizes) -> tuple[IntArray, IntArray]:
     """Return microbatches and chunks of passes through one chunk, one by one."""
     return np.arange(sizes.m), np.zeros(sizes.m, dtype=np.int64)
 

@@ -9,19 +9,19 @@ References
 from planner.step.schedules.language import (
     Instructions,
     Schedule,
-    Sizes,
+    ScheduleSizes,
     in_turn,
     warm_up_then_alternate,
 )
 
 
-def _write(stage: int, sizes: Sizes) -> Instructions:
+def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
     """F_0..F_{w-1}; then F_{w+j}, B_j; then the last w B; w = min(m, p-1-i) [1]_."""
     order = in_turn(sizes)
     return warm_up_then_alternate(order, order, min(sizes.m, sizes.p - 1 - stage))
 
 
-def _count(stage: int, sizes: Sizes) -> int:
+def _count(stage: int, sizes: ScheduleSizes) -> int:
     return min(sizes.p - stage, sizes.m)
 
 

@@ -16,11 +16,11 @@ from planner.step.schedules.language import (
     WEIGHT,
     Instructions,
     Schedule,
-    Sizes,
+    ScheduleSizes,
 )
 
 
-def _write(stage: int, sizes: Sizes) -> Instructions:
+def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
     """F_0..F_{w-1}; then F_{w+j}, B_j, W_{j-i}; then the last W; w = min(m, p-1-i).
 
     Step ``j`` goes on to ``m - 1`` and leaves out what does not exist: stage ``i``
@@ -38,7 +38,7 @@ def _write(stage: int, sizes: Sizes) -> Instructions:
     )
 
 
-def _count(_stage: int, sizes: Sizes) -> int:
+def _count(_stage: int, sizes: ScheduleSizes) -> int:
     """As many as the first stage of 1F1B, on every stage [1]_."""
     return min(sizes.p, sizes.m)
 

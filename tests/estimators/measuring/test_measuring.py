@@ -24,8 +24,8 @@ from estimators.measuring.devices import (
 )
 from estimators.measuring.operators import (
     QUICK,
-    Bench,
     LayerCheck,
+    MeasuringSetup,
     check_layer,
     checked_layers,
     measure_adam,
@@ -34,7 +34,7 @@ from estimators.measuring.operators import (
     planned_cases,
 )
 from estimators.models.library import load_model
-from estimators.operators.profile import Profile, Timing
+from estimators.operators.profile import OperatorTiming, Profile
 from estimators.operators.profiled_times import ProfiledTimes
 from estimators.tracing.trace import trace_model
 from topologies.errors import InputError
@@ -68,7 +68,7 @@ class FakeStopwatch:
 
 
 def bench(stopwatch=None):
-    return Bench(
+    return MeasuringSetup(
         device=CPU,
         stopwatch=stopwatch or replace(WallStopwatch(CPU), shortest=0.0),
         effort=ONCE,
@@ -84,7 +84,7 @@ def case_of(operation, size=TINY):
 def test_the_median_and_the_quartiles_are_reported():
     watch = FakeStopwatch([9.0, 5.0, 1.0, 2.0, 4.0, 3.0])
     effort = Effort(warm_up=0, samples=5, seconds=1e9)
-    assert time_call(lambda: None, watch, effort) == Timing(3.0, 2.0, 5)
+    assert time_call(lambda: None, watch, effort) == OperatorTiming(3.0, 2.0, 5)
 
 
 def test_warm_up_calls_are_not_timed():
@@ -290,7 +290,7 @@ def test_a_cuda_device_is_timed_by_its_own_events():
     device = available_device("cuda")
     watch = stopwatch_for(device)
     assert isinstance(watch, EventStopwatch)
-    one = Bench.of(device, QUICK)
+    one = MeasuringSetup.of(device, QUICK)
     assert one.entry_time == 0.0
     for precision in precisions_of(device):
         for case in cases(TINY):

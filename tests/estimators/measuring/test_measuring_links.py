@@ -13,7 +13,7 @@ from estimators.measuring.links import (
     FIRST_SIZES,
     QUICK_SIZES,
     SIZES,
-    Group,
+    MeasuredRanks,
     TrainEffort,
     World,
     groups_of,
@@ -45,7 +45,7 @@ def test_sizes_go_from_1_kib_to_1_gib_and_begin_with_both_ends_of_the_law():
     ],
 )
 def test_groups_double_inside_a_node_and_then_node_by_node(ranks, local, groups):
-    assert groups_of(ranks, local) == tuple(Group(*one) for one in groups)
+    assert groups_of(ranks, local) == tuple(MeasuredRanks(*one) for one in groups)
 
 
 def test_trains_are_long_enough_and_not_too_long():

@@ -14,8 +14,8 @@ from estimators.layers.work import Degrees, OperatorWork
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import (
     Measurement,
+    OperatorTiming,
     Profile,
-    Timing,
     is_profile,
     read_profile,
     write_profile,
@@ -45,7 +45,7 @@ A100 = load_accelerator("a100-80gb")
 
 
 def timing(seconds):
-    return Timing(seconds, seconds / 10, 5)
+    return OperatorTiming(seconds, seconds / 10, 5)
 
 
 def product(m, n, k, batch=1, *, seconds, operation="linear", weight=None):

@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import tomli
 
-from nestsim.calibration.calibrate import Entry, replace_entries
+from nestsim.calibration.calibrate import ConstantEntry, replace_entries
 from nestsim.calibration.parameters import load_fit_spec
 
 TEXT = """# head
@@ -20,7 +20,7 @@ matmul={value=0.7,source="z"}
 gap = { value = 1.0, source = "w" }
 """
 
-ENTRY = Entry(value=0.71234, source='fit: "a"', low=0.7, high=0.72)
+ENTRY = ConstantEntry(value=0.71234, source='fit: "a"', low=0.7, high=0.72)
 LINE = 'matmul = { value = 0.7123, low = 0.7, high = 0.72, source = "fit: \\"a\\"" }'
 
 

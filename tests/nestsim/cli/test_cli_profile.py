@@ -8,7 +8,12 @@ import torch
 from rich.console import Console
 
 from estimators.measuring.operators import LayerCheck
-from estimators.operators.profile import Measurement, Profile, Timing, read_profile
+from estimators.operators.profile import (
+    Measurement,
+    OperatorTiming,
+    Profile,
+    read_profile,
+)
 from nestsim.cli import main
 from nestsim.profile.report import (
     catalogue_entry,
@@ -32,7 +37,7 @@ def one_thread():
 
 def example(device="NVIDIA A100-SXM4-80GB", *, spread=0.0, num_skipped=0):
     def timing(seconds):
-        return Timing(seconds, spread * seconds, 15)
+        return OperatorTiming(seconds, spread * seconds, 15)
 
     product = Measurement(
         operation="linear",
@@ -67,8 +72,8 @@ def example(device="NVIDIA A100-SXM4-80GB", *, spread=0.0, num_skipped=0):
 CHECK = LayerCheck(
     name="GPT, flash attention, 384 tokens x 384",
     precision="bf16",
-    measured_forward=Timing(1e-3, 1e-5, 15),
-    measured_backward=Timing(2e-3, 1e-5, 15),
+    measured_forward=OperatorTiming(1e-3, 1e-5, 15),
+    measured_backward=OperatorTiming(2e-3, 1e-5, 15),
     predicted_forward=1.1e-3,
     predicted_backward=1.9e-3,
     num_operators=12,

@@ -11,7 +11,7 @@ import pytest
 
 from estimators.collectives.cost import collective_rates
 from nestsim.cli import main
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.traffic import GroupTraffic, plan_traffic
 from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan
@@ -255,7 +255,7 @@ def priced_traffic(
     path: Path,
 ) -> tuple[Any, Any, tuple[GroupTraffic, ...]]:
     scenario = load_scenario(path)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     assert scenario.plan is not None
     plan = build_plan(network, workload, scenario.plan)
     priced = price_plan(network, workload, plan)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
 from nestsim.cli import main
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.groups import collective_team_phases, find_teams
 from nestsim.lowering.lower import place_work
 from nestsim.lowering.step_end import collective_phases
@@ -123,7 +123,7 @@ def test_phases_of_teams_are_those_of_their_groups(placed, name, operation):
 def llama(tmp_path_factory):
     file = tmp_path_factory.mktemp("ideal") / "job.toml"
     file.write_text(ideal_text("llama2_7b_64_h100"), encoding="utf-8")
-    return built(load_scenario(file), None)
+    return build_job(load_scenario(file), None)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])

@@ -19,9 +19,9 @@ from nestsim.compare.job import (
     store_facts,
 )
 from nestsim.compare.measure import measure
-from nestsim.compare.record import Comparison, Entry, Group
+from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import sentences
-from nestsim.job import built, simulate_job
+from nestsim.job import build_job, simulate_job
 from nestsim.store import Store
 from planner.cost.pricing import price_plan
 from planner.planners.registry import PLANNERS
@@ -41,7 +41,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return compare_job(scenarios, CompareSettings(planners=ALL))
 
 
-def entries(comparison: Comparison) -> list[tuple[Group, Entry]]:
+def entries(comparison: Comparison) -> list[tuple[ScenarioEntries, PlannerEntry]]:
     return [(group, entry) for group in comparison.groups for entry in group.entries]
 
 
@@ -97,7 +97,7 @@ def test_plans_are_priced_by_one_evaluator(
     comparison: Comparison, tmp_path: Path
 ) -> None:
     scenario = load(tmp_path, "eight", plan=True)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     for entry in comparison.groups[0].entries:
         assert entry.found is not None
         priced = price_plan(network, workload, entry.found.plan)
@@ -125,15 +125,15 @@ def test_the_fastest_is_fastest_in_the_replay(comparison: Comparison) -> None:
 def test_entries_survive_the_store(comparison: Comparison) -> None:
     for _, entry in entries(comparison):
         row = entry.to_row()
-        again = Entry.from_row(json.loads(json.dumps(row, allow_nan=False)))
+        again = PlannerEntry.from_row(json.loads(json.dumps(row, allow_nan=False)))
         assert again.to_row() == row
         assert again.found == entry.found
         assert again.spread == entry.spread
 
 
 def test_a_seed_that_found_nothing_survives_the_store() -> None:
-    entry = Entry(planner="mcmc", spread=(1.0, math.inf))
-    assert Entry.from_row(entry.to_row()).spread == (1.0, math.inf)
+    entry = PlannerEntry(planner="mcmc", spread=(1.0, math.inf))
+    assert PlannerEntry.from_row(entry.to_row()).spread == (1.0, math.inf)
 
 
 def test_where_nothing_fits_every_planner_says_why(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def count_measurements(
     measured: list[str] = []
     times = 0
 
-    def counted(scenario: Any, planner: str, *rest: Any, **named: Any) -> Entry:
+    def counted(scenario: Any, planner: str, *rest: Any, **named: Any) -> PlannerEntry:
         nonlocal times
         times += 1
         measured.append(planner)

@@ -21,7 +21,7 @@ from nestsim.compare.data import (
 from nestsim.compare.figure import bar_groups, comparison_title, draw_comparison
 from nestsim.compare.job import CompareSettings, compare_job
 from nestsim.compare.measure import OWN_MODEL, Cause, belief_gap, largest, turned_by
-from nestsim.compare.record import Comparison, Entry, Found, Group
+from nestsim.compare.record import BestPlan, Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import fastest, print_comparison, sentences
 from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.compare.small import load
@@ -41,14 +41,14 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 @pytest.fixture(scope="module")
-def found(real: Comparison) -> Found:
+def found(real: Comparison) -> BestPlan:
     """Return a plan to be given other times."""
     one = real.groups[0].entries[0].found
     assert one is not None
     return one
 
 
-def timed(found: Found, planned: float, simulated: float, cause: str) -> Found:
+def timed(found: BestPlan, planned: float, simulated: float, cause: str) -> BestPlan:
     """Return a plan with other times, all of the gap due to one cause."""
     return replace(
         found,
@@ -59,8 +59,8 @@ def timed(found: Found, planned: float, simulated: float, cause: str) -> Found:
     )
 
 
-def group_of(*all_entries: Entry) -> Group:
-    return Group(
+def group_of(*all_entries: PlannerEntry) -> ScenarioEntries:
+    return ScenarioEntries(
         scenario="a job",
         model="a model",
         num_devices=8,
@@ -70,14 +70,16 @@ def group_of(*all_entries: Entry) -> Group:
     )
 
 
-def comparison_of(*groups: Group) -> Comparison:
+def comparison_of(*groups: ScenarioEntries) -> Comparison:
     planners = tuple(entry.planner for entry in groups[0].entries)
     return Comparison(planners=planners, base=planners[0], groups=groups)
 
 
-def test_what_costs_nest_its_lead_in_the_replay_is_named(found: Found) -> None:
-    nest = Entry(planner="nest", found=timed(found, 10.0, 13.0, "contention at leaf"))
-    mcmc = Entry(planner="mcmc", found=timed(found, 11.0, 12.0, "schedule"))
+def test_what_costs_nest_its_lead_in_the_replay_is_named(found: BestPlan) -> None:
+    nest = PlannerEntry(
+        planner="nest", found=timed(found, 10.0, 13.0, "contention at leaf")
+    )
+    mcmc = PlannerEntry(planner="mcmc", found=timed(found, 11.0, 12.0, "schedule"))
     said = sentences(group_of(nest, mcmc))
     assert said[0].startswith("mcmc is fastest in the replay, with 12 s")
     (slower,) = (text for text in said if text.startswith("nest takes"))
@@ -88,7 +90,7 @@ def test_what_costs_nest_its_lead_in_the_replay_is_named(found: Found) -> None:
     assert "contention at leaf (+3 s)" in turned
 
 
-def test_an_order_that_the_replay_keeps_is_not_called_turned(found: Found) -> None:
+def test_an_order_that_the_replay_keeps_is_not_called_turned(found: BestPlan) -> None:
     first = timed(found, 10.0, 11.0, "schedule")
     second = timed(found, 12.0, 12.0, "schedule")
     assert turned_by(first, second) is None
@@ -96,10 +98,10 @@ def test_an_order_that_the_replay_keeps_is_not_called_turned(found: Found) -> No
 
 
 def test_a_belief_that_is_far_off_is_split_into_model_and_replay(
-    found: Found,
+    found: BestPlan,
 ) -> None:
     plan = timed(found, 10.0, 11.0, "synchronisation")
-    entry = Entry(planner="phaze", sees="One number.", belief=6.0, found=plan)
+    entry = PlannerEntry(planner="phaze", sees="One number.", belief=6.0, found=plan)
     parts = belief_gap(entry)
     assert parts == {OWN_MODEL: 4.0, "synchronisation": 1.0, "settings": 0.0}
     (said,) = (text for text in sentences(group_of(entry)) if ":" in text)
@@ -109,16 +111,16 @@ def test_a_belief_that_is_far_off_is_split_into_model_and_replay(
     )
 
 
-def test_a_belief_that_holds_needs_no_sentence(found: Found) -> None:
+def test_a_belief_that_holds_needs_no_sentence(found: BestPlan) -> None:
     plan = timed(found, 10.0, 10.1, "schedule")
-    entry = Entry(planner="nest", belief=10.0, found=plan)
+    entry = PlannerEntry(planner="nest", belief=10.0, found=plan)
     assert len(sentences(group_of(entry))) == 1
 
 
-def test_equal_plans_are_named_together(found: Found) -> None:
+def test_equal_plans_are_named_together(found: BestPlan) -> None:
     plan = timed(found, 10.0, 12.0, "schedule")
     names = ("nest", "manual", "mcmc")
-    group = group_of(*(Entry(planner=name, found=plan) for name in names))
+    group = group_of(*(PlannerEntry(planner=name, found=plan) for name in names))
     assert fastest(group) == ["nest", "manual", "mcmc"]
     assert sentences(group) == [
         "nest, manual and mcmc are fastest in the replay, with 12 s per iteration.",
@@ -127,17 +129,17 @@ def test_equal_plans_are_named_together(found: Found) -> None:
     ]
 
 
-def test_differences_below_what_verdicts_tell_apart_say_so(found: Found) -> None:
-    first = Entry(planner="nest", found=timed(found, 10.0, 10.0, "schedule"))
-    second = Entry(planner="mcmc", found=timed(found, 10.0, 10.05, "schedule"))
+def test_differences_below_what_verdicts_tell_apart_say_so(found: BestPlan) -> None:
+    first = PlannerEntry(planner="nest", found=timed(found, 10.0, 10.0, "schedule"))
+    second = PlannerEntry(planner="mcmc", found=timed(found, 10.0, 10.05, "schedule"))
     said = sentences(group_of(first, second))
     assert any("too close to tell apart" in text for text in said)
 
 
-def test_the_spread_over_seeds_and_a_limit_are_told(found: Found) -> None:
+def test_the_spread_over_seeds_and_a_limit_are_told(found: BestPlan) -> None:
     plan = timed(found, 10.0, 10.0, "schedule")
     spread = (10.0, 11.0, math.inf)
-    entry = Entry(
+    entry = PlannerEntry(
         planner="mcmc", found=plan, spread=spread, spent=Spent(stopped_by=WORK_LIMIT)
     )
     said = sentences(group_of(entry))[1:]
@@ -275,12 +277,14 @@ def test_groups_stand_by_size_and_under_their_names_where_sizes_are_equal(
     assert labels == [group.scenario, "another job"]
 
 
-def test_titles_say_who_is_fastest(found: Found, real: Comparison) -> None:
+def test_titles_say_who_is_fastest(found: BestPlan, real: Comparison) -> None:
     assert comparison_title(real).startswith("Fastest in the replay: nest, up to ")
-    one = group_of(Entry(planner="nest", found=timed(found, 1.0, 1.0, "schedule")))
+    one = group_of(
+        PlannerEntry(planner="nest", found=timed(found, 1.0, 1.0, "schedule"))
+    )
     title = comparison_title(comparison_of(one, replace(one, scenario="b")))
     assert title == "Fastest in the replay: nest, in 2 of 2 scenarios"
-    nothing = group_of(Entry(planner="nest", why_not="too large"))
+    nothing = group_of(PlannerEntry(planner="nest", why_not="too large"))
     assert comparison_title(comparison_of(nothing)).startswith("No planner")
 
 
@@ -295,6 +299,6 @@ def test_the_picture_is_the_same_every_time(real: Comparison, tmp_path: Path) ->
 
 
 def test_a_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
-    nothing = group_of(Entry(planner="nest", why_not="too large"))
+    nothing = group_of(PlannerEntry(planner="nest", why_not="too large"))
     draw_comparison(comparison_of(nothing), tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(PNG)

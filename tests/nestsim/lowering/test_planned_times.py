@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario
@@ -207,7 +207,7 @@ def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
     path = tmp_path / "demo.toml"
     path.write_text(text.replace('"megatron-core"', f'"{preset}"'), encoding="utf-8")
     scenario = load_scenario(path)
-    network, job = built(scenario, None)
+    network, job = build_job(scenario, None)
     plan = propose(network, job, scenario.search).plan
     priced = price_plan(network, job, plan)
     work = place_work(network, job, priced)

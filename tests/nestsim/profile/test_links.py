@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from estimators.collectives.transports import find_transport
-from estimators.operators.profile import Timing
+from estimators.operators.profile import OperatorTiming
 from estimators.user_files.links import read_user_links
 from estimators.user_files.tables import LinkPoint, LinkSweep
 from nestsim.cli import main
@@ -50,7 +50,9 @@ def sweep_of(groups, law, operations=(*RINGS, "send_recv", "all_to_all"), **chan
             num_ranks=ranks,
             num_nodes=nodes,
             num_bytes=size,
-            timing=Timing(ring_time(operation, ranks, nodes, size, law), 0.0, 7),
+            timing=OperatorTiming(
+                ring_time(operation, ranks, nodes, size, law), 0.0, 7
+            ),
         )
         for ranks, nodes in groups
         for size in SIZES
@@ -127,7 +129,7 @@ def test_a_known_switch_that_adds_up_is_told_from_rings():
                 num_ranks=8,
                 num_nodes=1,
                 num_bytes=one.num_bytes,
-                timing=Timing(seconds, 0.0, 7),
+                timing=OperatorTiming(seconds, 0.0, 7),
             )
             for one, seconds in points
         ),

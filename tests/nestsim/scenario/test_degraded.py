@@ -9,7 +9,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.cluster import cluster_network, device_slowdowns
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
 from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario
@@ -139,7 +139,7 @@ def planned():
     """Return the job's scenario, network, workload and best plan."""
     scenario = load_scenario(DEGRADED)
     scenario = replace(scenario, search=replace(scenario.search, keep_best=1))
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     (best,) = search(network, workload, scenario.search).plans
     return scenario, network, workload, best
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tomli
 
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.scenario import load_scenario
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +41,7 @@ def test_all_points_of_the_figures_are_there():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_file_loads_and_adds_up(path):
     scenario = load_scenario(path)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     assert network.num_devices == num_devices(path.stem)
     assert tables(path.stem)["cluster"]["num_devices"] == network.num_devices
     assert workload.training.global_batch_size == 4096

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimators.layers.table import closed_form_training_flops, model_flops_per_sequence
-from nestsim.job import built
+from nestsim.job import build_job
 from nestsim.scenario.load import load_scenario
 from planner.plans.build import build_plan
 from tests.nestsim.published_page import FILES, ROOT, published_cells, words
@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "published.md"
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_published_plan_builds_on_all_devices(path: Path) -> None:
     scenario = load_scenario(path)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     assert scenario.plan is not None
     plan = build_plan(network, workload, scenario.plan)
     assert plan.devices_used == network.num_devices
@@ -38,7 +38,7 @@ def test_a_scenario_says_who_published_it_and_what_was_measured(path: Path) -> N
 def test_step_times_of_sc21_follow_from_its_rates(path: Path) -> None:
     """Equation 3, with full recompute."""
     scenario = load_scenario(path)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     flops = closed_form_training_flops(
         workload.graph.spec,
         global_batch_size=workload.training.global_batch_size,
@@ -59,7 +59,7 @@ def test_step_times_of_sc21_follow_from_its_rates(path: Path) -> None:
 )
 def test_step_times_from_model_flops_are_given_in_both_conventions(path: Path) -> None:
     scenario = load_scenario(path)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     rate = re.search(r"([0-9]+) (model )?TFLOP/s", words(path))
     assert rate is not None
     for counts_masked, form in (

@@ -11,7 +11,7 @@ import pytest
 from estimators.training import TrainingSpec
 from nestsim.cli import main
 from nestsim.cluster import cluster_network, cluster_software
-from nestsim.job import built, plan_job
+from nestsim.job import build_job, plan_job
 from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario
@@ -278,7 +278,7 @@ keep_best = 1
 
 def test_the_software_reaches_the_workload(load: Any) -> None:
     scenario = load(preset("fsdp"), PLAN)
-    network, workload = built(scenario, None)
+    network, workload = build_job(scenario, None)
     assert workload.software == cluster_software(scenario, network)
     assert workload.software.name == scenario.software.name
     assert workload.execution == scenario.execution == NAMED_PRESETS["fsdp"].execution

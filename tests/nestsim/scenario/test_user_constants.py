@@ -16,7 +16,7 @@ from estimators.user_files.constants import (
 from nestsim.cli import main
 from nestsim.cli.results import inputs_of
 from nestsim.compare.job import digest
-from nestsim.job import built, simulate_job
+from nestsim.job import build_job, simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import axis
 from nestsim.sweep.scenario_task import ScenarioTask
@@ -78,7 +78,7 @@ def time_of(path: Path) -> float:
 
 def test_they_hold_in_place_of_the_shipped_ones_and_only_these(write: Any) -> None:
     scenario = load_scenario(write())
-    _, workload = built(scenario, None)
+    _, workload = build_job(scenario, None)
     shipped = load_constants()
     assert workload.constants.accelerator("a100-80gb").matmul == 0.3
     assert workload.constants.software("megatron-lm").layer_gap == 0.002

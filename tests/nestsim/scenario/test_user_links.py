@@ -11,7 +11,7 @@ from estimators.layers.work import Degrees
 from nestsim.cli import main
 from nestsim.cluster import cluster_network
 from nestsim.compare.job import digest
-from nestsim.job import built, simulate_job
+from nestsim.job import build_job, simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.settings import Scenario
 from nestsim.sweep.scenario_task import ScenarioTask
@@ -182,11 +182,11 @@ def test_they_slow_a_job_down(write: Any) -> None:
 
 
 def test_the_platform_has_them_in_place_of_published_ones(write: Any) -> None:
-    _, workload = built(load_scenario(write()), None)
+    _, workload = build_job(load_scenario(write()), None)
     own = workload.platform.transport(inside_node=True)
     assert (own.launch, own.ramp, own.send_efficiency) == (9e-6, 30e-6, 0.4)
     assert workload.platform.transport(inside_node=False).per_doubling == 20e-6
-    _, plain = built(load_scenario(write(links="")), None)
+    _, plain = build_job(load_scenario(write(links="")), None)
     published = find_transport("h100-sxm", inside_node=True)
     assert plain.platform.transport(inside_node=True) == published
 
@@ -196,7 +196,7 @@ def test_launches_inside_layers_are_those_measured(write: Any) -> None:
     degrees, times = Degrees(tp=4), []
     for launch in ("9e-6", "1009e-6"):
         text = LINKS.replace("launch = 9e-6", f"launch = {launch}", 1)
-        _, workload = built(load_scenario(write(text, model="llama2-7b")), None)
+        _, workload = build_job(load_scenario(write(text, model="llama2-7b")), None)
         table = workload.table(degrees)
         block = int(table.is_block.argmax())
         times.append(table.backward_time[block] + table.forward_time[block])
@@ -214,7 +214,7 @@ def test_single_messages_reach_what_was_measured_of_them(write: Any) -> None:
         path = write(text, model="mixtral-8x7b")
         plan = "tensor_model_parallel_size = 4\n"
         path.write_text(path.read_text().replace(plan, ""), encoding="utf-8")
-        _, workload = built(load_scenario(path), None)
+        _, workload = build_job(load_scenario(path), None)
         traffic = workload.table(degrees).traffic
         (one,) = [row for row in traffic if row.operation == "all_to_all"]
         sent.append(one.forward_bytes.max())

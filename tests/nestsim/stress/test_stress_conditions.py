@@ -8,7 +8,12 @@ import pytest
 from nestsim.cluster import cluster_network
 from nestsim.scenario.load import load_scenario
 from nestsim.scenario.settings import BackgroundSpec, ConditionSpec
-from nestsim.stress.conditions import all_conditions, axes_of, network_ratios, stressed
+from nestsim.stress.conditions import (
+    all_conditions,
+    apply_condition,
+    axes_of,
+    network_ratios,
+)
 from nestsim.stress.job import stress_job
 from tests.nestsim.stress.clusters import TEXT, small
 from topologies.degrade import Degradation, SlowLinks
@@ -26,7 +31,7 @@ def test_background_traffic_leaves_the_rest_of_each_link(tmp_path: Path) -> None
         BackgroundSpec(links="level spine", share=0.25),
         BackgroundSpec(links="leaf 0 -> spine 0", rate=2e9),
     )
-    after = cluster_network(stressed(scenario, condition)).links
+    after = cluster_network(apply_condition(scenario, condition)).links
     spine = before.level == 2
     names = cluster_network(scenario).vertex_names
     chosen = (before.source == names.index("leaf 0")) & (
@@ -45,7 +50,7 @@ def test_background_traffic_that_fills_a_link_is_refused(tmp_path: Path) -> None
         [BackgroundSpec(links="level leaf", share=0.5)] * 2,
     ):
         with pytest.raises(InputError, match="leaves nothing of a link"):
-            stressed(small(tmp_path), background(*specs))
+            apply_condition(small(tmp_path), background(*specs))
 
 
 def test_a_condition_adds_to_what_the_scenario_says(tmp_path: Path) -> None:
@@ -55,7 +60,7 @@ def test_a_condition_adds_to_what_the_scenario_says(tmp_path: Path) -> None:
     condition = ConditionSpec(
         name="worse", degradation=slow, oversubscription={"leaf": 4.0}, ecmp_seed=7
     )
-    links = cluster_network(stressed(scenario, condition)).links
+    links = cluster_network(apply_condition(scenario, condition)).links
     built = cluster_network(small(tmp_path)).links
     # ECMP has a link for each of the cables that an ideal trunk stands for.
     assert links.bandwidth[links.level == 1].max() * 6 == pytest.approx(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.stress.evaluator import Bench
+from nestsim.stress.evaluator import ConditionEvaluator
 from nestsim.stress.results import least_mean, least_worst, regrets
 from nestsim.stress.thresholds import Asked, bracket, narrow, worsened
 from tests.nestsim.stress.clusters import small
@@ -47,12 +47,14 @@ def test_a_share_that_rises_again_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench.of(small(tmp_path_factory.mktemp("questions")))
+def bench(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
+    return ConditionEvaluator.of(small(tmp_path_factory.mktemp("questions")))
 
 
 @pytest.mark.parametrize("quantity", ["oversubscription", "bandwidth"])
-def test_the_bracket_holds_the_threshold_of_a_scan(bench: Bench, quantity: str) -> None:
+def test_the_bracket_holds_the_threshold_of_a_scan(
+    bench: ConditionEvaluator, quantity: str
+) -> None:
     asked = Asked("leaf", quantity, 0.8)
     row = narrow(bench, "manual", asked, "kept")
     assert row["is_monotone"]
@@ -73,7 +75,9 @@ def test_the_bracket_holds_the_threshold_of_a_scan(bench: Bench, quantity: str) 
     assert low / high == pytest.approx(row["lost"] / row["kept"])
 
 
-def test_re_made_plans_start_with_the_plan_that_is_kept(bench: Bench) -> None:
+def test_re_made_plans_start_with_the_plan_that_is_kept(
+    bench: ConditionEvaluator,
+) -> None:
     asked = Asked("leaf", "oversubscription", 0.8)
     kept, fresh = (narrow(bench, "nest", asked, way) for way in ("kept", "re-made"))
     assert kept["base_s"] == fresh["base_s"]

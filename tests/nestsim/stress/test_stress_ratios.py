@@ -15,7 +15,7 @@ from nestsim.stress.conditions import (
     ratio_condition,
     with_ratios,
 )
-from nestsim.stress.evaluator import Bench
+from nestsim.stress.evaluator import ConditionEvaluator
 from tests.nestsim.stress.clusters import small
 from topologies import (
     FatTreeSpec,
@@ -102,8 +102,8 @@ def test_a_level_without_links_up_is_refused_with_those_that_have_some() -> None
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    return Bench.of(small(tmp_path_factory.mktemp("ratios")))
+def bench(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
+    return ConditionEvaluator.of(small(tmp_path_factory.mktemp("ratios")))
 
 
 @settings(deadline=None, max_examples=25)
@@ -114,7 +114,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     planner=st.sampled_from(["nest", "manual"]),
 )
 def test_more_oversubscription_never_makes_a_plan_faster(
-    bench: Bench, level: str, low: float, factor: float, planner: str
+    bench: ConditionEvaluator, level: str, low: float, factor: float, planner: str
 ) -> None:
     built = network_ratios(bench.scenario)
     plan = bench.make(ratio_condition(()), planner).plan
@@ -131,7 +131,9 @@ def test_more_oversubscription_never_makes_a_plan_faster(
 def test_a_fixed_plan_without_contention_only_gets_slower(tmp_path: Path) -> None:
     scenario = small(tmp_path)
     alone = {f"{name}_model_parallel_sizes": (1,) for name in ("tensor", "pipeline")}
-    bench = Bench.of(replace(scenario, search=replace(scenario.search, **alone)))
+    bench = ConditionEvaluator.of(
+        replace(scenario, search=replace(scenario.search, **alone))
+    )
     built = network_ratios(bench.scenario)
     plan = bench.make(ratio_condition(()), "manual").plan
     assert plan is not None

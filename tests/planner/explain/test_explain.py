@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from estimators.layers.sharding import divisibility_problem
 from planner.cost.pricing import plan_degrees, price_plan
 from planner.explain.explain import explain
-from planner.explain.request import SETTINGS, Wanted, broken_rule, exclusions
+from planner.explain.request import SETTINGS, Request, broken_rule, exclusions
 from planner.search.best_first import search
 from planner.search.space import SearchSpec, inner_configurations
 from tests.planner.examples import eight_devices, tiny_job
@@ -37,7 +37,7 @@ SIZES = ("tp", "pp", "dp", "cp", "ep", "b", "v")
 
 
 def parsed(text):
-    return dict(Wanted.parse(text).values)
+    return dict(Request.parse(text).values)
 
 
 def test_every_key_and_alias_is_read():
@@ -67,7 +67,7 @@ def test_every_key_and_alias_is_read():
 )
 @settings(deadline=None)
 def test_what_is_named_is_written_as_it_is_read(values):
-    assert parsed(str(Wanted(values=values))) == values
+    assert parsed(str(Request(values=values))) == values
 
 
 @given(st.text(max_size=30))
@@ -100,7 +100,7 @@ def test_any_text_is_read_or_refused_in_words(text):
 )
 def test_mistakes_are_named(text, problem, hint):
     with pytest.raises(InputError) as caught:
-        Wanted.parse(text)
+        Request.parse(text)
     assert (caught.value.problem, caught.value.hint) == (problem, hint)
 
 
@@ -127,7 +127,7 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
     workload, num_devices, values, sequence_parallel
 ):
     spec = SearchSpec(sequence_parallel=None if sequence_parallel else False)
-    wanted = Wanted(values=values)
+    wanted = Request(values=values)
     found, _ = inner_configurations(
         workload.graph.spec,
         wanted.narrowed(spec),
@@ -170,25 +170,25 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
 )
 def test_the_broken_rule_is_said(text, rule):
     workload = tiny_job(AMPLE)
-    found = explain(eight_devices(), workload, SearchSpec(), Wanted.parse(text))
+    found = explain(eight_devices(), workload, SearchSpec(), Request.parse(text))
     assert (found.verdict, found.rule, found.priced) == ("outside", rule, None)
     assert found.winner is not None
 
 
 def test_experts_must_divide_the_replicas():
     workload = tiny_job(AMPLE, family="mixtral")
-    wanted = Wanted.parse("ep=2,dp=3")
+    wanted = Request.parse("ep=2,dp=3")
     assert broken_rule(workload, SearchSpec(), wanted, 8) == (
         "ep 2 does not divide dp 3, over which the experts are spread"
     )
-    assert broken_rule(workload, SearchSpec(), Wanted.parse("ep=2"), 1) == (
+    assert broken_rule(workload, SearchSpec(), Request.parse("ep=2"), 1) == (
         "ep 2 takes 2 devices, and the cluster has 1"
     )
 
 
 def test_a_scenario_that_leaves_nothing_is_blamed():
     spec = SearchSpec(data_parallel_sizes=(8,))
-    found = explain(eight_devices(), tiny_job(AMPLE), spec, Wanted.parse("tp=2"))
+    found = explain(eight_devices(), tiny_job(AMPLE), spec, Request.parse("tp=2"))
     assert found.verdict == "outside"
     assert found.rule == (
         "no size that the scenario allows (search.data_parallel_sizes) goes with tp=2"
@@ -213,7 +213,7 @@ wanted_values = st.fixed_dictionaries(
 @relaxed
 def test_what_is_named_is_priced_and_never_beats_the_winner(network, memory, values):
     workload = tiny_job(memory, num_blocks=2)
-    found = explain(network, workload, SMALL, Wanted(values=values))
+    found = explain(network, workload, SMALL, Request(values=values))
     assert not found.excluded
     if found.priced is None:
         assert found.verdict == "outside"
@@ -262,7 +262,7 @@ def test_naming_the_winner_explains_that_it_won(network, workload):
         "b": winner.micro_batch_size,
         "v": winner.virtual_pipeline_model_parallel_size,
     }
-    found = explain(network, workload, SMALL, Wanted(values=values))
+    found = explain(network, workload, SMALL, Request(values=values))
     assert found.verdict == "winner"
     assert found.ratio == 1.0
     assert set(found.differences().values()) == {0.0}
@@ -273,7 +273,7 @@ def test_values_that_the_scenario_leaves_out_are_priced_all_the_same():
     best = search(network, workload, SearchSpec()).plans[0]
     dp = best.plan.parallel.data_parallel_size
     poor = SearchSpec(data_parallel_sizes=(dp // 2 if dp > 1 else 2,))
-    found = explain(network, workload, poor, Wanted.parse(f"dp={dp}"))
+    found = explain(network, workload, poor, Request.parse(f"dp={dp}"))
     assert found.verdict == "faster"
     assert found.excluded == (
         f"search.data_parallel_sizes allows only {poor.data_parallel_sizes[0]}",
@@ -283,13 +283,13 @@ def test_values_that_the_scenario_leaves_out_are_priced_all_the_same():
 
 
 def test_sizes_that_are_no_powers_of_two_are_said_not_to_be_searched():
-    said = list(exclusions(SearchSpec(), Wanted.parse("b=3,cp=6,tp=3")))
+    said = list(exclusions(SearchSpec(), Request.parse("b=3,cp=6,tp=3")))
     assert said == [
         "search.micro_batch_sizes is left out, which means powers of two up to 64",
         "search.context_parallel_sizes is left out, which means powers of two",
     ]
     listed = SearchSpec(micro_batch_sizes=(3,), recompute=("none",), zero_stages=(1,))
-    said = list(exclusions(listed, Wanted.parse("b=3,recompute=full,zero=2")))
+    said = list(exclusions(listed, Request.parse("b=3,recompute=full,zero=2")))
     assert said == [
         "search.recompute allows only none",
         "search.zero_stages allows only 1",
@@ -298,24 +298,24 @@ def test_sizes_that_are_no_powers_of_two_are_said_not_to_be_searched():
 
 def test_what_does_not_fit_is_priced_as_if_it_did():
     network, text = eight_devices(), "tp=1,pp=1,dp=8,recompute=none,zero=0"
-    roomy = explain(network, tiny_job(AMPLE), SearchSpec(), Wanted.parse(text))
+    roomy = explain(network, tiny_job(AMPLE), SearchSpec(), Request.parse(text))
     needed = max(stage.peak_memory for stage in roomy.priced.stages)
     tight = tiny_job(0.5 * needed)
-    found = explain(network, tight, SearchSpec(), Wanted.parse(text))
+    found = explain(network, tight, SearchSpec(), Request.parse(text))
     assert found.verdict == "does not fit"
     assert found.winner is not None
     # The least of the micro-batch sizes, which is not the fastest.
     assert found.priced.plan.micro_batch_size == 1
     assert found.missing_memory > 0
     enough = tiny_job(found.memory + found.missing_memory)
-    spec = Wanted.parse(text).narrowed(SearchSpec())
+    spec = Request.parse(text).narrowed(SearchSpec())
     assert search(network, enough, spec).plans
     less = tiny_job((found.memory + found.missing_memory) * 0.98)
     assert not search(network, less, spec).plans
 
 
 def test_a_reserve_is_not_for_plans():
-    network, text = eight_devices(), Wanted.parse("tp=1,pp=1")
+    network, text = eight_devices(), Request.parse("tp=1,pp=1")
     found = explain(network, tiny_job(AMPLE), SearchSpec(memory_reserve=AMPLE), text)
     assert (found.memory, found.winner, found.verdict) == (0.0, None, "does not fit")
     assert math.isinf(found.lower_bound)
@@ -325,7 +325,7 @@ def test_a_search_stopped_without_a_plan_leaves_what_is_named(monkeypatch):
     monkeypatch.setattr("planner.work.MOST_WORK", 10)
     network, workload = eight_devices(), tiny_job(AMPLE)
     spec = SearchSpec(work_limit=1)
-    found = explain(network, workload, spec, Wanted.parse("tp=1,pp=1,dp=8"))
+    found = explain(network, workload, spec, Request.parse("tp=1,pp=1,dp=8"))
     assert found.winner is None
     assert found.spent.is_stopped
     assert found.verdict == "fits"
@@ -334,6 +334,6 @@ def test_a_search_stopped_without_a_plan_leaves_what_is_named(monkeypatch):
 
 
 def test_two_explanations_agree():
-    network, wanted = eight_devices(), Wanted.parse("tp=2")
+    network, wanted = eight_devices(), Request.parse("tp=2")
     twice = [explain(network, tiny_job(AMPLE), SearchSpec(), wanted) for _ in range(2)]
     assert twice[0] == replace(twice[1])

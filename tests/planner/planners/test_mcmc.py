@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.cost.pricing import price_plan
 from planner.planners.manual import propose as propose_manual
 from planner.planners.mcmc import MOVES, Mcmc, propose, reset_span
-from planner.planners.mcmc_state import State, Walkable
+from planner.planners.mcmc_state import Walkable, WalkState
 from planner.planners.protocol import STARTS, PlannerSettings, fits
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
@@ -81,7 +81,7 @@ def test_a_state_that_does_not_fit_is_never_priced(instance, seed):
         configuration = candidates[rng.randrange(len(candidates))]
         number = rng.randrange(len(space.placements(configuration)))
         choices = space.prices.chain(configuration, number).choices
-        state = State(
+        state = WalkState(
             configuration,
             number,
             space.split(configuration, rng),

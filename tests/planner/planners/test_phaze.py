@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planner.kernels.phaze import phaze_tables
 from planner.planners.manual import propose as propose_manual
-from planner.planners.phaze import Phaze, Program
+from planner.planners.phaze import Phaze, PhazeProgram
 from planner.planners.protocol import PlannerSettings
 from planner.search.space import SearchSpec
 from tests.planner.instances import instances
@@ -112,7 +112,7 @@ def test_cuts_lead_to_the_bottleneck(chain):
 @given(instances(most_devices=12, blocks=range(1, 6)))
 @relaxed
 def test_its_belief_is_the_least_price_of_any_split(instance):
-    program = Program.of(*instance)
+    program = PhazeProgram.of(*instance)
     workload = instance.workload
     believed = sorted(program.plans())
     assume(believed)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from planner.step.exposure import (
     Behind,
     InLayers,
-    LayerTimes,
+    LayerPassTimes,
     Progress,
     TimedBucket,
     bucket_parameters,
@@ -59,8 +59,8 @@ def test_collectives_of_several_kinds_share_the_compute():
     assert layer_times(column(12), kinds) == (15, 12)
 
 
-FORWARD = LayerTimes(column(1, 4, 2), column(1, 4, 2))
-BACKWARD = LayerTimes(column(4, 8, 2), column(4, 8, 2))
+FORWARD = LayerPassTimes(column(1, 4, 2), column(1, 4, 2))
+BACKWARD = LayerPassTimes(column(4, 8, 2), column(4, 8, 2))
 GATHERS = column(2.25, 3.5, 2.25)[:, None]
 REDUCES = column(3.5, 6, 3.5)[:, None]
 NONE = np.zeros((3, 0))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from estimators.operators.engines.graph import ENGINES, Task, TaskGraph
+from estimators.operators.engines.graph import ENGINES, OperatorTask, TaskGraph
 from estimators.operators.engines.schedule import EngineSchedule, makespan
 
 
@@ -19,7 +19,9 @@ class Case(NamedTuple):
 def graph_of(engines: Sequence[str], *edges: tuple[int, int]) -> TaskGraph:
     """Return a graph from the engine of each task and its (earlier, later) pairs."""
     return TaskGraph(
-        tasks=tuple(Task(i, "forward", engine) for i, engine in enumerate(engines)),
+        tasks=tuple(
+            OperatorTask(i, "forward", engine) for i, engine in enumerate(engines)
+        ),
         predecessors=tuple(
             tuple(sorted(before for before, after in edges if after == task))
             for task in range(len(engines))

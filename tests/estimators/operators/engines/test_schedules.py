@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimators.operators.engines import layer_time
 from estimators.operators.engines import search as exact
-from estimators.operators.engines.graph import ENGINES, Task, TaskGraph
+from estimators.operators.engines.graph import ENGINES, OperatorTask, TaskGraph
 from estimators.operators.engines.layer_time import schedule_tasks
 from estimators.operators.engines.schedule import (
     TOLERANCE,
@@ -318,7 +318,7 @@ def test_a_faster_engine_never_makes_the_optimum_longer(case):
 def test_a_task_without_duration_changes_nothing(case):
     graph, durations = case
     more = TaskGraph(
-        tasks=(*graph.tasks, Task(len(durations), "forward", "tensor")),
+        tasks=(*graph.tasks, OperatorTask(len(durations), "forward", "tensor")),
         predecessors=(*graph.predecessors, (0,)),
     )
     found = schedule_tasks(more, (*durations, 0.0))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from planner.cost.classes import Choice
+from planner.cost.classes import MemoryChoice
 from planner.cost.pricing import price_plan
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.candidates import Leaf
@@ -79,7 +79,7 @@ def every_leaf(world):
                     hybrid = zero in rules.hybrid_sharding
                     for option in range(len(shardings) if hybrid else 1):
                         for layout in candidates._layouts(sizes).tolist():
-                            choice = Choice(mode, zero, option)
+                            choice = MemoryChoice(mode, zero, option)
                             leaf = Leaf(sizes, tuple(layout), choice, placement)
                             yield candidates.plan(leaf)
 
