@@ -37,9 +37,10 @@ from planner.cost.classes import recompute_shares
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import device_grid, plan_degrees
 from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
-from planner.cost.stage import Share, sharding_of, stage_share
+from planner.cost.stage import sharding_of, stage_share
 from planner.step.execution import Workload
 from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
+from planner.step.memory import ParameterShare
 from planner.step.plan import Plan, Stage
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -464,7 +465,7 @@ def _members(stage: Stage, group: str, dense: IntArray) -> tuple[str, IntArray]:
 
 
 def _sent(
-    stage: Stage, share: Share, pace: float
+    stage: Stage, share: ParameterShare, pace: float
 ) -> Iterator[tuple[Sent, float, float]]:
     """Yield what is sent, its period and the part of the parameters in it.
 

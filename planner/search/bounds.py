@@ -51,8 +51,7 @@ class LayerBounds:
 def layer_bounds(
     table: LayerTable, tensor: FloatArray, relaxation: Relaxation, degrees: Degrees
 ) -> LayerBounds:
-    """Bound a table's layers; ``tensor`` from
-    `planner.search.relaxation.best_group_rates`."""
+    """Bound a table's layers; ``tensor`` from `relaxation.best_group_rates`."""
     minima = table.forward_time + table.backward_time
     tp, cp, ep = degrees.tp, degrees.cp, degrees.ep
     latency, _ = relaxation.hop

@@ -89,8 +89,7 @@ _ONE = np.uint64(1)
 
 @subkernel
 def _mix(value: np.uint64) -> np.uint64:
-    """Scramble 64 bits as `topologies.fabrics.tree_routing` does (finaliser of
-    SplitMix64)."""
+    """Scramble 64 bits as trees' hashes do (finaliser of SplitMix64)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
