@@ -28,8 +28,8 @@ from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
 
 SHARPNESS = 6.0
-"""The exponent ``q``, chosen: on every fourth of 712 published single-node runs the
-mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
+"""Exponent ``q`` of the model, chosen: on every fourth of 712 published single-node
+runs the mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
 
 BACKWARD_LAUNCHES = 1.6
 """Kernels of a backward pass for each of the forward pass, assumed: a plain block's 6
@@ -44,14 +44,18 @@ class HostTimes(NamedTuple):
     """What software adds to the passes of one layer [s]."""
 
     forward: float
+    """Host time of the forward pass [s]."""
     backward: float
+    """Host time of the backward pass [s]."""
 
 
 class _Collectives(NamedTuple):
     """All collectives of one pass [s]."""
 
     wire: float
+    """Time of the layer's collectives on the wire [s]."""
     library: float
+    """Time that the library adds to it [s]."""
 
 
 def host_times(

@@ -47,16 +47,16 @@ class Platform:
     """Everything that operator times depend on beside the work itself."""
 
     accelerator: Accelerator
-    """The device."""
+    """Device that the job runs on."""
 
     software: Software = IDEAL
-    """What drives it."""
+    """Framework that drives the device."""
 
     constants: Constants = field(default_factory=load_constants)
-    """What they reach."""
+    """Constants of what device and framework reach."""
 
     links: UserLinks | None = None
-    """What was measured of links, taken instead of what is published."""
+    """Measured constants of links, taken instead of what is published."""
 
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
@@ -136,7 +136,7 @@ class Allocator:
     """The memory of one framework."""
 
     constants: AllocatorConstants
-    """What it holds beside tensors."""
+    """Constants of what the allocator holds beside tensors."""
 
     def allocated(self, tensors: float) -> float:
         """Return what has been given out at a peak of tensors [byte]."""

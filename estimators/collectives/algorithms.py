@@ -63,10 +63,11 @@ ALGORITHM_NAMES = (
     "hierarchical-direct",
     "hierarchical-halving-doubling",
 )
-"""All of them, flat ones first; of equally cheap ones the first is chosen."""
+"""Names of all algorithms, flat ones first; of equally cheap ones the first is
+chosen."""
 
 OPERATIONS = (*_LEVEL_BY_LEVEL, "send_recv")
-"""What groups of devices do together."""
+"""Names of what groups of devices do together."""
 
 
 def algorithms_for(operation: str) -> tuple[str, ...]:

@@ -71,13 +71,14 @@ class Phase(NamedTuple):
     """Rings that turn at the same time."""
 
     rings: IntArray
-    """Shape ``(R, n)``: ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``."""
+    """Device numbers of the rings, shape ``(R, n)``: ``rings[r, k]`` sends to
+    ``rings[r, (k + 1) % n]``."""
 
     fraction: float
-    """What each member sends, over the bytes of the full tensor."""
+    """Bytes that each member sends over the bytes of the full tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 def ring_phases(
@@ -112,7 +113,8 @@ ALGORITHMS: Mapping[
     str,
     Callable[[str, IntArray, Sequence[int], CollectiveRules | None], tuple[Phase, ...]],
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
-"""What the search chooses from; `auto` choices take the cheapest, ties the first."""
+"""Algorithms that the search chooses from; `auto` choices take the cheapest, ties the
+first."""
 
 
 def _phases(
@@ -136,10 +138,10 @@ class CollectiveRate(NamedTuple):
     """Cost of a collective as a line over the size of the tensor."""
 
     latency: float
-    """At size 0 [s]."""
+    """Time of a collective of no bytes [s]."""
 
     inverse_bandwidth: float
-    """[s/byte]"""
+    """Time that each byte of the full tensor adds [s/byte]."""
 
     def time(self, num_bytes: float) -> float:
         """Return the time for a full tensor of ``num_bytes`` [s]."""
@@ -147,7 +149,7 @@ class CollectiveRate(NamedTuple):
 
 
 FREE = CollectiveRate(0.0, 0.0)
-"""A group of one."""
+"""Rate of a group of one, which sends nothing."""
 
 
 def collective_rates(

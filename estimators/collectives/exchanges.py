@@ -94,13 +94,14 @@ class Exchange(NamedTuple):
     """Places of the members that send, shape ``(M,)``."""
 
     receivers: IntArray
-    """Places of those that receive, shape ``(M,)``."""
+    """Places of the members that receive, shape ``(M,)``."""
 
     fraction: float
-    """What each message carries in all steps together, over the full tensor."""
+    """Bytes that each message carries in all steps together over the bytes of the full
+    tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 Exchanges = tuple[Exchange, ...]

@@ -30,10 +30,10 @@ from topologies.network import CollectiveRules, Routes
 Result = TypeVar("Result")
 
 _MOST_MISSING = 2**14
-"""Routes that a kernel can report missing at a time, and one."""
+"""Most routes that a kernel can report missing at a time, plus one."""
 
 _MOST_FOUND = 2**21
-"""Pairs of whose routes those that are missing are found at a time."""
+"""Most pairs of whose routes those that are missing are found at a time."""
 
 
 class NetworkArrays(NamedTuple):
@@ -174,10 +174,10 @@ class EdgeCost(NamedTuple):
     """What each of several simultaneous messages meets on its way."""
 
     latency: FloatArray
-    """Of the route [s]."""
+    """Latency of each message's route [s]."""
 
     inverse_bandwidth: FloatArray
-    """Of the most loaded link of the route [s/byte]."""
+    """Inverse bandwidth of the most loaded link of each message's route [s/byte]."""
 
 
 def edge_costs(

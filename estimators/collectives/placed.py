@@ -28,16 +28,17 @@ class PlacedExchange(NamedTuple):
     """Messages between devices that leave at the same time and move in lock-step."""
 
     sources: IntArray
-    """Device numbers, shape ``(M,)``."""
+    """Device numbers of the senders, shape ``(M,)``."""
 
     targets: IntArray
-    """Device numbers, shape ``(M,)``."""
+    """Device numbers of the receivers, shape ``(M,)``."""
 
     fraction: float
-    """What each message carries in all steps together, over the full tensor."""
+    """Bytes that each message carries in all steps together over the bytes of the full
+    tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 def placed_exchanges(

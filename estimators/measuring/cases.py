@@ -36,10 +36,15 @@ class Size(NamedTuple):
     """From which the shapes of all operators of a layer follow."""
 
     tokens: int
+    """Tokens of a micro-batch."""
     hidden: int
+    """Width of the hidden states."""
     heads: int
+    """Attention heads."""
     sequence: int
+    """Tokens of a sequence."""
     vocab: int
+    """Entries of the vocabulary."""
 
 
 SIZES: dict[str, tuple[Size, ...]] = {
@@ -79,8 +84,10 @@ class Given(NamedTuple):
     """One input of a case."""
 
     shape: tuple[int, ...]
+    """Shape of the input."""
     below: int = 0
-    """Integers below that; 0 for numbers of the measured precision."""
+    """Bound that whole numbers are drawn below; 0 for numbers of the measured
+    precision."""
 
     def make(self, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         """Return a tensor of that shape."""
@@ -94,22 +101,22 @@ class OperatorCase:
     """One operator of one shape."""
 
     operation: str
-    """As `Measurement.operation`."""
+    """Name of the operation, as `Measurement.operation`."""
 
     part: Callable[[], nn.Module | Callable[..., Any]]
-    """Builds the module, or returns the function."""
+    """Function that builds the module, or returns the function, to be measured."""
 
     inputs: tuple[Given, ...]
-    """What it is called with."""
+    """Inputs of the call."""
 
     sequences: int = 1
     """First size of every input, if it counts sequences: layers are traced with one."""
 
     width: int = 0
-    """Of the result, where the shape of the first input does not tell."""
+    """Width of the result, where the shape of the first input does not tell."""
 
     sums_gradients: bool = False
-    """Whether its backward pass passes the gradient on, and adds up two of them where
+    """Whether the backward pass passes the gradient on, and adds up two of them where
     its inputs come from."""
 
     def module(self) -> nn.Module:

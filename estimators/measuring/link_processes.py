@@ -26,7 +26,7 @@ MOST_LOCAL = 4
 """Ranks that are started on a CPU unless more are asked for: each takes a core."""
 
 MOST_RANKS = 64
-"""On one CPU: each is a process with torch in it, 0.3 GB."""
+"""Most ranks on one CPU: each is a process with torch in it, 0.3 GB."""
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 

@@ -31,20 +31,20 @@ from estimators.user_files.tables import LinkPoint, LinkSweep
 from topologies.errors import InputError
 
 FIRST_SIZES = (2**10, 2**20)
-"""Measured in any case: a latency and a bandwidth follow from them [byte]."""
+"""Sizes measured in any case: a latency and a bandwidth follow from them [byte]."""
 
 SIZES = (*FIRST_SIZES, *(4**k for k in range(6, 10)), *(4**k for k in range(11, 16)))
-"""From 1 KiB to 1 GiB, in the order in which they are measured [byte]."""
+"""Sizes from 1 KiB to 1 GiB, in the order in which they are measured [byte]."""
 
 QUICK_SIZES = (*FIRST_SIZES, 2**14, 2**18, 2**22)
-"""Of a first look [byte]."""
+"""Sizes of a quick look [byte]."""
 
 BACKENDS = MappingProxyType({"cpu": "gloo", "cuda": "nccl"})
 """Kind of device -> the library that its collectives are measured with."""
 
 MEMORY_PART = 8
-"""The two tensors of a rank together take at most a quarter of the memory that is free
-for it: libraries have buffers of their own."""
+"""Part of the free memory that the two tensors of a rank together may take: libraries
+have buffers of their own."""
 
 _ELEMENT = 4
 _TIMEOUT = timedelta(minutes=10)
@@ -58,17 +58,19 @@ class TrainEffort:
     """Launches before the first one that counts."""
 
     trains: int = 7
-    """Of which the median is taken."""
+    """Number of trains of which the median is taken."""
 
     train_seconds: float = 0.03
-    """Of a train, unless it has the most or the fewest launches [s]."""
+    """Duration of a train, unless it has the most or the fewest launches [s]."""
 
     most_launches: int = 200
+    """Most launches of a train."""
 
     long_launch: float = 0.2
-    """A launch this long has no more warm-up, and the fewest trains [s]."""
+    """Duration from which a launch has no more warm-up, and the fewest trains [s]."""
 
     fewest_trains: int = 3
+    """Number of trains of long launches."""
 
     def launches(self, first: float) -> int:
         """Return the launches of a train, by the time of one [s]."""
@@ -83,22 +85,22 @@ class World:
     """One of the processes that measure together."""
 
     rank: int
-    """Number of this process, those of a node in a row."""
+    """Number of this process; processes of a node have numbers in a row."""
 
     num_ranks: int
-    """All processes."""
+    """Number of all processes."""
 
     local_rank: int
     """Number of this process on its node."""
 
     num_local: int
-    """Processes of each node."""
+    """Number of processes of each node."""
 
     device: str
-    """``"cpu"`` or ``"cuda"``."""
+    """Kind of device: ``"cpu"`` or ``"cuda"``."""
 
     meeting: str = "env://"
-    """Where processes find each other, as torch.distributed writes it."""
+    """Address where processes find each other, as torch.distributed writes it."""
 
     @property
     def num_nodes(self) -> int:
@@ -110,7 +112,9 @@ class MeasuredRanks(NamedTuple):
     """The first ranks, which communicate among themselves."""
 
     num_ranks: int
+    """Members of the group."""
     num_nodes: int
+    """Nodes that the members are on."""
 
 
 def groups_of(num_ranks: int, num_local: int) -> tuple[MeasuredRanks, ...]:
@@ -215,19 +219,27 @@ class _Sweep:
     """One process's part of a sweep."""
 
     world: World
+    """Processes that take part."""
     device: torch.device
+    """Device of this process."""
     effort: TrainEffort
+    """How often each point is measured."""
     sizes: Sequence[int]
+    """Sizes of the full tensor in the order in which they are measured [byte]."""
     budget: float
+    """Time of the whole sweep [s]."""
     progress: Progress | None
+    """Called before each measurement, in the first process."""
     points: list[LinkPoint] = field(default_factory=list)
-    """In the first process."""
+    """Points measured so far, in the first process."""
     num_skipped: int = 0
+    """Points that the time or the memory did not suffice for."""
     _begun: float = field(default_factory=time.perf_counter)
+    """Clock when the sweep began [s]."""
     _last: dict[tuple[MeasuredRanks, str], tuple[int, float]] = field(
         default_factory=dict
     )
-    """Size and time of a group's last measurement of an operation."""
+    """Group and operation -> size [byte] and time [s] of its last measurement."""
 
     def run(self) -> None:
         """Measure one point after the other."""
@@ -350,13 +362,15 @@ class _Buffers:
     """The full tensor."""
 
     other: Tensor
-    """Of the same size."""
+    """Tensor of the size of the full tensor."""
 
     part: Tensor
     """This rank's part of a full tensor."""
 
     num_ranks: int
+    """Members of the group."""
     group: Any
+    """Group of torch.distributed."""
 
     @classmethod
     def of(
@@ -429,4 +443,4 @@ OPERATIONS: Mapping[str, Callable[[_Buffers, int], Callable[[], object]]] = (
         }
     )
 )
-"""Operation -> what launches it once."""
+"""Operation -> function that launches it once."""

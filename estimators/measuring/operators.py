@@ -57,8 +57,11 @@ class MeasuringSetup:
     """On what is measured, and how carefully."""
 
     device: torch.device
+    """Device that is measured."""
     stopwatch: Stopwatch
+    """What times calls on the device."""
     effort: Effort
+    """How often each call is timed."""
     launch_time: float
     """Time of a kernel that does next to nothing [s]."""
     entry_time: float
@@ -273,7 +276,8 @@ _LLAMA = TransformerSpec(
     tie_word_embeddings=False,
 )
 _SCALE_ON_CUDA = 10
-"""Widths are that many times those for a CPU: 3840 and 3200, as in models of 7B."""
+"""Factor of widths on an accelerator over those for a CPU: 3840 and 3200, as in models
+of 7B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,25 +285,27 @@ class LayerCheck:
     """One layer, predicted and measured."""
 
     name: str
-    """What kind of layer and which sizes."""
+    """Kind of layer and its sizes."""
 
     precision: str
-    """Of weights and activations."""
+    """Precision of weights and activations."""
 
     measured_forward: OperatorTiming
+    """Measured time of the forward pass."""
     measured_backward: OperatorTiming
+    """Measured time of the backward pass."""
 
     predicted_forward: float
-    """From the profile [s]."""
+    """Time of the forward pass by the profile [s]."""
 
     predicted_backward: float
-    """From the profile [s]."""
+    """Time of the backward pass by the profile [s]."""
 
     num_operators: int
-    """In the layer."""
+    """Operators in the layer."""
 
     num_outside: int
-    """Those of them with a size outside the range that was measured."""
+    """Operators of the layer with a size outside the range that was measured."""
 
 
 def checked_layers(device: torch.device) -> dict[str, tuple[TransformerSpec, int]]:

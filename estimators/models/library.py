@@ -18,10 +18,11 @@ class PublishedModel(NamedTuple):
     """An entry of the library."""
 
     spec: TransformerSpec
-    """The architecture, at the sequence length that it was mainly trained with."""
+    """Architecture of the model, at the sequence length that it was mainly trained
+    with."""
 
     source: str
-    """Where it was published, and what was chosen where the source is silent."""
+    """Publication of the model, and what was chosen where it is silent."""
 
 
 def _gpt3(num_layers: int, hidden_size: int, heads: int) -> TransformerSpec:

@@ -46,7 +46,7 @@ class _Curve(NamedTuple):
     """All measurements of one operation."""
 
     sizes: FloatArray
-    """Base-2 logarithms, shape ``(P, D)``."""
+    """Base-2 logarithms of the measured sizes, shape ``(P, D)``."""
 
     log_rates: FloatArray
     """Natural logarithms of forward, backward and weight-gradient rate, NaN where a
@@ -58,16 +58,16 @@ class ProfiledTimes:
     """Operator times on a measured device at one precision."""
 
     curves: Mapping[str, _Curve]
-    """Operation -> what was measured of it."""
+    """Operation -> measured rates by size."""
 
     names: Mapping[str, str]
     """Operation of a traced model -> its name in the profile, where that differs."""
 
     launch_time: float
-    """No pass takes less [s]."""
+    """Least time of a pass [s]."""
 
     precision: str
-    """Of the measurements, for messages."""
+    """Number format of the measurements, for messages."""
 
     @classmethod
     def of(

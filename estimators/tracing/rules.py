@@ -26,7 +26,7 @@ from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
 _CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
-"""What selective recompute repeats."""
+"""Operators that selective recompute repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,9 @@ class Tape:
     """What has been written down so far."""
 
     tensors: list[TracedTensor] = field(default_factory=list)
+    """Tensors recorded so far."""
     operators: list[TracedOperator] = field(default_factory=list)
+    """Operators recorded so far."""
     numbers: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
     """Node -> numbers of the tensors that it results in."""
 
@@ -48,13 +50,15 @@ class Call(NamedTuple):
     """One node of the graph while its rule looks at it."""
 
     tape: Tape
+    """Tape that the call is recorded on."""
     node: fx.Node
+    """Node of the traced module's graph."""
     target: Any
-    """The module, function or method name."""
+    """Name of the module, function or method."""
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
     results: tuple[Tensor, ...]
-    """What came out; shapes only."""
+    """Tensors that came out; shapes only."""
 
     def result(self, place: int = 0, layout: str = "") -> int:
         """Return a number for a result, by default laid out like the first input."""

@@ -43,7 +43,7 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (mixtral.ExpertRowLinear, "weight"): "expert",
     }
 )
-"""(module, parameter) -> layout; everything else is whole on every rank."""
+"""(Module, parameter) -> layout; everything else is whole on every rank."""
 
 
 def record_layer(
@@ -130,7 +130,7 @@ def _parameters(module: nn.Module) -> list[TracedParameter]:
 
 
 _MOST_BYTES = 4 * 2**20
-"""A trace takes some kB."""
+"""Longest file that is read as a trace, which takes some kB [byte]."""
 
 _SOURCES = ("tracing/*.py", "models/*.py")
 

@@ -61,7 +61,7 @@ FRACTIONS = frozenset(
         *("full_fragmentation", "grouped_rate", "efficiency"),
     }
 )
-"""Constants that are parts of something: at most 1."""
+"""Constants that are parts of a whole: at most 1."""
 
 _LEAST: Mapping[str, float] = MappingProxyType(
     {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
@@ -79,16 +79,16 @@ class UserConstants:
     """Constants of a user, which hold in place of those that are shipped."""
 
     name: str
-    """The file's, without its folder."""
+    """Name of the file, without its folder."""
 
     date: str
-    """When they were fitted."""
+    """Date on which the constants were fitted."""
 
     source: str
-    """What to."""
+    """What the constants were fitted to."""
 
     values: tuple[tuple[str, float], ...]
-    """Dotted name and value of each."""
+    """Dotted name and value of each constant."""
 
     def efficiency(self, scope: Scope) -> float | None:
         """Return what collectives reach of links, None if nothing is said of it."""
@@ -165,15 +165,16 @@ class FittedEntry:
     """What a file says of one constant."""
 
     name: str
-    """Dotted."""
+    """Dotted name of the constant."""
 
     value: float
+    """Value that was fitted."""
 
     shipped: float
-    """What it stands in place of."""
+    """Value that the fitted one replaces."""
 
     deviation: float
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the value's logarithm."""
 
 
 def user_constants_toml(

@@ -37,7 +37,7 @@ from topologies import InputError
 from topologies.arrays import FloatArray
 
 Passes = tuple[Mapping[int, PassTimes], ...]
-"""Of each chunk, by the kinds of `planner.step.schedules`."""
+"""Passes of each chunk, by the kinds of `planner.step.schedules`."""
 
 
 def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
@@ -81,12 +81,14 @@ class _Layers(NamedTuple):
     """Every layer of the chain as this stage would do it."""
 
     forward: LayerPassTimes
+    """Forward pass of each layer."""
     backward: LayerPassTimes
-    """Without weight gradients, where the schedule splits them off."""
+    """Backward pass of each layer, without weight gradients where the schedule splits
+    them off."""
     repeated: LayerPassTimes
-    """What recompute adds to the backward pass."""
+    """What recompute adds to the backward pass of each layer."""
     weight: LayerPassTimes
-    """Weight gradients alone."""
+    """Weight gradients of each layer, alone."""
     skewed: FloatArray
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
 

@@ -39,7 +39,9 @@ class Weights(NamedTuple):
     """Weights of the sum and of the maximum of the stage times."""
 
     sum: float
+    """Weight of the sum of the stages' times."""
     max: float
+    """Weight of the largest of the stages' times."""
 
 
 def iteration_weights(num_microbatches: int, num_chunks: int) -> Weights:

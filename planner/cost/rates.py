@@ -47,19 +47,21 @@ class StageRates(NamedTuple):
     """The rates of a placement, or bounds of them, as the split reads them."""
 
     rows: FloatArray
-    """Distinct rows of rates, columns as in `planner.kernels.tables`, ``(sig, R)``."""
+    """Distinct rows of rates, shape ``(sig, R)``; columns as in
+    `planner.kernels.tables`."""
     signature: IntArray
-    """Row of each stage, first to last, shape ``(p,)``."""
+    """Number of each stage's row of rates, first to last, shape ``(p,)``."""
     group_sizes: FloatArray
-    """Ranks of each sharding option."""
+    """Number of ranks of each sharding option."""
     boundary: FloatArray
     """Latency [s] and inverse bandwidth [s/byte] of the boundary after each stage, the
     mean of both directions, by replica, shape ``(p, d, 2)``."""
     tied: FloatArray
-    """All-reduce between the first and the last stage, shape ``(2,)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-reduce between the first and
+    the last stage, shape ``(2,)``."""
     senders: FloatArray
-    """Ranks that each option sends shards from one by one, where software does; in
-    bounds of several placements at most as many as any of them."""
+    """Number of ranks that each sharding option sends shards from one by one, where
+    software does; in bounds of several placements at most as many as any of them."""
 
 
 class ShardingRates(NamedTuple):
@@ -68,9 +70,10 @@ class ShardingRates(NamedTuple):
     group_size: int
     """Data-parallel ranks that share the shards."""
     inside: Rates
-    """All-gather and reduce-scatter among them."""
+    """Rates of all-gather and reduce-scatter among the ranks that share shards."""
     across: Rates
-    """All-reduce of a shard among those that hold the same one; 0 if nobody does."""
+    """Rates of an all-reduce of a shard among the ranks that hold the same one; 0 if
+    nobody else does."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,38 +81,44 @@ class PlacementRates:
     """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
 
     tensor: Rates
-    """Tensor-parallel collectives, per byte of the full tensor."""
+    """Rates of tensor-parallel collectives, per byte of the full tensor."""
 
     context: FloatArray
-    """One hop of the context-parallel ring, shape ``(p, 2)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of one hop of the context-parallel
+    ring, shape ``(p, 2)``."""
 
     expert: FloatArray
-    """All-to-all of expert-parallel ranks, per byte that a rank holds, ``(p, 2)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-to-all of expert-parallel
+    ranks, per byte that a rank holds, shape ``(p, 2)``."""
 
     data: Rates
-    """Collectives over the replicas of dense parameters."""
+    """Rates of collectives over the replicas of dense parameters."""
 
     expert_data: Rates
-    """Collectives over the replicas of experts."""
+    """Rates of collectives over the replicas of experts."""
 
     shardings: tuple[ShardingRates, ...]
     """Ways to share ZeRO's shards; the first is the whole group."""
 
     activation: FloatArray
-    """Forward over the boundary after each stage, per byte and lane, by replica,
-    shape ``(p, d, 2)``; the last one is the wrap-around to the first stage."""
+    """Latency [s] and inverse bandwidth [s/byte] of activations over the boundary after
+    each stage, per byte of a rank, by replica, shape ``(p, d, 2)``; the last one is the
+    wrap-around to the first stage."""
 
     gradient: FloatArray
-    """Backward over the same boundary, likewise."""
+    """Latency [s] and inverse bandwidth [s/byte] of gradients back over the boundary
+    after each stage, per byte of a rank, by replica, shape ``(p, d, 2)``; the last one
+    is the wrap-around to the first stage."""
 
     tied: FloatArray
-    """All-reduce between the first and the last stage, shape ``(2,)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-reduce between the first and
+    the last stage, shape ``(2,)``."""
 
     tensor_algorithm: str
-    """Of the tensor-parallel collectives."""
+    """Algorithm of the tensor-parallel collectives."""
 
     gradient_algorithm: str
-    """Of the data-parallel collectives."""
+    """Algorithm of the data-parallel collectives."""
 
     @cached_property
     def signatures(self) -> tuple[FloatArray, IntArray]:
@@ -160,7 +169,11 @@ class AlgorithmChooser(NamedTuple):
     """Chooses algorithms by what an all-reduce costs each stage, ``(p, 2)``."""
 
     tensor: Mapping[str, FloatArray]
+    """Algorithm -> latency [s] and inverse bandwidth [s/byte] of a tensor-parallel
+    all-reduce at each stage, shape ``(p, 2)``."""
     gradient: Mapping[str, FloatArray]
+    """Algorithm -> latency [s] and inverse bandwidth [s/byte] of a data-parallel
+    all-reduce at each stage, shape ``(p, 2)``."""
 
     def names(
         self, tensor: AlgorithmChoice, gradient: AlgorithmChoice

@@ -78,22 +78,25 @@ class StagePrice(NamedTuple):
     """A stage, and what its step's ends are made of."""
 
     cost: StageCost
+    """Costs of the stage as reports have them."""
 
     passes: Passes
-    """Of each chunk; none where nothing is hidden, and passes last as charged."""
+    """Passes of each chunk; none where nothing is hidden, and passes last as
+    charged."""
 
     gathers: tuple[TimedBucket, ...]
     """Parameters that the first forward pass of each chunk waits for, in the order in
     which they are sent; none without overlap."""
 
     reduces: tuple[TimedBucket, ...]
-    """Gradients that go behind the last passes, likewise."""
+    """Gradients that are reduced behind the last passes, in the order in which they are
+    sent; none without overlap."""
 
     reduce_time: float
     """Gradient collective after the last pass, without overlap [s]."""
 
     gather_time: float
-    """Parameter gather after the optimizer step, likewise [s]."""
+    """Parameter gather after the optimizer step, without overlap [s]."""
 
 
 def stage_price(
@@ -252,12 +255,14 @@ class _Passes(NamedTuple):
     """Times of one microbatch through one chunk without ZeRO [s]."""
 
     forward: float
+    """Forward pass of a microbatch [s]."""
 
     backward: float
+    """Backward pass of a microbatch, with weight gradients [s]."""
 
     weight: float
-    """The part of `backward` that weight gradients are. They are computed only: the
-    collectives of a backward pass, that which gathers a product's input again
+    """Part of the backward pass that weight gradients are [s]. They are computed only:
+    the collectives of a backward pass, that which gathers a product's input again
     included, belong to the gradients of activations."""
 
 
@@ -265,13 +270,13 @@ class _ZeroTimes(NamedTuple):
     """What parameters have passes send in every microbatch [s]."""
 
     forward: float
-    """In a forward pass."""
+    """Collectives of ZeRO in a forward pass [s]."""
 
     backward: float
-    """In a backward pass."""
+    """Collectives of ZeRO in a backward pass [s]."""
 
     gradient: float
-    """Once gradients are there."""
+    """Collectives of ZeRO once gradients are there [s]."""
 
 
 def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
@@ -295,13 +300,17 @@ class _ParameterTraffic:
     """What the parameters of one stage have it send, at the rates of a placement."""
 
     rates: PlacementRates
+    """Rates of the placement's collectives."""
     sharding: ShardingRates
-    """Rates of its sharding group."""
+    """Rates of the stage's sharding group."""
     ledger: ZeroStage
+    """What the stage of ZeRO sends and shards."""
     each: ParameterBytes
+    """Bytes of one parameter by use."""
     share: ParameterShare
+    """Parameters that a device of the stage holds."""
     index: int
-    """Which stage it is."""
+    """Number of the stage."""
 
     @classmethod
     def of(

@@ -28,10 +28,10 @@ class StepEnds(NamedTuple):
     """When a step is over."""
 
     passes: float
-    """End of the last pass [s]."""
+    """End of the last pass of all stages [s]."""
 
     step: float
-    """End of the last stage's duties [s]."""
+    """End of the last stage's duties after its passes [s]."""
 
 
 class _Filled(NamedTuple):
@@ -39,7 +39,7 @@ class _Filled(NamedTuple):
 
     instruction: int
     after: float
-    """From the pass's begin on [s]."""
+    """Time from the pass's begin on [s]."""
 
 
 class PlanTimeline:

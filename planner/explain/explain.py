@@ -15,7 +15,7 @@ from planner.work import Progress, Spent
 from topologies import Network
 
 SAME = 1e-9
-"""Times that differ by less than this part are equal: the sums differ in order."""
+"""Times that differ by less than this part count as equal: the sums differ in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Explanation:
     """The rule of the space that is broken, as a clause; empty if none is."""
 
     excluded: tuple[str, ...]
-    """Which settings of the scenario leave the named values out, as clauses."""
+    """Settings of the scenario that leave the requested values out, as clauses."""
 
     memory: float
     """What plans may use of each device [byte]."""
 
     lower_bound: float
-    """No plan of the scenario's space has less of what the search minimises
-    (`PricedPlan.closed_form_time`) [s]; infinite if nothing fits."""
+    """Lower bound of what the search minimises (`PricedPlan.closed_form_time`) over the
+    scenario's space [s]; infinite if nothing fits."""
 
     shortfall: str
     """Why no plan of the scenario's space was found, and what would help; empty if

@@ -24,10 +24,11 @@ from topologies.units import format_size
 
 MOST_TRIED = 400
 """Configurations tried for each restriction that might be loosened, the smallest
-changes first, ..."""
+changes first."""
 
 MOST_TRIED_OF_ONE = 16
-"""... and for each value that it might allow, the least parameters first."""
+"""Configurations tried for each value that a loosened restriction might allow, the
+least parameters first."""
 
 SIZE_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -184,11 +185,13 @@ class _Change(NamedTuple):
     """One setting loosened."""
 
     setting: str
+    """Setting of the scenario that is loosened."""
     size: str
-    """Of a configuration, if the setting lists one; else empty."""
+    """Size of a configuration, if the setting lists one; else empty."""
     value: str
-    """What is added; empty if every size is."""
+    """Value that is added to the setting; empty if every size is."""
     spec: SearchSpec
+    """Search with the setting loosened."""
 
 
 def _changes(spec: SearchSpec) -> Iterator[_Change]:

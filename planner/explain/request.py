@@ -29,13 +29,13 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "zero": "zero_stages",
     }
 )
-"""What can be named -> the setting of the scenario's ``[search]``."""
+"""Name that a request may have -> the setting of the scenario's ``[search]``."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"mbs": "b", "vpp": "v"})
-"""Other spellings."""
+"""Other spellings -> name of a request's value."""
 
 LARGEST_SIZE = 1_000_000_000
-"""Sizes above it are slips of the keyboard."""
+"""Largest size that a request may name: those above it are slips of the keyboard."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -52,7 +52,8 @@ class Request:
     """Values of a configuration that are fixed; the others are searched."""
 
     values: Mapping[str, int | str]
-    """A key of `SETTINGS` -> its value, in the order in which they were named."""
+    """A key of `SETTINGS` -> the value requested of it, in the order in which they were
+    named."""
 
     @classmethod
     def parse(cls, text: str) -> "Request":
@@ -291,7 +292,7 @@ _POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
     }
 )
-"""What is searched of sizes whose setting is left out."""
+"""Sizes of which powers of two are searched where their setting is left out."""
 
 
 def _listed(values: tuple[object, ...]) -> str:

@@ -45,11 +45,11 @@ class ArtifactSharding(NamedTuple):
     """ZeRO of one stage, as the artifact codes it."""
 
     degree: int
-    """The stage takes this many times the devices of an ordinary one."""
+    """Factor on the devices of an ordinary stage."""
     zero_stage: int
-    """2 or 3."""
+    """Stage of ZeRO: 2 or 3."""
     memory_bytes: float
-    """Of one device, before stashed microbatches [byte]."""
+    """Memory of one device, before stashed microbatches [byte]."""
     slots: int
     """Microbatches in flight that memory allows."""
 
@@ -256,20 +256,23 @@ class ArtifactStageCost:
     """One stage of a priced plan."""
 
     first: int
-    """Position of its first node in the chain."""
+    """Position of the stage's first node in the chain."""
     end: int
-    """One past its last node."""
+    """Position in the chain behind the stage's last node."""
     devices: int
+    """Number of devices of the stage."""
     position: int
-    """Counted from the end of the pipeline; the last stage is 1."""
+    """Position counted from the end of the pipeline; the last stage is 1."""
     incoming_level: int | None
     """Network level of the link from the stage before; None for the first stage."""
     recomputes: bool
+    """Whether the stage runs its forward pass again."""
     load: float
-    """Of one microbatch, forward and backward [unit of the file]."""
+    """Time of one microbatch, forward and backward [unit of the file]."""
     memory_bytes: float
-    """Of one device at this position [byte]."""
+    """Memory of one device at this position [byte]."""
     fits: bool
+    """Whether that memory suffices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,13 +280,16 @@ class PricedSplit:
     """What the artifact's model says about one plan."""
 
     time_per_batch: float
-    """Infinite if the plan is not possible [unit of the file]."""
+    """Time of one batch; infinite if the plan is not possible [unit of the file]."""
     reason: str
-    """Why it is not possible; empty if it is."""
+    """Why the plan is not possible; empty if it is."""
     tensor: int
+    """Tensor-parallel width."""
     data: int
+    """Number of replicas."""
     stages: tuple[ArtifactStageCost, ...]
-    """From the first to the last; empty if there are not enough devices."""
+    """Costs of the stages, from the first to the last; empty if there are not enough
+    devices."""
 
 
 def price_split(

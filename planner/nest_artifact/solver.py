@@ -34,7 +34,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
 MAX_CELLS = 50_000_000
-"""Largest table of a search with ZeRO, ten bytes a cell."""
+"""Cells of the largest table of a search with ZeRO; a cell has ten bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +42,25 @@ class NestSolution:
     """The answer to one instance."""
 
     instance: NestInstance
+    """Instance that was solved."""
     plan: PricedSplit | None
-    """The best plan, None if there is none."""
+    """Best plan; None if there is none."""
     reason: str
     """Why there is no plan; empty if there is one."""
     solve_seconds: float
-    """Without reading the file and without compiling kernels [s]."""
+    """Time of the search, without reading the file and without compiling kernels
+    [s]."""
 
 
 class ArtifactSplit(NamedTuple):
     """A split that a kernel returned."""
 
     value: float
+    """Time of one batch [unit of the file]."""
     data: int
+    """Number of replicas."""
     bounds: tuple[int, ...]
+    """First node of each stage, and the number of nodes."""
 
 
 def solve(instance: NestInstance) -> NestSolution:
@@ -289,9 +294,9 @@ class Score:
     """One price of a baseline."""
 
     time_per_batch: float
-    """Infinite if there is none [unit of the file]."""
+    """Time of one batch; infinite if there is no plan [unit of the file]."""
     reason: str
-    """Why there is none; empty if there is one."""
+    """Why there is no plan; empty if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,12 +304,13 @@ class ScoredBaseline:
     """A baseline and its three prices."""
 
     baseline: Baseline
+    """Plan by hand that is scored."""
     as_scored: Score
-    """As the artifact does it."""
+    """Score that the artifact gives it."""
     true_order: Score
-    """The same cuts, the first stage first."""
+    """Score of the same cuts, the first stage first."""
     best_cuts: Score
-    """The best cuts for its width, depth and replicas, in true order."""
+    """Score of the best cuts for its width, depth and replicas, in true order."""
 
 
 def score_baselines(instance: NestInstance) -> tuple[ScoredBaseline, ...]:

@@ -29,14 +29,17 @@ from topologies import InputError, Network
 from topologies.arrays import IntArray
 
 MOST_SPLITS = 3_000_000
-"""Splits that it tries at most, of all placements of all configurations: about a
+"""Most splits that the planner tries, of all placements of all configurations: about a
 minute."""
 
 
 class _BestSplit(NamedTuple):
     value: float
+    """Closed-form time of the split's plan [s]."""
     configuration: Configuration
+    """Sizes of the plan."""
     plan: Plan
+    """Plan of the split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,10 @@ class Exhaustive:
     """Tries everything; refuses spaces for which that takes too long."""
 
     name: str = "exhaustive"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,

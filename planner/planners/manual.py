@@ -88,11 +88,11 @@ from planner.work import (
 from topologies import Network
 
 LONGEST_WHOLE = 2**15
-"""Sequences of at least so many tokens are split by context parallelism."""
+"""Length from which sequences are split by context parallelism [token]."""
 
 SHORTEST_PART = 2**12
-"""Tokens that context parallelism leaves to a device at least, unless the sequence is
-one of `LONGEST_WHOLE`."""
+"""Least length that context parallelism leaves to a device, unless the sequence is one
+of `LONGEST_WHOLE` [token]."""
 
 FULL_PIPELINE = 4
 """Passes of chunks for each stage from which a pipeline counts as full."""
@@ -108,10 +108,12 @@ class Proposal(NamedTuple):
     """The plans that the rules leave, or why there is none."""
 
     plans: tuple[PricedPlan, ...]
-    """One for each configuration, cheapest first."""
+    """Plan of each configuration that is proposed, cheapest first."""
 
     why_not: str
+    """Why there is no plan, in a sentence; empty if there is one."""
     num_tried: int
+    """Number of plans that were looked at."""
 
     @property
     def plan(self) -> Plan | None:
@@ -124,11 +126,13 @@ class Manual:
     """Takes the cheapest of the few plans that rules of thumb leave."""
 
     name: str = "manual"
+    """Name of the planner."""
 
     sees: str = (
         "The size of a node, which tensor parallelism stays inside, and the price of "
         "the few plans that its rules leave."
     )
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -193,8 +197,11 @@ class _BlockLayout(NamedTuple):
     """How blocks are shared out."""
 
     v: int
+    """Chunks of each stage."""
     counts_embedding: bool = False
+    """Whether the embedding counts as a block."""
     counts_loss: bool = False
+    """Whether final norm, head and loss together count as a block."""
 
 
 @dataclass(slots=True)
@@ -202,9 +209,13 @@ class _Recipe:
     """The rules, for one job on one cluster."""
 
     network: Network
+    """Network that plans are placed on."""
     workload: Workload
+    """Model, job and device."""
     spec: SearchSpec
+    """Space that plans are taken from."""
     work: Work
+    """Work that the recipe is counted on."""
 
     found: list[Plan] = field(default_factory=list)
     """What the rules leave."""
@@ -213,10 +224,11 @@ class _Recipe:
     """Plans that were looked at."""
 
     _last: PlanSpec | None = None
-    """The last one that did not fit."""
+    """Last plan that did not fit."""
 
     _dropped: dict[str, list[int]] = field(default_factory=dict)
-    """Numbers of stages that went with the cluster, by what they did not divide."""
+    """What a number of stages did not divide, ``"blocks"`` or ``"batch"`` -> the
+    numbers of stages that were dropped for that."""
 
     def follow(self) -> None:
         """Find the plans that the rules leave.

@@ -59,8 +59,8 @@ ANY_NESTING = 0.25
 """Probability that a move to other sizes draws the placement, too."""
 
 ANY_CHOICE = 0.5
-"""Probability that it draws one choice for all stages, too: what was the best for some
-sizes is not for others."""
+"""Probability that a move to other sizes draws one choice for all stages, too: what was
+the best for some sizes is not for others."""
 
 
 def propose(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
@@ -292,14 +292,18 @@ class _Walks:
     """What all walks share."""
 
     space: Walkable
+    """Space that is walked in."""
     settings: PlannerSettings
+    """Settings of the planner."""
     work: Work
+    """Work that the walks are counted on."""
     start: WalkState | None
-    """Where all of them start; None for a random state each."""
+    """State where all walks start; None for a random state each."""
 
     evaluations: int = 0
+    """Number of states that were priced."""
     best: dict[Configuration, tuple[float, WalkState]] = field(default_factory=dict)
-    """The best state of each configuration that was accepted."""
+    """Configuration -> its best state that was accepted, and that state's price [s]."""
 
     def walk(self, seed: int) -> float:
         """Walk, and return the best iteration time; infinite without a start [s].
@@ -400,8 +404,10 @@ class Mcmc:
     """Walks at random and accepts what is faster, and some of what is not."""
 
     name: str = "mcmc"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,

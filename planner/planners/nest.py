@@ -33,8 +33,10 @@ class Nest:
     """
 
     name: str = "nest"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -97,8 +99,10 @@ class Fixed:
     """Searches nothing: a plan that is given, inside the space or not."""
 
     name: str = "fixed"
+    """Name of the planner."""
 
     sees: str = "Nothing: the plan is given."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,

@@ -64,26 +64,27 @@ from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
 MOST_TRIED = 64
-"""Plans whose true memory is looked at."""
+"""Most plans whose true memory is looked at."""
 
 FIRST_OPENING = 256
 """Plans priced before the best of them are looked at in truth, so that there is
 something to show; four times as many before the next attempt."""
 
 MOST_KEPT = 2**12
-"""Plans that are kept until the best of them are taken."""
+"""Most plans that are kept until the best of them are taken."""
 
 
 class Believed(NamedTuple):
     """One plan of the dynamic program."""
 
     price: float
-    """By its own model [s]."""
+    """Time of a step by Phaze's own model [s]."""
 
     configuration: Configuration
+    """Sizes of the plan."""
 
     recompute: tuple[str, str]
-    """Of the last stage, and of the others."""
+    """Recompute mode of the last stage, and of the others."""
 
     bounds: tuple[int, ...]
     """First layer of each stage, and their number."""
@@ -93,13 +94,14 @@ class _Table(NamedTuple):
     """What the dynamic program came to."""
 
     best: list[Believed]
-    """By its own price, best first."""
+    """Plans by their own price, best first."""
 
     number: int
-    """Plans that it has priced."""
+    """Number of plans that were priced."""
 
     opening: tuple[float, Plan] | None
-    """Price and plan of one that fits in truth, if one was looked for early on."""
+    """Price and plan of one that fits in truth, None if none was looked for early on
+    [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,12 @@ class Phaze:
     """Splits the chain unevenly, and knows nothing of levels."""
 
     name: str = "phaze"
+    """Name of the planner."""
 
     sees: str = (
         "One number: the bandwidth of level 0, which it takes for that of every link."
     )
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -152,14 +156,16 @@ class PhazeProgram:
     """The dynamic program on one problem."""
 
     candidates: CandidateSet
+    """Configurations of the space, with their placements and bounds."""
     work: Work
-    """What the table is counted on."""
+    """Work that the table is counted on."""
     index: SpaceIndex
+    """Configurations of the space, by their sizes."""
     inverse: float
-    """Of the bandwidth of every link [s/byte]."""
+    """Inverse bandwidth of every link, as Phaze has it [s/byte]."""
 
     prices: ChainPrices
-    """On the true network: for writing plans out, not for choosing them."""
+    """Prices on the true network: for writing plans out, not for choosing them."""
 
     @classmethod
     def of(

@@ -27,7 +27,7 @@ from planner.step.virtual import block_span
 from topologies import InputError, Network
 
 Chunks = tuple[tuple[tuple[int, int], ...], ...]
-"""For each stage its chunks."""
+"""First and last layer of each chunk, by stage."""
 
 _MOST_LISTED = 6
 

@@ -25,10 +25,11 @@ from topologies.errors import InputError
 from topologies.input_file import Value, read_json
 
 MAX_FILE = 128 * 2**20
-"""A plan on 16 million devices takes as much in lists; a longer file is none [byte]."""
+"""Longest file that is read [byte]: a plan on 16 million devices takes as much in
+lists."""
 
 MOST = 1_000_000_000
-"""Sizes above it are slips of the keyboard."""
+"""Largest size that a plan may name: those above it are slips of the keyboard."""
 
 _EXPECTED = "a plan in JSON, such as plan.json in a folder of results"
 _COUNTS = (

@@ -49,7 +49,8 @@ _MEMORY, _RELAXED, _PLACED = range(3)
 """Which bound a waiting configuration has."""
 
 LEFT = "left when stopped"
-"""In the statistics: configurations that a stopped search has not finished with."""
+"""Key in the statistics of configurations that a stopped search has not finished
+with."""
 
 _PRUNED_BY = (
     "pruned by the memory bound",
@@ -67,7 +68,8 @@ class SearchResult:
     nothing fits."""
 
     lower_bound: float
-    """No plan of the space has a smaller closed form [s]; infinite if nothing fits."""
+    """Lower bound of the closed form over all plans of the space [s]; infinite if
+    nothing fits."""
 
     statistics: Mapping[str, int]
     """Configurations and placements by what became of them."""
@@ -76,7 +78,7 @@ class SearchResult:
     """Why there is no plan, in one sentence; empty if there is one."""
 
     spent: Spent
-    """The work, and which limit stopped it, if one did."""
+    """Work of the search, and which limit stopped it, if one did."""
 
     covers_space: bool = True
     """Whether finding nothing means that nothing of the space fits."""
@@ -84,16 +86,22 @@ class SearchResult:
 
 class _SplitFound(NamedTuple):
     value: float
+    """Closed-form time of the split [s]."""
     configuration: Configuration
+    """Sizes of the plan."""
     solution: Solution
+    """Split, choices and placement of the plan."""
 
 
 class _Waiting(NamedTuple):
     """A configuration by its sharpest bound."""
 
     bound: float
+    """Lower bound of the configuration's closed form [s]."""
     sharpness: int
+    """Which of the bounds `bound` is, later ones sharper."""
     configuration: Configuration
+    """Configuration that waits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +109,9 @@ class _BestPlanned:
     """The k best so far, one per configuration."""
 
     keep: int
+    """Most configurations that are kept."""
     found: list[_SplitFound] = field(default_factory=list)
+    """Best split of each configuration, best first."""
 
     @property
     def cutoff(self) -> float:

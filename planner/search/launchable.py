@@ -47,7 +47,7 @@ class BrokenRule:
     """One rule of a framework that a plan does not keep."""
 
     rule: str
-    """Its name, one of `planner.search.launch_rules.RULES`."""
+    """Name of the rule, one of `planner.search.launch_rules.RULES`."""
 
     found: str
     """What the plan has."""
@@ -312,7 +312,7 @@ SPLIT_WORDS = MappingProxyType(
         LAYOUT: "any",
     }
 )
-"""Kind of split -> how it is said."""
+"""Kind of split -> its name in a sentence."""
 
 
 def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

@@ -28,7 +28,7 @@ class Relaxation:
     constants: FloatArray
     """Entries as in `planner.kernels.relaxed`, for tensor groups of one."""
     block_sizes: tuple[int, ...]
-    """Devices of the network's blocks, rising."""
+    """Sizes of the network's blocks, rising [device]."""
     _by_tensor: dict[int, FloatArray] = field(default_factory=dict)
 
     @classmethod

@@ -22,17 +22,18 @@ from topologies.arrays import IntArray
 from topologies.units import format_size
 
 PRECISION = 0.01
-"""The least memory is found to this relative precision."""
+"""Relative precision that the least memory is found to."""
 
 
 class ThriftiestPlan(NamedTuple):
     """The plan of a space that needs the least memory."""
 
     configuration: Configuration
+    """Sizes of the plan."""
     priced: PricedPlan
-    """The fastest of those that need so little, on its best placement."""
+    """Fastest plan of those that need the least memory, on its best placement."""
     stage: int
-    """Its fullest stage."""
+    """Number of the plan's fullest stage."""
 
     @property
     def needed(self) -> float:

@@ -35,23 +35,23 @@ class InLayers(NamedTuple):
     """Collectives of one kind inside of layers, shape ``(L,)``."""
 
     number: FloatArray
-    """In each layer."""
+    """Number of collectives in each layer."""
 
     price: FloatArray
-    """Of each of them [s]."""
+    """Time of each of those collectives [s]."""
 
     is_hidden: bool
-    """Whether they go on beside their layer's compute."""
+    """Whether those collectives go on beside their layer's compute."""
 
 
 class LayerPassTimes(NamedTuple):
     """What layers take in a kind of pass, shape ``(L,)``."""
 
     whole: FloatArray
-    """From the begin of each layer to its end [s]."""
+    """Time from the begin of each layer to its end [s]."""
 
     worked: FloatArray
-    """The part of it that is compute [s]."""
+    """Compute in that time [s]."""
 
     def reordered(self, order: slice) -> "LayerPassTimes":
         """Return some of the layers, or another order of them."""
@@ -62,10 +62,10 @@ class PassTimes(NamedTuple):
     """One pass through the layers of a chunk."""
 
     whole: float
-    """From its begin to its end [s]."""
+    """Time from the begin of the pass to its end [s]."""
 
     worked: float
-    """The part of it that is compute [s]."""
+    """Compute of the pass [s]."""
 
     begin: FloatArray
     """Compute of the pass before each of its layers [s]."""
@@ -78,10 +78,10 @@ class Behind(NamedTuple):
     """What a framework hides of what passes send for parameters."""
 
     gathers_ahead: bool
-    """The weights of the next layer are gathered beside a layer."""
+    """Whether the weights of the next layer are gathered beside a layer."""
 
     reduces_behind: bool
-    """The gradients of the layer before are reduced beside a layer."""
+    """Whether the gradients of the layer before are reduced beside a layer."""
 
     slowdown: float
     """Factor on compute for as long as the device communicates beside it."""
@@ -233,34 +233,36 @@ class Progress(NamedTuple):
     """Layers of one chunk in the order of a pass, and when the pass is at each."""
 
     chunk: int
+    """Number of the chunk."""
 
     dense: Sequence[float]
-    """Parameters outside of experts."""
+    """Parameters of each layer outside of experts."""
 
     expert: Sequence[float]
-    """Parameters of experts."""
+    """Parameters of each layer's experts."""
 
     begin: Sequence[float]
-    """Work of the pass before each layer, as a fraction of all."""
+    """Share of the pass's compute that is done before each layer."""
 
     end: Sequence[float]
-    """Work of the pass once a layer is done, likewise."""
+    """Share of the pass's compute that is done after each layer."""
 
 
 class ParameterBucket(NamedTuple):
     """Parameters that are reduced or gathered together."""
 
     chunk: int
-    """Whose they are."""
+    """Number of the chunk whose parameters it holds."""
 
     at: float
-    """Where in a pass, as a fraction: it has filled the bucket, or it needs it."""
+    """Share of the pass's compute at which the pass has filled the bucket, or needs
+    it."""
 
     dense: float
-    """How many outside of experts; 0 in a bucket of experts."""
+    """Parameters in the bucket outside of experts; 0 in a bucket of experts."""
 
     expert: float
-    """How many of experts; 0 in a bucket of others."""
+    """Parameters of experts in the bucket; 0 in a bucket of others."""
 
 
 def bucket_parameters(num_ranks: int) -> float:
@@ -333,13 +335,14 @@ class TimedBucket(NamedTuple):
     """A bucket on its way."""
 
     chunk: int
-    """Whose parameters it has."""
+    """Number of the chunk whose parameters it holds."""
 
     at: float
-    """Where in a pass, as a fraction of its compute."""
+    """Share of the pass's compute at which the pass has filled the bucket, or needs
+    it."""
 
     time: float
-    """What its collective takes [s]."""
+    """Time of the bucket's collective [s]."""
 
 
 def gathered_at(buckets: Sequence[TimedBucket]) -> FloatArray:

@@ -28,7 +28,7 @@ from estimators.training import ParallelismConfig
 from topologies.errors import InputError
 
 MOST_DEVICES = 16_000_000
-"""Devices that a plan may name; more are slips of the keyboard."""
+"""Most devices that a plan may name; more are slips of the keyboard."""
 
 EXPECTED = 'a range of devices: "0-7", "0-62:2" (every second one) or "5"'
 
@@ -127,15 +127,16 @@ class Stage:
     """First and last layer of the chain, both included, of each chunk in turn."""
 
     devices: tuple[tuple[int, ...], ...]
-    """Device numbers: one row per data-parallel replica, one column per lane
-    (context-parallel rank times the tensor-parallel size plus tensor-parallel rank)."""
+    """Device numbers: one row per data-parallel replica, one column per rank of the
+    replica (context-parallel rank times the tensor-parallel size plus tensor-parallel
+    rank)."""
 
     recompute: str
     """``"none"``, ``"selective"`` (the attention core), ``"full"`` (each block from its
     input) or ``"stage"`` (everything from the stage's input)."""
 
     zero_stage: int
-    """0 to 3."""
+    """Stage of ZeRO, 0 to 3."""
 
     sharding_group_size: int
     """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
@@ -152,7 +153,7 @@ class Plan:
     """How one model is split and placed."""
 
     parallel: ParallelismConfig
-    """The parallel degrees."""
+    """Parallel sizes of the job."""
 
     virtual_pipeline_model_parallel_size: int
     """Chunks per stage; 1 without interleaving."""
@@ -164,7 +165,7 @@ class Plan:
     """Microbatches per optimizer step and replica."""
 
     schedule: str
-    """A name of `planner.step.schedules.SCHEDULES`."""
+    """Name of the pipeline schedule, one of `planner.step.schedules.SCHEDULES`."""
 
     placement: str
     """The nesting of the parallel dimensions over device numbers, innermost first,
@@ -176,10 +177,12 @@ class Plan:
     have are done by rings."""
 
     tensor_algorithm: str
-    """Algorithm of the tensor-parallel collectives, likewise."""
+    """Algorithm of the tensor-parallel collectives, of
+    `estimators.collectives.algorithms`. Operations that it does not have are done by
+    rings."""
 
     stages: tuple[Stage, ...]
-    """From the first to the last."""
+    """Stages of the pipeline, from the first to the last."""
 
     @property
     def degrees(self) -> Degrees:

@@ -42,20 +42,22 @@ from estimators.operators.engines.schedule import (
 from topologies.arrays import FloatArray
 
 NODE_LIMIT = 2000
-"""Of the solver's search tree."""
+"""Most nodes of the solver's search tree."""
 
 _SOLVER_ERROR = 4
-"""`scipy.optimize.milp`: neither optimal, at a limit, infeasible nor unbounded."""
+"""Status of `scipy.optimize.milp`: neither optimal, at a limit, infeasible nor
+unbounded."""
 
 
 class Answer(NamedTuple):
     """What the solver found."""
 
     keys: list[float] | None
-    """Beginnings, up to a common factor; None if there is no shorter schedule."""
+    """Beginnings of the tasks, up to a common factor; None if there is no shorter
+    schedule."""
 
     lower_bound: float
-    """[s]."""
+    """Lower bound of the lengths of all schedules [s]."""
 
 
 def solve(durations: Sequence[float], orders: OpenOrders, upper: float) -> Answer:

@@ -43,15 +43,16 @@ class Exits(NamedTuple):
     """What leaves blocks, as `planner.kernels.replay_bound` reads it."""
 
     shares: FloatArray
-    """Lanes of each boundary that leave a block, forth and back, and shares of the
-    dense and expert gradients of each stage, ``(rows, 4, p)``."""
+    """Ranks of each boundary's replicas that leave a block, forth and back, and shares
+    of the dense and expert gradients of each stage that do, shape ``(rows, 4, p)``."""
 
     across: FloatArray
-    """Shards of gradients that leave in what goes across sharding groups, by option,
-    ``(rows, options, p)``."""
+    """Shards of gradients that leave a block in what goes across sharding groups, by
+    option, shape ``(rows, options, p)``."""
 
     inverses: FloatArray
-    """To leave, all ways out together, shape ``(rows,)`` [s/byte]."""
+    """Inverse bandwidth of all ways out of a block together, shape ``(rows,)``
+    [s/byte]."""
 
     is_choice: bool
     """Whether rows are what placements choose from, instead of blocks of one."""
@@ -164,11 +165,13 @@ class AloneRates:
     """Latency [s] and inverse bandwidth [s/byte] of what a stage sends alone."""
 
     ends: FloatArray
-    """Of the step's end, columns as in `planner.kernels.tables`, ``(p, rates)``."""
+    """Rates of the step's end, columns as in `planner.kernels.tables`, shape ``(p,
+    rates)``."""
 
     boundary: FloatArray
-    """Over the boundary after each stage: distinct replicas, stages, activation or
-    gradient, latency or inverse bandwidth, shape ``(R, p, 2, 2)``."""
+    """Rates of transfers over the boundary after each stage: distinct replicas, stages,
+    activation or gradient, latency [s] or inverse bandwidth [s/byte], shape ``(R, p, 2,
+    2)``."""
 
 
 def alone_rates(network: Network, grid: IntArray, placed: PlacementRates) -> AloneRates:

@@ -90,20 +90,21 @@ def launchable_shortfall(candidates: LaunchableCandidates) -> str:
 
 
 REPLAY = 25_000
-"""Units of work of a replay, ..."""
+"""Units of work of a replay, before its passes are counted."""
 
 REPLAYED_PASSES = 15
-"""... and so many for each pass of the plan's stages."""
+"""Units of work of each pass of a replayed plan's stages."""
 
 TOLD_EVERY = 64
 """Steps between two reports of progress."""
 
 SLACK = 1.25
-"""Bounds are worked out in full up to the best replay times this: plans beyond it are
-not even alternatives."""
+"""Factor on the best replay up to which bounds are worked out in full: plans beyond it
+are not even alternatives."""
 
 LEFT = "left when stopped"
-"""In the statistics: configurations that a stopped search has not finished with."""
+"""Key in the statistics of configurations that a stopped search has not finished
+with."""
 
 
 class Judge(Protocol):
@@ -142,6 +143,7 @@ class ReplayedPlan:
     """Replayed iteration time [s]."""
 
     priced: PricedPlan
+    """Plan with its price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +155,14 @@ class ReplayedSearch:
     fits."""
 
     lower_bound: float
-    """No plan of the space replays faster [s]; infinite if nothing fits."""
+    """Lower bound of the replays of all plans of the space [s]; infinite if nothing
+    fits."""
 
     statistics: Mapping[str, int]
-    """Configurations, plans and replays by what became of them."""
+    """Number of configurations, plans and replays by what became of them."""
 
     spent: Spent
-    """The work, and which limit stopped it, if one did."""
+    """Work of the search, and which limit stopped it, if one did."""
 
     shortfall: str = ""
     """Why there is no plan, in a sentence or two; empty if there is one."""
@@ -169,11 +172,13 @@ class _WaitingPlan(NamedTuple):
     """What a bound is known of."""
 
     bound: float
+    """Lower bound of the replay of what waits [s]."""
     number: int
-    """Makes the order one of its own, whatever follows."""
+    """Number in the order of arrival, which decides between equal bounds."""
     item: Configuration | Leaves
+    """Configuration, or plans of one placement, that waits."""
     place: int = 0
-    """Which of the plans of a placement."""
+    """Position of the next plan among those of a placement."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,7 +186,9 @@ class _BestReplayed:
     """The fastest replay of each of the best configurations."""
 
     keep: int
+    """Most configurations that are kept."""
     found: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
+    """Configuration -> its fastest plan."""
 
     @property
     def time(self) -> float:
@@ -416,7 +423,7 @@ class _Search:
 
 
 MOST_BEYOND = 20
-"""Plans of the wider space that are replayed."""
+"""Most plans of the wider space that are replayed."""
 
 
 def search_beyond(

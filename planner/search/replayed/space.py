@@ -43,8 +43,8 @@ from planner.step.execution import Workload
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
-"""Blocks that the first and the last stage may have less than the others: the head of a
-large vocabulary takes as long as a few blocks."""
+"""Most blocks that the first and the last stage may have less than the others: the head
+of a large vocabulary takes as long as a few blocks."""
 
 
 @lru_cache(maxsize=4096)
@@ -160,6 +160,7 @@ class ConfigurationFamily(NamedTuple):
     """Configurations with the same layer tables."""
 
     degrees: Degrees
+    """Sizes that layer tables depend on."""
     pp: IntArray
     """Numbers of stages."""
     v: IntArray
@@ -192,10 +193,10 @@ class LaunchableSpace:
     """Model and batch."""
 
     spec: SearchSpec
-    """What to try."""
+    """Space that the scenario allows."""
 
     rules: LaunchRules
-    """What the framework can do."""
+    """Rules of the framework that launches plans."""
 
     num_devices: int
     """Devices of the cluster."""
