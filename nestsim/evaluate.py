@@ -10,7 +10,7 @@ from nestsim.scenario.settings import Scenario
 from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.explain.infeasibility import shortfall_and_remedy
+from planner.explain.infeasibility import explain_infeasibility
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.planners.registry import PLANNERS
@@ -159,7 +159,7 @@ class Evaluator:
             found = search(self.network, self.workload, wider, progress=progress)
             if found.plans:
                 return f"{outcome.why_not} {_BEYOND}"
-        return shortfall_and_remedy(
+        return explain_infeasibility(
             self.network, self.workload, spec, outcome.why_not, progress=progress
         )
 

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.search.candidates import CandidateSet
-from planner.search.shortfall import (
+from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import (
     plan_within,
     sizes_label,
     thriftiest_plan,
     thrifty_configurations,
 )
-from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
 from planner.work import DEFAULT_WORK, Progress
 from topologies import InputError, Network
@@ -50,7 +50,7 @@ _SMALLEST_IS_THRIFTIEST = (
 _WHOLE = SearchSpec()
 
 
-def shortfall_and_remedy(
+def explain_infeasibility(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
@@ -154,7 +154,7 @@ def binding_settings(spec: SearchSpec) -> tuple[str, ...]:
 def _widest(spec: SearchSpec, name: str) -> Any:
     """Return what a setting can be at most: of lists, also what it has beyond that.
 
-    Modes and stages that the framework does not have are no remedy.
+    Modes and stages that the framework does not have would not help.
     """
     whole = getattr(_WHOLE, name)
     if name not in {"recompute", "zero_stages"}:

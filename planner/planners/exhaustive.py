@@ -12,9 +12,9 @@ from planner.planners.protocol import (
     believed_time,
     priced_best_first,
 )
-from planner.search.candidates import TOLD_EVERY, CandidateSet
-from planner.search.shortfall import memory_shortfall
+from planner.search.candidates import CONFIGURATIONS_PER_REPORT, CandidateSet
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import (
@@ -113,13 +113,13 @@ def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
     if spent.is_stopped:
         what = f"{looked:,} of {len(candidates):,} configurations"
         return stopped_sentence(spent, what)
-    return memory_shortfall(candidates)
+    return space_infeasibility(candidates)
 
 
 def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
     total = 0
     for index in range(len(candidates)):
-        if progress is not None and index % TOLD_EVERY == 0:
+        if progress is not None and index % CONFIGURATIONS_PER_REPORT == 0:
             progress("exhaustive: count the splits", total / MOST_SPLITS)
         candidates.work.count(PLACEMENTS)
         configuration = candidates[index]

@@ -41,8 +41,8 @@ from planner.planners.protocol import (
     priced_best_first,
 )
 from planner.search.candidates import CandidateSet
-from planner.search.shortfall import memory_shortfall
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.work import STEP, LimitReachedError, Progress, Work, stopped_sentence
 from topologies import Network
@@ -497,8 +497,8 @@ def _why_not(candidates: CandidateSet, walks: _Walks) -> str:
     if spent.is_stopped:
         return stopped_sentence(spent, f"{walks.evaluations:,} plans")
     if not len(candidates):
-        return memory_shortfall(candidates)
+        return space_infeasibility(candidates)
     return (
         f"Memory: no start that fits in {MOST_STARTS} draws for each of "
-        f"{len(walks.settings.seeds)} seeds. {memory_shortfall(candidates)}"
+        f"{len(walks.settings.seeds)} seeds. {space_infeasibility(candidates)}"
     )

@@ -64,7 +64,7 @@ class Nest:
             statistics=found.statistics,
             lower_bound=found.lower_bound,
             covers_space=found.covers_space,
-            why_not=found.shortfall,
+            why_not=found.infeasibility,
         )
 
     def _replayed(
@@ -90,7 +90,7 @@ class Nest:
             lower_bound=found.lower_bound,
             replayed_times=tuple(one.time for one in found.plans),
             covers_space=not found.spent.is_stopped,
-            why_not=found.shortfall,
+            why_not=found.infeasibility,
         )
 
 

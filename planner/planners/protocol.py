@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_degrees, price_plan
-from planner.search.shortfall import memory_sentence
 from planner.search.space import SearchSpec, configuration_of
+from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
 from planner.step.memory import stage_memory
 from planner.step.plan import Plan

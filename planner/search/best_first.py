@@ -34,9 +34,14 @@ import numpy as np
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.search.candidates import TOLD_EVERY, CandidateSet, Solution, assemble_plan
-from planner.search.shortfall import memory_shortfall
+from planner.search.candidates import (
+    CONFIGURATIONS_PER_REPORT,
+    CandidateSet,
+    Solution,
+    assemble_plan,
+)
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.work import LimitReachedError, Progress, Spent, Work, stopped_sentence
 from topologies import Network
@@ -74,7 +79,7 @@ class SearchResult:
     statistics: Mapping[str, int]
     """Configurations and placements by what became of them."""
 
-    shortfall: str
+    infeasibility: str
     """Why there is no plan, in one sentence; empty if there is one."""
 
     spent: Spent
@@ -215,12 +220,12 @@ class _Frontier:
             value = self.candidates.memory_bound(self.next_index, self.best.cutoff)
             self._wait(value, _MEMORY, self.candidates[self.next_index])
             self.next_index += 1
-            if self.next_index % TOLD_EVERY == 0:
-                self.tell()
+            if self.next_index % CONFIGURATIONS_PER_REPORT == 0:
+                self.report()
         else:
             self._sharpen([heapq.heappop(self._waiting)])
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report how far it is."""
         if self._progress is None:
             return
@@ -243,7 +248,7 @@ class _Frontier:
             while items:
                 self._sharpen_one(*items[-1])
                 items.pop()
-                self.tell()
+                self.report()
         finally:
             for item in items:
                 heapq.heappush(self._waiting, item)
@@ -317,16 +322,16 @@ def _result(
         plans=plans,
         lower_bound=min([frontier.bound + once, *times]),
         statistics=dict(candidates.statistics),
-        shortfall="" if plans else _shortfall(frontier, spent),
+        infeasibility="" if plans else _infeasibility(frontier, spent),
         spent=spent,
         covers_space=not spent.is_stopped,
     )
 
 
-def _shortfall(frontier: _Frontier, spent: Spent) -> str:
+def _infeasibility(frontier: _Frontier, spent: Spent) -> str:
     """Say why there is no plan: nothing fits, or the search was stopped."""
     if not spent.is_stopped:
-        return memory_shortfall(frontier.candidates)
+        return space_infeasibility(frontier.candidates)
     total = len(frontier.candidates)
     left = frontier.candidates.statistics[LEFT]
     return stopped_sentence(spent, f"{total - left:,} of {total:,} configurations")

@@ -136,7 +136,7 @@ MOST_PRICED_DEVICES = 2**22
 """Devices of the placements whose rates are kept at a time: about 100 MB."""
 
 
-TOLD_EVERY = 64
+CONFIGURATIONS_PER_REPORT = 64
 """Configurations, or groups of them, between two reports of progress."""
 
 MOST_RELAXED = 2**13
@@ -254,7 +254,7 @@ class CandidateSet:
 
         def closed_forms() -> Iterator[tuple[FloatArray, FloatArray]]:
             for number, item in enumerate(inner):
-                if number % TOLD_EVERY == 0:
+                if number % CONFIGURATIONS_PER_REPORT == 0:
                     done = number / len(inner)
                     tell(f"search: bound {sum(sizes):,} configurations", done)
                 known = layers[item.degrees]

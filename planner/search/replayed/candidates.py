@@ -53,7 +53,7 @@ layout."""
 MOST_GRIDS = 64
 """Placements whose prices under every algorithm are kept at a time."""
 
-MOST_FAMILIES_SILENT = 16
+FAMILIES_PER_REPORT = 16
 """Families of configurations between two reports of progress."""
 
 
@@ -174,7 +174,7 @@ class LaunchableCandidates:
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
         for number, family in enumerate(families):
-            if progress is not None and number % MOST_FAMILIES_SILENT == 0:
+            if progress is not None and number % FAMILIES_PER_REPORT == 0:
                 progress("search: bound the layers", number / len(families))
             tp = family.degrees.tp
             if tp not in tensor:

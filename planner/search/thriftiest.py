@@ -1,4 +1,4 @@
-"""Why nothing fits: what binds, where, and by how much.
+"""The plan of a space that needs the least memory, and why even that does not fit.
 
 The memory that a configuration needs is bisected with the search's own test of room.
 Two sizes are never the way out of a lack of memory, and are left at 1 where the space
@@ -46,7 +46,7 @@ def fullest_stage(priced: PricedPlan) -> int:
     return int(np.argmax([stage.peak_memory for stage in priced.stages]))
 
 
-def memory_shortfall(candidates: CandidateSet) -> str:
+def space_infeasibility(candidates: CandidateSet) -> str:
     """Say what stops every configuration of the space, and by how much."""
     if not len(candidates):
         reasons = ", ".join(
