@@ -11,9 +11,9 @@ from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
+from planner.planners import PLANNERS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
-from planner.planners.registry import PLANNERS
 from planner.search.best_first import search
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
@@ -86,7 +86,7 @@ class Evaluator:
         Parameters
         ----------
         planner
-            A name of `planner.planners.registry.PLANNERS`.
+            A name of `planner.planners.PLANNERS`.
         settings
             Seeds, budgets and the like.
         starts

@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from topologies.errors import InputError
 
-FAMILIES = ("gpt", "llama", "mixtral", "bert")
-"""Module families: each has a file of torch modules of the same name."""
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+"""Names of the families of models, whose layers `estimators.models.families` builds."""
 
 MAX_LAYERS = 4_000
 """Most transformer blocks: some planners keep tables of all pairs of them."""
@@ -40,7 +40,7 @@ _LARGEST = MappingProxyType(
 """Sizes whose limit is another than `MAX_WIDTH`."""
 
 _CHOICES = {
-    "family": FAMILIES,
+    "family": FAMILY_NAMES,
     "normalization": ("layernorm", "rmsnorm"),
     "position_embedding_type": ("learned", "rope"),
     "attention_implementation": ("flash", "plain"),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.planners import PLANNERS
 from planner.planners.protocol import PlannerOutcome, PlannerSettings
-from planner.planners.registry import PLANNERS
 from planner.search.best_first import FIRST_OPENING, LEFT, SearchResult, search
 from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
