@@ -67,7 +67,7 @@ def validate(  # noqa: PLR0913, PLR0917 - one for each option
     of one size and its time. A configuration becomes a fixed plan on a fixed cluster,
     is replayed as `nestsim simulate` does it, and compared. A row that cannot be
     expressed is refused with its reason; what a row does not say is assumed, and
-    written down. The columns stand in the README.
+    written down. The columns stand in docs/validate.md.
 
     Exit status 1 if no row could be compared.
 

@@ -47,7 +47,7 @@ class ScenarioTable(Table):
     """
 
     name: Text = Field(examples=["Llama 2 7B on 64 H100"])
-    """What reports call it."""
+    """Name of the scenario, by which reports call it."""
 
     model: Annotated[AnyModel, IN_ONE_WAY] = Field(
         discriminator=WHICH_MODEL,
@@ -60,19 +60,19 @@ class ScenarioTable(Table):
     """What is trained at once, and in which precision."""
 
     cluster: ClusterTable
-    """The devices and the network that joins them."""
+    """The devices that the job runs on, and the network that joins them."""
 
     software: SoftwareTable = Field(
         SoftwareTable.model_validate({}),
         json_schema_extra={"default": {}},
         examples=[{"preset": "megatron-core"}],
     )
-    """Which framework runs it; left out, none that takes any time."""
+    """The framework that runs the job. Left out, none that takes any time."""
 
     search: SearchTable = Field(
         SearchTable.model_validate({}), json_schema_extra={"default": {}}
     )
-    """What the planner may try."""
+    """What the planner may try, and how long it may take."""
 
     plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
     """One plan, under Megatron's names, for `nestsim simulate` and the planner
@@ -99,7 +99,7 @@ class ScenarioTable(Table):
         json_schema_extra={"default": {}},
         examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
     )
-    """What must come out, or the exit status is 3."""
+    """What must come out; if it does not, the exit status is 1."""
 
 
 MAX_FILE = 1_000_000

@@ -266,10 +266,11 @@ class SimulationTable(Table):
     """How plans are replayed and judged."""
 
     tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
-    """A plan is confirmed if its replay is at most this much slower, relative."""
+    """How much slower than planned, relative, a replay may be and still confirm a plan
+    that was given."""
 
     trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
-    """The most events that the exported trace holds."""
+    """Events that the exported trace holds at most."""
 
     trace: Annotated[str, NameChoice(TRACES)] = "representatives"
     """What the exported trace shows: of devices that are provably alike the first ones
@@ -281,17 +282,19 @@ class SimulationTable(Table):
     each a flow over the links ("layer")."""
 
     folding: bool = _DEFAULT.folding
-    """Simulate one of each class of devices that are provably alike; exact."""
+    """Whether one of each class of devices that are provably alike is simulated for all
+    of them; the result is exact."""
 
     skipping: bool = _DEFAULT.skipping
-    """Skip whole periods once the state of the pipeline repeats; exact."""
+    """Whether whole periods are skipped once the state of the pipeline repeats; the
+    result is exact."""
 
     engine: Annotated[str, NameChoice(ENGINES)] = _DEFAULT.engine
     """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
     The results are the same to the bit."""
 
     seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
-    """Of everything that is drawn at random."""
+    """Seed of everything that is drawn at random."""
 
     overlap_grad_reduce: bool | None = _moved()
     """Moved to `software.overlap_grad_reduce`; still read here in this release."""
