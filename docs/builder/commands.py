@@ -22,7 +22,7 @@ def commands_reference() -> str:
         lines += [_usage(name, command), "", *_help_words(command.help), ""]
         rows = list(_rows(command))
         if rows:
-            lines += ["| | | default |", "|---|---|---|", *rows, ""]
+            lines += ["| Option | Meaning | Default |", "|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 

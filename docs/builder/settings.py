@@ -57,9 +57,15 @@ class TableReference:
     def title(self) -> str:
         """The heading of the table, in Markdown."""
         if not self.path:
-            return "The scenario"
+            return "The outermost keys"
         brackets = f"[[{self.path}]]" if self.in_list else f"[{self.path}]"
         return f"`{brackets}`" + (f" with `{self.variant}`" if self.variant else "")
+
+    @property
+    def link(self) -> str:
+        """A link to the table, in Markdown."""
+        words = f"table with `{self.variant}`" if self.variant else "table"
+        return f"[{words}](#{self.anchor})"
 
     @property
     def anchor(self) -> str:
@@ -114,17 +120,17 @@ def unit(field: FieldInfo) -> str:
 def settings_reference() -> str:
     """Return the reference of all tables and keys as Markdown."""
     schema = scenario_schema()
-    anchors = {table.model.__name__: table.anchor for table in tables()}
+    links = {table.model.__name__: table.link for table in tables()}
     lines: list[str] = []
     for table in tables():
         plain = schema["$defs"].get(table.model.__name__, schema)
         lines += [f"## {table.title} {{ #{table.anchor} }}", ""]
         lines += [_words(table.model.__doc__ or ""), ""]
         for key, field in settings(table.model).items():
-            lines += [f"### `{key}` {{ #{table.anchor}.{key} }}", ""]
+            lines += [f"#### `{key}` {{ #{table.anchor}.{key} }}", ""]
             described = plain["properties"][key]
             lines += [_words(field.description or "") + _moved(described), ""]
-            facts = _facts(key, field, plain, anchors)
+            facts = _facts(key, field, plain, links)
             lines += [f"{' · '.join(facts)}", "{ .facts }", ""]
     return "\n".join(lines)
 
@@ -140,10 +146,10 @@ def _moved(described: Mapping[str, Any]) -> str:
 
 
 def _facts(
-    key: str, field: FieldInfo, table: Mapping[str, Any], anchors: Mapping[str, str]
+    key: str, field: FieldInfo, table: Mapping[str, Any], links: Mapping[str, str]
 ) -> list[str]:
     described = table["properties"][key]
-    facts = [f"**Type** {_type_words(described, anchors, unit(field))}"]
+    facts = [f"**Type** {_type_words(described, links, unit(field))}"]
     if measured := unit(field):
         facts.append(f"**Unit** {measured if measured != '1' else 'none, or %'}")
     if field.is_required():
@@ -172,27 +178,26 @@ def _example(described: Mapping[str, Any]) -> Any:
 
 
 def _type_words(
-    schema: Mapping[str, Any], anchors: Mapping[str, str], measured: str = ""
+    schema: Mapping[str, Any], links: Mapping[str, str], measured: str = ""
 ) -> str:
     """Say what a value may be."""
     if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        return f"[table](#{anchors[name]})"
+        return links[schema["$ref"].rpartition("/")[2]]
     if "oneOf" in schema or "anyOf" in schema:
         parts = schema.get("oneOf") or schema["anyOf"]
-        return " or ".join(_type_words(part, anchors, measured) for part in parts)
+        return " or ".join(_type_words(part, links, measured) for part in parts)
     if "const" in schema or "enum" in schema:
         names = [schema["const"]] if "const" in schema else schema["enum"]
         return ", ".join(_code(name) for name in names)
     if schema.get("type") == "array":
-        each = _type_words(schema["items"], anchors, measured)
+        each = _type_words(schema["items"], links, measured)
         distinct = ", all different" if schema.get("uniqueItems") else ""
         return f"list ({each}{distinct})"
     if schema.get("type") == "object":
         values = schema.get("additionalProperties", {})
         names = schema.get("propertyNames")
-        keys = f"{_type_words(names, anchors)} = " if names else "name = "
-        return f"table ({keys}{_type_words(values, anchors, measured)})"
+        keys = f"{_type_words(names, links)} = " if names else "name = "
+        return f"table ({keys}{_type_words(values, links, measured)})"
     return _plain_words(schema, measured)
 
 

@@ -218,7 +218,8 @@ Force = Annotated[
 NoFigures = Annotated[
     bool,
     typer.Option(
-        "--no-figures", help="Draw no figures: they take most of a small job's time."
+        "--no-figures",
+        help="Draw no figures: they take about a third of a small job's time.",
     ),
 ]
 
