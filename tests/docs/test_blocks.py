@@ -1,5 +1,6 @@
 """Blocks of code on the pages: settings exist, commands are understood, files are."""
 
+import ast
 import json
 import re
 import shlex
@@ -83,9 +84,11 @@ def test_the_guide_shows_the_main_scenario_as_it_is() -> None:
     assert scenario in read(ROOT / "docs" / "guide.md")
 
 
-def test_blocks_in_json_are_json() -> None:
+def test_blocks_in_json_and_in_python_can_be_read() -> None:
     for block in blocks("json"):
         json.loads(block.text)
+    for block in blocks("python"):
+        ast.parse(block.text)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
