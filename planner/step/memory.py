@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
@@ -28,21 +27,22 @@ from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
+from topologies.arrays import FloatArray
 
-FloatArray = NDArray[np.float64] | float
+FloatOrArray = FloatArray | float
 
 
 class StaticBytes(NamedTuple):
     """Memory held for the whole step [byte]; floats or arrays alike."""
 
-    weights: FloatArray
-    gradients: FloatArray
-    optimizer: FloatArray
-    buffers: FloatArray
-    copies: FloatArray
+    weights: FloatOrArray
+    gradients: FloatOrArray
+    optimizer: FloatOrArray
+    buffers: FloatOrArray
+    copies: FloatOrArray
     """While the optimizer works, and passes do not."""
 
-    def total(self) -> FloatArray:
+    def total(self) -> FloatOrArray:
         """Return what is held while passes work [byte]."""
         return self.weights + self.gradients + self.optimizer + self.buffers
 
@@ -50,17 +50,17 @@ class StaticBytes(NamedTuple):
 class Sharded(NamedTuple):
     """Parameters of a stage on one device, and who shares their shards."""
 
-    parameters: FloatArray
+    parameters: FloatOrArray
     """Held by one device before ZeRO shards them; a float or an array."""
 
-    group_size: int | FloatArray
+    group_size: int | FloatOrArray
     """Devices that share the shards."""
 
 
 def static_bytes(
     dense: Sharded,
     expert: Sharded,
-    largest_layer: FloatArray,
+    largest_layer: FloatOrArray,
     *,
     each: ParameterBytes,
     zero_stage: int,
@@ -84,7 +84,7 @@ def static_bytes(
     shared = np.maximum(dense.group_size, expert.group_size) > 1
     layer = stage.whole_gradients * each.gradients + stage.whole_weights * each.gather
 
-    def held(tensor: str) -> FloatArray:
+    def held(tensor: str) -> FloatOrArray:
         return shard if tensor in stage.sharded else whole
 
     return StaticBytes(
