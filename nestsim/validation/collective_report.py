@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.palette import INK
+from nestsim.report.figures.panels import Colours
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
