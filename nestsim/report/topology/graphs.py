@@ -280,14 +280,13 @@ def _describe_custom(axes: "Axes", network: "Network", shown: list[int]) -> None
         level = network.levels[index]
         text = (
             f"Level {index}: {format_bandwidth(level.bandwidth)}\n"
-            "between two devices\n"
-            f"{tier.num_links:,} links,\n"
+            f"between two devices, {tier.num_links:,} links,\n"
             f"{level.block_size:,} devices within reach,\n"
             f"at most {format_duration(level.latency)} away"
         )
         colour = level_colour(index)
         axes.text(0.74, top, text, transform=axes.transAxes, color=colour, **_NOTE)
-        top -= 0.175
+        top -= 0.15
     if len(shown) < len(network.vertex_names):
         left_out = len(network.vertex_names) - len(shown)
         text = f"{left_out:,} devices and switches\nare not drawn."
