@@ -174,6 +174,7 @@ def job_facts(
         "network": network,
         "layer_names": tuple(workload.graph.names),
         "device_memory": workload.accelerator.memory_bytes,
+        "usable_memory": workload.tensor_memory(scenario.search.memory_reserve),
         "band": None if scenario.constants else _band(network, workload),
     }
 

@@ -111,6 +111,10 @@ class JobFacts:
     device_memory: float
     """Of one device [byte]."""
 
+    usable_memory: float
+    """What tensors may take of a device's memory: what the library keeps and the
+    scenario's reserve are left out [byte]."""
+
     band: Band | None = None
     """Factors on a simulated time, the ends of its 80 % band; None where times are
     not those of software that was measured."""

@@ -91,7 +91,8 @@ def _figure_writers(
     )
     from nestsim.report.topology.draw import draw_topology
 
-    limit, network = result.device_memory, result.network
+    network = result.network
+    memory = result.device_memory, result.usable_memory
     writers: dict[str, Callable[[Path], object]] = {
         "figures/topology.png": lambda path: draw_topology(network, path)
     }
@@ -99,7 +100,7 @@ def _figure_writers(
         return writers
     return writers | {
         "figures/timeline.png": lambda path: draw_timeline(best, path),
-        "figures/memory.png": lambda path: draw_memory(best, limit, path),
+        "figures/memory.png": lambda path: draw_memory(best, *memory, path),
         "figures/links.png": lambda path: draw_links(best, network, path),
         "figures/gap.png": lambda path: draw_gap(best, result.candidates, path),
     }

@@ -377,6 +377,7 @@ def _answer(policy: str, row: Mapping[str, Any]) -> InverseAnswer:
         bandwidths=(low, high),
         tried=tuple((worsening, share) for worsening, share in row["tried"]),
         is_monotone=row["is_monotone"],
+        base_time=row["base_s"],
     )
 
 

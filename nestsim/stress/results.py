@@ -100,6 +100,9 @@ class InverseAnswer:
     is_monotone: bool
     """Whether throughput never rose where the network got worse, as far as tried."""
 
+    base_time: float
+    """Simulated time of a step before anything is worsened, of which shares are [s]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StressResult:
