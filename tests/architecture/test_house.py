@@ -56,3 +56,11 @@ def test_array_types_are_defined_once() -> None:
         and ast.unparse(node.value.value) == "NDArray"
     ]
     assert set(rooms) == {"topologies/arrays.py"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_the_page_on_the_code_has_every_room(folder: Path) -> None:
+    init = (folder / "__init__.py").read_text(encoding="utf-8")
+    says = str(ast.get_docstring(ast.parse(init))).splitlines()[0]
+    page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
+    assert f"| `{named(folder)}` | {says} |" in page
