@@ -25,7 +25,7 @@ from nestsim.results import (
     SimulateResult,
     Throughput,
 )
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge

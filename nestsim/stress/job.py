@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nestsim.scenario.settings import ConditionSpec, Scenario, StressSpec
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import ConditionSpec, StressSpec
 from nestsim.store import Point, PointFailedError, PointTask, Row, Store, content_key
 from nestsim.stress.conditions import (
     all_conditions,

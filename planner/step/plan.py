@@ -26,6 +26,7 @@ import numpy as np
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from topologies.errors import InputError
+from topologies.short_repr import short_repr
 
 MOST_DEVICES = 16_000_000
 """Devices that a plan may name; more are slips of the keyboard."""
@@ -141,6 +142,8 @@ class Stage:
     """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
     one block of the network (hybrid sharding). 1 with ZeRO-0."""
 
+    __repr__ = short_repr
+
     @property
     def layers(self) -> tuple[int, int]:
         """The first chunk's interval; the only one without virtual stages."""
@@ -180,6 +183,8 @@ class Plan:
 
     stages: tuple[Stage, ...]
     """From the first to the last."""
+
+    __repr__ = short_repr
 
     @property
     def degrees(self) -> Degrees:
