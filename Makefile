@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 WORKERS ?= auto
 
-.PHONY: help demo test lint unit fuzz regret benchmark bench-planner bench-simulator validate refit \
+.PHONY: help demo test lint unit docs fuzz regret benchmark bench-planner bench-simulator validate refit \
 	paper paper-all published slow clean
 .DEFAULT_GOAL := help
 
@@ -33,6 +33,10 @@ lint: $(STAMP)  ## formatting, lint, types, import contracts
 
 unit: $(STAMP)  ## the tests, on all cores
 	$(BIN)/python -m pytest -n $(WORKERS) -q
+
+# The tests build it, too; MkDocs speaks of its own future otherwise.
+docs: $(STAMP)  ## the documentation as a site in results/site, warnings as errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 # `make fuzz SEED=$RANDOM` tries others; the seeds of sessions are in their summaries.
 SEED ?= 0

@@ -1,1 +1,117 @@
-"""Plan distributed training, replay it link by link, and report it."""
+"""Plan distributed training, replay it link by link, and report it.
+
+Examples
+--------
+>>> import nestsim
+>>> scenario = nestsim.load_scenario("scenarios/gpt3_1.3b_8_a100.toml")
+>>> report = nestsim.run(scenario)
+>>> report.confirmed
+True
+"""
+
+import sys
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nestsim.face.collectives import CollectivesReport, collectives
+    from nestsim.face.comparison import CompareReport, compare
+    from nestsim.face.jobs import (
+        ExplainReport,
+        JobReport,
+        PlanReport,
+        explain,
+        plan,
+        run,
+        simulate,
+    )
+    from nestsim.face.report import FolderReport, Report
+    from nestsim.face.stress import StressReport, stress
+    from nestsim.face.sweep import SweepReport, sweep
+    from nestsim.face.validation import ValidateReport, validate
+    from nestsim.scenario.load import Scenario, load_scenario
+    from planner.step.plan import Plan
+    from topologies.errors import InputError
+
+__all__ = [
+    "CollectivesReport",
+    "CompareReport",
+    "ExplainReport",
+    "FolderReport",
+    "InputError",
+    "JobReport",
+    "Plan",
+    "PlanReport",
+    "Report",
+    "Scenario",
+    "StressReport",
+    "SweepReport",
+    "ValidateReport",
+    "collectives",
+    "compare",
+    "explain",
+    "load_scenario",
+    "plan",
+    "run",
+    "simulate",
+    "stress",
+    "sweep",
+    "validate",
+]
+
+_HOMES = MappingProxyType(
+    {
+        "CollectivesReport": "nestsim.face.collectives",
+        "CompareReport": "nestsim.face.comparison",
+        "ExplainReport": "nestsim.face.jobs",
+        "FolderReport": "nestsim.face.report",
+        "InputError": "topologies.errors",
+        "JobReport": "nestsim.face.jobs",
+        "Plan": "planner.step.plan",
+        "PlanReport": "nestsim.face.jobs",
+        "Report": "nestsim.face.report",
+        "Scenario": "nestsim.scenario.load",
+        "StressReport": "nestsim.face.stress",
+        "SweepReport": "nestsim.face.sweep",
+        "ValidateReport": "nestsim.face.validation",
+        "collectives": "nestsim.face.collectives",
+        "compare": "nestsim.face.comparison",
+        "explain": "nestsim.face.jobs",
+        "load_scenario": "nestsim.scenario.load",
+        "plan": "nestsim.face.jobs",
+        "run": "nestsim.face.jobs",
+        "simulate": "nestsim.face.jobs",
+        "stress": "nestsim.face.stress",
+        "sweep": "nestsim.face.sweep",
+        "validate": "nestsim.face.validation",
+    }
+)
+"""Where each name comes from: imported when it is first asked for (PEP 562), so that
+importing nestsim takes no time."""
+
+
+class _Face(ModuleType):
+    """The package; its functions win over rooms of the same name, such as `compare`.
+
+    Python binds a room's name in the package when something in the room is imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,7 @@ from topologies.specs import CustomSpec
 
 if TYPE_CHECKING:
     from estimators.software import Software
-    from nestsim.scenario.settings import Scenario
+    from nestsim.scenario.load import Scenario
     from topologies.arrays import FloatArray
     from topologies.network import Network
 

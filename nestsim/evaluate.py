@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from nestsim.cluster import device_slowdowns
 from nestsim.lowering.lower import place_work
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan

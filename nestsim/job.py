@@ -25,7 +25,7 @@ from nestsim.results import (
     SimulateResult,
     Throughput,
 )
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from nestsim.simulator.replay import replay
 from nestsim.uncertainty import Band, Setting, band
 from nestsim.verdict import explain_gap, judge
@@ -174,6 +174,7 @@ def job_facts(
         "network": network,
         "layer_names": tuple(workload.graph.names),
         "device_memory": workload.accelerator.memory_bytes,
+        "usable_memory": workload.tensor_memory(scenario.search.memory_reserve),
         "band": None if scenario.constants else _band(network, workload),
     }
 

@@ -17,6 +17,7 @@ from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
 from planner.work import Spent
 from topologies.network import Network
+from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,8 @@ class Candidate:
     """Rules of the scenario's framework that the plan does not keep: it cannot be
     launched there."""
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCandidate:
@@ -75,6 +78,8 @@ class PlannedCandidate:
 
     replayed_time: float | None = None
     """Iteration time in the replay; None if the search did not replay it [s]."""
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,8 @@ class Assumptions:
     profile: Profile | None = None
     """Where operator times were measured; None for the accelerator's rates."""
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
@@ -111,9 +118,15 @@ class JobFacts:
     device_memory: float
     """Of one device [byte]."""
 
+    usable_memory: float
+    """What tensors may take of a device's memory: what the library keeps and the
+    scenario's reserve are left out [byte]."""
+
     band: Band | None = None
     """Factors on a simulated time, the ends of its 80 % band; None where times are
     not those of software that was measured."""
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +152,8 @@ class SearchFacts(JobFacts):
     covers_space: bool = True
     """Whether finding nothing means that nothing of the space fits."""
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult(SearchFacts):
@@ -154,6 +169,8 @@ class JobResult(SearchFacts):
     """The most events that an exported trace may hold: keeps it small enough for a
     browser."""
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult(SearchFacts):
@@ -161,6 +178,8 @@ class PlanResult(SearchFacts):
 
     candidates: tuple[PlannedCandidate, ...]
     """Best first."""
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +191,8 @@ class SimulateResult(JobFacts):
 
     max_trace_events: int
     """The most events that an exported trace may hold."""
+
+    __repr__ = short_repr
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -197,3 +218,5 @@ class ExplainResult:
     layer_names: tuple[str, ...]
     device_name: str
     explanation: Explanation
+
+    __repr__ = short_repr

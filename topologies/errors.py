@@ -5,8 +5,10 @@ or an escape sequence in a name never reaches a terminal or a report.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from datetime import date, time
+from pathlib import Path
 from types import TracebackType
 
 MOST_TOLD = 20
@@ -187,6 +189,15 @@ class _Noted:
         place = self._where
         self._found.append(error.at(place, self._separator) if place else error)
         return True
+
+
+@contextmanager
+def naming(file: Path | None) -> Iterator[None]:
+    """Prefix the location of an `InputError` with the file that it is in, if any."""
+    try:
+        yield
+    except InputError as error:
+        raise (error if file is None else error.at(str(file), ": ")) from None
 
 
 def shown(value: object, longest: int = _LONGEST_VALUE) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
+from topologies.short_repr import short_repr
 
 
 class Routes(NamedTuple):
@@ -141,6 +142,8 @@ class Links:
     num_parallel: IntArray
     """Physical cables that an ideal trunk stands for, 1 elsewhere."""
 
+    __repr__ = short_repr
+
     def __post_init__(self) -> None:
         for field in fields(self):
             dtype = np.float64 if field.name in {"bandwidth", "latency"} else np.int64
@@ -218,6 +221,8 @@ class Network:
     rules: CollectiveRules | None = None
     """How collectives go level by level; None in tori and custom networks, which have
     one phase of rings for each level."""
+
+    __repr__ = short_repr
 
     @property
     def adds_in_switches(self) -> bool:

@@ -4,11 +4,6 @@ Each distinct layer is traced once. Importing torch takes seconds, so what was t
 is kept as JSON behind its own hash, in a file named by what it depends on: the
 architecture (without its depth, which no layer depends on) and the source of
 everything that takes part in tracing.
-
-Run a layer on the meta device under torch.fx and write down what it does.
-
-The layer is traced symbolically once; the graph is then interpreted on meta tensors,
-which have shapes but no values, and each node is described by its rule.
 """
 
 import hashlib
@@ -17,117 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
-from torch import Tensor, fx, nn
-
-from estimators.models import attention, layers, mixtral
 from estimators.models.spec import TransformerSpec
-from estimators.tracing.graph import LayerGraph, TracedLayer, TracedParameter
-from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Call, Tape
+from estimators.tracing.graph import LayerGraph, TracedLayer
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json
 from topologies.notices import NOTICES
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
-
-_PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
-    {
-        (layers.ColumnParallelLinear, "weight"): "tensor",
-        (layers.ColumnParallelLinear, "bias"): "tensor",
-        (layers.RowParallelLinear, "weight"): "tensor",
-        (layers.VocabParallelLinear, "weight"): "vocab",
-        (layers.VocabParallelLinear, "bias"): "vocab",
-        (layers.VocabParallelEmbedding, "weight"): "vocab",
-        (mixtral.ExpertColumnLinear, "weight"): "expert",
-        (mixtral.ExpertRowLinear, "weight"): "expert",
-    }
-)
-"""(Module, parameter) -> layout; everything else is whole on every rank."""
-
-
-def record_layer(
-    module: nn.Module, inputs: tuple[Tensor, ...], *, takes_hidden: bool
-) -> TracedLayer:
-    """Trace one layer.
-
-    Parameters
-    ----------
-    module
-        On the meta device.
-    inputs
-        Meta tensors for one sequence. Integer ones (ids, labels) take no part in the
-        accounting.
-    takes_hidden
-        Whether the first input is hidden states.
-    """
-    graph = _Tracer().trace(module)
-    recorder = _Recorder(fx.GraphModule(module, graph))
-    recorder.run(*inputs)
-    tape = recorder.tape
-    return TracedLayer(
-        tensors=tuple(tape.tensors),
-        parameters=tuple(_parameters(module)),
-        operators=tuple(tape.operators),
-        hidden_input=0 if takes_hidden else None,
-    )
-
-
-class _Tracer(fx.Tracer):
-    """Keeps the modules that have a rule in one piece."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002  # torch.fx's signature
-        """Say whether a module is one node of the graph."""
-        return type(m) in MODULE_RULES
-
-
-class _Recorder(fx.Interpreter):
-    """Interprets on meta tensors and applies a rule to every node."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.tape = Tape()
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node, then describe it."""
-        value = super().run_node(n)
-        if n.op == "placeholder" and value.is_floating_point():
-            self.tape.numbers[n] = (self.tape.add(value.numel(), "sequence", "model"),)
-        elif n.op.startswith("call"):
-            self._describe(n, value)
-        return value
-
-    def _describe(self, node: fx.Node, value: Any) -> None:
-        target: Any = node.target
-        if node.op == "call_module":
-            target = self.fetch_attr(str(node.target))
-            rule = MODULE_RULES[type(target)]
-        else:
-            rule = FUNCTION_RULES[target]
-        given = [argument for argument in node.args if isinstance(argument, fx.Node)]
-        inputs = tuple(
-            i for argument in given for i in self.tape.numbers.get(argument, ())
-        )
-        results = value if isinstance(value, tuple) else (value,)
-        rule(Call(self.tape, node, target, inputs, results))
-
-
-def _parameters(module: nn.Module) -> list[TracedParameter]:
-    found = []
-    for path, part in module.named_modules():
-        for name, parameter in part.named_parameters(path, recurse=False):
-            if isinstance(part, attention.QKVParallelLinear):
-                row = parameter.numel() // parameter.shape[0]
-                query, key, value = (n * part.head_size * row for n in part.heads)
-                found.append(TracedParameter(f"{name}.query", query, "tensor"))
-                found.append(TracedParameter(f"{name}.key", key, "groups"))
-                found.append(TracedParameter(f"{name}.value", value, "groups"))
-                continue
-            own_name = name.rpartition(".")[2]
-            layout = _PARAMETER_LAYOUTS.get((type(part), own_name), "whole")
-            found.append(TracedParameter(name, parameter.numel(), layout))
-    return found
-
 
 _MOST_BYTES = 4 * 2**20
 """Longest file that is read as a trace, which takes some kB [byte]."""
@@ -163,6 +54,7 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
     import torch
 
     from estimators.models.families import build_layers, example_inputs
+    from estimators.tracing.recorder import record_layer
 
     ids, labels = example_inputs(spec)
     hidden = torch.empty(1, spec.sequence_length, spec.hidden_size, device="meta")

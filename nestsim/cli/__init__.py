@@ -4,8 +4,9 @@ import gc
 import signal
 from collections.abc import Callable, Sequence
 
-from nestsim.cli.streams import standard_streams, tell
+from nestsim.cli.streams import standard_streams
 from nestsim.interruption import Stop, stoppable
+from nestsim.progress import tell
 
 __all__ = ["main"]
 

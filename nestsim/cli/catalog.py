@@ -173,10 +173,11 @@ def topology(
     Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
     """
     from nestsim.cli.output import result_console, working
-    from nestsim.cli.results import check_output_file, inputs_of, naming
+    from nestsim.cli.results import check_output_file
     from nestsim.cluster import cluster_network
     from nestsim.report.topology.draw import is_topology
     from nestsim.scenario import load_scenario
+    from topologies.errors import naming
 
     if output is not None:
         _check_picture(output, no_figures=no_figures)
@@ -184,7 +185,7 @@ def topology(
     if output is None and not (as_json or no_figures):
         output = Path("results") / f"{scenario.stem}_topology.png"
     if output is not None:
-        inputs = inputs_of(loaded)
+        inputs = loaded.files()
         check_output_file(output, is_topology, inputs=inputs, force=force)
     with naming(scenario), working("network: build", quiet=quiet):
         network = cluster_network(loaded)

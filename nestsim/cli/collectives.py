@@ -1,15 +1,11 @@
 """``nestsim collectives``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
-
-if TYPE_CHECKING:
-    from nestsim.collectives.job import CollectivesResult
-    from nestsim.report.destination import ResultsFolder
 
 FILES = ("collectives.csv", "collectives.png")
 """What is written."""
@@ -68,24 +64,26 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
 
     Example: `nestsim collectives scenarios/gpt3_175b_512_tpuv4.toml -b 1KiB -e 1GiB`
     """
-    from nestsim.cli.output import progress_bar
-    from nestsim.cli.results import inputs_of, naming, results_folder
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar
+    from nestsim.cli.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
 
     sizes = _sizes(min_bytes, max_bytes, step_factor)
     loaded = load_scenario(scenario)
     if output is None and not as_json:
         output = Path("results") / f"{scenario.stem}_collectives"
-    from nestsim.collectives.job import collectives_job
-
-    inputs = inputs_of(loaded)
+    inputs = loaded.files()
     with results_folder(output, FILES, inputs=inputs, force=force) as folder:
-        with naming(scenario), progress_bar(quiet=quiet) as progress:
-            result = collectives_job(loaded, sizes, progress=progress)
-        if folder is not None and output is not None and result.tables:
-            _write(result, folder, output, figures=not no_figures, quiet=quiet)
-    _print(result, as_json=as_json)
-    raise typer.Exit(0 if result.priced is not None else 1)
+        with progress_bar(quiet=quiet) as progress:
+            report = nestsim.collectives(loaded, sizes, progress=progress)
+        note_all(report.notices, quiet=quiet)
+        if folder is not None and output is not None and report.result.tables:
+            write_report(
+                folder, report, named=output, figures=not no_figures, quiet=quiet
+            )
+    print_report(report, as_json=as_json)
+    raise typer.Exit(0 if report.succeeded else 1)
 
 
 def _sizes(min_bytes: str, max_bytes: str, factor: int) -> tuple[int, ...]:
@@ -132,37 +130,3 @@ def _size(text: str, option: str) -> int:
     if not (1 <= size <= LARGEST and size == int(size)):
         raise InputError("not a size", where=option, got=text, expected=expected)
     return int(size)
-
-
-def _write(
-    result: "CollectivesResult",
-    folder: "ResultsFolder",
-    named: Path,
-    *,
-    figures: bool,
-    quiet: bool,
-) -> None:
-    from nestsim.cli.results import write_files
-    from nestsim.collectives.figure import draw_collectives
-    from nestsim.collectives.report import collectives_csv
-    from nestsim.report.destination import Writer, writer_of
-
-    writers: dict[str, Writer] = {
-        "collectives.csv": writer_of(collectives_csv(result.tables)),
-        "collectives.png": lambda path: draw_collectives(result, path),
-    }
-    facts = {"scenario": result.scenario_name}
-    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
-
-
-def _print(result: "CollectivesResult", *, as_json: bool) -> None:
-    if as_json:
-        from nestsim.collectives.report import collectives_json
-        from nestsim.report.json import dump_json
-
-        typer.echo(dump_json(collectives_json(result)), nl=False)
-        return
-    from nestsim.cli.output import result_console
-    from nestsim.collectives.report import print_collectives
-
-    print_collectives(result, result_console())

@@ -3,7 +3,6 @@
 ``nestsim diff``.
 """
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +12,6 @@ from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from nestsim.compare.job import CompareSettings
-    from nestsim.compare.record import Comparison
-    from nestsim.report.destination import ResultsFolder
-    from nestsim.scenario import Scenario
-    from nestsim.store import Store
 
 Planners = Annotated[
     str,
@@ -110,100 +103,45 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
 
     Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
     """
-    from nestsim.cli.results import inputs_of, results_folder
-    from nestsim.compare.data import STORE, comparison_files
-    from nestsim.compare.job import CompareSettings, checked_settings, store_facts
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar
+    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.compare.data import comparison_files
+    from nestsim.compare.job import CompareSettings, checked_settings
     from nestsim.scenario import load_scenario
-    from nestsim.store import Store
 
     loaded = [load_scenario(path) for path in scenarios]
     chosen = tuple(name.strip() for name in planners.split(",") if name.strip())
-    settings = checked_settings(
-        CompareSettings(planners=chosen, base=base, time_limit=time_limit), loaded
-    )
+    settings = checked_settings(CompareSettings(planners=chosen, base=base), loaded)
     if output is None and not as_json:
         output = _default_folder(scenarios)
     names = comparison_files(loaded)
-    inputs = [file for one in loaded for file in inputs_of(one)]
+    inputs = [file for one in loaded for file in one.files()]
     with results_folder(output, names, inputs=inputs, force=force) as folder:
-        with ExitStack() as stack:
-            store = None
-            if folder is not None:
-                facts = store_facts(loaded, settings)
-                opened = Store(folder.path / STORE, facts, restart=restart)
-                store = stack.enter_context(opened)
-            comparison = _compare(loaded, settings, store, workers, quiet=quiet)
-        if folder is not None and output is not None:
-            _write(
-                comparison, loaded, folder, output, figures=not no_figures, quiet=quiet
+        with progress_bar(quiet=quiet) as progress:
+            report = nestsim.compare(
+                loaded,
+                planners=settings.planners,
+                base=settings.base,
+                time_limit=time_limit,
+                workers=workers,
+                keep_in=None if folder is None else folder.path,
+                restart=restart,
+                progress=progress,
             )
-    _print(comparison, as_json=as_json)
-    confirmed = all(group.is_confirmed for group in comparison.groups)
-    raise typer.Exit(0 if confirmed else 1)
+        note_all(report.notices, quiet=quiet)
+        if folder is not None and output is not None:
+            write_report(
+                folder, report, named=output, figures=not no_figures, quiet=quiet
+            )
+    print_report(report, as_json=as_json)
+    raise typer.Exit(0 if report.succeeded else 1)
 
 
 def _default_folder(scenarios: "Sequence[Path]") -> Path:
     if len(scenarios) == 1:
         return Path("results") / f"{scenarios[0].stem}_comparison"
     return Path("results") / "comparison"
-
-
-def _compare(
-    scenarios: "Sequence[Scenario]",
-    settings: "CompareSettings",
-    store: "Store | None",
-    workers: int,
-    *,
-    quiet: bool,
-) -> "Comparison":
-    from nestsim.cli.output import progress_bar
-    from nestsim.compare.job import compare_job
-
-    with progress_bar(quiet=quiet) as progress:
-        return compare_job(
-            scenarios, settings, store=store, workers=workers, progress=progress
-        )
-
-
-def _write(
-    comparison: "Comparison",
-    scenarios: "Sequence[Scenario]",
-    folder: "ResultsFolder",
-    named: Path,
-    *,
-    figures: bool,
-    quiet: bool,
-) -> None:
-    """Write the files; then the store is not needed any more."""
-    from nestsim.cli.results import write_files
-    from nestsim.compare.data import STORE, TIMES, comparison_facts, comparison_writers
-    from nestsim.store import remove_store
-
-    writers = comparison_writers(comparison, scenarios)
-    facts = comparison_facts(scenarios)
-    write_files(
-        folder,
-        writers,
-        facts,
-        named=named,
-        figures=figures,
-        quiet=quiet,
-        unhashed=(TIMES,),
-    )
-    remove_store(folder.path / STORE)
-
-
-def _print(comparison: "Comparison", *, as_json: bool) -> None:
-    if as_json:
-        from nestsim.compare.data import comparison_json
-        from nestsim.report.json import dump_json
-
-        typer.echo(dump_json(comparison_json(comparison)), nl=False)
-        return
-    from nestsim.cli.output import result_console
-    from nestsim.compare.text import print_comparison
-
-    print_comparison(comparison, result_console())
 
 
 Before = Annotated[

@@ -26,8 +26,8 @@ def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int
         Show no progress.
     """
     from nestsim.cli.output import working
-    from nestsim.cli.results import naming
     from planner.nest_artifact import read_instance, score_baselines, solve
+    from topologies.errors import naming
 
     instance = read_instance(path)
     with working(f"solve {path.name}", quiet=quiet):
@@ -144,9 +144,11 @@ def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) ->
 
 def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) -> int:
     """Explain a configuration of a scenario and return the exit status."""
-    from nestsim.cli.output import progress_bar, result_console
-    from nestsim.cli.results import naming
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar
+    from nestsim.cli.results import print_report
     from nestsim.scenario import load_scenario
+    from planner.explain.request import Request
     from topologies.errors import InputError
 
     if scenario is None:
@@ -154,51 +156,25 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
             "needs a scenario to search", where="--explain", expected="a scenario file"
         )
     loaded = load_scenario(scenario)
-    from nestsim.job import explain_job
-    from planner.explain.request import Request
-
     try:
         wanted = Request.parse(text)
     except InputError as error:
         raise error.at("--explain") from None
-    with naming(scenario), progress_bar(quiet=quiet) as progress:
-        result = explain_job(loaded, wanted, progress=progress)
-    if as_json:
-        from nestsim.report.explain import explain_json
-        from nestsim.report.json import dump_json
-
-        typer.echo(dump_json(explain_json(result)), nl=False)
-    else:
-        from nestsim.report.explain import print_explanation
-
-        print_explanation(result, result_console())
+    with progress_bar(quiet=quiet) as progress:
+        report = nestsim.explain(loaded, wanted, progress=progress)
+    note_all(report.notices, quiet=quiet)
+    print_report(report, as_json=as_json)
     return 0
 
 
 def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
     """Plan a scenario, print the plans and return the exit status."""
-    from nestsim.cli.output import note_unread_plan, progress_bar, result_console
-    from nestsim.cli.results import naming
-    from nestsim.scenario import load_scenario
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar
+    from nestsim.cli.results import print_report
 
-    loaded = load_scenario(scenario)
-    note_unread_plan(loaded, quiet=quiet)
-    from nestsim.assertions import check_assertions, exit_status
-    from nestsim.job import plan_job
-    from nestsim.report.text import assertions_json, print_assertions
-
-    with naming(scenario), progress_bar(quiet=quiet) as progress:
-        result = plan_job(loaded, progress=progress)
-    checked = check_assertions(loaded.assertions, result)
-    if as_json:
-        from nestsim.report.json import dump_json, plan_json
-
-        report = {**plan_json(result), **assertions_json(checked)}
-        typer.echo(dump_json(report), nl=False)
-    else:
-        from nestsim.report.text import print_plans
-
-        console = result_console()
-        print_plans(result, console)
-        print_assertions(checked, console)
-    return exit_status(0 if result.candidates else 1, checked)
+    with progress_bar(quiet=quiet) as progress:
+        report = nestsim.plan(scenario, progress=progress)
+    note_all(report.notices, quiet=quiet)
+    print_report(report, as_json=as_json)
+    return 0 if report.succeeded else 1

@@ -399,8 +399,8 @@ def calibrate(
     """Fit a few constants to your own runs.
 
     Each row of the file is a configuration that you ran and the time of its step, with
-    the columns of `nestsim validate`, which stand in the README. What products and
-    attention reach of the accelerators, gaps between layers and the fixed time of a
+    the columns of `nestsim validate`, which stand in docs/validate.md. What products
+    and attention reach of the accelerators, gaps between layers and the fixed time of a
     step are fitted around the values that nestsim comes with, so that few rows move
     little. The table says how firm each is, and which the rows do not tell.
 

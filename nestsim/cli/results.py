@@ -1,20 +1,18 @@
 """What ``--output`` and ``--force`` mean, for every command that writes results.
 
 Arguments and options that several commands share.
-
-Say which scenario a mistake is in that shows only when work has begun.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from nestsim.face.report import FolderReport, Report
     from nestsim.report.destination import ResultsFolder, Writer
-    from nestsim.scenario import Scenario
 
 PICTURE = ".png"
 """How the names of figures in a folder of results end."""
@@ -96,24 +94,22 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def write_files(  # noqa: PLR0913 - what every command says of its folder
+def write_report(
     folder: "ResultsFolder",
-    writers: Mapping[str, "Writer"],
-    facts: Mapping[str, Any],
+    report: "FolderReport",
     *,
     named: Path,
     figures: bool,
     quiet: bool,
-    unhashed: Sequence[str] = (),
 ) -> None:
-    """Write the files of a folder of results, and say where they are.
+    """Write a folder of results, and say where it is.
 
     Parameters
     ----------
     folder
         As `results_folder` gives it.
-    writers, facts, unhashed
-        As `nestsim.report.destination.ResultsFolder.write` takes them.
+    report
+        What was found.
     named
         The folder as the user named it.
     figures
@@ -123,15 +119,23 @@ def write_files(  # noqa: PLR0913 - what every command says of its folder
     """
     from nestsim.cli.output import note, progress_bar
 
-    if not figures:
-        writers = {
-            name: writer
-            for name, writer in writers.items()
-            if Path(name).suffix != PICTURE
-        }
     with _about_output(), progress_bar(quiet=quiet) as progress:
-        folder.write(writers, facts, unhashed=unhashed, progress=progress)
+        report.write_to(folder, figures=figures, progress=progress)
     note(f"Results are in {named}", quiet=quiet)
+
+
+def print_report(report: "Report", *, as_json: bool) -> None:
+    """Print what was found, for people or for programs."""
+    if as_json:
+        from typer import echo
+
+        from nestsim.report.json import dump_json
+
+        echo(dump_json(report.printed_dict()), nl=False)
+        return
+    from nestsim.cli.output import result_console
+
+    report.print_to(result_console())
 
 
 def check_output_file(
@@ -154,26 +158,6 @@ def write_output_file(file: Path, write: "Writer") -> None:
 
     with _about_output():
         replace_file(file, write)
-
-
-def inputs_of(scenario: "Scenario", *others: Path | None) -> list[Path]:
-    """Return the files that a scenario is read from, and others that are given."""
-    from topologies.input_file import parse_toml
-
-    document = parse_toml(scenario.text)
-    named = [
-        document["model"].get("config"),
-        document["cluster"].get("profile"),
-        document["cluster"].get("network", {}).get("path"),
-        document.get("software", {}).get("constants"),
-        document.get("software", {}).get("links"),
-    ]
-    folder = scenario.path.parent
-    return [
-        scenario.path,
-        *(folder / one for one in named if isinstance(one, str)),
-        *(one for one in others if one is not None),
-    ]
 
 
 @contextmanager
@@ -218,17 +202,7 @@ Force = Annotated[
 NoFigures = Annotated[
     bool,
     typer.Option(
-        "--no-figures", help="Draw no figures: they take most of a small job's time."
+        "--no-figures",
+        help="Draw no figures: they take about a third of a small job's time.",
     ),
 ]
-
-
-@contextmanager
-def naming(scenario: Path) -> Iterator[None]:
-    """Prefix the location of an `InputError` with the scenario file."""
-    from topologies.errors import InputError
-
-    try:
-        yield
-    except InputError as error:
-        raise error.at(str(scenario), ": ") from None

@@ -76,12 +76,6 @@ def standard_streams() -> Iterator[Callable[[], str]]:
         sys.stdout, sys.stderr = before
 
 
-def tell(text: str) -> None:
-    """Write to standard error."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
-
-
 def silence(stream: TextIO) -> None:
     """Send what is left of a stream to nowhere, so that the end is quiet."""
     with suppress(OSError):  # io.UnsupportedOperation: it is none of the system's

@@ -8,9 +8,7 @@ import typer
 from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
-    from nestsim.report.destination import ResultsFolder
     from nestsim.scenario import Scenario
-    from nestsim.stress.results import StressResult
 
 FILES = (
     *("stress.json", "stress.csv", "matrix.csv"),
@@ -115,7 +113,9 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
 
     Example: `nestsim stress scenarios/llama2_7b_64_h100.toml --keep 0.95 -o stress`
     """
-    from nestsim.cli.results import inputs_of, results_folder
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar
+    from nestsim.cli.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
 
     loaded = _with_options(
@@ -126,23 +126,20 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         level=level,
         workers=workers,
     )
-    inputs = inputs_of(loaded)
+    inputs = loaded.files()
     with results_folder(output, FILES, inputs=inputs, force=force) as folder:
         stores = None if folder is None else folder.path
-        result = _stress(loaded, stores, restart=restart, quiet=quiet)
+        with progress_bar(quiet=quiet) as progress:
+            report = nestsim.stress(
+                loaded, keep_in=stores, restart=restart, progress=progress
+            )
+        note_all(report.notices, quiet=quiet)
         if folder is not None and output is not None:
-            _write(result, folder, output, figures=not no_figures, quiet=quiet)
-    if as_json:
-        from nestsim.report.json import dump_json
-        from nestsim.stress.data import stress_json
-
-        typer.echo(dump_json(stress_json(result)), nl=False)
-    else:
-        from nestsim.cli.output import result_console
-        from nestsim.stress.report import print_stress
-
-        print_stress(result, result_console())
-    raise typer.Exit(0 if result.plans else 1)
+            write_report(
+                folder, report, named=output, figures=not no_figures, quiet=quiet
+            )
+    print_report(report, as_json=as_json)
+    raise typer.Exit(0 if report.succeeded else 1)
 
 
 def _with_options(scenario: "Scenario", **given: Any) -> "Scenario":
@@ -205,39 +202,3 @@ def _share(keep: float | None) -> float | None:
             expected="a number between 0 and 1, e.g. 0.95",
         )
     return keep
-
-
-def _stress(
-    scenario: "Scenario", folder: Path | None, *, restart: bool, quiet: bool
-) -> "StressResult":
-    from nestsim.cli.output import progress_bar
-    from nestsim.cli.results import naming
-    from nestsim.stress.job import stress_job
-
-    with naming(scenario.path), progress_bar(quiet=quiet) as progress:
-        return stress_job(scenario, stores=folder, restart=restart, progress=progress)
-
-
-def _write(
-    result: "StressResult",
-    folder: "ResultsFolder",
-    named: Path,
-    *,
-    figures: bool,
-    quiet: bool,
-) -> None:
-    """Write the files, and say where they are."""
-    from nestsim.cli.results import write_files
-    from nestsim.report.destination import writer_of
-    from nestsim.report.json import dump_json
-    from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
-    from nestsim.stress.figures import stress_figures
-
-    writers = {
-        "stress.json": writer_of(dump_json(stress_json(result))),
-        "stress.csv": writer_of(csv_text(stress_rows(result))),
-        "matrix.csv": writer_of(csv_text(matrix_rows(result))),
-        **stress_figures(result),
-    }
-    facts = {"scenario": result.scenario_name}
-    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)

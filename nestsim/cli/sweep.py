@@ -8,9 +8,7 @@ import typer
 from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
-    from nestsim.report.destination import ResultsFolder
-    from nestsim.scenario import Scenario
-    from nestsim.sweep.job import ScenarioSweep, ScenarioSweepResult
+    from nestsim.face.sweep import SweepReport
 
 Set = Annotated[
     list[str] | None,
@@ -89,24 +87,37 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim sweep scenarios/gpt_76b_1024_a100.toml --set
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
-    from nestsim.cli.output import working
-    from nestsim.cli.results import inputs_of, naming, results_folder
+    import nestsim
+    from nestsim.cli.output import note_all, progress_bar, working
+    from nestsim.cli.results import results_folder, write_report
     from nestsim.scenario import load_scenario
+    from nestsim.sweep.axes import axes_of_texts
     from nestsim.sweep.figure import FILES
     from nestsim.sweep.job import scenario_sweep
+    from topologies.errors import naming
 
     _check_form(what, as_json=as_json, as_csv=as_csv)
     loaded = load_scenario(scenario)
     with naming(scenario), working("points: check", quiet=quiet):
-        asked = scenario_sweep(loaded, settings or (), what=what, workers=workers)
+        axes = axes_of_texts(settings or ())
+        scenario_sweep(loaded, axes, what=what)
     named = output or Path("results") / f"{scenario.stem}_sweep"
-    inputs = inputs_of(loaded)
-    with results_folder(named, FILES, inputs=inputs, force=force) as folder:
+    with results_folder(named, FILES, inputs=loaded.files(), force=force) as folder:
         assert folder is not None
-        result = _run(asked, folder.path, restart=restart, quiet=quiet)
-        _write(result, loaded, folder, named, figures=not no_figures, quiet=quiet)
-    _print(result, as_json=as_json, as_csv=as_csv)
-    raise typer.Exit(0 if any(one.row for one in result.outcomes) else 1)
+        with progress_bar(quiet=quiet) as progress:
+            report = nestsim.sweep(
+                loaded,
+                axes,
+                what=what,
+                workers=workers,
+                keep_in=folder.path,
+                restart=restart,
+                progress=progress,
+            )
+        note_all(report.notices, quiet=quiet)
+        write_report(folder, report, named=named, figures=not no_figures, quiet=quiet)
+    _print(report, as_json=as_json, as_csv=as_csv)
+    raise typer.Exit(0 if report.succeeded else 1)
 
 
 def _check_form(what: str | None, *, as_json: bool, as_csv: bool) -> None:
@@ -126,45 +137,12 @@ def _check_form(what: str | None, *, as_json: bool, as_csv: bool) -> None:
         )
 
 
-def _run(
-    asked: "ScenarioSweep", folder: Path, *, restart: bool, quiet: bool
-) -> "ScenarioSweepResult":
-    from nestsim.cli.output import progress_bar
-    from nestsim.sweep.job import run_scenario_sweep
+def _print(report: "SweepReport", *, as_json: bool, as_csv: bool) -> None:
+    from nestsim.cli.results import print_report
 
-    with progress_bar(quiet=quiet) as progress:
-        return run_scenario_sweep(asked, folder, restart=restart, progress=progress)
-
-
-def _write(
-    result: "ScenarioSweepResult",
-    scenario: "Scenario",
-    folder: "ResultsFolder",
-    named: Path,
-    *,
-    figures: bool,
-    quiet: bool,
-) -> None:
-    from nestsim.cli.results import write_files
-    from nestsim.sweep.figure import sweep_facts, sweep_writers
-
-    writers = sweep_writers(result, scenario.text)
-    facts = sweep_facts(result, scenario.text)
-    write_files(folder, writers, facts, named=named, figures=figures, quiet=quiet)
-
-
-def _print(result: "ScenarioSweepResult", *, as_json: bool, as_csv: bool) -> None:
-    if as_json:
-        from nestsim.report.json import dump_json
-        from nestsim.sweep.report import sweep_json
-
-        typer.echo(dump_json(sweep_json(result)), nl=False)
-    elif as_csv:
+    if as_csv:
         from nestsim.sweep.job import csv_text
 
-        typer.echo(csv_text(result.outcomes), nl=False)
+        typer.echo(csv_text(report.result.outcomes), nl=False)
     else:
-        from nestsim.cli.output import result_console
-        from nestsim.sweep.report import print_sweep
-
-        print_sweep(result, result_console())
+        print_report(report, as_json=as_json)

@@ -12,7 +12,9 @@ from nestsim.collectives.report import (
     title,
 )
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.lettering import DPI, shortened, spaced
+from nestsim.report.figures.palette import INK
+from nestsim.report.figures.panels import Colours
 from nestsim.report.wording import percent, plan_label
 from topologies.units import format_size
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from nestsim.collectives.job import CollectivesResult, OperationTable
 
 _MOST_PANELS = 12
+_HEAD, _PANEL, _BETWEEN, _FOOT = 1.5, 2.35, 1.5, 1.7
+"""Heights of the headline with a panel's title, of a panel, between two, and below the
+last one [inch]."""
+
 _WIDTHS = {"alone": 4.5, "together": 2.75, "busy": 1.0}
 """Equal lines lie over each other: the later, the thinner [points]."""
 
@@ -47,7 +53,7 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
     tables = result.tables[:_MOST_PANELS]
     columns = min(3, len(tables))
     rows = math.ceil(len(tables) / columns)
-    height = 2.2 + 3.6 * rows
+    height = _HEAD + _FOOT + rows * _PANEL + (rows - 1) * _BETWEEN
     subtitle = f"{plan_label(result.priced.plan)}: bus bandwidth as nccl-tests has it"
     if len(tables) < len(result.tables):
         subtitle += f"; the first {len(tables)} of {len(result.tables)} operations"
@@ -60,10 +66,10 @@ def draw_collectives(result: "CollectivesResult", path: Path) -> None:
             columns,
             left=0.06,
             right=0.985,
-            top=1 - 1.35 / height,
-            bottom=1.2 / height,
+            top=1 - _HEAD / height,
+            bottom=_FOOT / height,
             wspace=0.2,
-            hspace=0.62,
+            hspace=_BETWEEN / _PANEL,
         )
         for number, table in enumerate(tables):
             axes = figure.add_subplot(grid[number // columns, number % columns])
@@ -103,16 +109,17 @@ def _draw_table(axes: "Axes", table: "OperationTable", colours: Colours) -> None
     _mark_plan(axes, table)
     _mark_algorithms(axes, table)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda size, _: format_size(size))
+    axes.set_xlim(sizes[0] / 1.5, sizes[-1] * 1.5)
+    _name_sizes(axes, sizes)
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.04)
     axes.tick_params(labelsize=10)
     axes.set_ylabel("bus bandwidth [GB/s]", size=11)
     traffic = table.traffic
     name = f"{traffic.kind}: {operation_name(traffic.operation)}"
     axes.set_title(name, loc="left", size=13, pad=20, parse_math=False)
     words: dict[str, Any] = {"transform": axes.transAxes, "color": INK, "size": 10}
-    axes.text(0, 1.03, groups_in_words(traffic), parse_math=False, **words)
+    groups = shortened(groups_in_words(traffic), 10.0, 1.04 * _width(axes))
+    axes.text(0, 1.03, groups, parse_math=False, **words)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -130,16 +137,37 @@ def _mark_plan(axes: "Axes", table: "OperationTable") -> None:
     )
 
 
+def _width(axes: "Axes") -> float:
+    """Return the width of axes [inch]."""
+    return float(axes.get_window_extent().width / DPI)
+
+
+def _name_sizes(axes: "Axes", sizes: "Sequence[float]") -> None:
+    """Write measured sizes below the axis: as many as fit, at equal distances."""
+    names = [format_size(size) for size in sizes]
+    low, high = axes.get_xlim()
+    inches = _width(axes) / math.log(high / low)
+    places = [inches * math.log(size / low) for size in sizes]
+    step = next(
+        step
+        for step in range(1, len(sizes) + 1)
+        if len(spaced(places[::step], names[::step], 10.0)) == len(names[::step])
+    )
+    axes.set_xticks(sizes[::step], names[::step])
+    axes.minorticks_off()
+
+
 def _mark_algorithms(axes: "Axes", table: "OperationTable") -> None:
-    """Write each algorithm below the axis, where its sizes begin."""
+    """Write each algorithm below the axis, where its sizes begin, in three lines."""
     before = ""
     sizes = axes.get_xaxis_transform()
+    height = axes.get_window_extent().height / DPI
     level = 0
     for row in table.rows:
         if row.algorithm != before:
             axes.text(
                 row.num_bytes,
-                -0.2 - 0.085 * level,
+                -(0.5 + 0.18 * level) / height,
                 f"| {row.algorithm}",
                 transform=sizes,
                 size=9,

@@ -44,7 +44,7 @@ from nestsim.collectives.runs import (
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
 from nestsim.lowering.traffic import GroupTraffic, plan_traffic
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
@@ -53,6 +53,7 @@ from planner.work import Progress, Spent
 from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.network import Network
+from topologies.short_repr import short_repr
 
 MOST_MESSAGES = 2**22
 """Between all pairs of all groups: with more, messages are not sent directly."""
@@ -295,6 +296,8 @@ class CollectivesResult:
 
     tables: tuple[OperationTable, ...]
     """By kind of group and operation; empty if no device sends anything."""
+
+    __repr__ = short_repr
 
 
 def collectives_job(

@@ -18,14 +18,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 from nestsim.compare.measure import belief_gap, differences
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import print_comparison, sentences
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import _throughput, dump_json, plain_values
-from nestsim.scenario.settings import Scenario
+from nestsim.report.tables import plain_text
+from nestsim.scenario.load import Scenario
 
 
 def comparison_json(
@@ -224,7 +223,6 @@ TIMES = "search_times.csv"
 """The file that differs from run to run."""
 
 _FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
-_TEXT_WIDTH = 100
 
 
 def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
@@ -243,7 +241,9 @@ def comparison_writers(
         **scenario_copies(scenarios),
         "comparison.csv": comparison_csv(comparison),
         "comparison.json": dump_json(data),
-        "report.txt": _report(comparison),
+        "report.txt": plain_text(
+            lambda console: print_comparison(comparison, console, with_times=False)
+        ),
         TIMES: search_times_csv(comparison),
     }
     return {
@@ -269,18 +269,3 @@ def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:
             name = f"{scenario.path.stem}_{number}.toml"
         copies[name] = scenario.text
     return copies
-
-
-def _report(comparison: Comparison) -> str:
-    """Return the text report as a terminal without colours would show it."""
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=_TEXT_WIDTH,
-        color_system=None,
-        force_terminal=False,
-        legacy_windows=False,
-    )
-    print_comparison(comparison, console, with_times=False)
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    return "\n".join(lines) + "\n"

@@ -1,35 +1,45 @@
 """The picture of a comparison: throughput of each planner, cluster by cluster.
 
 One panel for each model, in it one group of bars for each scenario, by size. Solid bars
-are the replay; a line shows what was planned, a diamond what the planner believed; an X
-stands where nothing valid was found.
+are the replay; a line shows what was planned, a diamond what the planner believed, or a
+triangle where that is far above the bars; an X stands where nothing valid was found.
 """
 
 import math
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import fastest, format_ratio, listed
-from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
+from nestsim.report.figures.lettering import (
+    DPI,
+    shortened,
+    size_that_fits,
+    widest,
+    wrapped,
+)
+from nestsim.report.figures.palette import INK, ink_on, planner_colours
 from nestsim.report.wording import percent, plural
 from nestsim.validation.metrics import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_NUMBERS = 40
-"""Bars of a figure that are labelled with their heights."""
-
 LEAST_LEAD = 5e-4
 """A lead that a title names."""
 
 _MOST_COLUMNS = 3
-_LETTERS = 140
-"""Of labels, on a line across the whole figure."""
+_LARGEST, _SMALLEST = 11.0, 7.0
+"""Sizes of the numbers in bars [point]."""
+
+_NAMES = 11.0
+"""Size of the names of groups [point]."""
+
+_CEILING, _BEYOND = 1.4, 0.88
+"""A belief that is so many times as high as all bars and plans lies beyond the axis: it
+is drawn at this part of the axis, with its number."""
 
 _BARS_WIDTH = 0.84
 """Of a group; groups stand 1 apart."""
@@ -114,96 +124,107 @@ def draw_comparison(comparison: Comparison, path: Path) -> None:
     base = comparison.base
     subtitle = (
         f"Throughput relative to {base} in the replay; bar: replay, line: planned, "
-        "diamond: the planner's own belief, X: nothing valid"
+        "diamond: the planner's own belief, or triangle: beyond the axis; "
+        "X: nothing valid"
     )
     title = comparison_title(comparison)
-    with figure_with_headline(title, subtitle, height) as (figure, colours):
+    with figure_with_headline(title, subtitle, height) as (figure, _):
         grid = figure.add_gridspec(
             rows,
             columns,
             left=0.055,
             right=0.985,
             top=1 - 1.44 / height,
-            bottom=1.35 / height,
+            bottom=1.45 / height,
             wspace=0.14,
             hspace=0.42,
         )
-        num_bars = len(comparison.groups) * len(comparison.planners)
+        colours = planner_colours(comparison.planners)
         for number, (model, groups) in enumerate(panels.items()):
             axes = figure.add_subplot(grid[number // columns, number % columns])
-            drawn = bar_groups(groups)
-            letters = max(8, _LETTERS // (columns * len(drawn)))
-            numbers = num_bars <= _MOST_NUMBERS
-            _draw_panel(axes, drawn, colours, letters=letters, numbers=numbers)
-            axes.set_title(model, loc="left", size=14, parse_math=False)
+            _draw_panel(axes, bar_groups(groups), colours)
+            name = shortened(model, 14.0, axes.get_window_extent().width / DPI)
+            axes.set_title(name, loc="left", size=14, parse_math=False)
             if number % columns == 0:
                 axes.set_ylabel(f"throughput, {base} = 1")
+        handles = _handles(comparison.planners, colours)
+        # Beside its name each has a mark as wide as about six letters.
+        room = sum(widest([handle.get_label()], 12.0) + 0.8 for handle in handles)
         figure.legend(
-            handles=_handles(comparison.planners, colours),
+            handles=handles,
             loc="lower center",
-            ncols=len(comparison.planners) + 3,
+            ncols=math.ceil(len(handles) / math.ceil(room / (0.95 * WIDTH))),
             frameon=False,
+            fontsize=12,
         )
         save_figure(figure, path)
 
 
-def _wrapped(label: str, letters: int) -> str:
-    """Break a label into lines, after so many letters each."""
-    lines = [
-        part
-        for line in label.split("\n")
-        for part in textwrap.wrap(line, letters, break_long_words=False)
-    ]
-    return "\n".join(lines)
-
-
 def _draw_panel(
-    axes: "Axes",
-    groups: Sequence[BarGroup],
-    colours: Colours,
-    *,
-    letters: int,
-    numbers: bool,
+    axes: "Axes", groups: Sequence[BarGroup], colours: Sequence[str]
 ) -> None:
-    """Draw one model's groups of bars, labels that many letters wide."""
+    """Draw one model's groups of bars."""
     count = len(groups[0].bars)
     width = min(_BARS_WIDTH / count, 0.2)
-    heights = [
-        height
-        for group in groups
-        for bar in group.bars
-        for height in bar[1:]
-        if math.isfinite(height)
-    ]
-    top = 1.12 * max(heights, default=1.0)
-    for place, group in enumerate(groups):
-        for number, bar in enumerate(group.bars):
-            x = place + (number - (count - 1) / 2) * width
-            colour = colours.distinct[number % len(colours.distinct)]
-            _draw_bar(axes, bar, x, width, colour)
-            if numbers and math.isfinite(bar.simulated):
-                _write_height(axes, bar, x)
-    axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
+    bars = [bar for group in groups for bar in group.bars]
+    top = _top(bars)
     axes.set_ylim(0, top)
     axes.set_xlim(-0.6, len(groups) - 0.4)
+    inches = axes.get_window_extent().width / DPI / (len(groups) + 0.2)
+    numbers = [format_ratio(b.simulated) for b in bars if math.isfinite(b.simulated)]
+    size = size_that_fits(
+        numbers, 0.9 * width * inches, largest=_LARGEST, smallest=_SMALLEST
+    )
+    for place, group in enumerate(groups):
+        for number, (bar, colour) in enumerate(zip(group.bars, colours, strict=True)):
+            x = place + (number - (count - 1) / 2) * width
+            _draw_bar(axes, bar, x, width, colour)
+            if size is not None and math.isfinite(bar.simulated):
+                _write_height(axes, bar, x, colour, size)
+    axes.axhline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
     axes.set_xticks(
         range(len(groups)),
-        [_wrapped(group.label, letters) for group in groups],
-        size=11,
+        [wrapped(group.label, _NAMES, 0.9 * inches) for group in groups],
+        size=_NAMES,
         parse_math=False,
     )
     axes.tick_params(axis="x", length=0)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_bar(axes: "Axes", bar: Bar, x: float, width: float, colour: Any) -> None:
+def _top(bars: Sequence[Bar]) -> float:
+    """Return the end of the axis: above all but beliefs that are far above the rest."""
+    heights = [
+        height
+        for bar in bars
+        for height in (bar.simulated, bar.planned)
+        if math.isfinite(height)
+    ]
+    limit = _CEILING * max(heights, default=1.0)
+    near = [bar.belief for bar in bars if bar.belief <= limit]
+    room = 1.35 if any(bar.belief > limit for bar in bars) else 1.12
+    return room * max([*heights, *near], default=1.0)
+
+
+def _draw_bar(axes: "Axes", bar: Bar, x: float, width: float, colour: str) -> None:
     if not math.isfinite(bar.simulated):
         axes.plot([x], [0.03], marker="x", color=colour, **_CROSS)
         return
     axes.bar([x], [bar.simulated], 0.92 * width, color=colour, zorder=2)
     half = 0.46 * width
     axes.hlines(bar.planned, x - half, x + half, color=INK, linewidth=2, zorder=3)
-    if math.isfinite(bar.belief):
+    _, top = axes.get_ylim()
+    if bar.belief > top:
+        axes.plot([x], [_BEYOND * top], **_TRIANGLE)
+        axes.annotate(
+            f"{bar.belief:.3g}",
+            (x, _BEYOND * top),
+            xytext=(0, 6),
+            textcoords="offset points",
+            ha="center",
+            size=9,
+        )
+    elif math.isfinite(bar.belief):
         axes.plot([x], [bar.belief], **_DIAMOND)
 
 
@@ -224,27 +245,35 @@ _DIAMOND: dict[str, Any] = {
 }
 
 
-def _write_height(axes: "Axes", bar: Bar, x: float) -> None:
-    """Write the height of a bar into its foot, where no mark is."""
-    axes.annotate(
+_TRIANGLE: dict[str, Any] = {**_DIAMOND, "marker": "^"}
+
+
+def _write_height(axes: "Axes", bar: Bar, x: float, colour: str, size: float) -> None:
+    """Write the height of a bar into its foot, or above all marks of a low one."""
+    _, top = axes.get_ylim()
+    letters = size / 72.0 / (axes.get_window_extent().height / DPI) * top
+    marks = [bar.simulated, bar.planned]
+    marks += [bar.belief] if bar.belief <= top else []
+    is_low = min(marks) < 2.5 * letters
+    axes.text(
+        x,
+        max(marks) + letters if is_low else 0.6 * letters,
         format_ratio(bar.simulated),
-        (x, 0.02),
         ha="center",
         va="bottom",
-        size=11,
-        color="white",
+        size=size,
+        color=INK if is_low else ink_on(colour),
         zorder=5,
-        rotation=90,
     )
 
 
-def _handles(planners: Sequence[str], colours: Colours) -> list[Any]:
+def _handles(planners: Sequence[str], colours: Sequence[str]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     shown: list[Any] = [
-        Patch(color=colours.distinct[number % len(colours.distinct)], label=name)
-        for number, name in enumerate(planners)
+        Patch(color=colour, label=name)
+        for name, colour in zip(planners, colours, strict=True)
     ]
     planned = Line2D([], [], color=INK, linewidth=2, label="planned")
     belief = Line2D([], [], label="own belief", **_DIAMOND)

@@ -16,7 +16,7 @@ import tomli
 from nestsim.compare.measure import for_comparison, measure
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.job import build_job
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from nestsim.store import Outcome, Point, Row, Store, content_key
 from nestsim.sweep.runner import run_sweep
 from planner.planners import PLANNERS
@@ -103,8 +103,7 @@ def digest(scenario: Scenario) -> str:
         links = link_file_bytes(scenario.network_spec.path)
         network_spec = replace(scenario.network_spec, path=Path("links"))
         scenario = replace(scenario, network_spec=network_spec)
-    said = repr(replace(scenario, path=Path(), text=b""))
-    return hashlib.sha256(said.encode() + links).hexdigest()
+    return hashlib.sha256(scenario.content().encode() + links).hexdigest()
 
 
 def comparison_points(

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from nestsim.compare.record import BestPlan, PlannerEntry
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job, explain_candidate, progress_of, replay_plan
-from nestsim.scenario.settings import Scenario, SweepSpec
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import SweepSpec
 from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError

@@ -13,6 +13,7 @@ from nestsim.results import Throughput
 from nestsim.store import Row
 from planner.step.plan import Plan
 from planner.work import Spent
+from topologies.short_repr import short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class BestPlan:
 
     reason: str
     """Of the verdict, one sentence."""
+
+    __repr__ = short_repr
 
     @property
     def terms(self) -> dict[str, float]:
@@ -79,6 +82,8 @@ class PlannerEntry:
 
     why_not: str = ""
     """Why it has no plan, in one sentence; empty if it has one."""
+
+    __repr__ = short_repr
 
     @property
     def is_valid(self) -> bool:
@@ -195,6 +200,8 @@ class ScenarioEntries:
     entries: tuple[PlannerEntry, ...]
     """In the order of the planners, the same in every group."""
 
+    __repr__ = short_repr
+
     @property
     def best(self) -> PlannerEntry | None:
         """The entry that is fastest in the replay, the first of equals, if any."""
@@ -235,3 +242,5 @@ class Comparison:
 
     groups: tuple[ScenarioEntries, ...]
     """In the order of the scenarios."""
+
+    __repr__ = short_repr

@@ -8,21 +8,20 @@ gives the same folder.
 
 import csv
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from nestsim.report.assumptions import assumptions_json
 from nestsim.report.figures.data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
+from nestsim.report.tables import plain_text
 from nestsim.report.text import print_result, result_json
 from nestsim.simulator.trace import write_chrome_trace
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, ReplayedResult
+    from nestsim.results import Candidate, PlannedCandidate, ReplayedResult
+    from planner.step.plan import Plan
 
 FILES = (
     *("scenario.toml", "plan.json", "result.json", "summary.csv", "report.txt"),
@@ -30,8 +29,6 @@ FILES = (
     *(f"figures/{n}.png" for n in ("timeline", "memory", "links", "gap", "topology")),
 )
 """Files of the folder, but the manifest; without a plan there are fewer."""
-
-_TEXT_WIDTH = 100
 
 _ASSUMED = ("operator_times", "user_constants", "user_links")
 """What the manifest says of `nestsim.report.assumptions`, where it is there."""
@@ -57,7 +54,9 @@ def result_writers(
         "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
         "result.json": lambda path: _write_json(path, result_json(result)),
         "summary.csv": lambda path: _write_summary(path, result.candidates),
-        "report.txt": lambda path: _write_report(path, result),
+        "report.txt": lambda path: path.write_text(
+            plain_text(lambda console: print_result(result, console)), encoding="utf-8"
+        ),
     }
     if best is not None:
         writers |= _plan_writers(best, result)
@@ -91,7 +90,8 @@ def _figure_writers(
     )
     from nestsim.report.topology.draw import draw_topology
 
-    limit, network = result.device_memory, result.network
+    network = result.network
+    memory = result.device_memory, result.usable_memory
     writers: dict[str, Callable[[Path], object]] = {
         "figures/topology.png": lambda path: draw_topology(network, path)
     }
@@ -99,7 +99,7 @@ def _figure_writers(
         return writers
     return writers | {
         "figures/timeline.png": lambda path: draw_timeline(best, path),
-        "figures/memory.png": lambda path: draw_memory(best, limit, path),
+        "figures/memory.png": lambda path: draw_memory(best, *memory, path),
         "figures/links.png": lambda path: draw_links(best, network, path),
         "figures/gap.png": lambda path: draw_gap(best, result.candidates, path),
     }
@@ -109,52 +109,57 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(dump_json(data), encoding="utf-8")
 
 
-def _write_report(path: Path, result: "ReplayedResult") -> None:
-    """Write the text report as a terminal without colours would show it."""
-    buffer = io.StringIO()
-    console = Console(
-        file=buffer,
-        width=_TEXT_WIDTH,
-        color_system=None,
-        force_terminal=False,
-        legacy_windows=False,
-    )
-    print_result(result, console)
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
     """Return one row for each replayed plan, fastest first, in SI units."""
-    rows = []
-    for candidate in candidates:
-        plan = candidate.priced.plan
-        data = plan.settings_json()
-        rows.append(
-            {
-                "planner_rank": candidate.rank,
-                "verdict": candidate.verdict.kind,
-                **data["parallel"],
-                "virtual_pipeline_model_parallel_size": (
-                    plan.virtual_pipeline_model_parallel_size
-                ),
-                "micro_batch_size": plan.micro_batch_size,
-                "num_microbatches": plan.num_microbatches,
-                "recompute": data["recompute"],
-                "zero_stage": data["zero_stage"],
-                "placement": plan.placement,
-                "devices_used": plan.devices_used,
-                "planned_iteration_time_s": candidate.planned.iteration_time,
-                "simulated_iteration_time_s": candidate.simulated.iteration_time,
-                "planned_tokens_per_s": candidate.planned.tokens_per_second,
-                "simulated_tokens_per_s": candidate.simulated.tokens_per_second,
-                "planned_mfu": candidate.planned.mfu,
-                "simulated_mfu": candidate.simulated.mfu,
-                "planned_peak_memory_bytes": candidate.planned.peak_memory,
-                "simulated_peak_memory_bytes": candidate.simulated.peak_memory,
-            }
-        )
-    return rows
+    return [
+        {
+            "planner_rank": one.rank,
+            "verdict": one.verdict.kind,
+            **_plan_cells(one.priced.plan),
+            "planned_iteration_time_s": one.planned.iteration_time,
+            "simulated_iteration_time_s": one.simulated.iteration_time,
+            "planned_tokens_per_s": one.planned.tokens_per_second,
+            "simulated_tokens_per_s": one.simulated.tokens_per_second,
+            "planned_mfu": one.planned.mfu,
+            "simulated_mfu": one.simulated.mfu,
+            "planned_peak_memory_bytes": one.planned.peak_memory,
+            "simulated_peak_memory_bytes": one.simulated.peak_memory,
+        }
+        for one in candidates
+    ]
+
+
+def plan_rows(candidates: Sequence["PlannedCandidate"]) -> list[dict[str, Any]]:
+    """Return one row for each plan that was not replayed, best first, in SI units."""
+    return [
+        {
+            "planner_rank": one.rank,
+            **_plan_cells(one.priced.plan),
+            "planned_iteration_time_s": one.planned.iteration_time,
+            "replayed_iteration_time_s": one.replayed_time,
+            "planned_tokens_per_s": one.planned.tokens_per_second,
+            "planned_mfu": one.planned.mfu,
+            "planned_peak_memory_bytes": one.planned.peak_memory,
+        }
+        for one in candidates
+    ]
+
+
+def _plan_cells(plan: "Plan") -> dict[str, Any]:
+    """Return a plan's settings, in the order of the summary."""
+    data = plan.settings_json()
+    return {
+        **data["parallel"],
+        "virtual_pipeline_model_parallel_size": (
+            plan.virtual_pipeline_model_parallel_size
+        ),
+        "micro_batch_size": plan.micro_batch_size,
+        "num_microbatches": plan.num_microbatches,
+        "recompute": data["recompute"],
+        "zero_stage": data["zero_stage"],
+        "placement": plan.placement,
+        "devices_used": plan.devices_used,
+    }
 
 
 _SUMMARY_KEYS = ("planner_rank", "verdict")

@@ -6,8 +6,9 @@ contain brackets. Columns of numbers never wrap; those of words fold.
 The parts that text reports are made of.
 """
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -290,6 +291,10 @@ def levels_table(uses: Sequence[LevelUse]) -> Table:
     return table
 
 
+_WIDTH = 100
+"""Columns of a report that is kept as a text."""
+
+
 def print_line(console: Console, headline: Text, subject: str) -> None:
     """Print what stands out, and beside it what it is about."""
     console.print(Text.assemble(headline, "  ", subject), highlight=False)
@@ -300,3 +305,19 @@ def print_section(console: Console, title: str, body: RenderableType) -> None:
     console.print()
     console.print(Text(title, style="bold underline"), highlight=False)
     console.print(body, highlight=False)
+
+
+def plain_text(print_to: Callable[[Console], object]) -> str:
+    """Return what is printed as a terminal without colours would show it."""
+    buffer = io.StringIO()
+    print_to(
+        Console(
+            file=buffer,
+            width=_WIDTH,
+            color_system=None,
+            force_terminal=False,
+            legacy_windows=False,
+        )
+    )
+    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
+    return "\n".join(lines) + "\n"

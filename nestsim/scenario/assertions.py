@@ -123,59 +123,60 @@ class AssertTable(Table):
     verdict: Literal["confirmed", "slower", "infeasible"] | None = Field(
         None, examples=["confirmed"]
     )
-    """What the replay says of the plan. A verdict that is asserted and found makes exit
-    status 0, whichever it is."""
+    """What the replay must say of the plan. A verdict that is asserted and found makes
+    exit status 0, whichever it is."""
 
     iteration_time: Time | None = None
-    """Time of a step."""
+    """Bound on the time of a step [s]."""
 
     throughput: Throughput | None = None
-    """Of the whole cluster."""
+    """Bound on the throughput of the whole cluster [tokens/s]."""
 
     mfu: Share | None = None
-    """Share of the devices' peak that the model's FLOPs take, attention counted in
-    full."""
+    """Bound on the share of the devices' peak that the model's FLOPs take, attention
+    counted in full."""
 
     peak_memory: Memory | None = None
-    """Of the fullest device."""
+    """Bound on the memory that the fullest device needs [byte]."""
 
     gap: Share | None = None
-    """What the replay takes longer than planned, as a share of the planned time."""
+    """Bound on what the replay takes longer than planned, as a share of the planned
+    time."""
 
     min_mfu: float | None = Field(None, ge=0, le=1, examples=[0.4])
-    """The same as mfu = ">= ..."."""
+    """Least MFU, as `mfu = ">= 0.4"` bounds it."""
 
     max_memory_fraction: float | None = Field(None, ge=0, le=1, examples=[0.9])
-    """The most of a device's memory that the fullest one may use."""
+    """Largest part of a device's memory that the fullest device may need."""
 
     max_plan_gap: float | None = Field(None, ge=-1, le=1000, examples=[0.05])
-    """The same as gap = "<= ..."."""
+    """Largest gap between planned and replayed time, as `gap = "<= 0.05"` bounds it."""
 
     tensor_model_parallel_size: Count | None = Field(None, examples=[8])
-    """Of the plan that is reported."""
+    """Tensor-parallel size that the reported plan must have."""
 
     pipeline_model_parallel_size: Count | None = Field(None, examples=[4])
-    """Likewise."""
+    """Number of stages that the reported plan must have."""
 
     data_parallel_size: Count | None = Field(None, examples=[2])
-    """Likewise."""
+    """Data-parallel size that the reported plan must have."""
 
     context_parallel_size: Count | None = Field(None, examples=[1])
-    """Likewise."""
+    """Context-parallel size that the reported plan must have."""
 
     expert_model_parallel_size: Count | None = Field(None, examples=[1])
-    """Likewise."""
+    """Expert-parallel size that the reported plan must have."""
 
     virtual_pipeline_model_parallel_size: Count | None = Field(None, examples=[1])
-    """Likewise."""
+    """Number of chunks of each stage that the reported plan must have."""
 
     micro_batch_size: Count | None = Field(None, examples=[2])
-    """Likewise."""
+    """Sequences of a microbatch that the reported plan must have."""
 
     schedule: Annotated[str, NameChoice(tuple(SCHEDULES))] | None = Field(
         None, examples=["1f1b"]
     )
-    """Likewise."""
+    """Schedule that the reported plan must have."""
 
     def build(self) -> tuple[Assertion, ...]:
         """Return what is asserted, in the order of the settings above."""

@@ -47,21 +47,21 @@ class AcceleratorTable(Table):
     """A device that the catalogue does not have."""
 
     name: Text = Field(examples=["my-accelerator"])
-    """What reports call it."""
+    """Name of the device, by which reports call it."""
 
     vendor: Text = Field("unknown", examples=["NVIDIA"])
-    """Who makes it."""
+    """Who makes the device."""
 
     peak_flops: dict[NumberFormat, Rate] = Field(
         min_length=1, examples=[{"bf16": "989 TFLOP/s"}]
     )
-    """Dense matrix rate for each number format."""
+    """Dense rate of matrix products for each number format [FLOP/s]."""
 
     memory_bytes: Size
-    """Device memory."""
+    """Memory of one device [byte]."""
 
     memory_bandwidth: Bandwidth
-    """Of the device memory."""
+    """Bandwidth of the device's memory [byte/s]."""
 
     num_compute_units: Count = Field(examples=[132])
     """Streaming multiprocessors of a GPU, matrix units of a TPU."""
@@ -71,8 +71,8 @@ class AcceleratorTable(Table):
     units, as on a TPU."""
 
     interconnect_bandwidth: Bandwidth
-    """Scale-up network (NVLink, ICI, PCIe), one direction, all ports of one device
-    together."""
+    """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
+    one direction [byte/s]."""
 
     sources: dict[Text, Text] = Field(
         {}, examples=[{"memory_bytes": "data sheet, page 2"}]
@@ -111,16 +111,18 @@ class ClusterTable(Table):
     """A name that `nestsim accelerators` lists, or a table that describes a device."""
 
     profile: Text | None = Field(None, examples=["h200.json"])
-    """Operator times that `nestsim profile` measured on such a device, relative to the
-    scenario's folder; they are taken instead of the accelerator's rates."""
+    """File of operator times that `nestsim profile` measured on such a device, relative
+    to the scenario's folder; they are taken instead of the accelerator's rates."""
 
     num_devices: Count | None = Field(None, examples=[64])
-    """Checked against the network, which says it already."""
+    """Devices of the cluster, only to be checked: the network says how many there
+    are."""
 
     memory_reserve: SizeOrNothing = Field(
         0.0, json_schema_extra={"default": "0 B"}, examples=["2 GiB"]
     )
-    """Kept free on every device, for the framework and fragmentation."""
+    """Memory that plans leave free on every device, for the framework and fragmentation
+    [byte]."""
 
     network: NetworkTable = Field(discriminator="kind")
     """How the devices are joined: a table whose "kind" says which network it is."""
@@ -128,7 +130,7 @@ class ClusterTable(Table):
     degraded: DegradedTable | None = Field(
         None, examples=[{"removed_links": ["leaf 0 <-> spine"]}]
     )
-    """What of it is slow or gone; nothing if left out."""
+    """What of the cluster is slow or gone. Left out, nothing is."""
 
     def build_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""

@@ -7,29 +7,43 @@ The scenario as a whole: its outermost table.
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
 from estimators.collectives.transports import Scope
+from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import Profile
-from estimators.software import Software
+from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
-from estimators.user_files.links import measured_efficiencies
+from estimators.user_files.constants import UserConstants
+from estimators.user_files.links import UserLinks, measured_efficiencies
+from nestsim.notebook import html_of
 from nestsim.scenario.assertions import AssertTable
 from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
+from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
 from nestsim.scenario.network import link_names
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
-from nestsim.scenario.settings import Scenario, SimulationTable
+from nestsim.scenario.settings import (
+    Assertion,
+    SimulationSpec,
+    SimulationTable,
+    StressSpec,
+    SweepSpec,
+)
 from nestsim.scenario.software import SoftwareTable
 from nestsim.scenario.stress import StressTable, SweepTable
+from planner.planners.protocol import PlannerSettings
+from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.space import SearchSpec
+from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
@@ -47,7 +61,7 @@ class ScenarioTable(Table):
     """
 
     name: Text = Field(examples=["Llama 2 7B on 64 H100"])
-    """What reports call it."""
+    """Name of the scenario, by which reports call it."""
 
     model: Annotated[AnyModel, IN_ONE_WAY] = Field(
         discriminator=WHICH_MODEL,
@@ -60,19 +74,19 @@ class ScenarioTable(Table):
     """What is trained at once, and in which precision."""
 
     cluster: ClusterTable
-    """The devices and the network that joins them."""
+    """The devices that the job runs on, and the network that joins them."""
 
     software: SoftwareTable = Field(
         SoftwareTable.model_validate({}),
         json_schema_extra={"default": {}},
         examples=[{"preset": "megatron-core"}],
     )
-    """Which framework runs it; left out, none that takes any time."""
+    """The framework that runs the job. Left out, none that takes any time."""
 
     search: SearchTable = Field(
         SearchTable.model_validate({}), json_schema_extra={"default": {}}
     )
-    """What the planner may try."""
+    """What the planner may try, and how long it may take."""
 
     plan: PlanTable | None = Field(None, examples=[{"micro_batch_size": 1}])
     """One plan, under Megatron's names, for `nestsim simulate` and the planner
@@ -99,11 +113,213 @@ class ScenarioTable(Table):
         json_schema_extra={"default": {}},
         examples=[{"verdict": "confirmed", "throughput": ">= 1.2e6 tokens/s"}],
     )
-    """What must come out, or the exit status is 3."""
+    """What must come out; if it does not, the exit status is 1."""
 
 
 MAX_FILE = 1_000_000
 """Scenarios are written by hand; a longer file is not one [byte]."""
+
+UNSAVED = "scenario.toml"
+"""What a scenario is called that was made in Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One scenario, read and checked: the frozen parts that jobs take.
+
+    Made of a file (`from_file`), of text in TOML (`from_toml`) or of a dictionary
+    (`from_dict`); `replace` gives another one.
+
+    Examples
+    --------
+    >>> first = Scenario.from_file("scenarios/gpt3_1.3b_8_a100.toml")
+    >>> second = first.replace({"training.global_batch_size": 256})
+    >>> first.training.global_batch_size, second.training.global_batch_size
+    (512, 256)
+    """
+
+    path: Path
+    """The file. Files that the scenario names are looked for in its folder."""
+
+    text: bytes
+    """The scenario in TOML, as it is on disk where it is a file."""
+
+    name: str
+    """What the user calls it."""
+
+    spec: TransformerSpec
+    """The model."""
+
+    training: TrainingSpec
+    """What is trained at once, and in which precision."""
+
+    accelerator: Accelerator
+    """The devices."""
+
+    network_spec: NetworkSpec
+    """What the network is built from."""
+
+    search: SearchSpec
+    """What the planner may try."""
+
+    simulation: SimulationSpec
+    """How its plans are replayed."""
+
+    software_preset: str = "ideal"
+    """Name of the framework whose defaults hold where the file is silent."""
+
+    software: Software = IDEAL
+    """What drives the devices."""
+
+    execution: Execution = NOTHING_HIDDEN
+    """What it hides behind compute."""
+
+    profile: Profile | None = None
+    """Operator times that were measured, which are taken instead of the device's rates;
+    None if there are none."""
+
+    constants: UserConstants | None = None
+    """Constants of the user in place of those that are shipped; None if there are
+    none."""
+
+    links: UserLinks | None = None
+    """What the user measured of links; None if nothing."""
+
+    degradation: Degradation | None = None
+    """What of the network and of the devices is slow or gone; None if nothing is."""
+
+    plan: PlanSpec | None = None
+    """A plan that is given, beside what the planner may try; None if none is."""
+
+    planner: str = "nest"
+    """A name of `planner.planners.PLANNERS`."""
+
+    planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
+    """What planners are told beside `search`."""
+
+    sweep: SweepSpec = field(default_factory=SweepSpec)
+    """What `nestsim sweep` varies."""
+
+    stress: StressSpec = field(default_factory=StressSpec)
+    """What `nestsim stress` does to the cluster."""
+
+    assertions: tuple[Assertion, ...] = ()
+    """What must come out."""
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> "Scenario":
+        """Read and check a scenario file: `load_scenario`."""
+        return load_scenario(path)
+
+    @classmethod
+    def from_toml(cls, text: str, path: str | os.PathLike[str] = UNSAVED) -> "Scenario":
+        """Read and check a scenario that is given as text in TOML.
+
+        Parameters
+        ----------
+        text
+            What a scenario file would hold.
+        path
+            The file that it stands for: messages call it so, and files that the
+            scenario names are looked for in its folder. It need not be there.
+
+        Raises
+        ------
+        InputError
+            If something in it is wrong. The message starts with the path.
+        """
+        return _loaded(Path(path), text.encode(errors="surrogatepass"))
+
+    @classmethod
+    def from_dict(
+        cls, document: Mapping[str, Any], path: str | os.PathLike[str] = UNSAVED
+    ) -> "Scenario":
+        """Check a scenario that is given as tables inside each other.
+
+        Parameters
+        ----------
+        document
+            What TOML would make of a scenario file.
+        path
+            As `from_toml` takes it.
+
+        Raises
+        ------
+        InputError
+            If something in it is wrong. The message starts with the path.
+        """
+        try:
+            text = toml_text(document)
+        except InputError as error:
+            raise error.at(str(path), separator=": ") from None
+        return _loaded(Path(path), text.encode())
+
+    def replace(self, values: Mapping[str, Any]) -> "Scenario":
+        """Return the scenario with other values for some settings, checked again.
+
+        Parameters
+        ----------
+        values
+            Dotted path of a setting, such as ``cluster.network.oversubscription`` or
+            ``cluster.network.levels[1].bandwidth`` -> its value as in TOML.
+
+        Raises
+        ------
+        InputError
+            If a path leads nowhere, or the scenario would be wrong. The message is
+            that of a file with these values.
+        """
+        try:
+            document = with_values(self.document(), values)
+        except InputError as error:
+            raise error.at(str(self.path), separator=": ") from None
+        return Scenario.from_dict(document, self.path)
+
+    def document(self) -> dict[str, Any]:
+        """Return the scenario as tables inside each other, as it is written."""
+        return parse_toml(self.text)
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the files that the scenario is read from; its own comes first."""
+        document = self.document()
+        named = (
+            document["model"].get("config"),
+            document["cluster"].get("profile"),
+            document["cluster"].get("network", {}).get("path"),
+            document.get("software", {}).get("constants"),
+            document.get("software", {}).get("links"),
+        )
+        folder = self.path.parent
+        return self.path, *(folder / one for one in named if isinstance(one, str))
+
+    def content(self) -> str:
+        """Return all that it says, defaults and files resolved, to be told apart by.
+
+        Where it lies and how it is written does not matter.
+        """
+        parts = {one.name: getattr(self, one.name) for one in fields(self)}
+        parts |= {"path": Path(), "text": b""}
+        said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
+        return f"Scenario({said})"
+
+    def __repr__(self) -> str:
+        """Say which one it is, in one line."""
+        facts = ", ".join(f"{name}={fact!r}" for name, fact in self._facts().items())
+        return f"Scenario({facts})"
+
+    def _repr_html_(self) -> str:
+        """Show which one it is, and its text, in a notebook."""
+        return html_of("Scenario", self._facts(), self.text.decode("utf-8-sig"))
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "model": f"{self.spec.family}, {self.spec.num_layers} layers",
+            "network": self.network_spec.kind,
+            "accelerator": self.accelerator.name,
+            "global_batch_size": self.training.global_batch_size,
+        }
 
 
 def load_scenario(path: str | os.PathLike[str]) -> Scenario:
@@ -129,6 +345,14 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     try:
         expected = "a scenario file in TOML"
         text = read_file(file, expected=expected, most_bytes=MAX_FILE)
+    except InputError as error:
+        raise error.at(str(file), separator=": ") from None
+    return _loaded(file, text)
+
+
+def _loaded(file: Path, text: bytes) -> Scenario:
+    """Check a scenario, and say in messages which file it is."""
+    try:
         return scenario_of(parse_toml(text), file, text)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None

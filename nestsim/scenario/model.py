@@ -55,20 +55,22 @@ class LibraryModel(Table):
     name: Text = Field(
         examples=["llama2-7b"], json_schema_extra={"enum": list(model_names())}
     )
-    """A name that `nestsim models` lists."""
+    """Name of a published model, one that `nestsim models` lists."""
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
-    """Tokens per training sequence, instead of the published length."""
+    """Tokens of a training sequence. Left out, the published length."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
-    """Tokens of a sequence on average, where padding is left out of the computation;
-    left out, all. Attention is that of sequences of this length."""
+    """Tokens of a sequence on average, where the framework leaves padding out of the
+    computation; attention is that of sequences of this length. Left out, all tokens of
+    a sequence are computed."""
 
     num_layers: NumLayers | None = Field(None, examples=[4])
-    """Transformer blocks, instead of the published depth: for small variants."""
+    """Transformer blocks, for small variants. Left out, the published depth."""
 
     attention: Attention = "flash"
-    """One fused kernel, or two products with a softmax between them."""
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
@@ -93,20 +95,23 @@ class HuggingFaceModel(Table):
     """A Hugging Face config.json of the Llama, Mistral, Mixtral, GPT or BERT family."""
 
     config: Text = Field(examples=["config.json"])
-    """The file, relative to the scenario's folder. Nothing is downloaded."""
+    """A Hugging Face config.json, relative to the scenario's folder. Nothing is
+    downloaded."""
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
-    """Tokens per training sequence; left out, the longest that the file allows."""
+    """Tokens of a training sequence. Left out, the longest that the file allows."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
-    """Tokens of a sequence on average, where padding is left out of the computation;
-    left out, all. Attention is that of sequences of this length."""
+    """Tokens of a sequence on average, where the framework leaves padding out of the
+    computation; attention is that of sequences of this length. Left out, all tokens of
+    a sequence are computed."""
 
     num_layers: NumLayers | None = Field(None, examples=[4])
-    """Transformer blocks, instead of the file's: for small variants."""
+    """Transformer blocks, for small variants. Left out, as many as the file says."""
 
     attention: Attention = "flash"
-    """One fused kernel, or two products with a softmax between them."""
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
 
     def build(self, folder: Path) -> TransformerSpec:
         """Return the architecture.
@@ -135,65 +140,73 @@ class SpelledOutModel(Table):
     """
 
     family: Literal["gpt", "llama", "mixtral", "bert"]
-    """Which modules are built. Mistral is a "llama", GPT-NeoX a "gpt"."""
+    """Family of the model, which decides which modules it is built of. Mistral is a
+    "llama", GPT-NeoX a "gpt"."""
 
     num_layers: NumLayers = Field(examples=[32])
-    """Transformer blocks."""
+    """Transformer blocks of the model."""
 
     hidden_size: Width = Field(examples=[4096])
     """Width of the hidden states."""
 
     num_attention_heads: Width = Field(examples=[32])
-    """Query heads."""
+    """Query heads of each attention layer."""
 
     vocab_size: int = Field(ge=1, le=MAX_VOCABULARY, examples=[32000])
     """Entries of the word embedding."""
 
     sequence_length: SequenceLength = Field(examples=[4096])
-    """Tokens per training sequence."""
+    """Tokens of a training sequence."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
-    """Tokens of a sequence on average, where padding is left out of the computation;
-    left out, all. Attention is that of sequences of this length."""
+    """Tokens of a sequence on average, where the framework leaves padding out of the
+    computation; attention is that of sequences of this length. Left out, all tokens of
+    a sequence are computed."""
 
     ffn_hidden_size: Width | None = Field(None, examples=[11008])
-    """Inner width of the feed-forward layer; left out, four times `hidden_size`."""
+    """Inner width of the feed-forward layer. Left out, four times `hidden_size`."""
 
     num_query_groups: Width | None = Field(None, examples=[8])
-    """Key and value heads; left out, as many as query heads."""
+    """Key and value heads of each attention layer. Left out, as many as query heads."""
 
     kv_channels: Width | None = Field(None, examples=[128])
-    """Width of one head; left out, `hidden_size` over `num_attention_heads`."""
+    """Width of one attention head. Left out, `hidden_size` over
+    `num_attention_heads`."""
 
     max_position_embeddings: SequenceLength | None = Field(None, examples=[4096])
-    """Rows of a learned position embedding; left out, `sequence_length`."""
+    """Rows of a learned position embedding. Left out, `sequence_length`."""
 
     gated_linear_unit: bool | None = Field(None, examples=[True])
-    """SwiGLU rather than GELU."""
+    """Whether the feed-forward layer is SwiGLU rather than GELU. Left out, as the
+    family has it."""
 
     normalization: Literal["layernorm", "rmsnorm"] | None = None
-    """The norm before attention and feed-forward."""
+    """Norm before attention and feed-forward layer. Left out, as the family has it."""
 
     position_embedding_type: Literal["learned", "rope"] | None = None
-    """How positions are told apart."""
+    """How positions are told apart. Left out, as the family has it."""
 
     tie_word_embeddings: bool | None = Field(None, examples=[False])
-    """Whether the output layer shares the word embedding's weight."""
+    """Whether the output layer shares the word embedding's weight. Left out, as the
+    family has it."""
 
     add_bias_linear: bool | None = Field(None, examples=[False])
-    """Whether all linear layers of a block have a bias."""
+    """Whether all linear layers of a block have a bias. Left out, as the family has
+    it."""
 
     add_qkv_bias: bool = Field(False, examples=[False])
     """Whether at least the query, key and value projections have a bias."""
 
     hidden_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability after the embedding, the attention and the feed-forward layer."""
+    """Probability of dropout after the embedding, the attention and the feed-forward
+    layer."""
 
     attention_dropout: Probability = Field(0.0, examples=[0.1])
-    """Probability after the attention softmax."""
+    """Probability of dropout after the attention softmax."""
 
     attention: Attention = "flash"
-    """One fused kernel, or two products with a softmax between them."""
+    """How attention is computed: by one fused kernel ("flash"), or by two products with
+    a softmax between them."""
 
     num_moe_experts: Width | None = Field(None, examples=[8])
     """Routed experts of each feed-forward layer; for the family "mixtral"."""
@@ -202,7 +215,7 @@ class SpelledOutModel(Table):
     """Experts that each token is sent to; for the family "mixtral"."""
 
     moe_shared_expert_intermediate_size: Width | None = Field(None, examples=[2048])
-    """Inner width of the experts that all tokens go to, together; left out, there are
+    """Inner width of the experts that all tokens go to, together. Left out, there are
     none."""
 
     kv_lora_rank: Width | None = Field(None, examples=[512])
@@ -210,13 +223,14 @@ class SpelledOutModel(Table):
     `kv_channels` are those without a position."""
 
     q_lora_rank: Width | None = Field(None, examples=[1536])
-    """Width that queries are made of, likewise; left out, the hidden states."""
+    """Width that queries are made of, in multi-head latent attention. Left out, the
+    hidden states."""
 
     qk_pos_emb_head_dim: Width | None = Field(None, examples=[64])
-    """Rotary channels of queries and keys, likewise."""
+    """Rotary channels of queries and keys, in multi-head latent attention."""
 
     v_head_dim: Width | None = Field(None, examples=[128])
-    """Width of a value, likewise; left out, `kv_channels`."""
+    """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
 
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""

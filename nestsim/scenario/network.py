@@ -96,22 +96,23 @@ class LevelTable(Table):
     """One tier of switches of a fat-tree."""
 
     name: Text = Field(examples=["leaf"])
-    """What people call the level: "node", "leaf", "spine"."""
+    """Name of the level, as people call it: "node", "leaf", "spine"."""
 
     fan_out: Count = Field(examples=[8])
     """Children of one switch: devices at the first level, blocks of the level below
     at the others."""
 
     latency: Latency
-    """Of one child's link into the level's switch."""
+    """Latency of one child's link into the level's switch [s]."""
 
     bandwidth: Bandwidth | None = None
-    """Of one child's link into the level's switch, per direction. Left out, it is
-    what the child's own children have together, divided by the oversubscription of
-    the level below. The first level must say."""
+    """Bandwidth of one child's link into the level's switch, per direction [byte/s].
+    Left out, it is what the child's own children have together, divided by the
+    oversubscription of the level below. The first level must say."""
 
     oversubscription: Ratio | None = Field(None, examples=[2.0])
-    """The children's links together over the link to the level above: 2 for 2:1."""
+    """Bandwidth of the children's links together over that of the link to the level
+    above: 2 for 2:1."""
 
     num_cables: Count | None = Field(None, examples=[8])
     """Cables that one child's link into the level's switch consists of, which ECMP
@@ -123,10 +124,10 @@ class LevelTable(Table):
     transport, or 1."""
 
     transport: TransportName | None = Field(None, examples=["efa"])
-    """What collective libraries reach on the level's links, by what is known of such
-    interconnects: the efficiency where it is left out, and the time of a step from node
-    to node, which the latencies of the two links make up at least. Levels with
-    transports inside of nodes, such as "pcie-peer", are a node's own."""
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    on the level's links: the efficiency where `efficiency` is left out, and the time of
+    a step from node to node, which the latencies of the two links make up at least.
+    Levels with transports inside of nodes, such as "pcie-peer", are a node's own."""
 
     def build(self) -> LevelSpec:
         """Return the level for the builder."""
@@ -148,20 +149,21 @@ class FatTreeTable(Table):
     """A tree of switches."""
 
     kind: Literal["fat-tree"]
-    """Which network it is."""
+    """Name of this kind of network."""
 
     levels: list[LevelTable] = Field(min_length=1, max_length=16)
     """The tiers of switches, from the inside out."""
 
     nic: Literal["node", "device"] = "node"
-    """Whether the devices of a node share one link out of it, or have one each."""
+    """Whether the devices of a node share one link out of the node, or have one
+    each."""
 
     trunk: Trunk = "ideal"
     """Whether the cables of a link act as one, or are separate and a hash of source
     and target picks one at each level."""
 
     ecmp_seed: Seed = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
 
     sharp: bool = Field(False, examples=[True])
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
@@ -207,31 +209,31 @@ class SpineLeafTable(Table):
     """Nodes below leaf switches below spines."""
 
     kind: Literal["spine-leaf"]
-    """Which network it is."""
+    """Name of this kind of network."""
 
     devices_per_node: Count = Field(examples=[8])
     """Devices of one node."""
 
     node_bandwidth: Bandwidth
-    """Of a device's link inside the node, per direction."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: Latency
-    """Of that link."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_leaf: Count = Field(examples=[4])
     """Nodes below one leaf switch."""
 
     num_leaves: Count = Field(examples=[4])
-    """Leaf switches."""
+    """Leaf switches of the network."""
 
     nic_bandwidth: Bandwidth
-    """Of one NIC, per direction."""
+    """Bandwidth of one NIC, per direction [byte/s]."""
 
     nic_latency: Latency
-    """Of the link from a NIC to the leaf switch."""
+    """Latency of the link from a NIC to the leaf switch [s]."""
 
     spine_latency: Latency
-    """Of a link from a leaf to a spine."""
+    """Latency of a link from a leaf to a spine [s]."""
 
     nic: Literal["device", "node"] = "device"
     """Whether every device has a NIC, or a node's devices share one."""
@@ -240,14 +242,15 @@ class SpineLeafTable(Table):
     """Spine switches; a leaf has one link to each."""
 
     oversubscription: Ratio = Field(1.0, examples=[2.0])
-    """A leaf's links to NICs together over its links to spines together: 2 for 2:1."""
+    """Bandwidth of a leaf's links to NICs together over that of its links to spines
+    together: 2 for 2:1."""
 
     trunk: Trunk = "ideal"
     """Whether a leaf's links to all spines act as one, or are separate links of which
     a hash of source and target picks one."""
 
     ecmp_seed: Seed = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
 
     node_efficiency: Efficiency | None = Field(None, examples=[0.8])
     """Fraction of the node's bandwidth that collectives reach. Left out, that of the
@@ -261,12 +264,14 @@ class SpineLeafTable(Table):
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
     node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """What collective libraries reach inside a node, by what is known of such
-    interconnects."""
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    inside a node: the efficiency where `node_efficiency` is left out, and the latency
+    at least."""
 
     nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """What they reach between nodes: efficiency, and the time of a step from node to
-    node, which the latencies of two NICs make up at least."""
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
+    step from node to node, which the latencies of two NICs make up at least."""
 
     sharp: bool = Field(False, examples=[True])
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
@@ -281,37 +286,38 @@ class RailTable(Table):
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch."""
 
     kind: Literal["rail"]
-    """Which network it is."""
+    """Name of this kind of network."""
 
     devices_per_node: Count = Field(examples=[8])
     """Devices, NICs and rails of one node."""
 
     node_bandwidth: Bandwidth
-    """Of a device's link inside the node, per direction."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: Latency
-    """Of that link."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_unit: Count = Field(examples=[32])
     """Nodes of a scalable unit: what one rail switch joins."""
 
     num_units: Count = Field(examples=[4])
-    """Scalable units."""
+    """Scalable units of the cluster."""
 
     nic_bandwidth: Bandwidth
-    """Of one device's NIC, per direction."""
+    """Bandwidth of one device's NIC, per direction [byte/s]."""
 
     nic_latency: Latency
-    """Of the link from a NIC to the rail switch."""
+    """Latency of the link from a NIC to the rail switch [s]."""
 
     spine_latency: Latency
-    """Of a link from a rail switch to a spine."""
+    """Latency of a link from a rail switch to a spine [s]."""
 
     num_spines: Count = Field(1, examples=[4])
     """Spine switches; a rail switch has one link to each."""
 
     oversubscription: Ratio = Field(1.0, examples=[1.0])
-    """A rail switch's links to NICs together over its links to spines together."""
+    """Bandwidth of a rail switch's links to NICs together over that of its links to
+    spines together: 2 for 2:1."""
 
     pxn: bool = Field(True, examples=[True])
     """Whether traffic for another local rank first crosses the sender's node to the
@@ -322,7 +328,7 @@ class RailTable(Table):
     which a hash of source and target picks one."""
 
     ecmp_seed: Seed = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks a cable with `trunk = "ecmp"`."""
 
     node_efficiency: Efficiency | None = Field(None, examples=[0.8])
     """Fraction of the node's bandwidth that collectives reach. Left out, that of the
@@ -336,12 +342,14 @@ class RailTable(Table):
     """Fraction of the bandwidth of links to spines that collectives reach."""
 
     node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
-    """What collective libraries reach inside a node, by what is known of such
-    interconnects."""
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    inside a node: the efficiency where `node_efficiency` is left out, and the latency
+    at least."""
 
     nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
-    """What they reach between nodes: efficiency, and the time of a step from node to
-    node, which the latencies of two NICs make up at least."""
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
+    step from node to node, which the latencies of two NICs make up at least."""
 
     sharp: bool = Field(False, examples=[True])
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
@@ -368,7 +376,8 @@ class GridTable(Table):
     """Devices in a line, a grid or a cube, each joined to its neighbours."""
 
     kind: Literal["torus", "mesh"]
-    """A torus joins the ends of its dimensions, a mesh does not."""
+    """Name of this kind of network: a torus joins the ends of its dimensions, a mesh
+    does not."""
 
     dimensions: Shape = Field(examples=[[4, 8, 8]])
     """Devices along each of 1 to 3 dimensions; the last is numbered fastest."""
@@ -378,10 +387,10 @@ class GridTable(Table):
     dimensions of a torus wrap around, and none of a mesh."""
 
     bandwidth: Bandwidth
-    """Of one link between neighbours, per direction."""
+    """Bandwidth of one link between neighbours, per direction [byte/s]."""
 
     latency: Latency
-    """Of that link."""
+    """Latency of one link between neighbours [s]."""
 
     efficiency: Efficiency = 1.0
     """Fraction of a link's bandwidth that collectives reach."""
@@ -411,10 +420,10 @@ class CustomTable(Table):
     """A network listed link by link in a file."""
 
     kind: Literal["custom"]
-    """Which network it is."""
+    """Name of this kind of network."""
 
     path: Text = Field(examples=["links.toml"])
-    """The file with the nodes and links, relative to the scenario's folder."""
+    """File with the devices, switches and links, relative to the scenario's folder."""
 
     def build(self, folder: Path) -> NetworkSpec:
         """Return the record for the builder.
@@ -495,11 +504,11 @@ class SlowLinksTable(Table):
     """Links that carry less than they were built for."""
 
     links: Text = Field(examples=["leaf 0 <-> spine *", "level spine"])
-    """Which: two neighbours by name ("->" one way, "<->" both ways, "*" for any text,
-    "#1" for the second of several cables), or all links of a level."""
+    """Links that are slow: two neighbours by name ("->" one way, "<->" both ways, "*"
+    for any text, "#1" for the second of several cables), or all links of a level."""
 
     factor: Factor = Field(examples=[4.0])
-    """What their bandwidth is divided by."""
+    """What the links' bandwidth is divided by."""
 
     def build(self) -> SlowLinks:
         """Return the record for the network."""
@@ -510,10 +519,10 @@ class SlowDeviceTable(Table):
     """A device that computes more slowly than the others."""
 
     device: DeviceNumber = Field(examples=[5])
-    """Its number, from 0."""
+    """Number of the slow device, from 0."""
 
     factor: Factor = Field(examples=[1.5])
-    """What its compute times are multiplied by."""
+    """What the device's compute times are multiplied by."""
 
     def build(self) -> SlowDevice:
         """Return the record for the replay."""
@@ -527,7 +536,7 @@ class DegradedTable(Table):
     """
 
     removed_links: Distinct[Text] | None = Field(None, examples=[["leaf 0 <-> spine"]])
-    """Links that are gone, named as in slow_links."""
+    """Links that are gone, named as in `slow_links`."""
 
     removed_switches: Distinct[Text] | None = Field(None, examples=[["spine 1"]])
     """Switches that are gone with all their links, by name; "*" stands for any
@@ -537,7 +546,7 @@ class DegradedTable(Table):
         Annotated[list[SlowLinksTable], Field(min_length=1, max_length=MOST_PARTS)]
         | None
     ) = Field(None, examples=[[{"links": "level spine", "factor": 2.0}]])
-    """Links with less bandwidth."""
+    """Links that carry less than they were built for."""
 
     slow_devices: (
         Annotated[list[SlowDeviceTable], Field(min_length=1, max_length=MOST_PARTS)]

@@ -43,23 +43,23 @@ class PlanTable(Table):
     """One plan, under Megatron's names, for `nestsim simulate`."""
 
     micro_batch_size: Count = Field(examples=[1])
-    """Sequences per microbatch."""
+    """Sequences of a microbatch."""
 
     tensor_model_parallel_size: Count = Field(1, examples=[8])
     """Devices that share each layer's matrices."""
 
     pipeline_model_parallel_size: Count = Field(1, examples=[16])
-    """Pipeline stages."""
+    """Stages of the pipeline."""
 
     virtual_pipeline_model_parallel_size: Count = Field(1, examples=[3])
     """Chunks of each stage; more than 1 is interleaved 1F1B."""
 
     data_parallel_size: Count | None = Field(None, examples=[8])
-    """Replicas of the pipeline; left out, as many as the devices suffice for."""
+    """Replicas of the pipeline. Left out, as many as the devices suffice for."""
 
     num_microbatches: Count | None = Field(None, examples=[16])
-    """Microbatches of each replica; left out, those that make the global batch, which
-    must all be full. If it is given, the last ones may be padded."""
+    """Microbatches of each replica. If it is given, the last ones may be padded. Left
+    out, those that make the global batch, which must all be full."""
 
     context_parallel_size: Count = Field(1, examples=[2])
     """Devices that share each sequence; more than 1 needs flash attention."""
@@ -72,7 +72,7 @@ class PlanTable(Table):
     out, as `software.preset` has it; off with "ideal"."""
 
     schedule: ScheduleName | None = Field(None, examples=["1f1b"])
-    """Order of the microbatches' forward and backward passes; left out, 1F1B,
+    """Order of the microbatches' forward and backward passes. Left out, 1F1B,
     interleaved if stages have several chunks."""
 
     recompute: RecomputeOfStages | None = Field(
@@ -88,50 +88,56 @@ class PlanTable(Table):
 
     sharding_group_size: GroupOfStages | None = Field(None, examples=[8, [8, 4]])
     """Data-parallel ranks that share ZeRO's shards, in all stages, or a list with one
-    number for each; left out, all of them."""
+    number for each stage. Left out, all of them."""
 
     num_layers_in_first_pipeline_stage: Layers | None = Field(None, examples=[5])
     """Transformer blocks of the first stage, where it differs from the others.
     Megatron's command line calls it --decoder-first-pipeline-num-layers."""
 
     num_layers_in_last_pipeline_stage: Layers | None = Field(None, examples=[5])
-    """Transformer blocks of the last stage, likewise."""
+    """Transformer blocks of the last stage, where it differs from the others.
+    Megatron's command line calls it --decoder-last-pipeline-num-layers."""
 
     num_layers_per_pipeline_stage: (
         Annotated[list[Layers], Field(min_length=1, max_length=MOST_STAGES)] | None
     ) = Field(None, examples=[[7, 8, 8, 7]])
-    """Transformer blocks of each stage, instead of the two settings above."""
+    """Transformer blocks of each stage, in place of
+    `num_layers_in_first_pipeline_stage` and its like for the last."""
 
     pipeline_model_parallel_layout: (
         Annotated[list[Layers], Field(min_length=1, max_length=MOST_VIRTUAL_STAGES)]
         | None
     ) = Field(None, examples=[[1, 2, 2, 2, 2, 2, 2, 1]])
-    """Transformer blocks of each virtual stage in the order of the model, instead of
-    the settings above: chunk 0 of every stage, then chunk 1, and so on. What
-    Megatron's --pipeline-model-parallel-layout says with letters."""
+    """Transformer blocks of each virtual stage in the order of the model, in place of
+    all settings about blocks of stages: chunk 0 of every stage, then chunk 1, and so
+    on. What Megatron's --pipeline-model-parallel-layout says with letters."""
 
     account_for_embedding_in_pipeline_split: bool = Field(False, examples=[True])
-    """Megatron's: the embedding counts as a block where blocks are shared out
+    """Megatron's option: the embedding counts as a block where blocks are shared out
     evenly."""
 
     account_for_loss_in_pipeline_split: bool = Field(False, examples=[True])
-    """Megatron's: final norm, head and loss together count as a block there."""
+    """Megatron's option: final norm, head and loss together count as a block where
+    blocks are shared out evenly."""
 
     order: Text | None = Field(None, examples=["tp-cp-ep-dp-pp"])
     """How ranks are numbered, from the dimension whose neighbours are next to each
     other outwards. Megatron's default is "tp-cp-ep-dp-pp"."""
 
     placement: Text | None = Field(None, examples=["tp8 dp2 pp4 dp4"])
-    """Instead of the order, a nesting as reports write it, innermost first, which may
-    split dp and pp into two parts."""
+    """Nesting of the parallel dimensions over device numbers, as reports write it,
+    innermost first; it may split dp and pp into two parts, and stands in place of
+    `order`."""
 
     gradient_algorithm: Text = Field("auto", examples=["ring", "halving-doubling"])
-    """Of the data-parallel collectives, a name that `nestsim collectives` prints;
-    "auto" takes the cheaper of ring and hierarchical, as the planner does."""
+    """Algorithm of the data-parallel collectives, a name that `nestsim collectives`
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does. What
+    an algorithm does not have, such as an all-gather by trees, rings do."""
 
     tensor_algorithm: Text = Field("auto", examples=["ring", "double-binary-tree"])
-    """Of the tensor-parallel collectives, likewise. What an algorithm does not have,
-    such as an all-gather by trees, rings do."""
+    """Algorithm of the tensor-parallel collectives, a name that `nestsim collectives`
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does. What
+    an algorithm does not have, such as an all-gather by trees, rings do."""
 
     def build(self, defaults: Preset = IDEAL_PRESET) -> PlanSpec:
         """Return the settings for the planner.

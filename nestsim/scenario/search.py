@@ -46,44 +46,44 @@ class TrainingTable(Table):
     """What is trained at once, and in which precision."""
 
     global_batch_size: int = Field(ge=1, le=MAX_BATCH, examples=[512])
-    """Sequences per optimizer step."""
+    """Sequences of one optimizer step."""
 
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    """Of weights, activations and products."""
+    """Number format of weights, activations and products."""
 
     optimizer: Literal["adam", "sgd", "adam-bf16"] = "adam"
-    """Mixed-precision Adam, SGD with momentum, or Adam with its states in bf16 and
-    no master copy of the weights."""
+    """The optimizer: mixed-precision Adam, SGD with momentum, or Adam with its states
+    in bf16 and no master copy of the weights."""
 
     matmul_precision: Literal["fp8", "int8", "fp4"] | None = Field(
         None, examples=["fp8"]
     )
-    """Of products with weights, whose operands are cast before each; left out, the
-    precision."""
+    """Number format of products with weights, whose operands are cast before each. Left
+    out, `precision`."""
 
     gradient_precision: Literal["fp32", "bf16"] | None = Field(None, examples=["fp32"])
-    """Of the accumulated and reduced gradients. Left out, as `software.preset` has it;
-    fp32 with "ideal" and with Megatron-LM."""
+    """Number format of accumulated and reduced gradients. Left out, as
+    `software.preset` has it; fp32 with "ideal" and with Megatron-LM."""
 
     weights_in_fp32: bool | None = Field(None, examples=[True])
     """Whether weights are kept in fp32 and cast when they are used, with no master copy
-    beside them, as FSDP does. Left out, as `software.preset` does."""
+    beside them, as FSDP does. Left out, as `software.preset` has it."""
 
     gradient_copies: bool | None = Field(None, examples=[True])
     """Whether the optimizer works on copies of the gradients, as DeepSpeed's do. Left
-    out, as `software.preset` does."""
+    out, as `software.preset` has it."""
 
     gather_precision: Literal["fp32", "bf16", "fp16", "fp8"] | None = Field(
         None, examples=["fp8"]
     )
-    """Of weights on the wire. Left out, as `software.preset` has it, or else the
-    precision."""
+    """Number format of weights on the wire. Left out, as `software.preset` has it, or
+    else `precision`."""
 
     reduce_precision: Literal["fp32", "bf16", "fp16"] | None = Field(
         None, examples=["bf16"]
     )
-    """Of gradients on the wire. Left out, as `software.preset` has it, or else the
-    gradients' precision."""
+    """Number format of gradients on the wire. Left out, as `software.preset` has it, or
+    else `gradient_precision`."""
 
     def build(self, defaults: Preset = IDEAL_PRESET) -> TrainingSpec:
         """Return the settings for the estimators.
@@ -131,67 +131,69 @@ class McmcTable(Table):
     """How the planner "mcmc" walks."""
 
     budget: int = Field(4000, ge=1, le=MAX_BUDGET, examples=[4000])
-    """Steps of each walk."""
+    """Steps of each random walk."""
 
     seeds: Distinct[Annotated[int, Field(ge=0, le=MAX_SEED)]] = Field(
         list(range(10)), examples=[[0, 1, 2]]
     )
-    """One walk is made for each; the best of all counts."""
+    """Seeds of the random walks, one for each; the best plan of all walks counts."""
 
     init: Literal["manual", "random", "dp"] = "manual"
     """Where walks start: at the plan of the planner "manual", at a random one, or at
     data parallelism alone. At random where that does not fit."""
 
     alpha: float = Field(20.0, gt=0, le=1e6, examples=[20.0])
-    """A plan that is slower by the fraction x is accepted with probability
-    exp(-alpha x)."""
+    """Sharpness of the choice: a plan that is slower by the fraction x is accepted with
+    probability exp(-alpha x)."""
 
 
 class SearchTable(Table):
     """What the planner may try. A list that is left out is searched in full."""
 
     planner: Literal["nest", "manual", "mcmc", "phaze", "exhaustive", "fixed"] = "nest"
-    """The algorithm. "nest" searches the whole space and proves how good its plan is;
-    "manual" takes what people write down for Megatron-LM; "mcmc" walks at random;
-    "phaze" is a dynamic program that takes the network for one bandwidth; "exhaustive"
-    tries everything, for small cases; "fixed" takes the table [plan]."""
+    """The algorithm that plans. "nest" searches the whole space and proves how good its
+    plan is; "manual" takes what people write down for Megatron-LM; "mcmc" walks at
+    random; "phaze" is a dynamic program that takes the network for one bandwidth;
+    "exhaustive" tries everything, for small cases; "fixed" takes the table [plan]."""
 
     mcmc: McmcTable = Field(
         McmcTable.model_validate({}),
         json_schema_extra={"default": {}},
         examples=[{"budget": 1000, "seeds": [0, 1, 2]}],
     )
-    """For the planner "mcmc"."""
+    """How the planner "mcmc" walks; others do not read it."""
 
     micro_batch_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2, 4]])
-    """Sequences per microbatch."""
+    """Sequences of a microbatch that may be tried."""
 
     tensor_model_parallel_sizes: Distinct[Count] | None = Field(
         None, examples=[[1, 2, 4, 8]]
     )
-    """Devices that share each layer's matrices."""
+    """Numbers of devices that may share each layer's matrices."""
 
     pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
         None, examples=[[1, 2, 4]]
     )
-    """Numbers of pipeline stages."""
+    """Numbers of pipeline stages that may be tried."""
 
     data_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[8, 16]])
-    """Numbers of replicas of the pipeline."""
+    """Numbers of replicas of the pipeline that may be tried."""
 
     context_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 2]])
-    """Devices that share each sequence; more than 1 needs flash attention."""
+    """Numbers of devices that may share each sequence; more than 1 needs flash
+    attention."""
 
     expert_model_parallel_sizes: Distinct[Count] | None = Field(None, examples=[[1, 8]])
-    """Replicas that share the experts of each mixture-of-experts layer."""
+    """Numbers of replicas that may share the experts of each mixture-of-experts
+    layer."""
 
     virtual_pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
         None, examples=[[1, 2, 4]]
     )
-    """Chunks of each stage; more than 1 is interleaved 1F1B."""
+    """Numbers of chunks that a stage may have; more than 1 is interleaved 1F1B."""
 
     sequence_parallel: bool | None = Field(None, examples=[True])
-    """Megatron's sequence parallelism; left out, it is on wherever the
+    """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""
 
     recompute: Distinct[Recompute] = Field(
@@ -208,7 +210,7 @@ class SearchTable(Table):
     schedules: Distinct[Schedule] = Field(
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
     )
-    """Order of the microbatches' forward and backward passes."""
+    """Orders of the microbatches' forward and backward passes that may be tried."""
 
     launchable: bool = Field(True, examples=[False])
     """Whether the search keeps to plans that the framework of `software.preset` can
@@ -220,11 +222,12 @@ class SearchTable(Table):
     objective: Annotated[str, NameChoice(OBJECTIVES)] = OBJECTIVES[0]
     """What the search minimises: the time of a step in the replay ("replayed"), among
     plans whose stages are all treated alike, as frameworks have it; or a closed form of
-    it ("planned"), among all splits with recompute and ZeRO chosen stage by stage."""
+    the step ("planned"), among all splits with recompute and ZeRO chosen stage by
+    stage."""
 
     proven_gap: float = Field(0.01, ge=0, lt=1, examples=[0.01])
-    """A search for the fastest replay ends when no other plan can be faster by more
-    than this part."""
+    """How much faster another plan may be, relative, when a search for the fastest
+    replay ends."""
 
     keep_best: int = Field(5, ge=1, le=1000, examples=[5])
     """Distinct plans to keep and replay, best first."""
@@ -232,13 +235,14 @@ class SearchTable(Table):
     work_limit: int = Field(
         DEFAULT_WORK, ge=1, le=MAX_WORK, examples=[DEFAULT_WORK, 10 * DEFAULT_WORK]
     )
-    """The search returns the best that it has found after so many units of work, of
-    about a microsecond each; it goes on until it has found a plan. Counts do not depend
+    """Units of work, of about a microsecond each, after which the search returns the
+    best that it has found; it goes on until it has found a plan. Counts do not depend
     on the machine: the same scenario gives the same result everywhere."""
 
     time_limit: Duration | None = Field(None, examples=["60 s"])
-    """It also returns after this long, counted from its first plan on. What it finds
-    may then differ from run to run. Left out, there is no such limit."""
+    """Time after which the search returns the best that it has found, counted from its
+    first plan on [s]. Results may then differ from run to run. Left out, there is no
+    such limit."""
 
     def build(
         self, memory_reserve: float, rules: LaunchRules = LAUNCH_RULES["ideal"]

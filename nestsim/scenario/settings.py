@@ -1,4 +1,4 @@
-"""A checked scenario: the frozen parts that the packages below take.
+"""What the tables of a scenario say of the replay, of sweeps and of assertions.
 
 The table [simulation]: how plans are replayed and judged.
 
@@ -7,30 +7,163 @@ What a stress test does to a cluster, and what it asks, as the scenario says it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from estimators.software import IDEAL, Software
 from nestsim.scenario.base import Factor, NameChoice, Table
 from nestsim.scenario.software import EXECUTION
 from nestsim.simulator.replay import ENGINES, GRANULARITIES, ReplaySettings
-from planner.planners.protocol import PlannerSettings
 from planner.search.space import SearchSpec
-from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.degrade import Degradation
 
-if TYPE_CHECKING:
-    from estimators.models.spec import TransformerSpec
-    from estimators.operators.profile import Profile
-    from estimators.training import TrainingSpec
-    from estimators.user_files.constants import UserConstants
-    from estimators.user_files.links import UserLinks
-    from planner.plans.spec import PlanSpec
-    from topologies.accelerators import Accelerator
-    from topologies.specs import NetworkSpec
+TRACES = ("representatives", "all")
+"""What a trace may show."""
+
+SWEPT = ("simulate", "plan", "run")
+"""What may be done at each point of a sweep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSpec:
+    """Which settings a sweep varies, and what it does at each point."""
+
+    what: str | None = None
+    """One of `SWEPT`; None for what the rest of the scenario suggests."""
+
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Dotted path of a setting -> the values that it takes, as written."""
+
+    workers: int | None = None
+    """Processes; None for one for each core."""
+
+    time_limit: float | None = None
+    """Of one point [s]; None for no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assertion:
+    """One thing that must come out."""
+
+    name: str
+    """The setting of the table [assert]."""
+
+    quantity: str
+    """What is compared: a key of `nestsim.assertions.found_values`."""
+
+    operator: str
+    """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""
+
+    value: float | str
+    """What it is compared with, in base units."""
+
+    written: str
+    """The comparison as people write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSpec:
+    """How plans are replayed and judged."""
+
+    tolerance: float = 0.05
+    """A plan is confirmed if its replay is at most this much slower, relative."""
+
+    trace_events: int = 100_000
+    """The most events that the exported trace holds."""
+
+    trace: str = "representatives"
+    """A name of `TRACES`: whether the exported trace shows one of each class of devices
+    that are alike, or all."""
+
+    replay: ReplaySettings = field(default_factory=ReplaySettings)
+    """What is simulated event by event, and how."""
+
+
+_DEFAULT = ReplaySettings()
+
+
+def _moved() -> Any:
+    """Return the field of a setting that stood here before it moved to [software]."""
+    return Field(None, json_schema_extra={"deprecated": True})
+
+
+class SimulationTable(Table):
+    """How plans are replayed and judged."""
+
+    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
+    """How much slower than planned, relative, a replay may be and still confirm a plan
+    that was given."""
+
+    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
+    """Events that the exported trace holds at most."""
+
+    trace: Annotated[str, NameChoice(TRACES)] = "representatives"
+    """What the exported trace shows: of devices that are provably alike the first ones
+    ("representatives"), or all of them ("all"), which takes memory in proportion to the
+    cluster and may need more `trace_events`."""
+
+    granularity: Annotated[str, NameChoice(GRANULARITIES)] = _DEFAULT.granularity
+    """Whether collectives inside layers are part of the stages' times ("stage"), or
+    each a flow over the links ("layer")."""
+
+    folding: bool = _DEFAULT.folding
+    """Whether one of each class of devices that are provably alike is simulated for all
+    of them; the result is exact."""
+
+    skipping: bool = _DEFAULT.skipping
+    """Whether whole periods are skipped once the state of the pipeline repeats; the
+    result is exact."""
+
+    engine: Annotated[str, NameChoice(ENGINES)] = _DEFAULT.engine
+    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
+    The results are the same to the bit."""
+
+    seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
+    """Seed of everything that is drawn at random."""
+
+    overlap_grad_reduce: bool | None = _moved()
+    """Moved to `software.overlap_grad_reduce`; still read here in this release."""
+
+    overlap_param_gather: bool | None = _moved()
+    """Moved to `software.overlap_param_gather`; still read here in this release."""
+
+    overlap_p2p_comm: bool | None = _moved()
+    """Moved to `software.overlap_p2p_comm`; still read here in this release."""
+
+    tp_comm_overlap: bool | None = _moved()
+    """Moved to `software.tp_comm_overlap`; still read here in this release."""
+
+    communication_slowdown: Factor | None = _moved()
+    """Moved to `software.communication_slowdown`; still read here in this release."""
+
+    expert_skew: Factor | None = _moved()
+    """Moved to `software.expert_skew`; still read here in this release."""
+
+    @property
+    def moved(self) -> dict[str, Any]:
+        """What is set here that now belongs to [software]."""
+        return {
+            name: value
+            for name in EXECUTION
+            if (value := getattr(self, name)) is not None
+        }
+
+    def build(self) -> SimulationSpec:
+        """Return the settings for the simulator."""
+        return SimulationSpec(
+            tolerance=self.tolerance,
+            trace_events=self.trace_events,
+            trace=self.trace,
+            replay=ReplaySettings(
+                granularity=self.granularity,
+                folding=self.folding,
+                skipping=self.skipping,
+                engine=self.engine,
+                seed=self.seed,
+            ),
+        )
+
 
 QUANTITIES = ("oversubscription", "bandwidth")
 """What of a level is worsened until too little throughput is left."""
@@ -117,220 +250,3 @@ class StressSpec:
         if self.rank is None:
             return search
         return replace(search, objective=RANKINGS[self.rank])
-
-
-TRACES = ("representatives", "all")
-"""What a trace may show."""
-
-SWEPT = ("simulate", "plan", "run")
-"""What may be done at each point of a sweep."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSpec:
-    """Which settings a sweep varies, and what it does at each point."""
-
-    what: str | None = None
-    """One of `SWEPT`; None for what the rest of the scenario suggests."""
-
-    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Dotted path of a setting -> the values that it takes, as written."""
-
-    workers: int | None = None
-    """Processes; None for one for each core."""
-
-    time_limit: float | None = None
-    """Of one point [s]; None for no limit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assertion:
-    """One thing that must come out."""
-
-    name: str
-    """The setting of the table [assert]."""
-
-    quantity: str
-    """What is compared: a key of `nestsim.assertions.found_values`."""
-
-    operator: str
-    """``"<="``, ``">="``, ``"<"``, ``">"`` or ``"=="``."""
-
-    value: float | str
-    """What it is compared with, in base units."""
-
-    written: str
-    """The comparison as people write it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationSpec:
-    """How plans are replayed and judged."""
-
-    tolerance: float = 0.05
-    """A plan is confirmed if its replay is at most this much slower, relative."""
-
-    trace_events: int = 100_000
-    """The most events that the exported trace holds."""
-
-    trace: str = "representatives"
-    """A name of `TRACES`: whether the exported trace shows one of each class of devices
-    that are alike, or all."""
-
-    replay: ReplaySettings = field(default_factory=ReplaySettings)
-    """What is simulated event by event, and how."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """One scenario file, read and checked."""
-
-    path: Path
-    """The file."""
-
-    text: bytes
-    """The file as it is on disk."""
-
-    name: str
-    """What the user calls it."""
-
-    spec: "TransformerSpec"
-    """The model."""
-
-    training: "TrainingSpec"
-    """What is trained at once, and in which precision."""
-
-    accelerator: "Accelerator"
-    """The devices."""
-
-    network_spec: "NetworkSpec"
-    """What the network is built from."""
-
-    search: "SearchSpec"
-    """What the planner may try."""
-
-    simulation: SimulationSpec
-    """How its plans are replayed."""
-
-    software_preset: str = "ideal"
-    """Name of the framework whose defaults hold where the file is silent."""
-
-    software: Software = IDEAL
-    """What drives the devices."""
-
-    execution: Execution = NOTHING_HIDDEN
-    """What it hides behind compute."""
-
-    profile: "Profile | None" = None
-    """Operator times that were measured, which are taken instead of the device's rates;
-    None if there are none."""
-
-    constants: "UserConstants | None" = None
-    """Constants of the user in place of those that are shipped; None if there are
-    none."""
-
-    links: "UserLinks | None" = None
-    """What the user measured of links; None if nothing."""
-
-    degradation: "Degradation | None" = None
-    """What of the network and of the devices is slow or gone; None if nothing is."""
-
-    plan: "PlanSpec | None" = None
-    """A plan that is given, beside what the planner may try; None if none is."""
-
-    planner: str = "nest"
-    """A name of `planner.planners.PLANNERS`."""
-
-    planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
-    """What planners are told beside `search`."""
-
-    sweep: SweepSpec = field(default_factory=SweepSpec)
-    """What `nestsim sweep` varies."""
-
-    stress: StressSpec = field(default_factory=StressSpec)
-    """What `nestsim stress` does to the cluster."""
-
-    assertions: tuple[Assertion, ...] = ()
-    """What must come out."""
-
-
-_DEFAULT = ReplaySettings()
-
-
-def _moved() -> Any:
-    """Return the field of a setting that stood here before it moved to [software]."""
-    return Field(None, json_schema_extra={"deprecated": True})
-
-
-class SimulationTable(Table):
-    """How plans are replayed and judged."""
-
-    tolerance: float = Field(0.05, gt=0, lt=1, examples=[0.05])
-    """A plan is confirmed if its replay is at most this much slower, relative."""
-
-    trace_events: int = Field(100_000, ge=0, le=100_000_000, examples=[100_000])
-    """The most events that the exported trace holds."""
-
-    trace: Annotated[str, NameChoice(TRACES)] = "representatives"
-    """What the exported trace shows: of devices that are provably alike the first ones
-    ("representatives"), or all of them ("all"), which takes memory in proportion to the
-    cluster and may need more `trace_events`."""
-
-    granularity: Annotated[str, NameChoice(GRANULARITIES)] = _DEFAULT.granularity
-    """Whether collectives inside layers are part of the stages' times ("stage"), or
-    each a flow over the links ("layer")."""
-
-    folding: bool = _DEFAULT.folding
-    """Simulate one of each class of devices that are provably alike; exact."""
-
-    skipping: bool = _DEFAULT.skipping
-    """Skip whole periods once the state of the pipeline repeats; exact."""
-
-    engine: Annotated[str, NameChoice(ENGINES)] = _DEFAULT.engine
-    """What runs the events: "simpy", "compiled", or "auto", which compiles long runs.
-    The results are the same to the bit."""
-
-    seed: int = Field(_DEFAULT.seed, ge=0, le=2**63 - 1, examples=[0])
-    """Of everything that is drawn at random."""
-
-    overlap_grad_reduce: bool | None = _moved()
-    """Moved to `software.overlap_grad_reduce`; still read here in this release."""
-
-    overlap_param_gather: bool | None = _moved()
-    """Moved to `software.overlap_param_gather`; still read here in this release."""
-
-    overlap_p2p_comm: bool | None = _moved()
-    """Moved to `software.overlap_p2p_comm`; still read here in this release."""
-
-    tp_comm_overlap: bool | None = _moved()
-    """Moved to `software.tp_comm_overlap`; still read here in this release."""
-
-    communication_slowdown: Factor | None = _moved()
-    """Moved to `software.communication_slowdown`; still read here in this release."""
-
-    expert_skew: Factor | None = _moved()
-    """Moved to `software.expert_skew`; still read here in this release."""
-
-    @property
-    def moved(self) -> dict[str, Any]:
-        """What is set here that now belongs to [software]."""
-        return {
-            name: value
-            for name in EXECUTION
-            if (value := getattr(self, name)) is not None
-        }
-
-    def build(self) -> SimulationSpec:
-        """Return the settings for the simulator."""
-        return SimulationSpec(
-            tolerance=self.tolerance,
-            trace_events=self.trace_events,
-            trace=self.trace,
-            replay=ReplaySettings(
-                granularity=self.granularity,
-                folding=self.folding,
-                skipping=self.skipping,
-                engine=self.engine,
-                seed=self.seed,
-            ),
-        )

@@ -29,8 +29,8 @@ class SoftwareTable(Table):
     """
 
     preset: Annotated[str, NameChoice(tuple(NAMED_PRESETS))] = DEFAULT_PRESET
-    """The framework whose defaults hold and whose host time is added; "ideal" adds
-    nothing to the device's own time."""
+    """Framework whose defaults hold and whose host time is added; "ideal" adds nothing
+    to the device's own time."""
 
     attention_kernel: Literal["flash", "fused"] | None = Field(None, examples=["fused"])
     """Which fused attention runs: FlashAttention-2 and its like, or the vendor's own,
@@ -55,39 +55,39 @@ class SoftwareTable(Table):
     time on the wire. Left out, the preset's."""
 
     overlap_grad_reduce: bool | None = Field(None, examples=[True])
-    """Megatron's: gradients are reduced bucket by bucket behind the last backward
-    pass, instead of after it. Left out, the preset's; "ideal" does not."""
+    """Megatron's option: gradients are reduced bucket by bucket behind the last
+    backward pass, instead of after it. Left out, the preset's; "ideal" does not."""
 
     overlap_param_gather: bool | None = Field(None, examples=[True])
-    """Megatron's: parameters are gathered bucket by bucket behind the next forward
-    pass, instead of after the optimizer step. Left out, the preset's; "ideal" does
-    not."""
+    """Megatron's option: parameters are gathered bucket by bucket behind the next
+    forward pass, instead of after the optimizer step. Left out, the preset's; "ideal"
+    does not."""
 
     overlap_p2p_comm: bool | None = Field(None, examples=[False])
-    """Megatron's: transfers between stages do not stop the stages' work. Left out, the
-    preset's; all presets do."""
+    """Megatron's option: transfers between stages do not stop the stages' work. Left
+    out, the preset's; all presets do."""
 
     tp_comm_overlap: bool | None = Field(None, examples=[True])
-    """Megatron's: tensor-parallel collectives run behind the products next to them.
-    Left out, the preset's; "ideal" does not."""
+    """Megatron's option: tensor-parallel collectives run behind the products next to
+    them. Left out, the preset's; "ideal" does not."""
 
     communication_slowdown: Factor | None = Field(None, examples=[1.1])
-    """Factor on the duration of compute while one of the overlaps above has the same
-    device communicate beside it; not beside transfers between stages. Left out, the
-    preset's; 1 with all of them: communication never slows compute down, which is too
-    good where both want the same memory or the same processors of a device."""
+    """Factor on the duration of compute while one of the framework's overlaps has the
+    same device communicate beside it; not beside transfers between stages. Left out,
+    the preset's; 1 with all of them: communication never slows compute down, which is
+    too good where both want the same memory or the same processors of a device."""
 
     expert_skew: Factor | None = Field(None, examples=[1.5])
     """Tokens that the busiest expert-parallel rank receives, over the mean. Left out,
     the preset's; 1 with all of them."""
 
     constants: Text | None = Field(None, examples=["my_constants.toml"])
-    """Constants that `nestsim calibrate` fitted to your own runs, relative to the
-    scenario's folder; they hold in place of those that nestsim comes with."""
+    """File of constants that `nestsim calibrate` fitted to your own runs, relative to
+    the scenario's folder; they hold in place of those that nestsim comes with."""
 
     links: Text | None = Field(None, examples=["my_links.toml"])
-    """What `nestsim profile --links` measured of your own links, relative to the
-    scenario's folder: launches and ramp of collectives inside layers, and the
+    """File of what `nestsim profile --links` measured of your own links, relative to
+    the scenario's folder: launches and ramp of collectives inside layers, and the
     efficiency of links for which the network says none."""
 
     @property

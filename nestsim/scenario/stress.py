@@ -40,13 +40,14 @@ class BackgroundTable(Table):
     """Traffic of others that takes a part of some links all the time."""
 
     links: Text = Field(examples=["leaf 0 <-> spine *", "level spine"])
-    """Which, named as in [cluster.degraded]."""
+    """Links that carry traffic of others, named as in [cluster.degraded]."""
 
     rate: Bandwidth | None = None
-    """What it takes of each of these links, per direction."""
+    """What traffic of others takes of each of the links, per direction [byte/s]."""
 
     share: Share | None = Field(None, examples=[0.3])
-    """Instead of the rate: the fraction of each link that it takes."""
+    """Fraction of each of the links that traffic of others takes, in place of
+    `rate`."""
 
     def build(self) -> BackgroundSpec:
         """Return the record for the stress test."""
@@ -63,7 +64,7 @@ class ConditionTable(Table):
     """One state of the cluster that plans are put under."""
 
     name: Text = Field(examples=["one spine down"])
-    """What reports call it."""
+    """Name of the condition, by which reports call it."""
 
     oversubscription: dict[str, Ratio] = Field({}, examples=[{"leaf": 4.0}])
     """Ratio of each level that has another one than in [cluster.network]."""
@@ -71,7 +72,7 @@ class ConditionTable(Table):
     degraded: DegradedTable | None = Field(
         None, examples=[{"removed_switches": ["spine 1"]}]
     )
-    """What is slow or gone, as in [cluster.degraded] and beside it."""
+    """What is slow or gone beside what [cluster.degraded] says."""
 
     background: (
         Annotated[list[BackgroundTable], Field(min_length=1, max_length=1000)] | None
@@ -113,38 +114,40 @@ class StressTable(Table):
     conditions: Annotated[list[ConditionTable], Field(max_length=MOST_CONDITIONS)] = (
         Field([], examples=[[{"name": "congested", "oversubscription": {"leaf": 8.0}}]])
     )
-    """Other conditions, by name."""
+    """Conditions with a name, beside those of `oversubscription` and `ecmp_seeds`."""
 
     ecmp_seeds: Distinct[Seed] | None = Field(None, examples=[[0, 1, 2]])
-    """One condition for each: parallel cables are separate links, and a hash with this
-    seed picks one for each pair."""
+    """Seeds of the hash that picks a cable, one condition for each: parallel cables are
+    then separate links."""
 
     planners: Distinct[Text] = Field(list(DEFAULT_PLANNERS), examples=[["nest"]])
-    """Whose plans, by the names that `nestsim compare` knows; the first one's answer
-    the questions below."""
+    """Planners whose plans are stressed, by the names that `nestsim compare` knows; the
+    plans of the first one answer the questions."""
 
     rank: Annotated[str, NameChoice(tuple(RANKINGS))] | None = Field(
         None, examples=["simulated"]
     )
-    """Which of a planner's plans is taken: the fastest by its planned time ("planned"),
-    or in the replay ("simulated"). Left out, as `search.objective` says."""
+    """Time by which the fastest of a planner's plans is taken: "planned", or
+    "simulated" in the replay. Left out, as `search.objective` says."""
 
     keep: Share | None = Field(None, examples=[0.95])
-    """Ask how far a level can be worsened while this share of the throughput is
-    kept."""
+    """Share of the throughput to keep: how far can a level be worsened? Left out, this
+    is not asked."""
 
     level: Text | None = Field(None, examples=["leaf"])
-    """Which level. Left out, the outermost one that has links to a level above, or the
-    outermost one of all."""
+    """Level that is worsened until too little throughput is kept. Left out, the
+    outermost one that has links to a level above, or the outermost one of all."""
 
     quantity: Annotated[str, NameChoice(QUANTITIES)] | None = Field(
         None, examples=["oversubscription"]
     )
-    """What of it: the highest "oversubscription", or the lowest "bandwidth" of the
-    links into the level's switches. Left out, the first that the level has."""
+    """What of the level is worsened: the highest "oversubscription" is asked for, or
+    the lowest "bandwidth" of the links into the level's switches. Left out, the first
+    that the level has."""
 
     workers: Count | None = Field(None, examples=[8])
-    """Processes; left out, one for each core. Results do not depend on it."""
+    """Processes at work at once; results do not depend on it. Left out, one for each
+    core."""
 
     def build(self) -> StressSpec:
         """Return the settings for the stress test."""
@@ -196,15 +199,17 @@ class SweepTable(Table):
         {},
         examples=[{"cluster.network.nic_bandwidth": ["200 Gbit/s", "400 Gbit/s"]}],
     )
-    """Dotted path of a setting, such as "cluster.network.levels[1].bandwidth", and its
-    values. The last setting changes fastest."""
+    """Settings that are varied, each by its dotted path, such as
+    "cluster.network.levels[1].bandwidth", and its values. The last setting changes
+    fastest."""
 
     workers: Count | None = Field(None, examples=[8])
-    """Processes; left out, one for each core. Results do not depend on it."""
+    """Processes at work at once; results do not depend on it. Left out, one for each
+    core."""
 
     time_limit: Duration | None = Field(None, examples=["60 s"])
-    """A point that takes longer is recorded as failed, which depends on the machine;
-    left out, none is."""
+    """Time after which a point is recorded as failed, which depends on the machine [s].
+    Left out, none is."""
 
     def build(self) -> SweepSpec:
         """Return the settings for the sweep."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import FloatArray, IntArray
+from topologies.short_repr import short_repr
 
 
 class Spans(NamedTuple):
@@ -91,6 +92,8 @@ class MemoryTimeline:
     """What the peak is made of [byte]: the static parts, ``"activations"``,
     ``"working"``."""
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkUse:
@@ -112,6 +115,8 @@ class LinkUse:
     row: IntArray
     """Row of `rates` that holds for each link, -1 for links that carried nothing,
     shape ``(E,)``."""
+
+    __repr__ = short_repr
 
     @property
     def num_alike(self) -> IntArray:
@@ -161,6 +166,8 @@ class Replay:
 
     folded: tuple[str, ...]
     """What was not simulated event by event, one sentence each."""
+
+    __repr__ = short_repr
 
     @property
     def num_actors(self) -> int:

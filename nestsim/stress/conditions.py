@@ -32,7 +32,7 @@ from topologies.specs import FatTreeSpec, NetworkSpec, RailSpec, SpineLeafSpec
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
-    from nestsim.scenario.settings import Scenario
+    from nestsim.scenario.load import Scenario
 
 MOST_RATIO = 1e6
 """What scenarios accept, too."""

@@ -10,7 +10,6 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,8 @@ from nestsim.cluster import device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
-from nestsim.scenario.settings import ConditionSpec, Scenario
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import ConditionSpec
 from nestsim.simulator.outcome import Replay
 from nestsim.simulator.replay import replay
 from nestsim.store import content_key
@@ -285,8 +285,7 @@ class ConditionEvaluator:
 
 def scenario_digest(scenario: Scenario) -> str:
     """Return a hash of everything that plans and replays depend on."""
-    content = repr(replace(scenario, path=Path(), text=b""))
-    digest = hashlib.sha256(content.encode())
+    digest = hashlib.sha256(scenario.content().encode())
     if isinstance(scenario.network_spec, CustomSpec):
         digest.update(link_file_bytes(scenario.network_spec.path))
     return digest.hexdigest()

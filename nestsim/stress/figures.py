@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
+from nestsim.report.figures.heat_maps import (
+    draw_heat_map,
+    draw_scale,
+    one_decimal,
+    two_digits,
+)
+from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
+from nestsim.report.figures.palette import INK, level_colour, planner_colours
+from nestsim.report.figures.panels import write_beside
 from nestsim.report.wording import percent, signed_percent
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.report import headline, shown_conditions
@@ -22,8 +30,14 @@ if TYPE_CHECKING:
 
     from nestsim.stress.results import StressResult
 
-_MOST_ANNOTATED = 12
-"""Cells a side whose numbers can be read."""
+_BOTTOM, _TOP = 0.12, 0.84
+"""Of the maps, as parts of the figure."""
+
+_SCALE = (0.935, _BOTTOM, 0.012, _TOP - _BOTTOM)
+"""Where the scale of the colours stands, as parts of the figure."""
+
+_NAMES_WIDTH = 3.0
+"""Most that names of conditions take at the left [inch]."""
 
 
 class Matrix(NamedTuple):
@@ -45,20 +59,30 @@ def draw_map(result: "StressResult", path: Path) -> None:
         "Simulated throughput of the plan re-made for each combination, as a share of "
         f"the highest, {best / 1e3:,.0f} thousand tokens/s"
     )
-    labels = [
-        tuple(f"{ratio:g}" for ratio in result.axes[level]) for level in (inner, outer)
-    ]
+    labels = (_ratio_names(result, inner), _ratio_names(result, outer))
+    shares = [100.0 * values / best for values in maps]
+    low = min(float(np.nanmin(one, initial=99.9)) for one in shares)
     with figure_with_headline(title, subtitle) as (figure, colours):
         grid = figure.add_gridspec(
-            1, len(maps), left=0.07, right=0.985, top=0.78, bottom=0.12, wspace=0.16
+            1, len(maps), left=0.07, right=0.92, top=_TOP, bottom=_BOTTOM, wspace=0.1
         )
-        for column, values in enumerate(maps):
+        for column, values in enumerate(shares):
             axes = figure.add_subplot(grid[column])
-            _heat(axes, 100.0 * values / best, labels, colours.ordered, (None, 100.0))
+            mesh = draw_heat_map(
+                axes,
+                values,
+                labels,
+                colours=colours.ordered,
+                limits=(low, 100.0),
+                words=one_decimal,
+            )
             axes.set_title(result.planners[column], loc="left", size=14)
-            axes.set_xlabel(f"oversubscription of {outer}")
+            axes.set_xlabel(f"oversubscription of {outer}", parse_math=False)
             if column == 0:
-                axes.set_ylabel(f"oversubscription of {inner}")
+                axes.set_ylabel(f"oversubscription of {inner}", parse_math=False)
+            else:
+                axes.set_yticks([])
+        draw_scale(figure, mesh, _SCALE, "throughput, share of the highest [%]")
         save_figure(figure, path)
 
 
@@ -98,34 +122,62 @@ def regret_matrix(result: "StressResult", planner: str) -> Matrix:
 def draw_matrix(result: "StressResult", path: Path) -> None:
     """Draw how much slower plans are where they were not made for."""
     found = [regret_matrix(result, planner) for planner in result.planners]
-    most = max(0.01, float(np.nanmax([np.nanmax(np.abs(one.regret)) for one in found])))
+    # A planner without any plan has nothing but NaN.
+    most = max(0.01, *(float(np.nan_to_num(abs(one.regret)).max()) for one in found))
     worst, where = _worst(result, found)
     subtitle = (
-        "Simulated time of the plan made for the row's condition, over that of the "
-        "plan made for the column's [%]; below 0 the re-made plan is the slower one"
+        "How much longer the plan made for the row's condition takes at the column's "
+        "than the plan made for the column's; below 0 it is the faster one"
     )
-    labels, what = found[0].names, ""
-    if result.axes:
-        level = [*result.axes][-1]
-        labels = tuple(f"{ratio:g}" for ratio in result.axes[level])
-        what = f"oversubscription of {level}"
     title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
     with figure_with_headline(f"{title}{where}", subtitle) as (figure, _):
+        rows, columns, what = _matrix_names(result, found[0].names)
+        left = 0.6 / WIDTH + 0.012 + widest(rows, 10.0) / WIDTH
         grid = figure.add_gridspec(
-            1, len(found), left=0.1, right=0.985, top=0.78, bottom=0.2, wspace=0.08
+            1, len(found), left=left, right=0.92, top=_TOP, bottom=_BOTTOM, wspace=0.08
         )
-        limits = (-100.0 * most, 100.0 * most)
         for column, one in enumerate(found):
             axes = figure.add_subplot(grid[column])
-            _heat(axes, 100.0 * one.regret, (labels, labels), "RdBu_r", limits)
+            mesh = draw_heat_map(
+                axes,
+                100.0 * one.regret,
+                (rows, columns),
+                colours="RdBu_r",
+                limits=(-100.0 * most, 100.0 * most),
+                words=two_digits,
+            )
             axes.set_title(result.planners[column], loc="left", size=14)
-            axes.set_xlabel(f"run at {what}")
-            axes.tick_params(axis="x", rotation=0 if result.axes else 60)
+            axes.set_xlabel(f"run at {what}", parse_math=False)
             if column:
                 axes.set_yticks([])
             else:
-                axes.set_ylabel(f"planned for {what}")
+                axes.set_ylabel(f"planned for {what}", parse_math=False)
+        draw_scale(figure, mesh, _SCALE, "longer than the plan made there [%]")
         save_figure(figure, path)
+
+
+def _ratio_names(result: "StressResult", level: str) -> tuple[str, ...]:
+    return tuple(f"{ratio:g}" for ratio in result.axes[level])
+
+
+def _matrix_names(
+    result: "StressResult", names: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Return the names of rows and of columns, and what they are.
+
+    Ratios have their number. Other conditions are numbered: their names stand at the
+    rows, where there is room for them.
+    """
+    if result.axes:
+        level = [*result.axes][-1]
+        ratios = _ratio_names(result, level)
+        return ratios, ratios, f"oversubscription of {level}"
+    numbers = tuple(str(number) for number in range(1, len(names) + 1))
+    rows = tuple(
+        f"{shortened(name, 10.0, _NAMES_WIDTH)}  {number}"
+        for name, number in zip(names, numbers, strict=True)
+    )
+    return rows, numbers, "condition"
 
 
 def _worst(result: "StressResult", found: Sequence[Matrix]) -> tuple[float, str]:
@@ -140,43 +192,6 @@ def _worst(result: "StressResult", found: Sequence[Matrix]) -> tuple[float, str]
         f", {result.planners[number]}'s plan for {one.names[row]} at "
         f"{one.names[column]}"
     )
-
-
-def _heat(
-    axes: "Axes",
-    values: FloatArray,
-    labels: Sequence[Sequence[str]],
-    colours: Any,
-    limits: tuple[float | None, float | None],
-) -> None:
-    """Draw a matrix, row 0 at the bottom, with its numbers where they can be read."""
-    low, high = limits
-    mesh = axes.pcolormesh(
-        values, cmap=colours, vmin=low, vmax=high, edgecolors="white", linewidth=0.8
-    )
-    for axis, names in ((axes.yaxis, labels[0]), (axes.xaxis, labels[1])):
-        axis.set_ticks(np.arange(len(names)) + 0.5, labels=list(names), size=10)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    if max(values.shape) > _MOST_ANNOTATED:
-        return
-    shades = mesh.to_rgba(values)
-    for (row, column), value in np.ndenumerate(values):
-        red, green, blue = shades[row, column, :3]
-        is_dark = 0.3 * red + 0.6 * green + 0.1 * blue < 0.5
-        axes.text(
-            column + 0.5,
-            row + 0.5,
-            "-"
-            if math.isnan(value)
-            else f"{value:.0f}".replace("-0", "0", 1)
-            if abs(value) < 0.5
-            else f"{value:.0f}",
-            ha="center",
-            va="center",
-            size=10,
-            color="white" if is_dark else INK,
-        )
 
 
 _MOST_BARS = 14
@@ -207,37 +222,67 @@ def stress_figures(result: "StressResult") -> Mapping[str, Callable[[Path], None
 
 
 def draw_throughput(result: "StressResult", path: Path) -> None:
-    """Draw throughput against each level's ratio: plans re-made, and kept."""
+    """Draw throughput against each level's ratio: plans re-made, and kept.
+
+    Where a share of the throughput is to be kept, a line shows it.
+    """
     levels = list(result.axes)
     subtitle = (
         "Simulated throughput against the oversubscription of each level, the others "
         "as built. Solid: the plan re-made for the ratio; dashed: the healthy plan kept"
     )
-    with figure_with_headline(headline(result), subtitle) as (figure, colours):
+    with figure_with_headline(headline(result), subtitle) as (figure, _):
         grid = figure.add_gridspec(
-            1, len(levels), left=0.07, right=0.985, top=0.84, bottom=0.17, wspace=0.18
+            1, len(levels), left=0.07, right=0.985, top=0.84, bottom=0.2, wspace=0.18
         )
         for column, level in enumerate(levels):
             axes = figure.add_subplot(grid[column])
-            _draw_line(axes, result, level, colours)
+            _draw_level(axes, result, level)
+            _draw_share_to_keep(axes, result)
+            if column == 0:
+                axes.set_ylabel("thousand tokens/s")
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(
             handles,
             labels,
             loc="lower center",
-            ncols=max(len(labels) // 2, 1),
+            ncols=min(math.ceil(len(labels) / 2), 4),
             frameon=False,
             fontsize=12,
         )
         save_figure(figure, path)
 
 
-def _draw_line(
-    axes: "Axes", result: "StressResult", level: str, colours: Colours
-) -> None:
+def share_to_keep(result: "StressResult") -> tuple[float, str] | None:
+    """Return the throughput that is to be kept [token/s], and what it is.
+
+    None if no share is to be kept, or there is no plan.
+    """
+    asked = result.asked
+    if asked is None or not result.answers:
+        return None
+    whole = result.tokens / result.answers[0].base_time
+    best = "1:1" if asked.quantity == "oversubscription" else "its full bandwidth"
+    words = f"to keep: {percent(asked.keep)} of {result.planners[0]}'s"
+    return asked.keep * whole, f"{words}, level {asked.level} at {best}"
+
+
+def _draw_share_to_keep(axes: "Axes", result: "StressResult") -> None:
+    found = share_to_keep(result)
+    if found is not None:
+        throughput, label = found
+        style: dict[str, Any] = {"color": INK, "linewidth": 1.4, "zorder": 1}
+        axes.axhline(throughput / 1e3, linestyle=(0, (8, 3)), label=label, **style)
+
+
+def _draw_level(axes: "Axes", result: "StressResult", level: str) -> None:
+    """Draw the lines of one level. Equal ones lie over each other: later, thinner."""
     ratios = result.axes[level]
     names = result.line(level)
-    for planner, colour in zip(result.planners, colours.distinct, strict=False):
+    for number, (planner, colour) in enumerate(
+        zip(result.planners, planner_colours(result.planners), strict=True)
+    ):
+        width = max(6.0 - 2.0 * number, 1.2)
         for words, style in (("re-made", "-"), ("kept", "--")):
             made_for = names if words == "re-made" else [AS_BUILT] * len(names)
             cells = [
@@ -249,18 +294,37 @@ def _draw_line(
                 [math.nan if c is None else result.throughput(c) / 1e3 for c in cells],
                 color=colour,
                 linestyle=style,
-                linewidth=2.4 if style == "-" else 1.6,
+                linewidth=width if style == "-" else max(0.6 * width, 1.2),
                 marker="o" if style == "-" else None,
+                markersize=4.0 + width,
                 label=f"{planner}, plan {words}",
             )
-    axes.axvline(result.built[level], color=INK, linewidth=0.9, linestyle=":")
+    built = result.built[level]
+    axes.axvline(built, color=INK, linewidth=1.2, linestyle=":")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(list(ratios), [f"{ratio:g}" for ratio in ratios])
+    low, high = min(*ratios, built), max(*ratios, built)
+    if high > low:
+        room = (high / low) ** 0.05
+        axes.set_xlim(low / room, high * room)
+    _name_ratios(axes, sorted({*ratios, built}))
     axes.minorticks_off()
+    axes.margins(y=0.08)
     axes.set_ylim(bottom=0.0)
-    axes.set_xlabel(f"oversubscription of level {level} (dotted: as built)")
-    axes.set_ylabel("thousand tokens/s")
+    axes.set_xlabel(
+        f"oversubscription of level {level} (dotted: as built, {built:g})",
+        parse_math=False,
+    )
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name_ratios(axes: "Axes", ratios: Sequence[float]) -> None:
+    """Write the ratios below an axis, those that do not touch one another."""
+    width = axes.get_window_extent().width / DPI
+    low, high = axes.get_xlim()
+    places = [width * math.log(one / low) / math.log(high / low) for one in ratios]
+    names = [f"{ratio:g}" for ratio in ratios]
+    kept = spaced(places, names, 12.0)
+    axes.set_xticks([ratios[n] for n in kept], [names[n] for n in kept])
 
 
 def hottest_bars(result: "StressResult") -> tuple[LinkBar, ...]:
@@ -293,29 +357,31 @@ def draw_hottest(result: "StressResult", path: Path) -> None:
         f"{result.planners[0]}'s plan for the healthy network: each link under the "
         "condition that keeps it busiest; links that are alike once"
     )
-    with figure_with_headline(title, subtitle) as (figure, colours):
-        axes = figure.add_subplot(
-            figure.add_gridspec(left=0.2, top=0.86, bottom=0.1)[0]
+    with figure_with_headline(title, subtitle) as (figure, _):
+        left = (0.35 + widest([bar.link for bar in bars], 11.0)) / WIDTH
+        grid = figure.add_gridspec(
+            left=min(left, 0.45), right=0.97, top=0.86, bottom=0.17
         )
-        levels = list(dict.fromkeys(bar.level for bar in bars))
-        for level, colour in zip(levels, colours.distinct, strict=False):
+        axes = figure.add_subplot(grid[0])
+        numbers = [level.name for level in result.network.levels]
+        for level in sorted({bar.level for bar in bars}, key=numbers.index):
             chosen = [n for n, bar in enumerate(bars) if bar.level == level]
             shares = [100.0 * bars[n].share for n in chosen]
+            colour = level_colour(numbers.index(level))
             axes.barh(chosen, shares, color=colour, label=f"level {level}")
-        for row, bar in enumerate(bars):
-            axes.annotate(
-                f"{percent(bar.share)}, {bar.condition}",
-                (100.0 * bar.share, row),
-                xytext=(5, 0),
-                textcoords="offset points",
-                va="center",
-                size=11,
-            )
-        axes.set_yticks(range(len(bars)), [bar.link for bar in bars], size=11)
         axes.set_ylim(max(len(bars), 4) - 0.5, -0.5)
-        axes.set_xlim(0.0, 135.0 * max([bar.share for bar in bars], default=1.0))
+        write_beside(
+            axes,
+            [100.0 * bar.share for bar in bars],
+            range(len(bars)),
+            [f"{percent(bar.share)}, {bar.condition}" for bar in bars],
+        )
+        names = [bar.link for bar in bars]
+        axes.set_yticks(range(len(bars)), names, size=11, parse_math=False)
         axes.set_xlabel("busy at full bandwidth, share of the step [%]")
         axes.spines[["top", "right"]].set_visible(False)
         if bars:
-            axes.legend(frameon=False, loc="lower right", fontsize=12)
+            figure.legend(
+                frameon=False, loc="lower center", ncols=len(numbers), fontsize=12
+            )
         save_figure(figure, path)

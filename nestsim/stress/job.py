@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nestsim.scenario.settings import ConditionSpec, Scenario, StressSpec
+from nestsim.scenario.load import Scenario
+from nestsim.scenario.settings import ConditionSpec, StressSpec
 from nestsim.store import Point, PointFailedError, PointTask, Row, Store, content_key
 from nestsim.stress.conditions import (
     all_conditions,
@@ -377,6 +378,7 @@ def _answer(policy: str, row: Mapping[str, Any]) -> InverseAnswer:
         bandwidths=(low, high),
         tried=tuple((worsening, share) for worsening, share in row["tried"]),
         is_monotone=row["is_monotone"],
+        base_time=row["base_s"],
     )
 
 

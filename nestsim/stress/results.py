@@ -18,6 +18,7 @@ from nestsim.stress.thresholds import Asked, BestPlanChange
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.network import Network
+from topologies.short_repr import short_repr
 
 SAME = 1e-9
 """Regrets that differ by less are the same; the plan that comes first is taken."""
@@ -77,6 +78,8 @@ class PlanChange:
     level: str
     change: BestPlanChange
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InverseAnswer:
@@ -99,6 +102,11 @@ class InverseAnswer:
 
     is_monotone: bool
     """Whether throughput never rose where the network got worse, as far as tried."""
+
+    base_time: float
+    """Simulated time of a step before anything is worsened, of which shares are [s]."""
+
+    __repr__ = short_repr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +164,8 @@ class StressResult:
 
     tokens: int
     """Of one step."""
+
+    __repr__ = short_repr
 
     @property
     def names(self) -> tuple[str, ...]:

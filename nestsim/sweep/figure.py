@@ -1,4 +1,7 @@
-"""The picture of a sweep over one setting (a line) or two (a map): throughput.
+"""The picture of a sweep: throughput over one setting, two, or more.
+
+One setting of numbers makes a line, one of names makes bars. Two make a map; with more
+there is one map for each combination of the others.
 
 The folder of a sweep: its store, and everything that is made of it at the end.
 
@@ -9,6 +12,7 @@ each. None of these depends on the number of workers, or on interruptions.
 """
 
 import hashlib
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +21,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nestsim.report.destination import Writer
-from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.canvas import (
+    HEIGHT,
+    WIDTH,
+    figure_with_headline,
+    save_figure,
+)
+from nestsim.report.figures.heat_maps import draw_heat_map, draw_scale, one_decimal
+from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
+from nestsim.report.figures.palette import INK
+from nestsim.report.figures.panels import Colours, write_beside
 from nestsim.report.json import dump_json
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.job import STORE, ScenarioSweepResult, write_csv, write_parquet
@@ -29,21 +41,32 @@ from nestsim.sweep.report import (
     throughput_of,
     value_label,
 )
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.units import BASE_UNITS, parse_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from numpy.typing import NDArray
+    from matplotlib.figure import Figure
 
-_MOST_TICKS = 24
-_MOST_WRITTEN = 144
-"""Cells of a map into which numbers are written."""
+_MOST_BARS = 40
+"""Bars of a figure; of more names the first are drawn."""
+
+MOST_PANELS = 24
+"""Maps of a figure; of more combinations the first are drawn."""
+
+_COLUMNS = 4
+"""Maps beside one another."""
+
+_LETTERS = 12.0
+"""Size of the names of values [point]."""
+
+_NO_PLAN = "no plan that fits"
 
 
 def is_drawn(result: ScenarioSweepResult) -> bool:
-    """Tell whether there is a picture: of one or two settings, with anything in it."""
-    return len(_varied(result)) in {1, 2} and bool(best_first(result.outcomes))
+    """Tell whether there is a picture: something varies, and there is a throughput."""
+    return bool(_varied(result)) and bool(best_first(result.outcomes))
 
 
 def _varied(result: ScenarioSweepResult) -> list[Axis]:
@@ -59,29 +82,38 @@ def headline(result: ScenarioSweepResult) -> str:
         f"{name} {value_label(ranked[0].point[path])}"
         for name, path in zip(short_names(paths), paths, strict=True)
     )
-    return f"{best:,.0f} tokens/s at {at}; {1 - worst / best:.1%} less at the slowest"
+    less = f"{100 * (1 - worst / best):.1f} %"
+    return f"{best:,.0f} tokens/s at {at}; {less} less at the slowest"
 
 
 def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
-    """Draw throughput over the one or two settings that are varied."""
+    """Draw throughput over all settings that are varied."""
     varied = _varied(result)
-    failed = sum(throughput_of(one) is None for one in result.outcomes)
-    subtitle = f"{result.scenario_name}: {len(result.outcomes):,} points"
+    values = [throughput_of(one) for one in result.outcomes]
+    numbers = np.array([math.nan if one is None else one for one in values])
+    grid = numbers.reshape([len(axis.values) for axis in varied])
+    subtitle = f"{result.scenario_name}: {len(values):,} points"
+    failed = int(np.isnan(numbers).sum())
     if failed:
-        subtitle += f", {failed:,} of them without a plan that fits"
-    with figure_with_headline(headline(result), subtitle) as (figure, colours):
-        axes = figure.add_axes((0.09, 0.13, 0.87, 0.74))
-        values = [throughput_of(one) for one in result.outcomes]
-        numbers = np.array([math.nan if one is None else one for one in values])
-        grid = numbers.reshape([len(axis.values) for axis in varied])
-        if len(varied) == 1:
-            _draw_line(axes, varied[0], grid, colours)
+        sign = " (-)" if len(varied) > 1 else ""
+        subtitle += f", {failed:,} of them without a plan that fits{sign}"
+    num_panels = math.prod(grid.shape[2:])
+    if num_panels > MOST_PANELS:
+        subtitle += f"; the first {MOST_PANELS} of {num_panels:,} maps"
+    rows = math.ceil(min(num_panels, MOST_PANELS) / _COLUMNS)
+    height = HEIGHT if rows < 3 else 2.0 + 3.4 * rows
+    with figure_with_headline(headline(result), subtitle, height) as (figure, colours):
+        if len(varied) > 1:
+            _draw_maps(figure, varied, grid, colours)
+        elif (places := positions(varied[0].values)) is not None:
+            axes = figure.add_axes((0.09, 0.13, 0.87, 0.74))
+            _draw_line(axes, varied[0], places, grid, colours)
         else:
-            _draw_map(axes, varied, grid, colours)
+            _draw_bars(figure, varied[0], grid, colours)
         save_figure(figure, path)
 
 
-def positions(values: Sequence[object]) -> "NDArray[np.float64] | None":
+def positions(values: Sequence[object]) -> "FloatArray | None":
     """Return where values stand on an axis of numbers, in base units; None if none."""
     if all(
         isinstance(one, int | float) and not isinstance(one, bool) for one in values
@@ -96,14 +128,12 @@ def positions(values: Sequence[object]) -> "NDArray[np.float64] | None":
 
 
 def _draw_line(
-    axes: "Axes", axis: Axis, values: "NDArray[np.float64]", colours: Colours
+    axes: "Axes", axis: Axis, places: FloatArray, values: FloatArray, colours: Colours
 ) -> None:
-    places = positions(axis.values)
-    if places is None:
-        places = np.arange(len(axis.values), dtype=np.float64)
+    """Draw throughput over a setting whose values are numbers."""
     order = np.argsort(places, kind="stable")
     places, values = places[order], values[order]
-    labels = [value_label(axis.values[index]) for index in order]
+    names = [value_label(axis.values[index]) for index in order]
     axes.plot(places, values, marker="o", color=colours.distinct[0], linewidth=2)
     missing = np.isnan(values)
     axes.plot(
@@ -113,15 +143,20 @@ def _draw_line(
         linestyle="",
         color=colours.distinct[3],
         markersize=10,
-        label="no plan that fits",
+        clip_on=False,
+        label=_NO_PLAN,
     )
     if missing.any():
         axes.legend(frameon=False)
-    if places[0] > 0 and places[-1] / places[0] >= 8:
+    is_wide = places[0] > 0 and places[-1] / places[0] >= 8
+    if is_wide:
         axes.set_xscale("log")
         axes.minorticks_off()
-    step = math.ceil(len(labels) / _MOST_TICKS)
-    axes.set_xticks(places[::step], labels[::step])
+    along = np.log(places) if is_wide else places
+    width = axes.get_window_extent().width / DPI
+    inches = width * (along - along[0]) / ((along[-1] - along[0]) or 1.0)
+    kept = spaced(inches.tolist(), names, _LETTERS)
+    axes.set_xticks(places[kept], [names[n] for n in kept], parse_math=False)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput [tokens/s]")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
@@ -130,31 +165,92 @@ def _draw_line(
     axes.grid(axis="y", alpha=0.3)
 
 
-def _draw_map(
-    axes: "Axes", varied: Sequence[Axis], grid: "NDArray[np.float64]", colours: Colours
+def _draw_bars(
+    figure: "Figure", axis: Axis, values: FloatArray, colours: Colours
 ) -> None:
-    rows, columns = varied
-    shares = grid / np.nanmax(grid)
-    image = axes.imshow(
-        shares, cmap=colours.ordered, aspect="auto", origin="lower", vmax=1.0
+    """Draw throughput over a setting whose values are names, one bar each."""
+    values = values[:_MOST_BARS]
+    names = [
+        shortened(value_label(one), _LETTERS, 0.4 * WIDTH)
+        for one in axis.values[:_MOST_BARS]
+    ]
+    left = 0.035 + widest(names, _LETTERS) / WIDTH
+    axes = figure.add_axes((left, 0.13, 0.97 - left, 0.74))
+    lengths = np.nan_to_num(values)
+    rows = range(len(names))
+    axes.barh(rows, lengths, height=0.7, color=colours.distinct[0])
+    words = [_NO_PLAN if math.isnan(one) else f"{one:,.0f}" for one in values]
+    write_beside(axes, lengths.tolist(), rows, words)
+    axes.set_yticks(rows, names, size=_LETTERS, parse_math=False)
+    axes.set_ylim(max(len(names), 4) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("throughput [tokens/s]")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_title(axis.path, loc="left", size=14, parse_math=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_maps(
+    figure: "Figure", varied: Sequence[Axis], grid: FloatArray, colours: Colours
+) -> None:
+    """Draw a map over the first two settings for each combination of the others."""
+    rows, columns, *others = varied
+    shares = 100.0 * grid / np.nanmax(grid)
+    shares = shares.reshape(*shares.shape[:2], -1)
+    limits = (min(float(np.nanmin(shares)), 99.9), 100.0)
+    combinations = list(itertools.product(*(range(len(o.values)) for o in others)))
+    combinations = combinations[:MOST_PANELS]
+    names = tuple([value_label(one) for one in axis.values] for axis in (rows, columns))
+    titles = short_names([axis.path for axis in others]) if others else []
+    num_columns = min(_COLUMNS, len(combinations))
+    num_rows = math.ceil(len(combinations) / num_columns)
+    height = figure.get_figheight()
+    room = widest(names[0], 10.0)
+    left, right = (0.75 + min(room, 3.0)) / WIDTH, 0.92
+    bottom, top = 1.0 / height, 1 - (1.5 if others else 1.1) / height
+    panels = figure.add_gridspec(
+        num_rows,
+        num_columns,
+        left=left,
+        right=right,
+        bottom=bottom,
+        top=top,
+        wspace=0.08,
+        hspace=0.3,
     )
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.015)
-    bar.set_label("throughput relative to the best")
-    for axis, place in ((columns, axes.set_xticks), (rows, axes.set_yticks)):
-        step = math.ceil(len(axis.values) / _MOST_TICKS)
-        labels = [value_label(one) for one in axis.values]
-        place(range(0, len(labels), step), labels[::step])
-    axes.set_xlabel(columns.path, parse_math=False)
-    axes.set_ylabel(rows.path, parse_math=False)
-    lightest = float(np.nanmin(shares))
-    middle = (1.0 + lightest) / 2
-    for (row, column), share in np.ndenumerate(shares):
-        if math.isnan(share):
-            axes.text(column, row, "x", ha="center", va="center", color=INK)
-        elif shares.size <= _MOST_WRITTEN:
-            colour = "white" if share < middle else "black"
-            text = f"{100 * share:.3g}"
-            axes.text(column, row, text, ha="center", va="center", color=colour, size=9)
+    for number, choice in enumerate(combinations):
+        axes = figure.add_subplot(panels[number // num_columns, number % num_columns])
+        mesh = draw_heat_map(
+            axes,
+            shares[:, :, number],
+            (names[0], names[1]),
+            colours=colours.ordered,
+            limits=limits,
+            words=one_decimal,
+        )
+        title = ", ".join(
+            f"{name} {value_label(other.values[index])}"
+            for name, other, index in zip(titles, others, choice, strict=True)
+        )
+        width = axes.get_window_extent().width / DPI
+        title = shortened(title, 13.0, width)
+        axes.set_title(title, loc="left", size=13, parse_math=False)
+        if number % num_columns:
+            axes.set_yticks([])
+        if number + num_columns < len(combinations):
+            axes.set_xticks([])
+    style: dict[str, Any] = {"size": 13, "color": INK, "parse_math": False}
+    middle = (bottom + top) / 2
+    figure.text((left + right) / 2, 0.3 / height, columns.path, ha="center", **style)
+    figure.text(
+        0.3 / WIDTH, middle, rows.path, rotation=90, ha="center", va="center", **style
+    )
+    draw_scale(
+        figure,
+        mesh,
+        (0.935, bottom, 0.012, top - bottom),
+        "throughput, share of the highest [%]",
+    )
 
 
 FILES = ("scenario.toml", "points.csv", "points.parquet", "result.json", "sweep.png")

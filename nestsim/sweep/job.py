@@ -15,11 +15,12 @@ from nestsim.store import Outcome, Point, Store, plain_json
 from nestsim.sweep.axes import Axis, merged, product
 from nestsim.sweep.runner import run_sweep
 from nestsim.sweep.scenario_task import ScenarioTask
+from topologies.short_repr import short_repr
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nestsim.scenario.settings import Scenario
+    from nestsim.scenario.load import Scenario
     from planner.work import Progress
 
 STORE = "sweep.sqlite"
@@ -55,22 +56,24 @@ class ScenarioSweepResult:
     outcomes: tuple[Outcome, ...]
     """One for each point, in their order."""
 
+    __repr__ = short_repr
+
 
 def scenario_sweep(
     scenario: "Scenario",
-    texts: Sequence[str] = (),
+    given: Sequence[Axis] = (),
     *,
     what: str | None = None,
     workers: int | None = None,
 ) -> ScenarioSweep:
-    """Return the sweep that a scenario and ``--set`` ask for, checked.
+    """Return the sweep that a scenario and its caller ask for, checked.
 
     Parameters
     ----------
     scenario
         With or without a table [sweep].
-    texts
-        What ``--set`` was given, over the table.
+    given
+        Settings and their values, over those of the table.
     what, workers
         Over the table's, where not None.
 
@@ -79,7 +82,7 @@ def scenario_sweep(
     InputError
         If there is nothing to vary, or no point of it is a scenario.
     """
-    axes = merged(scenario.sweep.values, texts)
+    axes = merged(scenario.sweep.values, given)
     points = product(axes)
     task = ScenarioTask.of(scenario, what)
     task.check(points)
@@ -155,7 +158,7 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
 
 def csv_text(outcomes: Sequence[Outcome]) -> str:
     """Return the table as CSV (RFC 4180, but for its line ends), numbers exactly."""
-    return _frame(outcomes).to_csv(index=False, lineterminator="\n")
+    return frame_of(outcomes).to_csv(index=False, lineterminator="\n")
 
 
 def write_csv(outcomes: Sequence[Outcome], path: Path) -> None:
@@ -165,10 +168,11 @@ def write_csv(outcomes: Sequence[Outcome], path: Path) -> None:
 
 def write_parquet(outcomes: Sequence[Outcome], path: Path) -> None:
     """Write the table as Parquet."""
-    _frame(outcomes).to_parquet(path, engine="pyarrow", index=False)
+    frame_of(outcomes).to_parquet(path, engine="pyarrow", index=False)
 
 
-def _frame(outcomes: Sequence[Outcome]) -> "pd.DataFrame":
+def frame_of(outcomes: Sequence[Outcome]) -> "pd.DataFrame":
+    """Return the table, each column of one type."""
     import pandas as pd
 
     columns = {name: _typed(cells) for name, cells in columns_of(outcomes).items()}

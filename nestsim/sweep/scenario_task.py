@@ -14,17 +14,18 @@ from estimators.models import huggingface
 from estimators.operators import profile
 from estimators.user_files import tables
 from nestsim.job import plan_job, run_job, simulate_job
+from nestsim.scenario.editing import Path as SettingPath
+from nestsim.scenario.editing import parse_path, spelt, with_values
 from nestsim.scenario.load import scenario_of
 from nestsim.store import Point, PointFailedError, Row, content_key
-from nestsim.sweep.axes import OWN_TABLES, Axis, parse_path, spelt, with_values
-from nestsim.sweep.axes import Path as SettingPath
+from nestsim.sweep.axes import OWN_TABLES, Axis
 from topologies.errors import InputError
 from topologies.fabrics import link_file
 from topologies.input_file import parse_toml, read_file
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate, PlannedCandidate, Throughput
-    from nestsim.scenario.settings import Scenario
+    from nestsim.scenario.load import Scenario
 
 FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {

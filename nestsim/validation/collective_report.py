@@ -5,6 +5,7 @@ The picture of validated collectives: time over size, small multiples of curves.
 
 import csv
 import io
+import itertools
 import math
 from collections import Counter
 from pathlib import Path
@@ -15,16 +16,21 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.lettering import DPI, shortened
+from nestsim.report.figures.palette import INK
 from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
 from nestsim.validation.collective_runner import CollectivesValidation
 from nestsim.validation.metrics import Errors, grouped
 from nestsim.validation.rows.columns import REFUSALS
+from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
     from nestsim.validation.collective_runner import CollectiveResult, Curve
 
@@ -192,7 +198,6 @@ def _refusals_table(result: CollectivesValidation) -> Table:
 
 _FIGURE_COLUMNS = 4
 _MOST_PANELS = 16
-_MIB = 2.0**20
 
 
 class Panel(NamedTuple):
@@ -239,10 +244,12 @@ def draw_collectives(result: "CollectivesValidation", path: Path) -> None:
         colours,
     ):
         height = 1.5 + 3.2 * num_rows
+        ranks = sorted({one.num_ranks for panel in shown for one, _ in panel.curves})
+        paint = dict(zip(ranks, itertools.cycle(colours.distinct), strict=False))
         grid = figure.add_gridspec(
             num_rows,
             _FIGURE_COLUMNS,
-            left=0.05,
+            left=0.065,
             right=0.985,
             top=1 - 1.35 / height,
             bottom=0.6 / height,
@@ -253,20 +260,21 @@ def draw_collectives(result: "CollectivesValidation", path: Path) -> None:
             axes = figure.add_subplot(
                 grid[number // _FIGURE_COLUMNS, number % _FIGURE_COLUMNS]
             )
-            _draw_panel(axes, panel, colours)
+            _draw_panel(axes, panel, paint)
             if number % _FIGURE_COLUMNS == 0:
-                axes.set_ylabel("time [us]")
+                axes.set_ylabel("time")
             if number + _FIGURE_COLUMNS >= len(shown):
-                axes.set_xlabel("size [MiB]")
+                axes.set_xlabel("size")
         save_figure(figure, path)
 
 
-def _draw_panel(axes: "Axes", panel: Panel, colours: Colours) -> None:
-    for number, (curve, rows) in enumerate(panel.curves):
-        colour = colours.distinct[number % len(colours.distinct)]
-        sizes = [row.case.num_bytes / _MIB for row in rows if row.case]
-        measured = [row.measured * 1e6 for row in rows]
-        predicted = [row.predicted * 1e6 for row in rows]
+def _draw_panel(axes: "Axes", panel: Panel, paint: "Mapping[int, Any]") -> None:
+    """Draw the curves of a panel, in the colour of their number of ranks."""
+    for curve, rows in panel.curves:
+        colour = paint[curve.num_ranks]
+        sizes = [row.case.num_bytes for row in rows if row.case]
+        measured = [row.measured for row in rows]
+        predicted = [row.predicted for row in rows]
         label = f"{curve.num_ranks} ranks"
         axes.plot(sizes, predicted, color=colour, linewidth=1.3, label=label)
         axes.plot(
@@ -280,7 +288,24 @@ def _draw_panel(axes: "Axes", panel: Panel, colours: Colours) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_title(panel.title, fontsize=10, color=INK, loc="left")
+    _name_ticks(axes.xaxis, 32.0, 4.0, format_size)
+    _name_ticks(axes.yaxis, 10.0, 2.0, format_duration)
+    width = axes.get_window_extent().width / DPI
+    title = "\n".join(shortened(one, 10.0, width) for one in panel.title.split("\n"))
+    axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
     axes.tick_params(labelsize=9)
     axes.legend(loc="upper left", fontsize=8, frameon=False, handlelength=1.2)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name_ticks(
+    axis: "Axis", wide: float, narrow: float, words: "Callable[[float], str]"
+) -> None:
+    """Write powers of a base at an axis, of a smaller one where it is short."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = sorted(axis.get_view_interval())
+    base = wide if high / low >= wide**2 else narrow
+    axis.set_major_locator(LogLocator(base=base, numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: words(value))

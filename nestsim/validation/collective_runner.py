@@ -20,6 +20,7 @@ from nestsim.validation.collective_rows import (
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from nestsim.validation.rows.columns import Measurements, Row, RowRefusedError
 from planner.work import Progress
+from topologies.short_repr import short_repr
 
 
 class Curve(NamedTuple):
@@ -57,6 +58,8 @@ class CollectiveResult:
 
     predicted: float = math.nan
     """[s]"""
+
+    __repr__ = short_repr
 
     @property
     def measured(self) -> float:
@@ -99,6 +102,8 @@ class CollectivesValidation:
 
     rows: tuple[CollectiveResult, ...]
     """One for each row, in the order of the file."""
+
+    __repr__ = short_repr
 
     @property
     def scored(self) -> tuple[CollectiveResult, ...]:

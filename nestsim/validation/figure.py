@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nestsim.report.figures.canvas import figure_with_headline, save_figure
-from nestsim.report.figures.panels import GIB, INK, Colours
+from nestsim.report.figures.palette import INK
+from nestsim.report.figures.panels import GIB, Colours, plain_logarithms
 from nestsim.report.wording import percent, plural
 from nestsim.validation.metrics import grouped
 
@@ -54,11 +55,11 @@ def draw_validation(result: "ValidationResult", path: Path) -> None:
         grid = figure.add_gridspec(
             1,
             2,
-            left=0.06,
+            left=0.065,
             right=0.985,
             top=0.86,
             bottom=0.09,
-            wspace=0.1,
+            wspace=0.14,
             width_ratios=(1.25, 1),
         )
         both = figure.add_subplot(grid[0])
@@ -134,14 +135,21 @@ def _finish(both: "Axes", over: "Axes", result: "ValidationResult") -> None:
         both.fill_between(ends, ends * (1 - band), ends * (1 + band), **shade)  # type: ignore[arg-type]  # keywords of PolyCollection
         over.axhspan(-100 * band, 100 * band, **shade)  # type: ignore[arg-type]  # likewise
         over.annotate(
-            f"+{100 * band:g} %", (ends[1], 100 * band), ha="right", va="bottom", size=9
+            f"within {100 * band:g} %",
+            (ends[0], 100 * band),
+            xytext=(3, -3),
+            textcoords="offset points",
+            va="top",
+            size=10,
         )
     for axes in (both, over):
         axes.set_xscale("log")
         axes.set_xlim(*ends)
+        plain_logarithms(axes.xaxis)
         axes.set_xlabel(f"measured {name} [{unit}]")
         axes.spines[["top", "right"]].set_visible(False)
     both.set_yscale("log")
     both.set_ylim(*ends)
+    plain_logarithms(both.yaxis)
     both.set_ylabel(f"predicted [{unit}]")
     over.set_ylabel("error [%]: above 0, predicted too large")

@@ -1,6 +1,6 @@
 """Validation for people and machines: text, JSON and a line for every row.
 
-Validation as Markdown: a table of errors by source, as the README has it.
+Validation as Markdown: a table of errors by source, as docs/accuracy.md has it.
 """
 
 import csv

@@ -20,6 +20,7 @@ from nestsim.validation.rows.columns import Measurements, Row, RowRefusedError
 from nestsim.validation.rows.plan import Case, read_case
 from nestsim.validation.rows.stages import with_notes_of_run
 from planner.work import Progress
+from topologies.short_repr import short_repr
 
 GROUP_COLUMNS = (
     "source_key",
@@ -106,6 +107,8 @@ class RowResult:
     assumed: tuple[str, ...] = ()
     """What the row does not say."""
 
+    __repr__ = short_repr
+
     @property
     def is_scored(self) -> bool:
         """Whether there is an error to count."""
@@ -157,6 +160,8 @@ class ValidationResult:
 
     rows: tuple[RowResult, ...]
     """One for each row, in the order of the file."""
+
+    __repr__ = short_repr
 
     @property
     def scored(self) -> tuple[RowResult, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from planner.step.plan import Plan
+from topologies.short_repr import short_repr
 
 PART_NAMES = (
     "compute",
@@ -134,3 +135,5 @@ class PricedPlan:
     """What the search with the planned objective minimises (`planner.cost.pricing`): a
     closed form that charges passes and the step's end in full. `iteration_time` with a
     schedule that this search does not choose from [s]."""
+
+    __repr__ = short_repr

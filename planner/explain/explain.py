@@ -13,6 +13,7 @@ from planner.search.thriftiest import thriftiest_plan
 from planner.step.execution import Workload
 from planner.work import Progress, Spent
 from topologies import Network
+from topologies.short_repr import short_repr
 
 SAME = 1e-9
 """Times that differ by less than this part count as equal: the sums differ in order."""
@@ -51,6 +52,8 @@ class Explanation:
 
     spent: Spent
     """Work of the scenario's search, and which limit stopped it, if one did."""
+
+    __repr__ = short_repr
 
     @property
     def fits(self) -> bool:

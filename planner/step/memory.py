@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
@@ -28,25 +27,22 @@ from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
+from topologies.arrays import FloatArray
 
-FloatArray = NDArray[np.float64] | float
+FloatOrArray = FloatArray | float
 
 
 class StaticBytes(NamedTuple):
     """Memory held for the whole step [byte]; floats or arrays alike."""
 
-    weights: FloatArray
-    """Weights [byte]."""
-    gradients: FloatArray
-    """Gradients that are accumulated [byte]."""
-    optimizer: FloatArray
-    """States of the optimizer [byte]."""
-    buffers: FloatArray
-    """Buffers of weights and gradients that are whole for a while [byte]."""
-    copies: FloatArray
-    """Copies of gradients, while the optimizer works and passes do not [byte]."""
+    weights: FloatOrArray
+    gradients: FloatOrArray
+    optimizer: FloatOrArray
+    buffers: FloatOrArray
+    copies: FloatOrArray
+    """While the optimizer works, and passes do not."""
 
-    def total(self) -> FloatArray:
+    def total(self) -> FloatOrArray:
         """Return what is held while passes work [byte]."""
         return self.weights + self.gradients + self.optimizer + self.buffers
 
@@ -54,17 +50,17 @@ class StaticBytes(NamedTuple):
 class Sharded(NamedTuple):
     """Parameters of a stage on one device, and who shares their shards."""
 
-    parameters: FloatArray
-    """Parameters held by one device before ZeRO shards them; a float or an array."""
+    parameters: FloatOrArray
+    """Held by one device before ZeRO shards them; a float or an array."""
 
-    group_size: int | FloatArray
+    group_size: int | FloatOrArray
     """Devices that share the shards; an integer or an array."""
 
 
 def static_bytes(
     dense: Sharded,
     expert: Sharded,
-    largest_layer: FloatArray,
+    largest_layer: FloatOrArray,
     *,
     each: ParameterBytes,
     zero_stage: int,
@@ -88,7 +84,7 @@ def static_bytes(
     shared = np.maximum(dense.group_size, expert.group_size) > 1
     layer = stage.whole_gradients * each.gradients + stage.whole_weights * each.gather
 
-    def held(tensor: str) -> FloatArray:
+    def held(tensor: str) -> FloatOrArray:
         return shard if tensor in stage.sharded else whole
 
     return StaticBytes(
@@ -109,29 +105,26 @@ class ParameterShare(NamedTuple):
     """Parameters of a stage on one device."""
 
     dense: float
-    """Parameters of the stage outside of experts."""
     expert: float
-    """Parameters of the stage's experts."""
     num_layers: int
-    """Layers of the stage."""
 
 
 class Activations(NamedTuple):
     """Memory of a stage's passes [byte]."""
 
     saved: tuple[float, ...]
-    """Activations kept by each chunk for each microbatch from its forward pass to the
-    end of its backward pass [byte]."""
+    """Kept by each chunk for each microbatch from its forward pass to the end of its
+    backward pass."""
 
     forward_working: float
-    """Memory used inside a forward pass only [byte]."""
+    """Alive inside a forward pass only."""
 
     backward_working: float
-    """Memory used inside a backward pass only, beside what is saved [byte]."""
+    """Alive inside a backward pass only, beside what is saved."""
 
     kept: tuple[float, ...]
-    """Memory kept by each chunk for each microbatch from the end of its backward pass
-    to the end of its weight gradients; 0 unless the schedule splits them off [byte]."""
+    """Kept by each chunk for each microbatch from the end of its backward pass to the
+    end of its weight gradients; 0 unless the schedule splits them off."""
 
 
 def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
@@ -205,25 +198,25 @@ class BlockStage:
     """Some blocks and ends of a chain, where stages are not cut between layers."""
 
     num_blocks: float
-    """Blocks whose activations the stage keeps."""
+    """Of whose activations it has."""
 
     num_weights: float
-    """Blocks whose parameters the stage holds."""
+    """Of blocks whose parameters it holds."""
 
     selective: float = 0.0
-    """Blocks of the stage that repeat their attention core."""
+    """Those of them that repeat their attention core."""
 
     recomputed: float
-    """Blocks of the stage that keep their input only."""
+    """Those of them that keep their input only."""
 
     ends: tuple[int, ...]
-    """Layers of the chain that the stage holds beside blocks."""
+    """Layers of the chain that it holds beside blocks."""
 
     in_flight: int
     """Microbatches whose activations are kept at once."""
 
     zero_stage: int = 0
-    """Stage of ZeRO, 0 to 3."""
+    """0 to 3."""
 
     group_size: int = 1
     """Devices that share the shards of ZeRO."""

@@ -26,6 +26,7 @@ import numpy as np
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from topologies.errors import InputError
+from topologies.short_repr import short_repr
 
 MOST_DEVICES = 16_000_000
 """Most devices that a plan may name; more are slips of the keyboard."""
@@ -142,6 +143,8 @@ class Stage:
     """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
     one block of the network (hybrid sharding). 1 with ZeRO-0."""
 
+    __repr__ = short_repr
+
     @property
     def layers(self) -> tuple[int, int]:
         """The first chunk's interval; the only one without virtual stages."""
@@ -183,6 +186,8 @@ class Plan:
 
     stages: tuple[Stage, ...]
     """Stages of the pipeline, from the first to the last."""
+
+    __repr__ = short_repr
 
     @property
     def degrees(self) -> Degrees:

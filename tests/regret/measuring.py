@@ -12,8 +12,7 @@ from pathlib import Path
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
 from nestsim.lowering.lower import place_work
-from nestsim.scenario.load import scenario_of
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
 from planner.planners.protocol import PlannerOutcome

@@ -9,18 +9,27 @@ longer than drawing all figures of a run.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from nestsim.report.figures.panels import INK, Colours
+from nestsim.report.figures.lettering import DPI, shortened, text_width
+from nestsim.report.figures.palette import DISTINCT, INK
+from nestsim.report.figures.panels import Colours
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT, DPI = 16.0, 9.0, 100
-"""Of a figure [inch], and its dots for each inch."""
+WIDTH, HEIGHT = 16.0, 9.0
+"""Of a figure [inch]."""
+
+_MARGIN = 0.19
+"""Of the headline at both sides [inch]."""
+
+_TITLE, _SMALLEST_TITLE, _SUBTITLE = 18.0, 12.0, 13.0
+"""Sizes of the headline's letters: a long title has smaller ones [point]."""
 
 _FONT_SCALE = 1.1
 
@@ -59,20 +68,6 @@ STYLE: Mapping[Any, Any] = MappingProxyType(
 change of matplotlib's defaults. Its list of fonts is left out: matplotlib's own starts
 with the font that comes with it, so that figures look alike on every machine."""
 
-DISTINCT = (
-    "#0173b2",
-    "#de8f05",
-    "#029e73",
-    "#d55e00",
-    "#cc78bc",
-    "#ca9161",
-    "#fbafe4",
-    "#949494",
-    "#ece133",
-    "#56b4e9",
-)
-"""seaborn's palette "colorblind"."""
-
 _ROCKET_REVERSED = (
     "faebdd f9e3d2 f8dcc7 f8d4bc f7cdb1 f7c6a6 f6be9b f6b691 f6ae87 f6a67e f69e75 "
     "f5966c f58d64 f4845d f47c55 f3734e f26948 f06043 ef5640 ec4c3e e9423e e53940 "
@@ -84,6 +79,12 @@ _ROCKET_REVERSED = (
 
 PNG_ENCODER: Mapping[str, Any] = MappingProxyType({"compress_level": 3})
 """Of zlib, 1 to 9: a third of the time of its default, 6, and files a tenth longer."""
+
+
+_PNG: Mapping[str, Any] = MappingProxyType(
+    {"format": "png", "metadata": {"Software": None}, "pil_kwargs": dict(PNG_ENCODER)}
+)
+"""What matplotlib is told of a picture that is the same every time."""
 
 
 @contextmanager
@@ -102,8 +103,16 @@ def figure_with_headline(
         figure = Figure(figsize=(WIDTH, height), dpi=DPI)
         FigureCanvasAgg(figure)
         head: dict[str, Any] = {"va": "top", "parse_math": False}
-        figure.text(0.012, 1 - 0.2 / height, title, size=18, weight="bold", **head)
-        figure.text(0.012, 1 - 0.58 / height, subtitle, size=13, color=INK, **head)
+        room = WIDTH - 2 * _MARGIN
+        size = _TITLE * min(1.0, room / text_width(title, _TITLE, "bold"))
+        size = max(size, _SMALLEST_TITLE)
+        title = shortened(title, size, room, "bold")
+        subtitle = shortened(subtitle, _SUBTITLE, room)
+        left = _MARGIN / WIDTH
+        figure.text(left, 1 - 0.2 / height, title, size=size, weight="bold", **head)
+        figure.text(
+            left, 1 - 0.58 / height, subtitle, size=_SUBTITLE, color=INK, **head
+        )
         colours = Colours(
             distinct=tuple(to_rgb(colour) for colour in DISTINCT),
             ordered=mpl.colormaps["viridis"],
@@ -120,11 +129,36 @@ def heat_colours() -> "Colormap":
     return LinearSegmentedColormap.from_list("heat", colours, N=256)
 
 
-def save_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure as PNG."""
-    figure.savefig(
-        path,
-        format="png",
-        metadata={"Software": None},
-        pil_kwargs=dict(PNG_ENCODER),
-    )
+_DRAWN: ContextVar["list[Figure] | None"] = ContextVar("_DRAWN", default=None)
+
+
+@contextmanager
+def drawn_figures() -> Iterator["list[Figure]"]:
+    """Give the figures that are drawn meanwhile, instead of having them written."""
+    figures: list[Figure] = []
+    token = _DRAWN.set(figures)
+    try:
+        yield figures
+    finally:
+        _DRAWN.reset(token)
+
+
+def save_figure(figure: "Figure", path: Path, **options: Any) -> None:
+    """Write a figure as PNG, or hand it to whoever asked for `drawn_figures`.
+
+    Parameters
+    ----------
+    figure
+        Drawn.
+    path
+        The file.
+    options
+        Of matplotlib's ``savefig``; without any, a PNG without date and version.
+    """
+    drawn = _DRAWN.get()
+    if drawn is not None:
+        # What matplotlib makes when it renders is made in our style, too.
+        figure.draw_without_rendering()
+        drawn.append(figure)
+        return
+    figure.savefig(path, **(options or _PNG))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nestsim.report.figures.palette import MEMORY_PARTS
 from nestsim.report.statistics import (
     COLLECTIVE_KINDS,
     hottest_first,
@@ -41,7 +42,9 @@ class LinkRows(NamedTuple):
     names: tuple[str, ...]
     """The link, and behind it how many are alike; or the level."""
     levels: tuple[str, ...]
-    """Of each row, its level."""
+    """Name of each row's level."""
+    numbers: tuple[int, ...]
+    """Position of each row's level in the network, from the inside out."""
     bin_edges: FloatArray
     """Shape ``(K + 1,)`` [s]."""
     utilisation: FloatArray
@@ -102,9 +105,12 @@ def fullest_stage(replay: Replay) -> int:
 def memory_parts(replay: Replay) -> dict[str, FloatArray]:
     """Return what each stage's peak is made of: part -> shape ``(p,)`` [byte].
 
-    Parts that are nowhere more than 0 are left out.
+    In the order of `nestsim.report.figures.palette.MEMORY_PARTS`, others behind. Parts
+    that are nowhere more than 0 are left out.
     """
-    names = dict.fromkeys(name for t in replay.memory for name in t.peak_parts)
+    present = {name for t in replay.memory for name in t.peak_parts}
+    names = [name for name in MEMORY_PARTS if name in present]
+    names += sorted(present.difference(names))
     parts = {
         name: np.array([t.peak_parts.get(name, 0.0) for t in replay.memory])
         for name in names
@@ -112,14 +118,22 @@ def memory_parts(replay: Replay) -> dict[str, FloatArray]:
     return {name: values for name, values in parts.items() if values.max() > 0}
 
 
-def memory_title(candidate: "Candidate", device_memory: float) -> str:
-    """Say which stage is the fullest and whether it fits."""
+def memory_title(candidate: "Candidate", usable_memory: float) -> str:
+    """Say which stage is the fullest and whether it fits.
+
+    Parameters
+    ----------
+    candidate
+        The plan and its replay.
+    usable_memory
+        What tensors may take of a device [byte].
+    """
     replay = candidate.replay
     stage = fullest_stage(replay)
     peak = replay.memory[stage].peak
     fits = candidate.verdict.kind != "infeasible"
     finding = "is the fullest" if fits else "does not fit"
-    return f"Stage {stage} {finding}: {size_of_limit(peak, device_memory)}"
+    return f"Stage {stage} {finding}: {size_of_limit(peak, usable_memory)} usable"
 
 
 def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
@@ -149,6 +163,7 @@ def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
             )
         ),
         levels=tuple(network.levels[int(n)].name for n in network.links.level[ids]),
+        numbers=tuple(network.links.level[ids].tolist()),
         bin_edges=links.bin_edges,
         utilisation=links.rates[rows] / network.links.bandwidth[ids][:, None],
     )
@@ -172,7 +187,13 @@ def level_rows(replay: Replay, network: Network) -> LinkRows:
     means = [loads[level == n].sum(axis=0) / capacity[level == n].sum() for n in used]
     names = tuple(network.levels[int(n)].name for n in used)
     shape = (len(used), links.bin_edges.size - 1)
-    return LinkRows(names, names, links.bin_edges, np.array(means).reshape(shape))
+    return LinkRows(
+        names=names,
+        levels=names,
+        numbers=tuple(used.tolist()),
+        bin_edges=links.bin_edges,
+        utilisation=np.array(means).reshape(shape),
+    )
 
 
 def links_title(replay: Replay, network: Network) -> str:
@@ -210,13 +231,17 @@ def waterfall(candidate: "Candidate") -> tuple[WaterfallStep, ...]:
 
 
 def gap_steps(candidate: "Candidate") -> tuple[WaterfallStep, ...]:
-    """Return simulated minus planned time by cause, one bar after the other."""
+    """Return simulated minus planned time by cause, one bar after the other.
+
+    Causes that do nothing beyond rounding are left out.
+    """
     steps, reached = [], 0.0
     planned = candidate.planned.iteration_time
     for name, exact in candidate.verdict.gap.terms.items():
         seconds = without_rounding(exact, planned)
-        steps.append(WaterfallStep(name, reached, seconds))
-        reached += seconds
+        if seconds:
+            steps.append(WaterfallStep(name, reached, seconds))
+            reached += seconds
     return tuple(steps)
 
 
@@ -230,9 +255,9 @@ def gap_title(candidate: "Candidate") -> str:
     how = f"{percent(abs(share))} {'longer' if gap.total > 0 else 'shorter'}"
     cause = gap_cause(gap)
     if not cause:
-        return f"The replay takes {how} than planned"
+        return f"The replay is {how} than planned"
     part = signed_percent(gap.terms[cause] / planned)
-    return f"The replay takes {how} than planned; the largest cause is {cause} ({part})"
+    return f"The replay is {how} than planned; the largest cause is {cause} ({part})"
 
 
 BAR_KINDS = (*SPAN_KINDS, "send", *COLLECTIVE_KINDS)
@@ -276,9 +301,12 @@ class Window(NamedTuple):
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit that suits a time axis of this length: its seconds, its name."""
+    """Return the unit of a time axis of this length: its seconds, its name.
+
+    The one that `topologies.units.format_duration` writes the length in.
+    """
     for length, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= 2 * length:
+        if seconds >= length:
             return length, name
     return 1e-9, "ns"
 

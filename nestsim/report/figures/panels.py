@@ -16,26 +16,42 @@ from nestsim.report.figures.data import (
     memory_steps,
     time_unit,
 )
+from nestsim.report.figures.lettering import DPI, shortened, text_width, widest
+from nestsim.report.figures.palette import (
+    DISTINCT,
+    INK,
+    LONGER,
+    PLANNED,
+    SHORTER,
+    SIMULATED,
+    level_colour,
+    part_colour,
+)
 from nestsim.report.wording import plan_label, signed_duration
 from nestsim.simulator.outcome import Replay
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.collections import QuadMesh
     from matplotlib.colors import Colormap
 
     from nestsim.results import Candidate
 
 GIB = 2.0**30
-INK = "#333333"
-"""Of lines and words that are not data."""
 
 _FEW_STAGES = 8
 """So many lines can be told apart by distinct colours."""
 
 _MOST_CANDIDATES = 12
 """Rows of the replayed plans that stay legible."""
+
+_CAUSE = DISTINCT[9]
+"""Colour of what the planned time is made of."""
+
+_LETTERS, _BESIDE = 12.0, 5.0
+"""Size of the words beside bars, and how far from them they stand [point]."""
 
 
 class Colours(NamedTuple):
@@ -78,28 +94,26 @@ def draw_memory_lines(axes: "Axes", replay: Replay, colours: Colours) -> None:
     _legend_below(axes, ncols=5)
 
 
-def draw_memory_parts(axes: "Axes", replay: Replay, colours: Colours) -> None:
+def draw_memory_parts(axes: "Axes", replay: Replay) -> None:
     """Draw what each stage's peak is made of, the first stage on top."""
     num_stages = len(replay.memory)
     stages = np.arange(num_stages)
     left = np.zeros(num_stages)
-    parts = memory_parts(replay)
-    for (name, values), colour in zip(parts.items(), colours.distinct, strict=False):
+    for name, values in memory_parts(replay).items():
         axes.barh(
             stages,
             values / GIB,
             left=left / GIB,
             height=0.72,
-            color=colour,
+            color=part_colour(name),
             edgecolor="white",
             linewidth=0.6 if num_stages <= 32 else 0.0,
             label=name,
         )
         left += values
     if num_stages <= 24:
-        for stage, timeline in enumerate(replay.memory):
-            peak = timeline.peak / GIB
-            _write_beside(axes, f"{peak:.1f}", peak, stage)
+        peaks = [f"{timeline.peak / GIB:.1f}" for timeline in replay.memory]
+        _write_at_end(axes, peaks)
     every = range(0, num_stages, -(-num_stages // 24))
     axes.set_yticks(list(every), [f"stage {stage}" for stage in every], size=11)
     room = max(0.5, (3 - num_stages) / 2)
@@ -149,18 +163,16 @@ def draw_heat(axes: "Axes", rows: LinkRows, colours: Colours) -> "QuadMesh":
     return mesh
 
 
-def draw_level_means(axes: "Axes", levels: LinkRows, colours: Colours) -> None:
+def draw_level_means(axes: "Axes", levels: LinkRows) -> None:
     """Draw the mean utilisation of each level's links over time."""
     scale, unit = time_unit(float(levels.bin_edges[-1]))
     shares = 100 * levels.utilisation
-    for name, values, colour in zip(
-        levels.names, shares, colours.distinct, strict=False
-    ):
+    for name, number, values in zip(levels.names, levels.numbers, shares, strict=True):
         axes.stairs(
             values,
             levels.bin_edges / scale,
             baseline=None,
-            color=colour,
+            color=level_colour(number),
             linewidth=2,
             label=name,
         )
@@ -170,44 +182,49 @@ def draw_level_means(axes: "Axes", levels: LinkRows, colours: Colours) -> None:
     axes.set_ylabel("mean of the\nlinks in use [%]")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(
-        title="level",
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
+        [f"level {name}" for name in levels.names],
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=len(levels.names),
         frameon=False,
         fontsize=11,
         handlelength=1.2,
+        borderaxespad=0.1,
     )
 
 
 def draw_planned(
-    axes: "Axes",
-    candidate: "Candidate",
-    steps: Sequence[WaterfallStep],
-    colours: Colours,
+    axes: "Axes", candidate: "Candidate", steps: Sequence[WaterfallStep]
 ) -> None:
     """Draw the planned time as a waterfall by cause, and simulated below planned."""
-    blue, orange, *_ = colours.distinct
     totals = (
         WaterfallStep("planned", 0.0, candidate.planned.iteration_time),
         WaterfallStep("simulated", 0.0, candidate.simulated.iteration_time),
     )
-    bars = [*steps, *totals]
-    paint = [colours.distinct[9]] * len(steps) + [blue, orange]
-    _draw_steps(axes, bars, paint, format_duration)
+    paint = [_CAUSE] * len(steps) + [PLANNED, SIMULATED]
+    _draw_steps(axes, [*steps, *totals], paint, format_duration)
     axes.set_title("Planned, by cause, beside simulated", loc="left", size=14)
 
 
-def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep], colours: Colours) -> None:
+def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep]) -> None:
     """Draw simulated minus planned as a waterfall by cause."""
     axes.set_title("Simulated minus planned, by cause", loc="left", size=14)
-    if not any(step.length for step in steps):
-        axes.text(0, 0.88, "No difference beyond rounding.", size=13, color=INK)
+    if not steps:
+        axes.annotate(
+            "No difference beyond rounding.",
+            (0, 1),
+            xycoords="axes fraction",
+            xytext=(0, -6),
+            textcoords="offset points",
+            va="top",
+            size=13,
+            color=INK,
+        )
         axes.set_axis_off()
         return
-    green, vermillion = colours.distinct[2:4]
     total = WaterfallStep("difference", 0.0, sum(step.length for step in steps))
     bars = [*steps, total]
-    paint = [vermillion if bar.length > 0 else green for bar in bars]
+    paint = [LONGER if bar.length > 0 else SHORTER for bar in bars]
     _draw_steps(axes, bars, paint, signed_duration)
     axes.axvline(0, color=INK, linewidth=1)
 
@@ -215,33 +232,28 @@ def draw_causes(axes: "Axes", steps: Sequence[WaterfallStep], colours: Colours) 
 def _draw_steps(
     axes: "Axes",
     bars: Sequence[WaterfallStep],
-    paint: Sequence[Any],
+    paint: Sequence[str],
     words: Callable[[float], str],
 ) -> None:
-    """Draw bars from top to bottom, each with its length in words at its right."""
+    """Draw bars from top to bottom, their lengths in words in a column at the right."""
     ends = [end for bar in bars for end in (bar.start, bar.start + bar.length)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     span = (high - low) or 1e-9
     scale, unit = time_unit(span)
     for row, (bar, colour) in enumerate(zip(bars, paint, strict=True)):
         axes.barh(row, bar.length / scale, left=bar.start / scale, color=colour)
-        right = max(bar.start, bar.start + bar.length) / scale
-        _write_beside(axes, words(bar.length), right, row)
+    _write_at_end(axes, [words(bar.length) for bar in bars])
     _name_rows(axes, [bar.name for bar in bars])
-    axes.set_xlim(
-        (low - 0.03 * span if low < 0 else 0.0) / scale, (high + 0.26 * span) / scale
-    )
+    margin = 0.03 * span
+    left, right = margin * (low < 0.0), margin * (high > 0.0)
+    axes.set_xlim((low - left) / scale, (high + right) / scale)
     axes.set_xlabel(f"time [{unit}]")
 
 
 def draw_candidates(
-    axes: "Axes",
-    shown: "Candidate",
-    candidates: "Sequence[Candidate]",
-    colours: Colours,
+    axes: "Axes", shown: "Candidate", candidates: "Sequence[Candidate]"
 ) -> None:
     """Draw planned and simulated iteration time of all replayed plans."""
-    blue, orange, *_ = colours.distinct
     listed = candidates[:_MOST_CANDIDATES]
     longest = max(
         time
@@ -249,42 +261,101 @@ def draw_candidates(
         for time in (c.planned.iteration_time, c.simulated.iteration_time)
     )
     scale, unit = time_unit(longest)
+    lengths, rows, words = [], [], []
     for row, candidate in enumerate(listed):
         planned = candidate.planned.iteration_time
         simulated = candidate.simulated.iteration_time
         kind, memory = candidate.verdict.kind, candidate.simulated.peak_memory
         hatch = "" if kind == "confirmed" else "///"
         upper, lower = row - 0.17, row + 0.17
-        axes.barh(upper, planned / scale, 0.3, color=blue)
+        axes.barh(upper, planned / scale, 0.3, color=PLANNED)
         axes.barh(
-            lower, simulated / scale, 0.3, color=orange, edgecolor="white", hatch=hatch
+            lower,
+            simulated / scale,
+            0.3,
+            color=SIMULATED,
+            edgecolor="white",
+            hatch=hatch,
         )
-        words = f"{format_duration(simulated)}, {kind}, {format_size(memory)}"
-        _write_beside(axes, format_duration(planned), planned / scale, upper)
-        _write_beside(axes, words, simulated / scale, lower)
+        lengths += [planned / scale, simulated / scale]
+        rows += [upper, lower]
+        words += [
+            format_duration(planned),
+            f"{format_duration(simulated)}, {kind}, {format_size(memory)}",
+        ]
+    write_beside(axes, lengths, rows, words)
     _name_rows(axes, [_candidate_name(c, c is shown) for c in listed])
     room = max(0.6, (4 - len(listed)) / 2)
     axes.set_ylim(len(listed) - 1 + room, -room)
-    axes.set_xlim(0, 1.95 * longest / scale)
-    axes.bar(0, 0, color=blue, label="planned")
-    axes.bar(0, 0, color=orange, label="simulated (hatched: not confirmed)")
+    axes.bar(0, 0, color=PLANNED, label="planned")
+    axes.bar(0, 0, color=SIMULATED, label="simulated (hatched: not confirmed)")
     _legend_below(axes, ncols=2)
     axes.set_xlabel(f"iteration time [{unit}]")
     axes.set_title("Replayed plans (* is this one)", loc="left", size=14)
 
 
-def _write_beside(axes: "Axes", words: str, x: float, row: float) -> None:
-    """Write at the right of a bar, readable whatever lies below."""
-    axes.annotate(
-        words,
-        (x, row),
-        xytext=(5, 0),
-        textcoords="offset points",
-        va="center",
-        size=12,
-        zorder=6,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )
+def write_beside(
+    axes: "Axes",
+    lengths: Sequence[float],
+    rows: Sequence[float],
+    words: Sequence[str],
+) -> None:
+    """Write at the right of bars, on an axis that is long enough for the words.
+
+    Parameters
+    ----------
+    axes
+        Where the bars are; they begin at 0.
+    lengths, rows
+        Of each bar, as on the axes.
+    words
+        What stands beside each bar.
+    """
+    whole = axes.get_window_extent().width / DPI
+    gap = _BESIDE / 72.0
+    texts = [shortened(text, _LETTERS, 0.7 * whole) for text in words]
+    end = max(lengths, default=0.0) or 1.0
+    for length, text in zip(lengths, texts, strict=True):
+        # Bar, gap and text end before the axis does.
+        end = max(end, length * whole / (whole - gap - text_width(text, _LETTERS)))
+    axes.set_xlim(0.0, 1.01 * end)
+    for length, row, text in zip(lengths, rows, texts, strict=True):
+        axes.annotate(
+            text,
+            (length, row),
+            xytext=(_BESIDE, 0),
+            textcoords="offset points",
+            va="center",
+            size=_LETTERS,
+            parse_math=False,
+        )
+
+
+def plain_logarithms(axis: "Axis") -> None:
+    """Write 1, 2, 5, 10, .. at a logarithmic axis, not powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = sorted(axis.get_view_interval())
+    steps = (1.0, 2.0, 5.0) if high / low < 2e3 else (1.0,)
+    axis.set_major_locator(LogLocator(base=10.0, subs=steps, numticks=99))
+    axis.set_major_formatter(lambda value, _: f"{value:,.12g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _write_at_end(axes: "Axes", words: Sequence[str]) -> None:
+    """Write a column at the right of the axes, one text a row, where no bar ends."""
+    whole = axes.get_window_extent().width / DPI
+    column = 1.0 + (widest(words, _LETTERS) + _BESIDE / 72.0) / whole
+    for row, text in enumerate(words):
+        axes.text(
+            column,
+            row,
+            text,
+            transform=axes.get_yaxis_transform(),
+            ha="right",
+            va="center",
+            size=_LETTERS,
+        )
 
 
 def _candidate_name(candidate: "Candidate", is_shown: bool) -> str:

@@ -17,9 +17,9 @@ from nestsim.report.figures.data import (
     timeline_windows,
     waterfall,
 )
+from nestsim.report.figures.palette import INK
 from nestsim.report.figures.panels import (
     GIB,
-    INK,
     draw_candidates,
     draw_causes,
     draw_heat,
@@ -35,6 +35,13 @@ from topologies.units import format_duration
 
 if TYPE_CHECKING:
     from nestsim.results import Candidate
+
+
+_LIMIT_LINES = ((0, (5, 3)), (0, (1, 2)))
+"""How the usable and the whole memory of a device are drawn."""
+
+_SHARES_OF_LINK = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Marks on the scale of colours of links."""
 
 
 def draw_timeline(candidate: "Candidate", path: Path) -> None:
@@ -78,11 +85,25 @@ def draw_timeline(candidate: "Candidate", path: Path) -> None:
         save_figure(figure, path)
 
 
-def draw_memory(candidate: "Candidate", device_memory: float, path: Path) -> None:
-    """Draw each stage's memory over the step, and what its peak is made of."""
+def draw_memory(
+    candidate: "Candidate", memory: float, usable_memory: float, path: Path
+) -> None:
+    """Draw each stage's memory over the step, and what its peak is made of.
+
+    Parameters
+    ----------
+    candidate
+        The plan and its replay.
+    memory
+        Of one device [byte].
+    usable_memory
+        What tensors may take of it: the limit of a plan [byte].
+    path
+        The file.
+    """
     replay = candidate.replay
     subtitle = f"{plan_label(candidate.priced.plan)}: one device of each stage"
-    with figure_with_headline(memory_title(candidate, device_memory), subtitle) as (
+    with figure_with_headline(memory_title(candidate, usable_memory), subtitle) as (
         figure,
         colours,
     ):
@@ -90,23 +111,28 @@ def draw_memory(candidate: "Candidate", device_memory: float, path: Path) -> Non
             1,
             2,
             left=0.055,
-            right=0.985,
+            right=0.955,
             top=0.84,
-            bottom=0.17,
+            bottom=0.2,
             wspace=0.16,
             width_ratios=(1.7, 1),
         )
         over_time = figure.add_subplot(grid[0])
         peaks = figure.add_subplot(grid[1])
-        limit = device_memory / GIB
-        highest = max(limit, *(timeline.peak / GIB for timeline in replay.memory))
-        style: dict[str, Any] = {"color": INK, "linestyle": (0, (5, 3)), "zorder": 4}
-        over_time.axhline(limit, label=f"device memory {limit:.4g} GiB", **style)
-        peaks.axvline(limit, **style)
+        limits = {"usable": usable_memory / GIB}
+        if usable_memory != memory:
+            limits["device"] = memory / GIB
+        for (name, limit), dashes in zip(limits.items(), _LIMIT_LINES, strict=False):
+            style: dict[str, Any] = {"color": INK, "linestyle": dashes, "zorder": 4}
+            over_time.axhline(limit, label=f"{name}: {limit:.4g} GiB", **style)
+            peaks.axvline(limit, **style)
         draw_memory_lines(over_time, replay, colours)
-        draw_memory_parts(peaks, replay, colours)
-        over_time.set_ylim(0, 1.08 * highest)
-        peaks.set_xlim(0, 1.12 * highest)
+        draw_memory_parts(peaks, replay)
+        highest = max(
+            *limits.values(), *(timeline.peak / GIB for timeline in replay.memory)
+        )
+        over_time.set_ylim(0, 1.05 * highest)
+        peaks.set_xlim(0, 1.05 * highest)
         save_figure(figure, path)
 
 
@@ -115,8 +141,8 @@ def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
     replay = candidate.replay
     rows, levels = link_rows(replay, network), level_rows(replay, network)
     subtitle = (
-        f"{plan_label(candidate.priced.plan)}: hottest links of each level, "
-        "share of capacity in use"
+        f"{plan_label(candidate.priced.plan)}: hottest links of each level above, "
+        "means of levels below"
     )
     with figure_with_headline(links_title(replay, network), subtitle) as (
         figure,
@@ -133,24 +159,25 @@ def draw_links(candidate: "Candidate", network: Network, path: Path) -> None:
             2,
             2,
             left=min(left, 0.35),
-            right=0.94,
+            right=0.925,
             top=0.87,
             bottom=0.085,
             height_ratios=(2.2, 1),
             width_ratios=(60, 1),
-            hspace=0.12,
+            hspace=0.2,
             wspace=0.03,
         )
         heat = figure.add_subplot(grid[0, 0])
         mesh = draw_heat(heat, rows, colours)
-        figure.colorbar(
+        scale = figure.colorbar(
             mesh,
             cax=figure.add_subplot(grid[0, 1]),
-            ticks=(0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0),
-            format=lambda share, _: f"{100 * share:.0f} %",
+            ticks=_SHARES_OF_LINK,
+            format=lambda share, _: f"{100 * share:.0f}",
         )
+        scale.set_label("share of capacity in use [%]", size=12)
         means = figure.add_subplot(grid[1, 0], sharex=heat)
-        draw_level_means(means, levels, colours)
+        draw_level_means(means, levels)
         save_figure(figure, path)
 
 
@@ -163,7 +190,7 @@ def draw_gap(
         f"{format_duration(candidate.planned.iteration_time)}, simulated "
         f"{format_duration(candidate.simulated.iteration_time)}"
     )
-    with figure_with_headline(gap_title(candidate), subtitle) as (figure, colours):
+    with figure_with_headline(gap_title(candidate), subtitle) as (figure, _):
         steps, causes = waterfall(candidate), gap_steps(candidate)
         longest = max(len(step.name) for step in (*steps, *causes))
         grid = figure.add_gridspec(
@@ -173,11 +200,11 @@ def draw_gap(
             right=0.985,
             top=0.84,
             bottom=0.13,
-            wspace=0.5,
+            wspace=0.62,
             hspace=0.36,
             height_ratios=(len(steps) + 2, len(causes) + 1),
         )
-        draw_planned(figure.add_subplot(grid[0, 0]), candidate, steps, colours)
-        draw_causes(figure.add_subplot(grid[1, 0]), causes, colours)
-        draw_candidates(figure.add_subplot(grid[:, 1]), candidate, candidates, colours)
+        draw_planned(figure.add_subplot(grid[0, 0]), candidate, steps)
+        draw_causes(figure.add_subplot(grid[1, 0]), causes)
+        draw_candidates(figure.add_subplot(grid[:, 1]), candidate, candidates)
         save_figure(figure, path)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.report.figures.canvas import DPI
 from nestsim.report.figures.data import BAR_KINDS, Bars, Window, time_unit
+from nestsim.report.figures.lettering import DPI
 from nestsim.report.figures.panels import Colours
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ used. Pictures hold no date and no version: the same network gives the same byte
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nestsim.report.figures.canvas import PNG_ENCODER
+from nestsim.report.figures.canvas import PNG_ENCODER, save_figure
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def draw_topology(network: "Network", path: Path) -> None:
         options: dict[str, Any] = {"metadata": _METADATA.get(form)}
         if form == ".png":  # the other writers take no options of an encoder
             options["pil_kwargs"] = dict(PNG_ENCODER)
-        figure.savefig(path, **options)
+        save_figure(figure, path, **options)
 
 
 def _write_title(figure: Any, network: "Network") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.figures.palette import level_colour
 from nestsim.report.topology.marks import Wear, draw_worn
 from nestsim.report.wording import percent
 from topologies.units import format_bandwidth, format_duration
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from topologies.network import Network
 
 _COLOURS = ("#0173b2", "#de8f05", "#029e73", "#cc78bc", "#ca9161")
-"""Of dimensions and of levels; from seaborn's colour-blind palette."""
+"""Of dimensions; from seaborn's colour-blind palette."""
 
 _MOST_PER_AXIS = 9
 """Devices along a dimension that are drawn before some are left out."""
@@ -205,7 +206,7 @@ def draw_custom(axes: "Axes", network: "Network", wear: Wear) -> None:
         pairs = [(spots[a], spots[b]) for a, b in shown_ends]
         lines = [pair for pair, left in zip(pairs, parts, strict=True) if left == 1.0]
         width = max(1.0, 3.2 - 0.7 * level)
-        colour = _COLOURS[level % len(_COLOURS)]
+        colour = level_colour(level)
         graph.add_collection(
             LineCollection(lines, colors=colour, linewidths=width, alpha=0.7)
         )
@@ -278,13 +279,14 @@ def _describe_custom(axes: "Axes", network: "Network", shown: list[int]) -> None
     for index, tier in enumerate(network.tiers()):
         level = network.levels[index]
         text = (
-            f"Level {index}: {format_bandwidth(level.bandwidth)} between two devices\n"
-            f"{tier.num_links:,} links, {level.block_size:,} devices within reach,\n"
+            f"Level {index}: {format_bandwidth(level.bandwidth)}\n"
+            f"between two devices, {tier.num_links:,} links,\n"
+            f"{level.block_size:,} devices within reach,\n"
             f"at most {format_duration(level.latency)} away"
         )
-        colour = _COLOURS[index % len(_COLOURS)]
+        colour = level_colour(index)
         axes.text(0.74, top, text, transform=axes.transAxes, color=colour, **_NOTE)
-        top -= 0.13
+        top -= 0.15
     if len(shown) < len(network.vertex_names):
         left_out = len(network.vertex_names) - len(shown)
         text = f"{left_out:,} devices and switches\nare not drawn."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nestsim.report.figures.palette import level_colour
 from nestsim.report.topology.marks import Wear, blocks_label, draw_worn, links_label
 from topologies.fabrics.tree_routing import TreeRouting
 
@@ -21,10 +22,10 @@ _MOST_DEVICES = 64
 _MOST_SWITCHES = 6
 """Switches of one block that are drawn before some are left out."""
 
-_COLOURS = ("#029e73", "#0173b2", "#de8f05", "#cc78bc", "#ca9161", "#949494")
-"""Of the tiers, the innermost first; from seaborn's colour-blind palette."""
-
 _DEVICE_COLOUR = "#444444"
+
+_GROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+"""Below words that stand among links."""
 
 _PIXELS = 900
 """Of the tree's width, about."""
@@ -75,7 +76,8 @@ def draw_tree(axes: "Axes", routing: TreeRouting, wear: Wear, spines: str) -> No
         _draw_switches(axes, routing, layout, (tier, switches[tier]), heights[tier])
     for tier, x, missing in layout.gaps:
         text = f"+{missing}\n· · ·" if missing and tier >= 0 else "···"
-        axes.text(x, heights[tier], text, size=9, ha="center", va="center", zorder=5)
+        style: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 5}
+        axes.text(x, heights[tier], text, size=9, bbox=_GROUND, **style)
     _write_tiers(axes, routing, heights, spines)
 
 
@@ -206,13 +208,11 @@ def _draw_links(
         whole = [(low, high) for low, high, left in lines if left == 1.0]
         thick = 1.1 if facts.num_parallel == 1 else min(1.5 + facts.num_parallel / 2, 6)
         axes.add_collection(
-            LineCollection(whole, colors=_colour(tier), linewidths=thick, alpha=0.65)
+            LineCollection(
+                whole, colors=level_colour(tier), linewidths=thick, alpha=0.65
+            )
         )
         draw_worn(axes, [line for line in lines if line[2] < 1.0], max(thick, 2.0))
-
-
-def _colour(tier: int) -> str:
-    return _COLOURS[tier % len(_COLOURS)]
 
 
 def _draw_switches(
@@ -243,7 +243,7 @@ def _draw_switches(
             color="white",
             zorder=4,
             parse_math=False,
-            bbox={"boxstyle": "round,pad=0.4", "fc": _colour(tier), "ec": "white"},
+            bbox={"boxstyle": "round,pad=0.4", "fc": level_colour(tier), "ec": "white"},
         )
 
 
@@ -256,7 +256,7 @@ def _write_tiers(
     axes.text(-0.235, heights[-1], total, size=12, weight="bold", **style)
     below = heights[-1]
     for tier, row in enumerate(routing.tiers()):
-        colour = _colour(tier)
+        colour = level_colour(tier)
         blocks = spines if tier + 2 == len(heights) and spines else ""
         blocks = blocks or blocks_label(routing, tier)
         axes.text(-0.235, heights[tier], blocks, size=12, color=colour, **style)

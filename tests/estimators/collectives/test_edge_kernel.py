@@ -17,7 +17,6 @@ from estimators.collectives.cost import (
     slowest_edges,
 )
 from estimators.collectives.kernels import edges
-from estimators.collectives.kernels import edges as group_kernels
 from estimators.collectives.messages import _prepared, network_arrays
 from tests.estimators.oracles import (
     even_split,
@@ -246,7 +245,7 @@ def test_groups_are_split_where_all_of_them_are_alike(inner, data):
     blocks = np.unique([*inner, 24])
     members = np.sort(data.draw(groups(24)), axis=2)
     shapes = np.full((len(members), len(blocks)), -1)
-    alike = group_kernels.split_evenly(np.ascontiguousarray(members), blocks, shapes)
+    alike = edges.split_evenly(np.ascontiguousarray(members), blocks, shapes)
     for stage, shape in zip(members, shapes.tolist(), strict=True):
         expected = even_split(stage, blocks) or (stage.shape[1],)
         assert tuple(size for size in shape if size) == expected
@@ -323,7 +322,7 @@ def every_kernel(network, sources, targets, rounds, members):
     blocks = np.array(network.block_sizes)
     ordered = np.sort(members, axis=2)
     shapes = np.zeros((len(ordered), len(blocks)), dtype=np.int64)
-    alike = group_kernels.split_evenly(ordered, blocks, shapes)
+    alike = edges.split_evenly(ordered, blocks, shapes)
     size = ordered.shape[2]
     folds = np.array([[[1, size], [1, 1]], [[size, 1], [1, size]]])
     form_of = np.arange(len(ordered)) % 2
@@ -353,12 +352,10 @@ def test_kernels_and_their_source_agree(network, data):
         edge_costs(network, *all_pairs(network))
     compiled = every_kernel(network, sources, targets, rounds, members)
     names = [name for name in vars(edges) if hasattr(vars(edges)[name], "py_func")]
-    others = ("split_evenly",)
     assert len(names) == 10
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="ignore"):
-        for module, each in ((edges, names), (group_kernels, others)):
-            for name in each:
-                patch.setattr(module, name, getattr(module, name).py_func)
+        for name in names:
+            patch.setattr(edges, name, getattr(edges, name).py_func)
         assert every_kernel(network, sources, targets, rounds, members) == compiled
 
 

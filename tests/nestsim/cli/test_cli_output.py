@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.output import ProgressLines, progress_bar
+from nestsim.cli.output import progress_bar
+from nestsim.progress import ProgressLines
 from tests.nestsim.compare.small import write
 from tests.nestsim.validation.validation_rows import GPT, write_csv
 
@@ -296,7 +297,7 @@ def test_lines_of_progress_say_what_is_done_and_what_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("nestsim.cli.output.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nestsim.progress.time.monotonic", lambda: now[0])
     lines = ProgressLines()
     try:
         assert lines.line(105.0) == "after 5 s: working"
@@ -324,7 +325,7 @@ def test_lines_of_progress_say_what_is_done_and_what_is_left(
 def test_lines_come_unasked_at_growing_distances(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nestsim.cli.output.FIRST_LINES", (0.01, 0.02, 0.04))
+    monkeypatch.setattr("nestsim.progress.FIRST_LINES", (0.01, 0.02, 0.04))
     told = ""
     with progress_bar(quiet=False) as progress:
         assert progress is not None
@@ -343,7 +344,7 @@ def test_short_work_and_quiet_work_show_nothing(
 ) -> None:
     with progress_bar(quiet=False) as progress:
         assert progress is not None
-    monkeypatch.setattr("nestsim.cli.output.FIRST_LINES", (0.001, 0.001))
+    monkeypatch.setattr("nestsim.progress.FIRST_LINES", (0.001, 0.001))
     with progress_bar(quiet=True) as progress:
         time.sleep(0.02)
         assert progress is None

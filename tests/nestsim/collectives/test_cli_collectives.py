@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from nestsim.scenario import load_scenario
 from planner.cost.pricing import price_plan
 from planner.cost.stage import PART_OF_GROUP
 from planner.plans.build import build_plan
+from tests.nestsim.report.pictures import draw
 
 WRONG_INPUT = 2
 
@@ -334,3 +336,16 @@ def test_groups_cover_all_devices_and_lie_in_their_stages(tmp_path: Path) -> Non
         if one.kind in {"pipeline", "embedding"}:
             assert np.isin(one.groups[..., 0], devices[0]).all()
             assert np.isin(one.groups[..., 1], devices[1]).all()
+
+
+def test_words_of_the_picture_do_not_run_into_each_other(tmp_path: Path) -> None:
+    file = str(write(tmp_path, experts=EXPERTS, family="mixtral"))
+    command = ["collectives", file, "-b", "1KiB", "-e", "1GiB", "-f", "4", "-q"]
+    drawn = draw(lambda _: main([*command, "-o", str(tmp_path / "out")]), tmp_path)
+    assert not drawn.cut_off
+    assert not drawn.overlapping
+    assert {"1 KiB", "1 GiB"} <= set(drawn.words)
+    assert any(word.startswith("| ") for word in drawn.words)
+    axes = drawn.figure.axes[0]
+    gaps = {b / a for a, b in itertools.pairwise(axes.get_xticks())}
+    assert len(gaps) == 1

@@ -149,14 +149,14 @@ def test_a_killed_comparison_goes_on(
 def test_what_is_left_of_another_comparison_is_not_mixed_in(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import nestsim.compare.job
+    from nestsim.compare import job as compare_job
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     job = str(write(folder))
     with monkeypatch.context() as patched:
-        patched.setattr(nestsim.compare.job, "run_sweep", interrupted)
+        patched.setattr(compare_job, "run_sweep", interrupted)
         status = main(["compare", job, *QUICK, "-o", "out"])
     assert status == 130
     assert "goes on from there" in capsys.readouterr().err

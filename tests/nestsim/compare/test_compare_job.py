@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import nestsim.compare.job
+from nestsim.compare import job as task
 from nestsim.compare.job import (
     CompareSettings,
     checked_settings,
@@ -236,7 +236,7 @@ def count_measurements(
             raise KeyboardInterrupt
         return measure(scenario, planner, *rest, **named)
 
-    monkeypatch.setattr(nestsim.compare.job, "measure", counted)
+    monkeypatch.setattr(task, "measure", counted)
     return measured
 
 

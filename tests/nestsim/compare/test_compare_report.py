@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.colors import to_hex
 from rich.console import Console
 
 from nestsim.compare.data import (
@@ -23,8 +24,10 @@ from nestsim.compare.job import CompareSettings, compare_job
 from nestsim.compare.measure import OWN_MODEL, Cause, belief_gap, largest, turned_by
 from nestsim.compare.record import BestPlan, Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import fastest, print_comparison, sentences
+from nestsim.report.figures.palette import PLANNERS
 from planner.work import WORK_LIMIT, Spent
 from tests.nestsim.compare.small import load
+from tests.nestsim.report.pictures import Picture, draw, legend_colours
 
 PNG = b"\x89PNG"
 
@@ -302,3 +305,75 @@ def test_a_picture_of_nothing_is_drawn(tmp_path: Path) -> None:
     nothing = group_of(PlannerEntry(planner="nest", why_not="too large"))
     draw_comparison(comparison_of(nothing), tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(PNG)
+
+
+def picture_of(comparison: Comparison, folder: Path) -> Picture:
+    drawn = draw(lambda path: draw_comparison(comparison, path), folder)
+    assert not drawn.cut_off
+    assert not drawn.overlapping
+    return drawn
+
+
+def groups_of(
+    found: BestPlan, count: int, beliefs: dict[str, float]
+) -> tuple[ScenarioEntries, ...]:
+    """Return scenarios of different sizes, the n-th planner n times as slow."""
+    entries = tuple(
+        PlannerEntry(
+            planner=name,
+            belief=belief,
+            found=timed(found, number + 1.0, number + 1.0, "settings"),
+        )
+        for number, (name, belief) in enumerate(beliefs.items())
+    )
+    return tuple(
+        replace(group_of(*entries), num_devices=8 * 2**size, scenario=f"job {size}")
+        for size in range(count)
+    )
+
+
+def test_heights_stand_upright_and_inside_of_their_bars(
+    found: BestPlan, tmp_path: Path
+) -> None:
+    names = dict.fromkeys(("nest", "manual", "mcmc", "phaze"), math.nan)
+    drawn = picture_of(comparison_of(*groups_of(found, 2, names)), tmp_path)
+    (axes,) = drawn.figure.axes
+    ratios = ["1.000", "0.500", "0.333", "0.250"]
+    assert [text.get_text() for text in axes.texts] == 2 * ratios
+    assert {text.get_rotation() for text in axes.texts} == {0.0}
+    boxes = [box for words, box in drawn.boxes if words in ratios]
+    for box, bar in zip(boxes, axes.patches, strict=True):
+        around = bar.get_window_extent()
+        assert around.x0 < box.x0 < box.x1 < around.x1
+        assert around.y0 < box.y0 < box.y1 < around.y1
+
+
+def test_heights_are_left_out_where_bars_are_too_narrow(
+    found: BestPlan, tmp_path: Path
+) -> None:
+    names = dict.fromkeys(("nest", "manual", "mcmc", "phaze"), math.nan)
+    drawn = picture_of(comparison_of(*groups_of(found, 16, names)), tmp_path)
+    assert not drawn.figure.axes[0].texts
+
+
+def test_a_belief_far_above_the_bars_does_not_flatten_them(
+    found: BestPlan, tmp_path: Path
+) -> None:
+    beliefs = {"nest": 1.0, "phaze": 0.2}
+    drawn = picture_of(comparison_of(*groups_of(found, 1, beliefs)), tmp_path)
+    (axes,) = drawn.figure.axes
+    assert axes.get_ylim()[1] < 1.5
+    assert "5" in drawn.words
+    marks = [line.get_marker() for line in axes.lines]
+    assert "^" in marks
+    assert "D" in marks
+
+
+def test_a_planner_has_the_colour_of_its_name(found: BestPlan, tmp_path: Path) -> None:
+    for names in (("nest", "phaze"), ("manual", "mcmc", "phaze", "fixed")):
+        beliefs = dict.fromkeys(names, math.nan)
+        drawn = picture_of(comparison_of(*groups_of(found, 1, beliefs)), tmp_path)
+        colours = legend_colours(drawn)
+        bars = [to_hex(bar.get_facecolor()) for bar in drawn.figure.axes[0].patches]
+        assert bars == [PLANNERS[name] for name in names]
+        assert [to_hex(colours[name]) for name in names] == bars

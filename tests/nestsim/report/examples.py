@@ -38,6 +38,8 @@ from topologies import Network, SpineLeafSpec, build_network
 
 GIB = 2.0**30
 MEMORY = 80 * GIB
+USABLE = 72 * GIB
+"""Of `MEMORY`, what tensors may take."""
 SEQUENCE = 4096
 PEAK_FLOPS = 989e12
 
@@ -512,6 +514,7 @@ def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
         network=network,
         layer_names=layer_names(),
         device_memory=MEMORY,
+        usable_memory=USABLE,
         candidates=tuple(candidates),
         chosen=confirmed[0] if confirmed else None,
         lower_bound=0.97 * min(c.priced.iteration_time for c in candidates),
@@ -534,6 +537,7 @@ def plans_of(job: JobResult) -> PlanResult:
         network=job.network,
         layer_names=job.layer_names,
         device_memory=job.device_memory,
+        usable_memory=job.usable_memory,
         candidates=tuple(
             PlannedCandidate(rank=c.rank, priced=c.priced, planned=c.planned)
             for c in ranked
@@ -552,6 +556,7 @@ def nothing_fits() -> JobResult:
         network=cluster(8),
         layer_names=layer_names(),
         device_memory=MEMORY,
+        usable_memory=USABLE,
         candidates=(),
         chosen=None,
         lower_bound=float("inf"),

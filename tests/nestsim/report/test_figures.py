@@ -20,7 +20,9 @@ from tests.nestsim.report.examples import (
 
 FIGURES: dict[str, Callable[[JobResult, Path], None]] = {
     "timeline": lambda job, path: draw_timeline(best_of(job), path),
-    "memory": lambda job, path: draw_memory(best_of(job), job.device_memory, path),
+    "memory": lambda job, path: draw_memory(
+        best_of(job), job.device_memory, job.usable_memory, path
+    ),
     "links": lambda job, path: draw_links(best_of(job), job.network, path),
     "gap": lambda job, path: draw_gap(best_of(job), job.candidates, path),
 }

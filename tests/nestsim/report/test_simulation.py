@@ -24,6 +24,7 @@ def given(shape: Shape) -> SimulateResult:
         network=job.network,
         layer_names=job.layer_names,
         device_memory=job.device_memory,
+        usable_memory=job.usable_memory,
         candidate=replace(candidate, rank=0),
         max_trace_events=job.max_trace_events,
     )

@@ -77,7 +77,8 @@ def test_a_long_step_is_enlarged_at_its_ends() -> None:
 def test_time_axes_have_units_of_a_handy_size() -> None:
     assert time_unit(90.0) == (1.0, "s")
     assert time_unit(0.37) == (1e-3, "ms")
-    assert time_unit(1.9e-3) == (1e-6, "us")
+    assert time_unit(1.9e-3) == (1e-3, "ms")
+    assert time_unit(0.9e-3) == (1e-6, "us")
     assert time_unit(1e-9) == (1e-9, "ns")
 
 

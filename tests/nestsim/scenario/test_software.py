@@ -152,7 +152,7 @@ def test_everything_of_an_execution_can_be_written() -> None:
 def notices(monkeypatch: pytest.MonkeyPatch) -> Notices:
     found = Notices()
     monkeypatch.setattr("nestsim.scenario.load.NOTICES", found)
-    monkeypatch.setattr("nestsim.cli.output.NOTICES", found)
+    monkeypatch.setattr("topologies.notices.NOTICES", found)
     return found
 
 

@@ -14,7 +14,6 @@ from estimators.user_files.constants import (
     user_constants_toml,
 )
 from nestsim.cli import main
-from nestsim.cli.results import inputs_of
 from nestsim.compare.job import digest
 from nestsim.job import build_job, simulate_job
 from nestsim.scenario import load_scenario
@@ -142,7 +141,7 @@ def test_nothing_is_kept_that_was_made_with_other_constants(write: Any) -> None:
     scenario = load_scenario(path)
     axes = [axis("training.global_batch_size", [16, 32])]
     before = ScenarioTask.of(scenario).facts(axes), digest(scenario)
-    assert inputs_of(scenario)[1:] == [path.parent / "own" / "mine.toml"]
+    assert scenario.files()[1:] == (path.parent / "own" / "mine.toml",)
     changed = load_scenario(write(MINE.replace("0.3,", "0.31,")))
     after = ScenarioTask.of(changed).facts(axes), digest(changed)
     assert before[0]["files"] != after[0]["files"]

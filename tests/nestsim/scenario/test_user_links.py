@@ -13,7 +13,7 @@ from nestsim.cluster import cluster_network
 from nestsim.compare.job import digest
 from nestsim.job import build_job, simulate_job
 from nestsim.scenario import load_scenario
-from nestsim.scenario.settings import Scenario
+from nestsim.scenario.load import Scenario
 from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.errors import InputError
 

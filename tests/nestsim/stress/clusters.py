@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
-from nestsim.scenario.load import load_scenario
-from nestsim.scenario.settings import Scenario, StressSpec
+from nestsim.scenario.load import Scenario, load_scenario
+from nestsim.scenario.settings import StressSpec
 
 TEXT = """
 name = "small"

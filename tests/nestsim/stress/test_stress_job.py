@@ -11,6 +11,7 @@ from rich.console import Console
 
 from nestsim.cli import main
 from nestsim.report.json import dump_json
+from nestsim.stress import job as tasks
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.data import stress_json
 from nestsim.stress.evaluator import ALIKE, bench_of, plan_key, scenario_digest
@@ -139,7 +140,7 @@ def test_a_test_goes_on_with_what_is_stored(
         raise AssertionError("nothing is left to do")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nestsim.stress.job._OnBench.bench", never)
+        patch.setattr(tasks._OnBench, "bench", never)
         again = stress_job(small(tmp_path, **settings), stores=tmp_path)
     assert dump_json(stress_json(again)) == dump_json(stress_json(first))
     other = small(tmp_path, **{**settings, "oversubscription": {"leaf": (1.0, 9.0)}})

@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.sweep.axes import (
-    axis,
-    axis_of_text,
-    merged,
-    parse_path,
-    product,
-    spelt,
-    with_values,
-)
+from nestsim.scenario.editing import parse_path, spelt, with_values
+from nestsim.sweep.axes import axes_of_texts, axis, axis_of_text, merged, product
 from topologies.errors import InputError
 
 DOCUMENT = {
@@ -111,7 +104,7 @@ def test_too_many_points_are_refused() -> None:
 
 def test_the_command_line_stands_over_the_table() -> None:
     table = {"a": (1, 2), "b": (3,)}
-    axes = merged(table, ["b=5,6", "c=7"])
+    axes = merged(table, axes_of_texts(["b=5,6", "c=7"]))
     assert [(one.path, one.values) for one in axes] == [
         ("a", (1, 2)),
         ("b", (5, 6)),
@@ -130,7 +123,7 @@ def test_the_command_line_stands_over_the_table() -> None:
 )
 def test_mistakes_name_where_they_are(table, texts, where) -> None:
     with pytest.raises(InputError) as caught:
-        merged(table, texts)
+        merged(table, axes_of_texts(texts))
     assert caught.value.where == where
 
 

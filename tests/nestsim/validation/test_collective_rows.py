@@ -13,7 +13,11 @@ from estimators.collectives.transports import collective_time, transports
 from nestsim.calibration.calibrate import print_transports
 from nestsim.calibration.transports import fit_transports
 from nestsim.cli import main
-from nestsim.validation.collective_report import collectives_csv, collectives_json
+from nestsim.validation.collective_report import (
+    collectives_csv,
+    collectives_json,
+    draw_collectives,
+)
 from nestsim.validation.collective_rows import (
     ARRIVAL_TIMES,
     HOST_TIMES,
@@ -27,6 +31,7 @@ from nestsim.validation.rows.columns import (
     RowRefusedError,
     read_measurements,
 )
+from tests.nestsim.report.pictures import draw
 from topologies.errors import InputError
 
 PUBLISHED = Path(__file__).parents[4] / "shared/data/measurements/collectives.csv"
@@ -313,3 +318,32 @@ def test_published_curves_are_within_the_stated_errors():
     codes = {one.code for one in result.refused}
     assert "missing-measurement" not in codes
     assert len(result.scored) == 536
+
+
+def test_the_picture_has_a_colour_for_each_number_of_ranks(tmp_path):
+    curves = [("all_reduce", (4, 8)), ("all_gather", (8, 16))]
+    rows = tuple(
+        row(
+            row_id=f"{name} {ranks} {size}",
+            collective=name,
+            num_ranks=ranks,
+            message_bytes=size,
+        )
+        for name, members in curves
+        for ranks in members
+        for size in (2**10, 2**20, 2**30)
+    )
+    file = Measurements(name="own.csv", kind="collectives", rows=rows)
+    result = validate_collectives(file)
+    drawn = draw(lambda path: draw_collectives(result, path), tmp_path)
+    assert not drawn.cut_off
+    assert not drawn.overlapping
+    found = {}
+    for axes in drawn.figure.axes:
+        for line in axes.lines:
+            if line.get_label().endswith("ranks"):
+                found.setdefault(line.get_label(), set()).add(line.get_color())
+    assert all(len(colours) == 1 for colours in found.values())
+    assert sorted(found) == ["16 ranks", "4 ranks", "8 ranks"]
+    assert len(set.union(*found.values())) == len(found)
+    assert {"1 KiB", "1 MiB", "1 GiB"} <= set(drawn.words)

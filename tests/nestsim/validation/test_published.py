@@ -181,22 +181,22 @@ def test_the_sizes_of_llama_3_make_its_405_billion_parameters():
     assert whole == pytest.approx(405e9, rel=0.01)
 
 
-def test_the_worked_example_of_the_readme_is_the_file_in_scenarios():
+def test_the_worked_example_of_the_page_is_the_file_in_scenarios():
     file = ROOT / "scenarios" / "my_measurements.csv"
     rows = read_measurements(file).rows
     assert [row.row_id for row in rows] == ["tp2", "tp4", "pp2"]
     for row in rows:
         read_case(row)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert file.read_text(encoding="utf-8") in readme
+    page = (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
+    assert file.read_text(encoding="utf-8") in page
 
 
-def test_the_readme_has_the_sources_and_columns_of_the_tables():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_page_on_accuracy_has_the_sources_and_columns_of_the_tables():
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     found = re.search(
-        r"<!-- nestsim validate --markdown -->\n(.*?)<!-- end -->", readme, re.DOTALL
+        r"<!-- nestsim validate --markdown -->\n(.*?)<!-- end -->", page, re.DOTALL
     )
-    assert found is not None, "the README has no table of accuracy"
+    assert found is not None, "the page has no table of accuracy"
     lines = [line.strip("| ").split(" | ") for line in found[1].split("\n") if line]
     headings = [line[1:] for line in lines if line[0].endswith(("step", "device"))]
     assert headings == [list(NUMBERS)] * len(TABLES)

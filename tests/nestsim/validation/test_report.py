@@ -20,6 +20,7 @@ from nestsim.validation.report import (
 from nestsim.validation.rows.columns import Measurements
 from nestsim.validation.rows.plan import read_case
 from nestsim.validation.runner import RowResult, ValidationResult, validate
+from tests.nestsim.report.pictures import draw
 from tests.nestsim.validation.validation_rows import gpt
 
 
@@ -88,8 +89,16 @@ def test_the_picture_says_how_many_rows_lie_within_its_bands(tmp_path):
     assert within(RESULT, 0.25) == pytest.approx(2 / 3)
     said = "Predicted step times are 23.3 % off on average, 20.0 % in the median"
     assert headline(RESULT) == said
-    draw_validation(RESULT, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").stat().st_size > 0
+    drawn = draw(lambda path: draw_validation(RESULT, path), tmp_path)
+    assert {"within 10 %", "within 25 %"} <= set(drawn.words)
+    assert not drawn.cut_off
+    assert not drawn.overlapping
+
+
+def test_times_on_logarithmic_axes_are_plain_numbers(tmp_path):
+    drawn = draw(lambda path: draw_validation(RESULT, path), tmp_path)
+    assert {"1", "2", "5"} <= set(drawn.words)
+    assert not [word for word in drawn.words if "$" in word]
 
 
 def test_progress_is_told_of_every_row():

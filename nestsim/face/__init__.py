@@ -1,0 +1,1 @@
+"""What Python users call, and what they get: the command line calls the same."""

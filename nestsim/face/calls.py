@@ -1,0 +1,67 @@
+"""What all calls of the face do alike: take a scenario, show progress, keep notices."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nestsim.progress import notices, shown_progress
+from nestsim.scenario.load import Scenario
+from planner.work import Progress
+from topologies.errors import InputError, naming
+
+ScenarioSource = Scenario | str | os.PathLike[str] | Mapping[str, Any]
+"""A scenario, the path of its file, or what the file would say as a dictionary."""
+
+ProgressTarget = Progress | bool | None
+"""What is called with what is being done and the share of it that is done (None if
+unknown); True to show it; False or None for silence."""
+
+
+def scenario_from(source: ScenarioSource) -> Scenario:
+    """Return a scenario, read and checked if it is none yet."""
+    if isinstance(source, Scenario):
+        return source
+    if isinstance(source, Mapping):
+        return Scenario.from_dict(source)
+    return Scenario.from_file(source)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the face, while it works."""
+
+    progress: Progress | None
+    """What the job tells of itself."""
+
+    notices: list[str] = field(default_factory=list)
+    """What users should know, filled at the end."""
+
+
+@contextmanager
+def calling(progress: ProgressTarget, file: Path | None = None) -> Iterator[Call]:
+    """Show the progress of a job, and name the file that a mistake is in."""
+    with shown_progress(progress) as told:
+        call = Call(told)
+        with naming(file):
+            yield call
+    call.notices += notices()
+
+
+def store_folder(folder: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder in which finished points are kept; it is made."""
+    if folder is None:
+        return None
+    place = Path(folder)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be made: {error.strerror or error}",
+            where="keep_in",
+            got=str(place),
+            expected="a folder for finished points",
+        ) from None
+    return place

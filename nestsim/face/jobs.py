@@ -1,0 +1,349 @@
+"""One scenario: plan it, explain a configuration, run it, or replay a given plan."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.assertions import Checked, check_assertions, exit_status
+from nestsim.face.calls import (
+    ProgressTarget,
+    ScenarioSource,
+    calling,
+    scenario_from,
+)
+from nestsim.face.report import Contents, FolderReport, Report, table
+from nestsim.job import explain_job, plan_job, run_job, simulate_job
+from nestsim.report.explain import (
+    explain_json,
+    explanation_sentences,
+    print_explanation,
+)
+from nestsim.report.folder import plan_rows, result_facts, result_writers, summary_rows
+from nestsim.report.json import plan_json, reported_candidate
+from nestsim.report.text import (
+    assertions_json,
+    print_assertions,
+    print_plans,
+    print_result,
+    result_json,
+)
+from nestsim.report.wording import plan_label
+from nestsim.results import Candidate, ExplainResult, PlanResult, ReplayedResult
+from nestsim.scenario.load import Scenario
+from planner.explain.request import Request
+from planner.plans.json_file import read_plan
+from planner.step.plan import Plan
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class JobReport(FolderReport):
+    """A plan that was replayed and judged: of `run`, or of `simulate`."""
+
+    scenario: Scenario
+    """What was asked."""
+
+    result: ReplayedResult
+    """Everything that was found."""
+
+    @property
+    def best(self) -> Candidate | None:
+        """The plan that is reported: confirmed if any is; None if nothing fits."""
+        return reported_candidate(self.result)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the replay confirms the plan."""
+        return self.result.chosen is not None
+
+    @property
+    def assertions(self) -> tuple[Checked, ...]:
+        """What the scenario's table [assert] asks, held against what was found."""
+        return check_assertions(self.scenario.assertions, self.result)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether a plan is confirmed and all assertions hold."""
+        return exit_status(0 if self.confirmed else 1, self.assertions) == 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return verdict, plan, time and memory of what is reported."""
+        best, data = self.best, self.to_dict()
+        facts = {"scenario": self.scenario.name, "verdict": data["verdict"]}
+        if best is None:
+            return {**facts, "reason": data["reason"]}
+        return {
+            **facts,
+            "plan": plan_label(best.priced.plan),
+            "planned_iteration_time_s": best.planned.iteration_time,
+            "iteration_time_s": best.simulated.iteration_time,
+            "tokens_per_s": best.simulated.tokens_per_second,
+            "mfu": best.simulated.mfu,
+            "peak_memory_bytes": best.simulated.peak_memory,
+            "num_plans_replayed": len(self.result.candidates),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that stands in ``result.json``."""
+        return result_json(self.result)
+
+    def printed_dict(self) -> dict[str, Any]:
+        """Return the same with what became of the assertions."""
+        return {**self.to_dict(), **assertions_json(self.assertions)}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each replayed plan, fastest first."""
+        return table(summary_rows(self.result.candidates))
+
+    def print_to(self, console: "Console") -> None:
+        """Print verdict, plan, planned beside simulated time, and assertions."""
+        print_result(self.result, console)
+        print_assertions(self.assertions, console)
+
+    def contents(self) -> Contents:
+        """Return the plan, the trace, tables and figures."""
+        text = self.scenario.text
+        return Contents(
+            writers=result_writers(self.result, text),
+            manifest=result_facts(self.result, text),
+        )
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the scenario's files."""
+        return self.scenario.files()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class PlanReport(Report):
+    """The k best plans of a search, not replayed."""
+
+    scenario: Scenario
+    """What was asked."""
+
+    result: PlanResult
+    """Everything that was found."""
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans, best first."""
+        return tuple(one.priced.plan for one in self.result.candidates)
+
+    @property
+    def assertions(self) -> tuple[Checked, ...]:
+        """What the scenario's table [assert] asks, held against what was found."""
+        return check_assertions(self.scenario.assertions, self.result)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether there is a plan and all assertions hold."""
+        return exit_status(0 if self.plans else 1, self.assertions) == 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the best plan and its planned time."""
+        facts: dict[str, Any] = {"scenario": self.scenario.name}
+        if not self.result.candidates:
+            return {**facts, "reason": self.result.shortfall}
+        best = self.result.candidates[0]
+        return {
+            **facts,
+            "num_plans": len(self.plans),
+            "plan": plan_label(best.priced.plan),
+            "planned_iteration_time_s": best.planned.iteration_time,
+            "planned_tokens_per_s": best.planned.tokens_per_second,
+            "planned_peak_memory_bytes": best.planned.peak_memory,
+            "lower_bound_s": self.result.lower_bound,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plans, what became of the assertions, and of the search."""
+        return {**plan_json(self.result), **assertions_json(self.assertions)}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each plan, best first."""
+        return table(plan_rows(self.result.candidates))
+
+    def print_to(self, console: "Console") -> None:
+        """Print the plans and the assertions."""
+        print_plans(self.result, console)
+        print_assertions(self.assertions, console)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ExplainReport(Report):
+    """A configuration beside the best plan."""
+
+    result: ExplainResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Always: whatever came of it is the answer."""
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """Return the verdict and its reasons."""
+        found = self.result.explanation
+        return {
+            "scenario": self.result.scenario_name,
+            "named": str(found.wanted),
+            "verdict": found.verdict,
+            "reason": " ".join(explanation_sentences(self.result)),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the explanation."""
+        return explain_json(self.result)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the iteration time by cause: of the named plan and of the best [s]."""
+        found = self.to_dict()
+        plans = {name: found[name] for name in ("named_plan", "winner")}
+        terms = {name: one["terms_s"] for name, one in plans.items() if one}
+        causes = dict.fromkeys(cause for one in terms.values() for cause in one)
+        return table(
+            [
+                {
+                    "cause": cause,
+                    **{name: one.get(cause) for name, one in terms.items()},
+                }
+                for cause in causes
+            ]
+        )
+
+    def print_to(self, console: "Console") -> None:
+        """Print the verdict, and both plans term by term."""
+        print_explanation(self.result, console)
+
+
+def plan(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> PlanReport:
+    """Search the k best plans of a scenario, without replaying them.
+
+    Parameters
+    ----------
+    scenario
+        A `Scenario`, the path of its file, or a dictionary.
+    progress
+        A function that is called with what is being done and the share of it that is
+        done (None if unknown); True to show it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or its parts do not go together.
+    """
+    loaded = scenario_from(scenario)
+    with calling(progress, loaded.path) as call:
+        result = plan_job(loaded, progress=call.progress)
+    notices = (*_unread_plan(loaded), *call.notices)
+    return PlanReport(scenario=loaded, result=result, notices=notices)
+
+
+def explain(
+    scenario: ScenarioSource,
+    configuration: str | Request,
+    *,
+    progress: ProgressTarget = None,
+) -> ExplainReport:
+    """Say why a configuration is not the best plan, or does not fit.
+
+    Parameters
+    ----------
+    scenario
+        As `plan` takes it.
+    configuration
+        Values that are fixed, the others are searched: ``"tp=4,pp=2"``. Keys: tp, pp,
+        dp, cp, ep, b (micro-batch), v (virtual stages), recompute, zero.
+    progress
+        As `plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or the configuration is none.
+    """
+    loaded = scenario_from(scenario)
+    wanted = _wanted(configuration)
+    with calling(progress, loaded.path) as call:
+        result = explain_job(loaded, wanted, progress=call.progress)
+    return ExplainReport(result=result, notices=tuple(call.notices))
+
+
+def run(scenario: ScenarioSource, *, progress: ProgressTarget = None) -> JobReport:
+    """Plan a scenario, replay the best plans link by link, judge and report.
+
+    Parameters
+    ----------
+    scenario
+        As `plan` takes it.
+    progress
+        As `plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or its parts do not go together. That nothing fits or
+        nothing is confirmed is a result.
+    """
+    loaded = scenario_from(scenario)
+    with calling(progress, loaded.path) as call:
+        result = run_job(loaded, progress=call.progress)
+    notices = (*_unread_plan(loaded), *call.notices)
+    return JobReport(scenario=loaded, result=result, notices=notices)
+
+
+def simulate(
+    scenario: ScenarioSource,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    *,
+    progress: ProgressTarget = None,
+) -> JobReport:
+    """Replay one given plan, judge and report it; nothing is searched.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it.
+    plan
+        A plan, or the path of one in JSON such as ``plan.json`` of a folder of
+        results; None for the one in the scenario's table [plan].
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or the plan does not go with it. Too little memory is
+        a result.
+    """
+    loaded = scenario_from(scenario)
+    source = "plan"
+    if plan is not None and not isinstance(plan, Plan):
+        source, plan = str(plan), read_plan(Path(plan))
+    with calling(progress, loaded.path) as call:
+        result = simulate_job(loaded, plan=plan, source=source, progress=call.progress)
+    return JobReport(scenario=loaded, result=result, notices=tuple(call.notices))
+
+
+def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
+    """Say that a search does not read the scenario's plan, if it has one."""
+    if scenario.plan is None or scenario.planner == "fixed":
+        return ()
+    return (
+        f"{scenario.path}: [plan] is for nestsim simulate; the search does not read it",
+    )
+
+
+def _wanted(configuration: str | Request) -> Request:
+    """Return what is asked for, read if it is written."""
+    if isinstance(configuration, Request):
+        return configuration
+    try:
+        return Request.parse(configuration)
+    except InputError as error:
+        raise error.at("configuration") from None

@@ -1,0 +1,214 @@
+"""What every call of the face returns: something to look at, compute with and keep."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from nestsim.notebook import fact_text, html_of, html_table
+from nestsim.progress import shown_progress
+from nestsim.report.destination import ResultsFolder, Writer, claimed_folder
+from nestsim.report.figures.canvas import drawn_figures
+from nestsim.report.json import dump_json
+from nestsim.report.tables import plain_text
+from nestsim.scenario.errors import nearest, one_of
+from planner.work import Progress
+from topologies.errors import InputError
+from topologies.short_repr import MOST
+
+if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+PICTURE = ".png"
+"""How the names of figures in a folder of results end."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Report(ABC):
+    """What a job found; ``print(report)`` says what its command says."""
+
+    notices: tuple[str, ...] = ()
+    """What users should know beside the result, one sentence each."""
+
+    @property
+    @abstractmethod
+    def succeeded(self) -> bool:
+        """Whether the command would end with exit status 0."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """Return the few things that matter most, by name, in SI units."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything under stable keys, in SI units."""
+
+    @abstractmethod
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row for each thing that was found, in SI units."""
+
+    @abstractmethod
+    def print_to(self, console: "Console") -> None:
+        """Print what the command prints."""
+
+    def printed_dict(self) -> dict[str, Any]:
+        """Return what the command prints with ``--json``."""
+        return self.to_dict()
+
+    def to_json(self) -> str:
+        """Return `to_dict` as text: the bytes of the command's file."""
+        return dump_json(self.to_dict())
+
+    def __str__(self) -> str:
+        return plain_text(self.print_to).rstrip("\n")
+
+    def __repr__(self) -> str:
+        facts = (f"{name}={fact_text(fact)}" for name, fact in self.facts().items())
+        text = f"{type(self).__name__}({', '.join(facts)})"
+        return text if len(text) <= MOST else f"{text[:MOST]}..)"
+
+    def _repr_html_(self) -> str:
+        """Show facts and rows in a notebook."""
+        return html_of(type(self).__name__, self.facts()) + html_table(self.to_frame())
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return rows as a table."""
+    import pandas as pd
+
+    return pd.DataFrame.from_records([dict(row) for row in rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What stands in a folder of results."""
+
+    writers: Mapping[str, Writer]
+    """What writes each file, by name relative to the folder."""
+
+    manifest: Mapping[str, Any]
+    """What the manifest says beside the hash of each file."""
+
+    unhashed: tuple[str, ...] = ()
+    """Files that differ from run to run."""
+
+
+class FolderReport(Report):
+    """What a job found that has figures and a folder of results."""
+
+    @abstractmethod
+    def contents(self) -> Contents:
+        """Return the files of the folder of results."""
+
+    @abstractmethod
+    def inputs(self) -> Sequence[Path]:
+        """Return the files that were read: their folders are not written into."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that there are of this result."""
+        return tuple(self._figures())
+
+    def figure(self, name: str) -> "Figure":
+        """Return a figure, the one that the folder of results has.
+
+        Parameters
+        ----------
+        name
+            One of `figures`, such as ``"timeline"``.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        known = self._figures()
+        if name not in known:
+            raise InputError(
+                "there is no such figure of this result",
+                where="figure",
+                got=name,
+                expected=one_of(list(known)) if known else "none: nothing is drawn",
+                hint=nearest(name, list(known)),
+            )
+        with drawn_figures() as drawn:
+            known[name](Path(f"{name}{PICTURE}"))
+        (figure,) = drawn
+        return figure
+
+    def save(
+        self,
+        folder: "str | os.PathLike[str]",
+        *,
+        figures: bool = True,
+        force: bool = False,
+        progress: Progress | bool | None = None,
+    ) -> Path:
+        """Write the folder of results that the command's ``--output`` writes.
+
+        All of it or nothing; earlier results in the folder are replaced.
+
+        Parameters
+        ----------
+        folder
+            New, empty, or with earlier results.
+        figures
+            Draw the figures, too: they take most of a small job's time.
+        force
+            Write there even if nestsim did not make what is there: files of the names
+            that it writes are replaced, all others stay.
+        progress
+            As `nestsim.run` takes it.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        InputError
+            If the folder cannot be written into, or holds files of other origin.
+        """
+        place, inputs = Path(folder), [one for one in self.inputs() if one.exists()]
+        names = list(self.contents().writers)
+        with (
+            shown_progress(progress) as told,
+            claimed_folder(place, names, inputs=inputs, force=force) as claimed,
+        ):
+            self.write_to(claimed, figures=figures, progress=told)
+        return place
+
+    def write_to(
+        self,
+        folder: ResultsFolder,
+        *,
+        figures: bool = True,
+        progress: Progress | None = None,
+    ) -> None:
+        """Write into a folder that is claimed; without figures, earlier ones go."""
+        contents = self.contents()
+        writers = {
+            name: write
+            for name, write in contents.writers.items()
+            if figures or PurePosixPath(name).suffix != PICTURE
+        }
+        folder.write(
+            writers, contents.manifest, unhashed=contents.unhashed, progress=progress
+        )
+
+    def _figures(self) -> dict[str, Writer]:
+        """Return what draws each figure, by name."""
+        paths = {
+            PurePosixPath(name): one for name, one in self.contents().writers.items()
+        }
+        return {
+            str(path.with_suffix("")).removeprefix("figures/"): draw
+            for path, draw in paths.items()
+            if path.suffix == PICTURE
+        }

@@ -1,0 +1,123 @@
+"""Plans put under worse networks."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.face.calls import (
+    ProgressTarget,
+    ScenarioSource,
+    calling,
+    scenario_from,
+    store_folder,
+)
+from nestsim.face.report import Contents, FolderReport, table
+from nestsim.report.destination import writer_of
+from nestsim.report.json import plain_values
+from nestsim.scenario.load import Scenario
+from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
+from nestsim.stress.figures import stress_figures
+from nestsim.stress.job import stress_job
+from nestsim.stress.report import print_stress
+from nestsim.stress.results import StressResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class StressReport(FolderReport):
+    """Plans, conditions, and what becomes of every plan under every condition."""
+
+    scenario: Scenario
+    """What was asked."""
+
+    result: StressResult
+    """Everything that was found."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether some planner found a plan."""
+        return bool(self.result.plans)
+
+    def facts(self) -> dict[str, Any]:
+        """Return how many conditions and plans there are, and the worst regret."""
+        found, chosen = self.result, self.result.robust()
+        facts: dict[str, Any] = {
+            "scenario": found.scenario_name,
+            "planners": found.planners,
+            "num_conditions": len(found.conditions),
+            "num_plans": len(found.plans),
+            "num_failed": len(found.failed),
+        }
+        if chosen is not None:
+            facts["least_worst_regret"] = chosen[0].worst
+        return facts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that stands in ``stress.json``."""
+        return stress_json(self.result)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each planner and condition."""
+        return table(plain_values(stress_rows(self.result)))
+
+    def print_to(self, console: "Console") -> None:
+        """Print what each condition costs, and what limits."""
+        print_stress(self.result, console)
+
+    def contents(self) -> Contents:
+        """Return tables and figures."""
+        result = self.result
+        return Contents(
+            writers={
+                "stress.json": writer_of(self.to_json()),
+                "stress.csv": writer_of(csv_text(stress_rows(result))),
+                "matrix.csv": writer_of(csv_text(matrix_rows(result))),
+                **stress_figures(result),
+            },
+            manifest={"scenario": result.scenario_name},
+        )
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the scenario's files."""
+        return self.scenario.files()
+
+
+def stress(
+    scenario: ScenarioSource,
+    *,
+    keep_in: str | os.PathLike[str] | None = None,
+    restart: bool = False,
+    progress: ProgressTarget = None,
+) -> StressReport:
+    """Put plans under the conditions of the scenario's table [stress].
+
+    Other conditions: ``scenario.replace({"stress.keep": 0.95})``.
+
+    Parameters
+    ----------
+    scenario
+        As `nestsim.plan` takes it.
+    keep_in
+        Folder in which finished points are kept, so that a call that was interrupted
+        goes on there; None for memory alone.
+    restart
+        Forget what is kept there.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the scenario is wrong, or a condition does not go with its cluster.
+    """
+    loaded, stores = scenario_from(scenario), store_folder(keep_in)
+    with calling(progress, loaded.path) as call:
+        result = stress_job(
+            loaded, stores=stores, restart=restart, progress=call.progress
+        )
+    return StressReport(scenario=loaded, result=result, notices=tuple(call.notices))

@@ -1,0 +1,187 @@
+"""Measurements of others, predicted."""
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.face.calls import ProgressTarget, calling
+from nestsim.face.report import Contents, FolderReport
+from nestsim.report.destination import Writer, writer_of
+from nestsim.report.json import dump_json
+from nestsim.validation.collective_report import (
+    collectives_csv,
+    collectives_json,
+    draw_collectives,
+    print_collectives,
+)
+from nestsim.validation.collective_runner import (
+    CollectivesValidation,
+    validate_collectives,
+)
+from nestsim.validation.figure import draw_validation
+from nestsim.validation.measured import published_measurements
+from nestsim.validation.report import predictions_csv, print_validation, validation_json
+from nestsim.validation.rows.columns import Measurements, read_measurements
+from nestsim.validation.runner import ValidationResult
+from nestsim.validation.runner import validate as validate_rows
+from planner.work import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+Table = ValidationResult | CollectivesValidation
+"""What became of one table of measurements."""
+
+FILES = ("predictions.csv", "validation.json", "validation.png")
+"""What is written of one table."""
+
+_FOLDERS = {"throughput": "time"}
+"""Kind of a table -> its folder, where it is not called like the kind."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ValidateReport(FolderReport):
+    """What became of measurements, one result for each table of them."""
+
+    file: Path | None
+    """What was read; None for the published figures."""
+
+    results: tuple[Table, ...]
+    """Everything that was found, by table: of the published, time before memory."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether some row could be compared."""
+        return any(result.scored for result in self.results)
+
+    def facts(self) -> dict[str, Any]:
+        """Return how many rows were compared, and the median of their errors."""
+        facts: dict[str, Any] = {"file": str(self.file or "published")}
+        for result in self.results:
+            facts |= {
+                f"{result.kind}_rows": len(result.rows),
+                f"{result.kind}_compared": len(result.scored),
+                f"{result.kind}_median_ape": result.errors().median_ape,
+            }
+        return facts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return one object: of time at the top, of memory under ``"memory"``."""
+        plain, *others = (_table_json(result) for result in self.results)
+        for result, other in zip(self.results[1:], others, strict=True):
+            if result.kind == "memory":
+                plain = {**plain, "memory": other["memory"]}
+        return plain
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the tables of ``predictions.csv``, one below the other."""
+        import pandas as pd
+
+        texts = [_table_csv(result) for result in self.results]
+        return pd.concat([pd.read_csv(io.StringIO(text)) for text in texts])
+
+    def print_to(self, console: "Console") -> None:
+        """Print the errors by group, and what was refused."""
+        for number, result in enumerate(self.results):
+            if number:
+                console.print()
+            if isinstance(result, ValidationResult):
+                print_validation(result, console)
+            else:
+                print_collectives(result, console)
+
+    def contents(self) -> Contents:
+        """Return predictions, errors and figures of each table."""
+        writers: dict[str, Writer] = {}
+        inner = inner_folders([result.kind for result in self.results])
+        for folder, result in zip(inner, self.results, strict=True):
+            writers |= {
+                f"{folder}predictions.csv": writer_of(_table_csv(result)),
+                f"{folder}validation.json": writer_of(dump_json(_table_json(result))),
+            }
+            if result.scored:
+                writers[f"{folder}validation.png"] = partial(_draw, result)
+        names = [result.name for result in self.results]
+        return Contents(writers=writers, manifest={"measurements": names})
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the file of measurements, if it is the user's."""
+        return [] if self.file is None else [self.file]
+
+
+def validate(
+    measurements: str | os.PathLike[str] | None = None,
+    *,
+    progress: ProgressTarget = None,
+) -> ValidateReport:
+    """Predict published or own measurements, and report the errors.
+
+    Parameters
+    ----------
+    measurements
+        A file (CSV); None for the published figures that come with nestsim.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the file is wrong. A row that cannot be expressed is refused with its
+        reason, as a part of the result.
+    """
+    file = None if measurements is None else Path(measurements)
+    return validate_tables(tables_of(file), file, progress=progress)
+
+
+def tables_of(file: Path | None) -> tuple[Measurements, ...]:
+    """Read measurements: a file's, or the published ones."""
+    return published_measurements() if file is None else (read_measurements(file),)
+
+
+def validate_tables(
+    tables: Sequence[Measurements],
+    file: Path | None = None,
+    *,
+    progress: ProgressTarget = None,
+) -> ValidateReport:
+    """Predict measurements that have been read, and report the errors."""
+    with calling(progress) as call:
+        results = tuple(_validated(rows, call.progress) for rows in tables)
+    return ValidateReport(file=file, results=results, notices=tuple(call.notices))
+
+
+def inner_folders(kinds: Sequence[str]) -> list[str]:
+    """Return where in the folder each table goes: of several, one folder for each."""
+    if len(kinds) == 1:
+        return [""]
+    return [f"{_FOLDERS.get(kind, kind)}/" for kind in kinds]
+
+
+def _validated(rows: Measurements, progress: Progress | None) -> Table:
+    if rows.kind == "collectives":
+        return validate_collectives(rows, progress=progress)
+    return validate_rows(rows, progress=progress)
+
+
+def _table_csv(result: Table) -> str:
+    if isinstance(result, ValidationResult):
+        return predictions_csv(result)
+    return collectives_csv(result)
+
+
+def _table_json(result: Table) -> dict[str, Any]:
+    if isinstance(result, ValidationResult):
+        return validation_json(result)
+    return collectives_json(result)
+
+
+def _draw(result: Table, path: Path) -> None:
+    if isinstance(result, ValidationResult):
+        draw_validation(result, path)
+    else:
+        draw_collectives(result, path)

@@ -1,0 +1,189 @@
+"""How work under way is shown: by the caller's function, a bar, or lines now and then.
+
+The command line and the Python face share it. Results never depend on it.
+"""
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from planner.work import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FIRST_LINES = (5.0, 10.0, 15.0, 30.0)
+"""Between lines of progress where there is no terminal; then the last one [s]."""
+
+LEAST_TOLD = 1.0
+"""What is done once on a machine is told if it takes as long [s]."""
+
+_LEAST_SHARE = 0.02
+"""Done of something, below which nothing is said of the time that it will take."""
+
+
+def tell(text: str) -> None:
+    """Write to standard error."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+@contextmanager
+def shown_progress(progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """Give what a job tells of its progress, for as long as it works.
+
+    Parameters
+    ----------
+    progress
+        What is called with what is being done and the share of it that is done; True
+        to show it: by a bar on a terminal or in a notebook, elsewhere by a line on
+        standard error now and then; False or None to show nothing.
+    """
+    if progress is None or progress is False:
+        yield None
+    elif progress is not True:
+        with _heard(_while_done_once(progress)):
+            yield progress
+    elif (console := _console()) is not None:
+        with _bar(console) as show:
+            yield show
+    else:
+        lines = ProgressLines()
+        try:
+            with _heard(lines.show_once):
+                yield lines.show
+        finally:
+            lines.end()
+
+
+def notices() -> list[str]:
+    """Return what users should know of the work since the last time."""
+    from topologies.notices import NOTICES
+
+    return NOTICES.sentences(LEAST_TOLD)
+
+
+@contextmanager
+def _heard(listener: Callable[[str], None]) -> Iterator[None]:
+    """Have a function told of what is done once on this machine, if nobody is yet."""
+    from topologies.notices import NOTICES  # with numpy: not before it is needed
+
+    if NOTICES.listener is not None:
+        yield
+        return
+    NOTICES.listener = listener
+    try:
+        yield
+    finally:
+        NOTICES.listener = None
+
+
+def _while_done_once(progress: Progress) -> Callable[[str], None]:
+    """Return what tells a caller's function of what is done once."""
+
+    def show_once(doing: str) -> None:
+        if doing:
+            progress(doing, None)
+
+    return show_once
+
+
+def _console() -> "Console | None":
+    """Return where a bar can be shown: a notebook or a terminal, if there is one."""
+    is_notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
+    if not (is_notebook or sys.stderr.isatty()):
+        return None
+    from rich.console import Console
+
+    return Console() if is_notebook else Console(stderr=True)
+
+
+@contextmanager
+def _bar(console: "Console") -> Iterator[Progress]:
+    """Show a bar that is gone at the end."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    description = TextColumn("{task.description}", markup=False)
+    columns = (description, BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        latest = ""
+
+        def show(doing: str, share: float | None) -> None:
+            nonlocal latest
+            latest = doing
+            total, done = (None, 0.0) if share is None else (1.0, share)
+            bar.update(task, description=doing, total=total, completed=done)
+
+        def show_once(doing: str) -> None:
+            bar.update(task, description=doing or latest)
+
+        with _heard(show_once):
+            yield show
+
+
+class ProgressLines:
+    """Writes a plain line on standard error now and then, at growing distances.
+
+    A thread does, so that what reports seldom is not silent either. Short work ends
+    before the first line.
+    """
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._state: tuple[str, float | None] = ("", None)
+        self._once = ""
+        self._since = (self._begun, 0.0)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def show(self, doing: str, share: float | None) -> None:
+        """Take what is being done and the share of it that is done."""
+        before, last = self._state
+        if _phase(doing) != _phase(before) or (share or 0.0) < (last or 0.0):
+            self._since = (time.monotonic(), share or 0.0)
+        self._state = (doing, share)
+
+    def show_once(self, doing: str) -> None:
+        """Take what is being done once on this machine; empty if that is done."""
+        self._once = doing
+
+    def end(self) -> None:
+        """Write no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for distance in itertools.chain(
+            FIRST_LINES, itertools.repeat(2 * FIRST_LINES[-1])
+        ):
+            if self._ended.wait(distance):
+                return
+            tell(f"{self.line(time.monotonic())}\n")
+
+    def line(self, now: float) -> str:
+        """Return what there is to say at a moment of the monotonic clock [s]."""
+        doing, share = self._state
+        parts = [f"after {now - self._begun:,.0f} s", doing or "working"]
+        if self._once:
+            return f"{parts[0]}: {self._once}"
+        if share is not None:
+            parts[1] += f", {share:.0%} done"
+            begun, first = self._since
+            if share - first >= _LEAST_SHARE and "left" not in doing:
+                left = (now - begun) * (1.0 - share) / (share - first)
+                parts[1] += f", about {left:,.0f} s left"
+        return ": ".join(parts)
+
+
+def _phase(doing: str) -> str:
+    """Return the part of what is being done that stays for a while."""
+    return doing.partition(":")[0]

@@ -1,0 +1,133 @@
+"""What of a text fits where it stands: widths, as matplotlib will draw them."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+DPI = 100
+"""Dots of a figure for each inch: letters are hinted to them."""
+
+_GAP = 0.08
+"""Least distance of two names on one line [inch]."""
+
+
+def text_width(words: str, size: float, weight: str = "normal") -> float:
+    """Return the width of a text, of its longest line if it has several [inch]."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    font = get_font(findfont(FontProperties(weight=weight)))
+    font.set_size(size, DPI)
+    widest = 0.0
+    for line in words.split("\n"):
+        font.set_text(line, 0.0)
+        widest = max(widest, font.get_width_height()[0] / 64.0)
+    return widest / DPI
+
+
+def widest(texts: Sequence[str], size: float) -> float:
+    """Return the width of the widest of some texts, 0 if there are none [inch]."""
+    return max((text_width(words, size) for words in texts), default=0.0)
+
+
+def shortened(words: str, size: float, room: float, weight: str = "normal") -> str:
+    """Return a text, its end replaced by an ellipsis if it is wider than a room.
+
+    Parameters
+    ----------
+    words
+        The text, on one line.
+    size
+        Of its letters [point].
+    room
+        Width that it may take [inch].
+    weight
+        ``"normal"`` or ``"bold"``.
+    """
+    if text_width(words, size, weight) <= room:
+        return words
+    kept = len(words)
+    while kept and text_width(f"{words[:kept]}…", size, weight) > room:
+        kept -= 1
+    return f"{words[:kept].rstrip()}…"
+
+
+def wrapped(words: str, size: float, room: float, most_lines: int = 3) -> str:
+    """Break a text into lines that fit into a room where its words do.
+
+    Parameters
+    ----------
+    words
+        The text; its own line breaks stay.
+    size
+        Of its letters [point].
+    room
+        Width that a line may take [inch].
+    most_lines
+        Of each of its own lines; what is left over is cut off with an ellipsis.
+    """
+    letters = max(4, int(room / text_width("n", size)))
+    return "\n".join(
+        part
+        for line in words.split("\n")
+        for part in textwrap.wrap(
+            line, letters, break_long_words=False, max_lines=most_lines, placeholder="…"
+        )
+    )
+
+
+def size_that_fits(
+    texts: Sequence[str], room: float, *, largest: float, smallest: float
+) -> float | None:
+    """Return the largest size at which each text fits into a room [point].
+
+    Parameters
+    ----------
+    texts
+        All are written at one size.
+    room
+        Width that each may take [inch].
+    largest, smallest
+        Sizes that are tried, in steps of half a point [point].
+
+    Returns
+    -------
+    float | None
+        None if even the smallest one is too large.
+    """
+    size = largest
+    while size >= smallest:
+        if widest(texts, size) <= room:
+            return size
+        size -= 0.5
+    return None
+
+
+def spaced(places: Sequence[float], names: Sequence[str], size: float) -> list[int]:
+    """Return which names of an axis can be written without touching one another.
+
+    The first and the last one can; between them, as many as fit, from the first on.
+
+    Parameters
+    ----------
+    places
+        Middle of each name along the axis, rising [inch].
+    names
+        What is written there, on one line each.
+    size
+        Of the letters [point].
+    """
+    if not names:
+        return []
+    halves = [text_width(name, size) / 2 + _GAP / 2 for name in names]
+    last = len(names) - 1
+    kept, end = [0], places[0] + halves[0]
+    limit = places[last] - halves[last] if last else math.inf
+    for index in range(1, last):
+        if places[index] - halves[index] >= end and (
+            places[index] + halves[index] <= limit
+        ):
+            kept.append(index)
+            end = places[index] + halves[index]
+    if last and limit >= places[0] + halves[0]:
+        kept.append(last)
+    return kept

@@ -1,0 +1,66 @@
+"""The house keeps its shape: small folders, whole modules, one meaning a name."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("nestsim", "planner", "estimators", "topologies")
+FILES = [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]
+FOLDERS = sorted({file.parent for file in FILES})
+
+MOST_FILES = 15
+"""Modules in one folder, its ``__init__`` included."""
+
+MOST_LINES = 650
+"""Lines of a module: 600 is the guide, what is a little over is one idea still."""
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_a_folder_is_small_and_says_what_it_is(folder: Path) -> None:
+    files = list(folder.glob("*.py"))
+    assert len(files) <= MOST_FILES
+    init = folder / "__init__.py"
+    assert init in files
+    assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8")))
+
+
+def test_no_module_is_too_long() -> None:
+    sizes = {named(file): file.read_text("utf-8").count("\n") for file in FILES}
+    assert {name: size for name, size in sizes.items() if size > MOST_LINES} == {}
+
+
+def test_one_class_name_stands_for_one_thing() -> None:
+    names = Counter(
+        node.name
+        for file in FILES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_array_types_are_defined_once() -> None:
+    rooms = [
+        named(file)
+        for file in FILES
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Subscript)
+        and ast.unparse(node.value.value) == "NDArray"
+    ]
+    assert set(rooms) == {"topologies/arrays.py"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_the_page_on_the_code_has_every_room(folder: Path) -> None:
+    init = (folder / "__init__.py").read_text(encoding="utf-8")
+    says = str(ast.get_docstring(ast.parse(init))).splitlines()[0]
+    page = (ROOT / "docs" / "code.md").read_text(encoding="utf-8")
+    assert f"| `{named(folder)}` | {says} |" in page

@@ -1,0 +1,76 @@
+"""Results that stand on the pages are what the commands beside them print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from nestsim.cli import main
+from tests.docs.pages import DOCS, README, ROOT, blocks, commands
+
+MAIN = ["run", "scenarios/llama2_7b_64_h100.toml"]
+
+SHOWN = {
+    "compare.md": "compare",
+    "stress.md": "stress",
+    "sweep.md": "sweep",
+    "collectives.md": "collectives",
+    "validate.md": "validate",
+}
+"""Page -> the command that printed what it shows."""
+
+_SEARCH_TIME = re.compile(r"^((?:nest|manual|mcmc|phaze) +)[\d.]+ m?s", re.MULTILINE)
+"""The one number of a report that differs from run to run."""
+
+
+_COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
+
+
+def plain(text: str) -> str:
+    """Return a text without its spaces at the ends of lines and its search times."""
+    lines = "\n".join(line.rstrip() for line in text.strip().split("\n"))
+    lines = _SEARCH_TIME.sub(r"\1.", lines)
+    return re.sub(r"^(\S+) +\. +", r"\1 ", lines, flags=re.MULTILINE)
+
+
+def printed(words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command, and return what it prints."""
+    capsys.readouterr()
+    assert main([*words, "--output", str(folder), "--no-figures", "--quiet"]) == 0
+    return plain(capsys.readouterr().out)
+
+
+@pytest.fixture(autouse=True)
+def in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_the_report_of_the_demo_is_what_it_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = printed(MAIN, tmp_path / "demo", capsys)
+    whole, *_ = (one for one in blocks("text") if one.page == DOCS / "index.md")
+    assert plain(whole.text) == report
+    start, *_ = (one for one in blocks("text") if one.page == README)
+    assert report.startswith(plain(start.text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SHOWN)
+def test_a_table_on_a_page_is_what_the_command_prints(
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, *_ = (
+        line for name, line in commands() if name == page and SHOWN[page] in line
+    )
+    words = shlex.split(line.replace("-o stress", ""), comments=True)
+    report = printed(words[words.index("nestsim") + 1 :], tmp_path / "results", capsys)
+    shown, *_ = (
+        block.text
+        for block in [*blocks("text"), *blocks("console")]
+        if block.page.name == page and re.search("───|^Conditions", block.text, re.M)
+    )
+    lines = plain(_COMMAND.sub("", shown)).split("\n")
+    expected = {*report.split("\n"), ""}
+    assert [one for one in lines if one not in expected] == []

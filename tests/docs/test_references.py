@@ -1,0 +1,84 @@
+"""The references have every setting and every option, in words to be read alone."""
+
+import re
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from docs.builder.commands import commands, commands_reference
+from docs.builder.settings import (
+    TableReference,
+    settings,
+    settings_reference,
+    tables,
+    unit,
+)
+from nestsim.scenario.base import Table
+
+REFERENCE = settings_reference()
+FIELDS = [
+    pytest.param(table, key, field, id=f"{table.anchor}.{key}")
+    for table in tables()
+    for key, field in settings(table.model).items()
+]
+LEANING = re.compile(
+    r"\b(likewise|that link|that hash|of it\b|the same as above)", re.I
+)
+"""Words by which a description leans on the one before it."""
+
+
+def all_models(model: type[Table] = Table) -> set[type[Table]]:
+    inner = {one for child in model.__subclasses__() for one in all_models(child)}
+    return inner | set(model.__subclasses__())
+
+
+def entry(table: TableReference, key: str) -> str:
+    """Return what the reference says of a key."""
+    start = REFERENCE.index(f"{{ #{table.anchor}.{key} }}\n")
+    return REFERENCE[start:].split("\n##")[0]
+
+
+def test_every_table_of_a_scenario_is_described() -> None:
+    assert {table.model for table in tables()} == all_models()
+
+
+def test_no_two_tables_or_keys_share_an_anchor() -> None:
+    names = re.findall(r"\{ #(\S+) \}$", REFERENCE, re.MULTILINE)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("table", "key", "field"), FIELDS)
+def test_every_key_has_type_default_example_and_words(
+    table: TableReference, key: str, field: FieldInfo
+) -> None:
+    text = entry(table, key)
+    words = text.split("\n")[2]
+    assert words.rstrip("*").endswith("."), words
+    assert "**Type** " in text
+    assert "**Default** " in text
+    assert any(one in text for one in ("**Example** ", "[table", "*Deprecated.*"))
+    assert ("**Unit** " in text) == bool(unit(field))
+
+
+@pytest.mark.parametrize(("table", "key", "field"), FIELDS)
+def test_the_words_of_a_key_can_be_read_alone(
+    table: TableReference,
+    key: str,
+    field: FieldInfo,
+) -> None:
+    words = " ".join((field.description or "").split())
+    assert not LEANING.search(words), words
+    assert not re.match(r"(Of|Which:|Which,)\b", words), words
+    measured = unit(field)
+    if measured and measured not in {"1", "tokens/s"}:
+        assert f"[{measured}]" in words, words
+
+
+def test_every_command_and_option_is_described() -> None:
+    reference = commands_reference()
+    for name, command in commands().items():
+        section = reference.split(f"{{ #{name} }}\n")[1].split("\n## ")[0]
+        for parameter in command.params:
+            words = parameter.opts if parameter.param_type_name == "option" else []
+            assert parameter.help, f"{name} {parameter.name}"
+            assert all(f"`{word}`" in section for word in words)
