@@ -1,4 +1,4 @@
-"""The planners by name: what a comparison may ask for, behind one protocol."""
+"""The planners that a comparison can name, behind one protocol."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
