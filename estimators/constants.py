@@ -183,7 +183,7 @@ class Constants:
 
     def _longest(self, group: str, name: str, constant: str, software: str) -> str:
         """Return the dotted name of the longest prefix that has the constant."""
-        endings = [f"-with-{one}" for one in _prefixes(software)]
+        endings = [f"-with-{prefix}" for prefix in _prefixes(software)]
         for prefix in _prefixes(name):
             for ending in (*endings, ""):
                 found = f"{group}.{prefix}{ending}.{constant}"

@@ -95,15 +95,15 @@ class Platform:
         name = self.software.fabric_transport
         if inside_node:
             levels = self.software.node_transports
-            reaching = [one for size, one in levels if num_ranks <= size]
+            reaching = [transport for size, transport in levels if num_ranks <= size]
             name = next(iter(reaching), levels[-1][1] if levels else "")
         if name:
             return transports()[name]
-        own = None
+        measured = None
         if self.links is not None:
-            own = self.links.transport(inside_node=inside_node)
-        if own is not None:
-            return own
+            measured = self.links.transport(inside_node=inside_node)
+        if measured is not None:
+            return measured
         return find_transport(self.accelerator.name, inside_node=inside_node)
 
     def operator_times(
@@ -165,10 +165,14 @@ class Allocator:
         return free / part - self.constants.workspace
 
 
-def optimizer_step_bytes(each: ParameterBytes) -> int:
+def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> int:
     """Return the memory traffic of an optimizer step per parameter [byte].
 
     Reads the gradient, reads and writes every optimizer state, writes the weight:
     30 bytes for mixed-precision Adam with fp32 gradients.
     """
-    return each.gradients + 2 * (each.optimizer + each.copies) + each.weights
+    return (
+        parameter_bytes.gradients
+        + 2 * (parameter_bytes.optimizer + parameter_bytes.copies)
+        + parameter_bytes.weights
+    )

@@ -124,9 +124,11 @@ def exchanges(algorithm: str, operation: str, shape: Shape) -> Exchanges:
     if operation == "broadcast":
         levels, most = levels[::-1], 1
     return tuple(
-        one
+        exchange
         for level in levels
-        for one in _at_level(flat[operation](sizes[level]), sizes, level, most=most)
+        for exchange in _at_level(
+            flat[operation](sizes[level]), sizes, level, most=most
+        )
     )
 
 
@@ -188,12 +190,12 @@ def _at_level(
     starts = grid.reshape(-1, sizes[level], stride)[:, 0, :most].reshape(-1, 1)
     return tuple(
         Exchange(
-            _frozen(starts + stride * one.senders),
-            _frozen(starts + stride * one.receivers),
-            one.fraction * left,
-            one.num_steps,
+            _frozen(starts + stride * exchange.senders),
+            _frozen(starts + stride * exchange.receivers),
+            exchange.fraction * left,
+            exchange.num_steps,
         )
-        for one in phases
+        for exchange in phases
     )
 
 

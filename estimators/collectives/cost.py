@@ -218,7 +218,9 @@ def rates_by_algorithm(
     rates: Iterator[FloatArray] = iter(())
     if searched:
         rates = iter(_rates(network, operations, groups, searched, together=together))
-    found = {name: {one: next(rates) for one in operations} for name in searched}
+    found = {
+        name: {operation: next(rates) for operation in operations} for name in searched
+    }
     for name in algorithms:
         if name not in found:
             found[name] = {

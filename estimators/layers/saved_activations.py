@@ -87,14 +87,14 @@ class Kept(NamedTuple):
     def size(
         self,
         operators: Sequence[TracedOperator],
-        others: frozenset[int] = frozenset(),
+        excluded: frozenset[int] = frozenset(),
     ) -> float:
         """Return what some operators keep, and other tensors as they are [byte]."""
         narrow = self._narrow()
-        as_it_is = others | self._by(op for op in operators if not _is_narrow(op))
+        as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
         return sum(
             self._size(number, narrow, as_it_is)
-            for number in sorted(others | self._by(operators))
+            for number in sorted(excluded | self._by(operators))
         )
 
     def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:

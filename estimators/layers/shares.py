@@ -250,14 +250,14 @@ def layer_collectives(
     return tuple(total.values())
 
 
-def _sum(one: CollectiveWork, other: CollectiveWork) -> CollectiveWork:
+def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
     return CollectiveWork(
-        one.operation,
-        one.group,
-        one.forward_count + other.forward_count,
-        one.forward_bytes + other.forward_bytes,
-        one.backward_count + other.backward_count,
-        one.backward_bytes + other.backward_bytes,
+        first.operation,
+        first.group,
+        first.forward_count + second.forward_count,
+        first.forward_bytes + second.forward_bytes,
+        first.backward_count + second.backward_count,
+        first.backward_bytes + second.backward_bytes,
     )
 
 

@@ -194,14 +194,14 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
         Whether the half of attention that a causal mask hides counts.
     """
     halves = graph.spec.causal and not counts_masked
-    each = [
+    by_kind = [
         sum(
             op.model_flops / (2 if halves and _is_attention(op) else 1)
             for op in layer.operators
         )
         for layer in graph.layers
     ]
-    return float(_FORWARD_AND_BACKWARD * sum(each[kind] for kind in graph.kinds))
+    return float(_FORWARD_AND_BACKWARD * sum(by_kind[kind] for kind in graph.kinds))
 
 
 def _is_attention(operator: TracedOperator) -> bool:

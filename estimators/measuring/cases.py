@@ -127,9 +127,9 @@ class OperatorCase:
         """Return FLOPs and bytes, as a traced layer's operators have them."""
         with torch.device("meta"):
             module = self.module()
-        inputs = tuple(one.make("meta", torch.float32) for one in self.inputs)
+        inputs = tuple(tensor.make("meta", torch.float32) for tensor in self.inputs)
         if self.sequences > 1:
-            inputs = tuple(one[:1] for one in inputs)
+            inputs = tuple(tensor[:1] for tensor in inputs)
         traced = record_layer(module, inputs, takes_hidden=False)
         graph = LayerGraph(spec=_ONE, names=("case",), kinds=(0,), layers=(traced,))
         degrees = Degrees(micro_batch_size=self.sequences)
@@ -206,7 +206,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     """Plain attention by its two products and softmax, and fused attention."""
-    one, square = Given((b, a, s, d)), Given((b, a, s, s))
+    heads, square = Given((b, a, s, d)), Given((b, a, s, s))
     spec = TransformerSpec(
         family="gpt",
         num_layers=1,
@@ -217,16 +217,16 @@ def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     )
     parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
     parts = (
-        ("attention", lambda: attention.FlashAttention(spec), (one, one, one)),
-        ("matmul", lambda: _scores, (one, one)),
-        ("matmul", lambda: torch.matmul, (square, one)),
+        ("attention", lambda: attention.FlashAttention(spec), (heads, heads, heads)),
+        ("matmul", lambda: _scores, (heads, heads)),
+        ("matmul", lambda: torch.matmul, (square, heads)),
         (
             "softmax",
             lambda: attention.ScaledMaskedSoftmax(d, causal=True),
             (square,),
         ),
-        ("rotary", lambda: attention.RotaryEmbedding(d), (one, one)),
-        ("repeat", lambda: _repeated, (one,)),
+        ("rotary", lambda: attention.RotaryEmbedding(d), (heads, heads)),
+        ("repeat", lambda: _repeated, (heads,)),
     )
     for operation, part, inputs in parts:
         yield OperatorCase(operation=operation, part=part, inputs=inputs, sequences=b)

@@ -79,9 +79,9 @@ def driver_of(device: torch.device) -> str:
     driver = "unknown"
     command = shutil.which("nvidia-smi")
     if command is not None:
-        asked = "--query-gpu=driver_version"
+        query = "--query-gpu=driver_version"
         answer = subprocess.run(
-            [command, asked, "--format=csv,noheader"],
+            [command, query, "--format=csv,noheader"],
             capture_output=True,
             text=True,
             check=False,

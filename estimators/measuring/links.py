@@ -244,7 +244,7 @@ class _Sweep:
     def run(self) -> None:
         """Measure one point after the other."""
         groups = groups_of(self.world.num_ranks, self.world.num_local)
-        members = {one: _new_group(one.num_ranks) for one in groups}
+        members = {ranks: _new_group(ranks.num_ranks) for ranks in groups}
         room = self._room()
         planned = list(self._planned(groups))
         for done, (size, group, operation) in enumerate(planned):
@@ -377,12 +377,14 @@ class _Buffers:
         cls, size: int, num_ranks: int, device: torch.device, group: Any
     ) -> "_Buffers":
         """Make tensors of a size that the ranks can share evenly [byte]."""
-        each = size // (_ELEMENT * num_ranks)
-        whole, other = (torch.zeros(each * num_ranks, device=device) for _ in range(2))
+        part_size = size // (_ELEMENT * num_ranks)
+        whole, second = (
+            torch.zeros(part_size * num_ranks, device=device) for _ in range(2)
+        )
         return cls(
             whole=whole,
-            other=other,
-            part=other[:each],
+            other=second,
+            part=second[:part_size],
             num_ranks=num_ranks,
             group=group,
         )
@@ -396,38 +398,40 @@ def _function(*names: str) -> Callable[..., Any]:
     return found
 
 
-def _all_reduce(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_reduce(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
-    return lambda: dist.all_reduce(own.whole, group=own.group)
+    return lambda: dist.all_reduce(buffers.whole, group=buffers.group)
 
 
-def _all_gather(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_gather(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
     gather = _function("all_gather_single", "all_gather_into_tensor")
-    return lambda: gather(own.whole, own.part, group=own.group)
+    return lambda: gather(buffers.whole, buffers.part, group=buffers.group)
 
 
-def _reduce_scatter(own: _Buffers, rank: int) -> Callable[[], object]:
+def _reduce_scatter(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
     scatter = _function("reduce_scatter_single", "reduce_scatter_tensor")
-    return lambda: scatter(own.part, own.whole, group=own.group)
+    return lambda: scatter(buffers.part, buffers.whole, group=buffers.group)
 
 
-def _all_to_all(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_to_all(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
-    return lambda: dist.all_to_all_single(own.other, own.whole, group=own.group)
+    return lambda: dist.all_to_all_single(
+        buffers.other, buffers.whole, group=buffers.group
+    )
 
 
-def _send_recv(own: _Buffers, rank: int) -> Callable[[], object]:
-    after, before = (rank + 1) % own.num_ranks, (rank - 1) % own.num_ranks
+def _send_recv(buffers: _Buffers, rank: int) -> Callable[[], object]:
+    after, before = (rank + 1) % buffers.num_ranks, (rank - 1) % buffers.num_ranks
 
     def send_and_receive() -> None:
         messages = [
-            dist.P2POp(dist.isend, own.whole, after, own.group),
-            dist.P2POp(dist.irecv, own.other, before, own.group),
+            dist.P2POp(dist.isend, buffers.whole, after, buffers.group),
+            dist.P2POp(dist.irecv, buffers.other, before, buffers.group),
         ]
-        for one in dist.batch_isend_irecv(messages):
-            one.wait()
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
 
     return send_and_receive
 

@@ -182,9 +182,9 @@ def load_model(
     InputError
         If there is no such model, or a value is not possible.
     """
-    wanted = name.lower().replace("_", "-")
-    if wanted not in LIBRARY:
-        near = difflib.get_close_matches(wanted, LIBRARY, n=1, cutoff=0.5)
+    key = name.lower().replace("_", "-")
+    if key not in LIBRARY:
+        near = difflib.get_close_matches(key, LIBRARY, n=1, cutoff=0.5)
         raise InputError(
             "no such model",
             where="name",
@@ -192,7 +192,7 @@ def load_model(
             expected="one of " + ", ".join(LIBRARY),
             hint=f'did you mean "{near[0]}"?' if near else "",
         )
-    spec = LIBRARY[wanted].spec
+    spec = LIBRARY[key].spec
     if attention_implementation is not None:
         spec = replace(spec, attention_implementation=attention_implementation)
     if sequence_length is not None:

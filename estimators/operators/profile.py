@@ -130,8 +130,8 @@ class Profile:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        rows = [_record(one) for one in self.measurements]
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        rows = [_record(entry) for entry in self.measurements]
         return {"format": FORMAT, **values, "measurements": rows}
 
     @classmethod
@@ -162,11 +162,11 @@ class Profile:
         return cls(measurements=tuple(rows), **values)
 
 
-def _record(one: Measurement) -> dict[str, Any]:
+def _record(measurement: Measurement) -> dict[str, Any]:
     """Return the record of one measurement."""
-    passes = {name: timing._asdict() for name, timing in one.timings.items()}
+    passes = {name: timing._asdict() for name, timing in measurement.timings.items()}
     missing = dict.fromkeys(("backward", "weight_gradient"))
-    return asdict(one) | {"shape": list(one.shape)} | missing | passes
+    return asdict(measurement) | {"shape": list(measurement.shape)} | missing | passes
 
 
 def _measurement(row: Value) -> Measurement:

@@ -185,10 +185,10 @@ def _parameter_from_json(value: Value) -> TracedParameter:
 
 def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
     def tensors(key: str) -> tuple[int, ...]:
-        return value[key].each(lambda one: _number_of_tensor(one, num_tensors))
+        return value[key].each(lambda cell: _number_of_tensor(cell, num_tensors))
 
     m, n, k, batch = (
-        one.whole(least=0, most=_MOST) for one in _cells(value["dims"], 4)
+        cell.whole(least=0, most=_MOST) for cell in _cells(value["dims"], 4)
     )
     return TracedOperator(
         name=value["name"].text(),
@@ -251,8 +251,8 @@ class LayerGraph:
     @property
     def num_parameters(self) -> int:
         """Parameters of the whole model, shared ones counted once, unpadded."""
-        each = [sum(p.elements for p in layer.parameters) for layer in self.layers]
-        return sum(each[kind] for kind in self.kinds) - self.tied_parameters
+        by_kind = [sum(p.elements for p in layer.parameters) for layer in self.layers]
+        return sum(by_kind[kind] for kind in self.kinds) - self.tied_parameters
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with stable keys."""

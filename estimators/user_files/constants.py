@@ -99,9 +99,9 @@ class UserConstants:
         return load_constants().replaced(dict(self.values))
 
 
-def constants_with(own: UserConstants | None) -> Constants:
+def constants_with(fitted: UserConstants | None) -> Constants:
     """Return the shipped constants, or those of a user in their place."""
-    return load_constants() if own is None else own.constants()
+    return load_constants() if fitted is None else fitted.constants()
 
 
 def read_user_constants(path: Path) -> UserConstants:
@@ -125,7 +125,7 @@ def _built(name: str, tables: Value) -> UserConstants:
             continue
         with problems.noted():
             if group not in _SECTIONS:
-                known = ", ".join(f"[{one}.NAME]" for one in _SECTIONS)
+                known = ", ".join(f"[{section}.NAME]" for section in _SECTIONS)
                 raise sections.error("unknown table", f"one of {known}")
             for section, entries in sections.items():
                 if group == "links" and section not in LINK_EFFICIENCIES:
@@ -198,8 +198,8 @@ def user_constants_toml(
             f"{name} = {{ value = {text_of(entry.value)}, deviation = "
             f"{text_of(entry.deviation)}, shipped = {text_of(entry.shipped)} }}"
         )
-    for section, own in sorted(sections.items()):
-        lines += ["", f"[{section}]", *own]
+    for section, rows in sorted(sections.items()):
+        lines += ["", f"[{section}]", *rows]
     return "\n".join(lines) + "\n"
 
 

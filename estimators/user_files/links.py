@@ -139,9 +139,9 @@ def measured_efficiencies(
         fitted = None if constants is None else constants.efficiency(scope)
         if fitted is not None:
             found[scope] = fitted
-        own = links.transport(inside_node=scope == "node") if links else None
-        if own is not None:
-            found[scope] = own.efficiency
+        link = links.transport(inside_node=scope == "node") if links else None
+        if link is not None:
+            found[scope] = link.efficiency
     return found
 
 
@@ -182,7 +182,7 @@ def _built(name: str, tables: Value) -> UserLinks:
         raise InputError(
             "has no links", where="node", expected="a table [node] or [fabric]"
         )
-    facts = {one: tables.get(one, "unknown").text() for one in _HEAD[1:]}
+    facts = {fact: tables.get(fact, "unknown").text() for fact in _HEAD[1:]}
     return UserLinks(
         name=name,
         node=found.get("node"),

@@ -96,7 +96,7 @@ def text_of(value: float) -> str:
 
 def quoted(text: str) -> str:
     """Return a text as TOML has it."""
-    plain = "".join(one if one.isprintable() else " " for one in text)
+    plain = "".join(character if character.isprintable() else " " for character in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

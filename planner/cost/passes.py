@@ -146,12 +146,15 @@ class PassPrices:
     def progress(self, passes: Passes, kind: int) -> list[Progress]:
         """Return where the passes of each chunk are at each layer."""
         found = []
-        for chunk, own in enumerate(passes):
+        for chunk, times in enumerate(passes):
             order = self._order(kind, self.stage.chunks[chunk])
             dense, expert = (column[order].tolist() for column in self.parameters)
-            one = own[kind]
-            all_work = one.worked or 1.0
-            begin, end = (one.begin / all_work).tolist(), (one.end / all_work).tolist()
+            pass_times = times[kind]
+            all_work = pass_times.worked or 1.0
+            begin, end = (
+                (pass_times.begin / all_work).tolist(),
+                (pass_times.end / all_work).tolist(),
+            )
             found.append(Progress(chunk, dense, expert, begin, end))
         return found
 
@@ -187,9 +190,9 @@ class PassPrices:
         weights: list[FloatArray] = []
         gradients: list[FloatArray] = []
         groups = self._shard_groups()
-        for one in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
-            width = wire_bytes(one, self.workload.parameter_bytes)
-            prices = weights if one.tensor == WEIGHTS else gradients
+        for collective in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
+            width = wire_bytes(collective, self.workload.parameter_bytes)
+            prices = weights if collective.tensor == WEIGHTS else gradients
             for rate, column in groups:
                 latency, inverse = rate[self.index].tolist()
                 prices.append(latency + width * column[order] * inverse)
@@ -291,7 +294,7 @@ class PassPrices:
             # The hops of a ring are one exchange.
             is_any = ((number > 0.0) | is_one).astype(np.float64)
             return InLayers(is_any, number * latency + num_bytes * inverse, False)
-        each = num_bytes / np.maximum(number, 1.0)
+        mean_bytes = num_bytes / np.maximum(number, 1.0)
         hides = item.group == "tensor" and self.workload.execution.tp_comm_overlap
-        price = np.where(is_one, 0.0, latency) + each * inverse
+        price = np.where(is_one, 0.0, latency) + mean_bytes * inverse
         return InLayers(np.where(is_one, 1.0, number), price, hides)

@@ -143,13 +143,13 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
-    charged = np.array([one.cost.charged_time for one in prices])
+    charged = np.array([price.cost.charged_time for price in prices])
     transfers = stage_transfers(rates, prices[0].cost.boundary_bytes, v)
     loads = charged + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
     stages = tuple(
-        replace(one.cost, transfer_time=float(transfer))
-        for one, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
+        replace(price.cost, transfer_time=float(transfer))
+        for price, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
     )
     tails = np.array([stage.tail_time for stage in stages])
     timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)

@@ -198,7 +198,7 @@ class PricedGrid:
 
     def __init__(self, network: Network, grid: IntArray) -> None:
         pp, dp, ep, cp, tp = grid.shape
-        lanes = grid.reshape(pp, dp * ep, cp * tp)
+        ranks = grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
         self._lanes = grid.reshape(pp, -1, tp)
         self._tensor = _by_algorithm(network, self._lanes)
@@ -210,9 +210,9 @@ class PricedGrid:
         self._expert = _all_to_all_rates(
             network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)
         )
-        self._activation = _boundary_rates(network, lanes, np.roll(lanes, -1, axis=0))
-        self._gradient = _boundary_rates(network, np.roll(lanes, -1, axis=0), lanes)
-        self._tied = _tied_rate(network, lanes)
+        self._activation = _boundary_rates(network, ranks, np.roll(ranks, -1, axis=0))
+        self._gradient = _boundary_rates(network, np.roll(ranks, -1, axis=0), ranks)
+        self._tied = _tied_rate(network, ranks)
         self._chosen: dict[tuple[str, str], PlacementRates] = {}
 
     def rates(
@@ -326,8 +326,8 @@ def _alike(rates: Rates) -> Rates:
 
     They differ only where stages have unlike phases, which then meet in another order.
     """
-    one = np.maximum(rates["all_gather"], rates["reduce_scatter"])
-    return {**rates, "all_gather": one, "reduce_scatter": one}
+    larger = np.maximum(rates["all_gather"], rates["reduce_scatter"])
+    return {**rates, "all_gather": larger, "reduce_scatter": larger}
 
 
 def _cheapest(reduces: Mapping[str, FloatArray], choice: AlgorithmChoice) -> str:
@@ -417,8 +417,8 @@ def _boundary_rates(
     return slowest_edges(network, senders, receivers)
 
 
-def _tied_rate(network: Network, lanes: IntArray) -> FloatArray:
-    if lanes.shape[0] == 1:
+def _tied_rate(network: Network, ranks: IntArray) -> FloatArray:
+    if ranks.shape[0] == 1:
         return np.zeros(2)
-    pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
+    pairs = np.stack([ranks[0].ravel(), ranks[-1].ravel()], axis=1)
     return np.array(collective_rates(network, "all_reduce", pairs[None], "ring")[0])

@@ -78,10 +78,10 @@ class ArtifactCosts:
             itertools.accumulate(instance.group_sizes, operator.mul)
         )
 
-    def level(self, one: int, other: int) -> int:
+    def level(self, first: int, second: int) -> int:
         """Return the lowest level at which two devices share a group."""
         for level, size in enumerate(self._group_devices):
-            if one // size == other // size:
+            if first // size == second // size:
                 return level
         raise AssertionError("the outermost level joins all devices")
 

@@ -88,14 +88,14 @@ class Exhaustive:
             evaluations += num_splits
             try:
                 work.spend(num_splits * EVERY_SPLIT)
-                one = _best_of(prices, configuration, placed)
+                best = _best_of(prices, configuration, placed)
             except LimitReachedError:
                 break
             looked += 1
-            if one is not None:
+            if best is not None:
                 work.a_plan()
-                found = sorted([*found, one], key=lambda f: f[:2])[: spec.keep_best]
-        plans = priced_best_first(network, workload, (one.plan for one in found))
+                found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
+        plans = priced_best_first(network, workload, (best.plan for best in found))
         return PlannerOutcome(
             planner=self.name,
             plans=plans,

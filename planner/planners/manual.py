@@ -245,8 +245,8 @@ class _Recipe:
             for rank, group in groupby(ranked, key=lambda item: item[0])
         }
         for recompute in self._recompute_modes():
-            wanted = [rank for rank in groups if smallest is None or rank < smallest]
-            for idle, part in wanted:
+            better = [rank for rank in groups if smallest is None or rank < smallest]
+            for idle, part in better:
                 if self._find(groups[idle, part], recompute):
                     if smallest is None:
                         self._find(groups.get((idle, 2 * part), []), recompute)
@@ -497,17 +497,17 @@ class _Recipe:
                 sizes.tp, sizes.cp, sizes.ep, b, sequence_parallel(self.spec, sizes.tp)
             )
         )
-        each = self.workload.parameter_bytes
+        parameter_bytes = self.workload.parameter_bytes
         held = float(table.parameters.sum()) - table.tied_parameters
-        held *= each.weights + each.gradients
+        held *= parameter_bytes.weights + parameter_bytes.gradients
         memory = self.workload.tensor_memory(self.spec.memory_reserve)
         return held / sizes.pp <= memory
 
     def _zero_stage(self, sizes: Sizes) -> int:
         """Return 1 if there are replicas and 0 if not, or the smallest allowed."""
-        wanted = 1 if sizes.dp > 1 else 0
+        preferred = 1 if sizes.dp > 1 else 0
         allowed = self.spec.zero_stages
-        return wanted if wanted in allowed else min(allowed)
+        return preferred if preferred in allowed else min(allowed)
 
 
 def _layout(num_blocks: int, pp: int, v: int) -> _BlockLayout | None:
@@ -515,10 +515,10 @@ def _layout(num_blocks: int, pp: int, v: int) -> _BlockLayout | None:
     if pp == 1:
         return _BlockLayout(v) if v == 1 else None
     for counts_embedding, counts_loss in _COUNTED_ENDS:
-        each, left = divmod(num_blocks + counts_embedding + counts_loss, pp * v)
+        even, left = divmod(num_blocks + counts_embedding + counts_loss, pp * v)
         # A stage, or the only chunk of one, has work beside an end of the chain.
         least = 2 if v == 1 and (counts_embedding or counts_loss) else 1
-        if left == 0 and each >= least:
+        if left == 0 and even >= least:
             return _BlockLayout(v, counts_embedding, counts_loss)
     return None
 

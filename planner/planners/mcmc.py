@@ -99,8 +99,8 @@ def _step_micro_batch(
 def _step_stages(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Double or halve the number of stages, or change it by one; split anew."""
     pp = state.configuration.pp
-    wanted = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
-    return _resized(space, state, state.configuration._replace(pp=wanted), rng)
+    num_stages = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
+    return _resized(space, state, state.configuration._replace(pp=num_stages), rng)
 
 
 def _redraw_replicas(
@@ -141,11 +141,11 @@ def _moved(
         number = rng.randrange(len(space.placements(changed)))
     else:
         number = space.like(state, changed)
-    wanted = state.choices
+    choices = state.choices
     if rng.random() < ANY_CHOICE:
-        wanted = (rng.choice(space.choices(changed)),)
-    wanted += wanted[-1:] * (changed.pp - len(wanted))
-    return WalkState(changed, number, bounds, wanted[: changed.pp])
+        choices = (rng.choice(space.choices(changed)),)
+    choices += choices[-1:] * (changed.pp - len(choices))
+    return WalkState(changed, number, bounds, choices[: changed.pp])
 
 
 def _change_two_sizes(
@@ -438,7 +438,7 @@ class Mcmc:
         # What was found is written out, whatever is left.
         writing = Walkable.of(replace(candidates, work=Work()))
         plans = priced_best_first(
-            network, workload, (writing.plan(one) for one in _best(walks, spec))
+            network, workload, (writing.plan(state) for state in _best(walks, spec))
         )
         return PlannerOutcome(
             planner=self.name,

@@ -343,7 +343,7 @@ class Walkable:
         bounds = self._bounds_of(plan)
         if bounds is None:
             return None
-        names = [one.name for one in self.placements(configuration)]
+        names = [placement.name for placement in self.placements(configuration)]
         number = names.index(plan.placement)
         groups = [
             option.group_size
@@ -413,7 +413,7 @@ class Walkable:
         configuration: Configuration,
         placement: int,
         bounds: tuple[int, ...],
-        wanted: tuple[MemoryChoice, ...],
+        preferred: tuple[MemoryChoice, ...],
     ) -> WalkState | None:
         """Return a state whose stages keep their choices where these fit.
 
@@ -422,10 +422,10 @@ class Walkable:
         if there is none either.
         """
         chain = self.prices.chain(configuration, placement)
-        numbers = _fitting(chain, bounds, wanted)
+        numbers = _fitting(chain, bounds, preferred)
         if numbers is None:
             bounds = _memory_split(chain, configuration.pp)
-            numbers = _fitting(chain, bounds, wanted) if bounds else None
+            numbers = _fitting(chain, bounds, preferred) if bounds else None
         if numbers is None:
             return None
         choices = tuple(chain.choices[number] for number in numbers)
@@ -458,7 +458,7 @@ def _order(name: str) -> str:
 
 
 def _fitting(
-    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[MemoryChoice, ...]
+    chain: PlacedChain, bounds: tuple[int, ...], preferred: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
     """Return a choice for each stage, the wanted one if it fits; None if none does."""
     classes = chain.classes(np.array(bounds))
@@ -466,7 +466,7 @@ def _fitting(
     if not fits.any(axis=0).all():
         return None
     found: list[int] = fits.argmax(axis=0).tolist()
-    for stage, choice in enumerate(wanted[: len(found)]):
+    for stage, choice in enumerate(preferred[: len(found)]):
         number = chain.number.get(choice, -1)
         if number >= 0 and fits[number, stage]:
             found[stage] = number

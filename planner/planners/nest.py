@@ -80,7 +80,7 @@ class Nest:
         found = find(network, workload, spec, replays, work=work, progress=progress)
         return PlannerOutcome(
             planner=self.name,
-            plans=tuple(one.priced for one in found.plans),
+            plans=tuple(plan.priced for plan in found.plans),
             belief=found.plans[0].time if found.plans else float("nan"),
             sees=self.sees,
             spent=found.spent,
@@ -88,7 +88,7 @@ class Nest:
             evaluations=found.statistics.get("configurations", 0),
             statistics=found.statistics,
             lower_bound=found.lower_bound,
-            replayed_times=tuple(one.time for one in found.plans),
+            replayed_times=tuple(plan.time for plan in found.plans),
             covers_space=not found.spent.is_stopped,
             why_not=found.infeasibility,
         )

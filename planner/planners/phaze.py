@@ -198,9 +198,9 @@ class PhazeProgram:
         number, next_opening = 0, FIRST_OPENING
         opening: tuple[float, Plan] | None = None
         try:
-            for one in self.plans():
+            for plan in self.plans():
                 number += 1
-                best.append(one)
+                best.append(plan)
                 if len(best) >= MOST_KEPT:
                     best = heapq.nsmallest(MOST_TRIED, best)
                 if number == next_opening and opening is None:
@@ -220,11 +220,11 @@ class PhazeProgram:
         """Return the first plan that truly fits and its price, or why none does."""
         candidates, why_not = self.candidates, ""
         network, workload = candidates.network, candidates.workload
-        for one in believed:
+        for candidate in believed:
             self.work.count(PLAN + network.num_devices // PRICED_DEVICES)
-            plan = self.plan(one)
+            plan = self.plan(candidate)
             if fits(workload, candidates.spec, plan):
-                return (one.price, plan), ""
+                return (candidate.price, plan), ""
             if not why_not:
                 short = too_little_memory(network, workload, candidates.spec, plan)
                 why_not = (
@@ -299,7 +299,7 @@ class PhazeProgram:
     ) -> tuple[FloatArray, FloatArray, IntArray, float]:
         """Return what the kernel reads beside the classes of intervals."""
         splitter = self.candidates.splitter
-        each = self.candidates.workload.parameter_bytes
+        parameter_bytes = self.candidates.workload.parameter_bytes
         folded = splitter.folded(configuration)
         sums = folded.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
@@ -315,7 +315,11 @@ class PhazeProgram:
             KERNEL_LEDGER,
         )
         parameters = sums[tables.PARAMETERS] + sums[tables.EXPERT_PARAMETERS]
-        static = (each.weights + each.gradients + each.optimizer) * parameters
+        static = (
+            parameter_bytes.weights
+            + parameter_bytes.gradients
+            + parameter_bytes.optimizer
+        ) * parameters
         room = splitter.memory - static - sums[tables.SAVED + tables.NONE]
         most = np.zeros((2, sums.shape[1]), dtype=np.int64)
         for row, mode in enumerate(modes):
@@ -337,16 +341,16 @@ class PhazeProgram:
         rates[tables.EXPERT + 1] = (ep - 1) / ep
         return np.asarray(rates * self.inverse)
 
-    def plan(self, one: Believed) -> Plan:
+    def plan(self, believed: Believed) -> Plan:
         """Write one of its plans out, devices pipeline by pipeline."""
-        chain = self._chain(one.configuration)
-        last, others = one.recompute
-        pp, zero = one.configuration.pp, min(self.candidates.spec.zero_stages)
+        chain = self._chain(believed.configuration)
+        last, others = believed.recompute
+        pp, zero = believed.configuration.pp, min(self.candidates.spec.zero_stages)
         modes = [others] * (pp - 1) + [last]
         return self.prices.plan(
-            one.configuration,
+            believed.configuration,
             chain,
-            np.array(one.bounds),
+            np.array(believed.bounds),
             tuple(MemoryChoice(mode, zero, 0) for mode in modes),
         )
 

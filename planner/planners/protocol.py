@@ -187,7 +187,9 @@ def priced_best_first(
     """Price plans by the common evaluator; ties go to the smaller configuration."""
     priced = [price_plan(network, workload, plan) for plan in plans]
     return tuple(
-        sorted(priced, key=lambda one: (one.iteration_time, configuration_of(one.plan)))
+        sorted(
+            priced, key=lambda item: (item.iteration_time, configuration_of(item.plan))
+        )
     )
 
 

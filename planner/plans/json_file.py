@@ -92,7 +92,7 @@ def _check_devices(devices: Value) -> int:
     rows = devices.array(least=1)
     if isinstance(rows[0].raw, str):
         try:
-            return sum(len(one) for one in parsed_ranges(devices.raw))
+            return sum(len(numbers) for numbers in parsed_ranges(devices.raw))
         except InputError as error:
             raise error.at(devices.where, "") from None
     for row in rows:

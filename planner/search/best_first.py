@@ -253,15 +253,25 @@ class _Frontier:
             for item in items:
                 heapq.heappush(self._waiting, item)
 
-    def _sharpen_one(self, known: float, sharpness: int, one: Configuration) -> None:
+    def _sharpen_one(
+        self, bound: float, sharpness: int, configuration: Configuration
+    ) -> None:
         cutoff = self.best.cutoff
         if sharpness == _MEMORY:
-            self._wait(self.candidates.relaxed_bound(one, known, cutoff), _RELAXED, one)
+            self._wait(
+                self.candidates.relaxed_bound(configuration, bound, cutoff),
+                _RELAXED,
+                configuration,
+            )
         elif sharpness == _RELAXED:
-            self._wait(self.candidates.placed_bound(one, known, cutoff), _PLACED, one)
+            self._wait(
+                self.candidates.placed_bound(configuration, bound, cutoff),
+                _PLACED,
+                configuration,
+            )
         else:
-            for solution in self.candidates.solutions(one, cutoff):
-                self.best.add(_SplitFound(solution.value, one, solution))
+            for solution in self.candidates.solutions(configuration, cutoff):
+                self.best.add(_SplitFound(solution.value, configuration, solution))
                 self._let_limits_count()
 
     def _let_limits_count(self) -> None:
@@ -269,9 +279,9 @@ class _Frontier:
         if self.best.cutoff < np.inf or (self._is_open and self.best.found):
             self.candidates.work.a_plan()
 
-    def _wait(self, value: float, sharpness: int, one: Configuration) -> None:
+    def _wait(self, value: float, sharpness: int, configuration: Configuration) -> None:
         if value < self.best.cutoff:
-            heapq.heappush(self._waiting, _Waiting(value, sharpness, one))
+            heapq.heappush(self._waiting, _Waiting(value, sharpness, configuration))
 
     def _open(self) -> None:
         """Solve what looks best so far, to have something to compare with.

@@ -164,9 +164,9 @@ def ordered(
     number = np.empty(total, dtype=np.int32)
     place = np.empty(total, dtype=np.int32)
     start = 0
-    for index, (size, one) in enumerate(zip(sizes, bounds, strict=True)):
+    for index, (size, bound) in enumerate(zip(sizes, bounds, strict=True)):
         here = slice(start, start + size)
-        values[here], held[here] = one
+        values[here], held[here] = bound
         number[here], place[here] = index, np.arange(size)
         start += size
     order = np.argsort(values, kind="stable")

@@ -386,9 +386,9 @@ class CandidateSet:
         relaxed = self.relaxed(configuration)
         bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
         bounds: list[tuple[float, Placement]] = []
-        each = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
+        units = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
         for placement in self.listed(configuration):
-            self.work.spend(each)
+            self.work.spend(units)
             self.statistics["placements"] += 1
             rates = self.placement_bounds.rates(placement, relaxed)
             value = bound(rates)
@@ -429,7 +429,7 @@ class CandidateSet:
         seen: set[bytes] = set()
         bounded = self._bounded.pop(configuration, None)
         if bounded is None:
-            bounded = [(-np.inf, each) for each in self.listed(configuration)]
+            bounded = [(-np.inf, placement) for placement in self.listed(configuration)]
         for bound, placement in bounded:
             if bound >= limit:
                 self.statistics["placements pruned by their bound"] += 1

@@ -226,13 +226,13 @@ def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
 def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     counts, pp = block_counts(plan, facts.is_block), len(plan.stages)
     least = 0 if rules.empty_ends else 1
-    wanted = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
+    expected = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
     found = f"{_shortened(counts)} blocks on the virtual stages"
     ends = (counts[0], counts[-1])
     if min(ends) < least or min(counts[1:-1], default=1) < 1:
         yield "split", found, "at least one block in each"
     elif not any(SPLIT_CHECKS[kind](counts, pp) for kind in rules.splits):
-        yield "split", found, wanted
+        yield "split", found, expected
     elif not ends_together(plan, facts.is_block):
         yield (
             "split",

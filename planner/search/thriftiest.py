@@ -126,11 +126,11 @@ def plan_within(
     candidates: CandidateSet, configuration: Configuration, memory: float
 ) -> PricedPlan | None:
     """Return a configuration's best plan within a memory [byte], None if none fits."""
-    other = candidates.within(memory)
-    solution = other.solve(configuration, np.inf)
+    within = candidates.within(memory)
+    solution = within.solve(configuration, np.inf)
     if solution is None:
         return None
-    plan = assemble_plan(other, configuration, solution)
+    plan = assemble_plan(within, configuration, solution)
     return price_plan(candidates.network, candidates.workload, plan)
 
 

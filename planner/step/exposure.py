@@ -109,17 +109,19 @@ def layer_times(
     slowdown
         Factor on compute while something is sent beside it.
     """
-    total = sum((one.number for one in sent), start=np.zeros(compute.size))
+    total = sum(
+        (collectives.number for collectives in sent), start=np.zeros(compute.size)
+    )
     part = compute / np.maximum(total, 1.0)
     whole = np.where(total > 0.0, 0.0, compute)
     worked = whole.copy()
-    for one in sent:
-        own, lasts = part, part + one.price
-        if one.is_hidden:
-            own = part + slowed(part, one.price, slowdown)
-            lasts = np.maximum(own, one.price)
-        whole += one.number * lasts
-        worked += one.number * own
+    for collectives in sent:
+        compute_part, lasts = part, part + collectives.price
+        if collectives.is_hidden:
+            compute_part = part + slowed(part, collectives.price, slowdown)
+            lasts = np.maximum(compute_part, collectives.price)
+        whole += collectives.number * lasts
+        worked += collectives.number * compute_part
     return LayerPassTimes(whole, worked)
 
 
@@ -208,12 +210,12 @@ def _queued_pass(
     if behind.gathers_ahead:
         queue.send("weights", needed[0])
     columns = needed, needed[1:], reduces.tolist(), layers.whole, layers.worked
-    for own, following, reduced, whole, work in zip(*columns, strict=False):
+    for gathered, following, reduced, whole, work in zip(*columns, strict=False):
         if behind.gathers_ahead:
-            queue.wait("weights", own)
+            queue.wait("weights", gathered)
             queue.send("weights", following)
         else:
-            queue.now += sum(own)
+            queue.now += sum(gathered)
         ahead = sum(following) if behind.gathers_ahead else 0.0
         more = float(slowed(work, ahead + sum(waiting), behind.slowdown))
         moments.append((worked, worked + work + more))
@@ -293,8 +295,8 @@ def parameter_buckets(
         for begin, end in _divided(sum(column), size):
             at = _moment(progress, column, begin if first else end, first=first)
             count = end - begin
-            own = (0.0, count) if experts else (count, 0.0)
-            found.append(ParameterBucket(progress.chunk, at, *own))
+            counts = (0.0, count) if experts else (count, 0.0)
+            found.append(ParameterBucket(progress.chunk, at, *counts))
     return sorted(found, key=lambda bucket: bucket.at)
 
 

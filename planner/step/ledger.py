@@ -107,7 +107,9 @@ class ZeroStage(NamedTuple):
 
     def sent_at(self, *moments: str) -> tuple[Sent, ...]:
         """Return what is sent at some moments."""
-        return tuple(one for one in self.sent if one.moment in moments)
+        return tuple(
+            collective for collective in self.sent if collective.moment in moments
+        )
 
 
 _REDUCE_WHOLE = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, REPLICAS)
@@ -119,9 +121,9 @@ _GATHER_FORWARD = Sent("all_gather", WEIGHTS, FORWARD, INSIDE)
 _GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
 
 
-def wire_bytes(sent: Sent, each: ParameterBytes) -> int:
+def wire_bytes(sent: Sent, parameter_bytes: ParameterBytes) -> int:
     """Return what a parameter of a collective has on the wire [byte]."""
-    return each.gather if sent.tensor == WEIGHTS else each.reduce
+    return parameter_bytes.gather if sent.tensor == WEIGHTS else parameter_bytes.reduce
 
 
 LEDGER: tuple[ZeroStage, ...] = (

@@ -254,7 +254,7 @@ class Plan:
         try:
             parallel = ParallelismConfig(**data["parallel"])
             sizes = parallel.sizes()
-            lanes = sizes.cp * sizes.tp
+            ranks = sizes.cp * sizes.tp
             return cls(
                 parallel=parallel,
                 virtual_pipeline_model_parallel_size=int(
@@ -267,7 +267,7 @@ class Plan:
                 gradient_algorithm=str(data["gradient_algorithm"]),
                 tensor_algorithm=str(data["tensor_algorithm"]),
                 stages=tuple(
-                    _stage_from_json(stage, lanes) for stage in data["stages"]
+                    _stage_from_json(stage, ranks) for stage in data["stages"]
                 ),
             )
         except KeyError as error:
@@ -278,23 +278,23 @@ class Plan:
             raise InputError(f"not a plan: {error}") from None
 
 
-def _stage_from_json(data: Mapping[str, Any], lanes: int) -> Stage:
+def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:
     return Stage(
         chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
-        devices=_rows(data["devices"], lanes),
+        devices=_rows(data["devices"], num_ranks),
         recompute=str(data["recompute"]),
         zero_stage=int(data["zero_stage"]),
         sharding_group_size=int(data["sharding_group_size"]),
     )
 
 
-def _rows(devices: Sequence[Any], lanes: int) -> tuple[tuple[int, ...], ...]:
+def _rows(devices: Sequence[Any], num_ranks: int) -> tuple[tuple[int, ...], ...]:
     """Return one row a replica, of ranges or of lists of numbers."""
     if not any(isinstance(entry, str) for entry in devices):
         return tuple(tuple(int(d) for d in row) for row in devices)
     numbers = from_ranges(devices)
-    starts = range(0, len(numbers), lanes)
-    return tuple(tuple(numbers[start : start + lanes]) for start in starts)
+    starts = range(0, len(numbers), num_ranks)
+    return tuple(tuple(numbers[start : start + num_ranks]) for start in starts)
 
 
 def _common(values: list[Any]) -> Any:

@@ -134,7 +134,7 @@ def schedule_tasks(graph: TaskGraph, durations: tuple[float, ...]) -> EngineSche
     does not meet the bound, what `climb` makes of it, or what the solver finds.
     """
     candidates = (list_schedule(graph, durations), mirrored_schedule(graph, durations))
-    starts = min(candidates, key=lambda one: makespan(one, durations))
+    starts = min(candidates, key=lambda order: makespan(order, durations))
     length, bound = makespan(starts, durations), lower_bound(graph, durations)
     if length > bound * (1.0 + TOLERANCE):
         starts, bound = _improved(graph, durations, starts, bound)

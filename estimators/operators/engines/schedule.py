@@ -166,14 +166,14 @@ def _busy_times(schedule: EngineSchedule, engine: str) -> list[tuple[float, floa
 
 
 def _common_time(
-    one: list[tuple[float, float]], other: list[tuple[float, float]]
+    first: list[tuple[float, float]], second: list[tuple[float, float]]
 ) -> float:
     common, i, j = 0.0, 0, 0
-    while i < len(one) and j < len(other):
-        begin = max(one[i][0], other[j][0])
-        end = min(one[i][1], other[j][1])
+    while i < len(first) and j < len(second):
+        begin = max(first[i][0], second[j][0])
+        end = min(first[i][1], second[j][1])
         common += max(end - begin, 0.0)
-        if one[i][1] <= other[j][1]:
+        if first[i][1] <= second[j][1]:
             i += 1
         else:
             j += 1

@@ -184,8 +184,8 @@ def _first_better(
     for number, task in enumerate(sorted(range(len(starts)), key=starts.__getitem__)):
         place[task] = float(number)
     for pair in pairs:
-        one, other = sorted(pair, key=place.__getitem__)
-        for task, new in ((one, place[other] + 0.5), (other, place[one] - 0.5)):
+        first, second = sorted(pair, key=place.__getitem__)
+        for task, new in ((first, place[second] + 0.5), (second, place[first] - 0.5)):
             keys = place.copy()
             keys[task] = new
             found = schedule_in_order(graph, durations, keys)

@@ -136,8 +136,8 @@ class ReplayBounds:
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
         found = [
-            self._bound(shape, _Sent(rates, wires, ends, one), variants, cutoff)
-            for one in every
+            self._bound(shape, _Sent(rates, wires, ends, block_exits), variants, cutoff)
+            for block_exits in every
         ]
         return np.asarray(np.max(found, axis=0))
 
@@ -299,7 +299,7 @@ class ReplayBounds:
         What goes on beside passes is as long as the blocks' together, which follow one
         another, if they are alike; that of the ends of the chain counts for nothing.
         """
-        each = self.workload.parameter_bytes
+        parameter_bytes = self.workload.parameter_bytes
         rows = rates.rows
         options = len(rates.group_sizes)
         known = self.columns(shape.degrees)
@@ -311,7 +311,9 @@ class ReplayBounds:
         sent = np.zeros((len(rows), options, 2, table.num_layers))
         for option in range(options):
             inside = tables.SHARD_PASS + 4 * option
-            for place, width in enumerate((each.gather, each.reduce)):
+            for place, width in enumerate(
+                (parameter_bytes.gather, parameter_bytes.reduce)
+            ):
                 part = sent[:, option, place]
                 part += rows[:, None, inside] * (dense > 0)
                 part += width * dense * rows[:, None, inside + 1]

@@ -182,7 +182,7 @@ class LaunchableCandidates:
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
             rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
-            times = [bounds.pass_times(family.degrees, one) for one in rates]
+            times = [bounds.pass_times(family.degrees, row) for row in rates]
             first.append(mean_stage_bounds(workload, family, times))
         sizes = [0, *(len(family.pp) for family in families)]
         dropped["configurations"] = sum(sizes)
@@ -440,7 +440,7 @@ class LaunchableCandidates:
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""
-        rows = np.min([one.rows for one in rates], axis=0)
+        rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)
 
 

@@ -73,13 +73,13 @@ def placed_exits(
         Ranks of each sharding option, the whole group first.
     """
     pp, ep = grid.shape[0], grid.shape[2]
-    lanes = grid.reshape(pp, -1)
+    ranks = grid.reshape(pp, -1)
     dense = np.ascontiguousarray(dense_groups(grid))
     experts = np.ascontiguousarray(expert_data_groups(grid)) if ep > 1 else None
     parts = []
     for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
         count = -(-bounds.num_devices // int(size))
-        block = lanes // size
+        block = ranks // size
         following = np.roll(block, -1, axis=0)
         stage = np.broadcast_to(np.arange(pp)[:, None], block.shape)
         leaves = (block != following).ravel()
@@ -235,17 +235,17 @@ def _both(
 def _boundaries(network: Network, grid: IntArray) -> FloatArray:
     """Price the transfers of each replica over each boundary."""
     pp, dp, ep, cp, tp = grid.shape
-    lanes = grid.reshape(pp, dp * ep, cp * tp)
+    ranks = grid.reshape(pp, dp * ep, cp * tp)
     if pp == 1:
         return np.zeros((1, 1, 2, 2))
-    following = np.roll(lanes, -1, axis=0)
+    following = np.roll(ranks, -1, axis=0)
     shape = (pp * dp * ep, 1, cp * tp)
     found = np.stack(
         [
             slowest_edges(
                 network, senders.reshape(shape), receivers.reshape(shape)
             ).reshape(pp, dp * ep, 2)
-            for senders, receivers in ((lanes, following), (following, lanes))
+            for senders, receivers in ((ranks, following), (following, ranks))
         ],
         axis=2,
     )

@@ -145,8 +145,8 @@ def _counts(num_blocks: int, p: int, v: int, first: int, last: int) -> tuple[int
     What is left over goes to late stages, which keep the fewest activations, but to the
     last one only in the end, and to each about as often as to any other.
     """
-    each, over = divmod(num_blocks + first + last, p * v)
-    counts = np.full(p * v, each, dtype=np.int64)
+    even, over = divmod(num_blocks + first + last, p * v)
+    counts = np.full(p * v, even, dtype=np.int64)
     order = [*range(p - 2, -1, -1), p - 1]
     for number in range(over):
         turn, place = divmod(number, p)
@@ -176,8 +176,8 @@ class ConfigurationFamily(NamedTuple):
 
     def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""
-        lanes = self.degrees.tp * self.degrees.cp
-        chosen = lanes * self.pp * self.dp == num_devices
+        ranks = self.degrees.tp * self.degrees.cp
+        chosen = ranks * self.pp * self.dp == num_devices
         if not chosen.any():
             return None
         return ConfigurationFamily(
