@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from estimators.collectives.exchanges import FLAT, Exchange, Exchanges
-from estimators.collectives.ring_phases import Shape, folds
+from estimators.collectives.ring_phases import Shape, phases_of_shape
 from topologies import InputError
 from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
@@ -147,10 +147,10 @@ def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exc
     """
     places = np.arange(math.prod(max(size, 1) for size in shape))
     found = []
-    for fold in folds(operation, shape, rules):
-        grid = places.reshape(-1, fold.size, fold.stride)
+    for phase in phases_of_shape(operation, shape, rules):
+        grid = places.reshape(-1, phase.size, phase.stride)
         ends = _frozen(grid.copy()), _frozen(np.roll(grid, -1, axis=1))
-        found.append(Exchange(*ends, fold.fraction, fold.num_steps))
+        found.append(Exchange(*ends, phase.fraction, phase.num_steps))
     return tuple(found)
 
 

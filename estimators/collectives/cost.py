@@ -43,8 +43,8 @@ from estimators.collectives.ring_phases import (
     RING_OPERATIONS,
     Shape,
     Turn,
-    fold_tables,
-    folds,
+    phases_of_shape,
+    ring_phase_tables,
 )
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -104,7 +104,7 @@ def hierarchical_phases(
     over the outermost level, all-gather back inwards. Levels whose blocks do not
     divide the groups evenly are left out; a flat ring is what is left of none. A
     network's ``rules`` change steps and phases as
-    `estimators.collectives.ring_phases.folds` says.
+    `estimators.collectives.ring_phases.phases_of_shape` says.
     """
     return _phases(operation, groups, block_sizes, ruled_shapes(rules), rules)
 
@@ -127,7 +127,9 @@ def _phases(
     ordered = plain(np.sort(groups, axis=1))
     (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
     phases = []
-    for stride, size, fraction, num_steps in folds(operation, tuple(shape), rules):
+    for stride, size, fraction, num_steps in phases_of_shape(
+        operation, tuple(shape), rules
+    ):
         grid = ordered.reshape(-1, size, stride)
         rings = np.swapaxes(grid, 1, 2).reshape(-1, size)
         phases.append(Phase(rings, fraction, num_steps))
@@ -250,7 +252,7 @@ def _rates(
     rules = tuple(_rules(network, name) for name in algorithms)
     shapes = [_shapes(network, name)(ordered, blocks) for name in algorithms]
     form_of, forms = _distinct(shapes, len(ordered))
-    tables = fold_tables(operations, forms, rules)
+    tables = ring_phase_tables(operations, forms, rules)
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
     run_kernel(network, kernel, ordered, form_of, *tables, together, rates)

@@ -206,7 +206,7 @@ def edge_costs(
 
 
 def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> FloatArray:
-    """Return the largest latency and inverse bandwidth among each team's messages.
+    """Return the largest latency and inverse bandwidth of each lockstep group.
 
     The maxima of what `edge_costs` gives, in half the time.
 
@@ -215,13 +215,13 @@ def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> Flo
     network
         Where the devices are.
     sources, targets
-        Device numbers, shape ``(rounds, teams, messages)``; messages of all teams of
+        Device numbers, shape ``(rounds, groups, messages)``; messages of all groups of
         a round meet, those of different rounds do not.
 
     Returns
     -------
     FloatArray
-        Shape ``(rounds, teams, 2)``: latency [s] and inverse bandwidth [s/byte].
+        Shape ``(rounds, groups, 2)``: latency [s] and inverse bandwidth [s/byte].
     """
     sources, targets = _devices(network, sources), _devices(network, targets)
     assert sources.shape == targets.shape

@@ -100,7 +100,7 @@ class StageCost:
         return sum(self.memory.values())
 
     @property
-    def tail_time(self) -> float:
+    def step_end_time(self) -> float:
         """After the stage's last pass, if nothing of it were hidden [s]."""
         return (
             self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time

@@ -23,8 +23,8 @@ from planner.step.exposure import (
     Behind,
     InLayers,
     LayerPassTimes,
+    PassProgress,
     PassTimes,
-    Progress,
     joined_times,
     layer_times,
     pass_times,
@@ -143,7 +143,7 @@ class PassPrices:
         spans = (slice(first, last + 1) for first, last in self.stage.chunks)
         return sum(float(self.layers.skewed[span].sum()) for span in spans)
 
-    def progress(self, passes: Passes, kind: int) -> list[Progress]:
+    def progress(self, passes: Passes, kind: int) -> list[PassProgress]:
         """Return where the passes of each chunk are at each layer."""
         found = []
         for chunk, times in enumerate(passes):
@@ -155,7 +155,7 @@ class PassPrices:
                 (pass_times.begin / all_work).tolist(),
                 (pass_times.end / all_work).tolist(),
             )
-            found.append(Progress(chunk, dense, expert, begin, end))
+            found.append(PassProgress(chunk, dense, expert, begin, end))
         return found
 
     def _order(self, kind: int, chunk: tuple[int, int]) -> slice:

@@ -151,7 +151,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         replace(price.cost, transfer_time=float(transfer))
         for price, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
     )
-    tails = np.array([stage.tail_time for stage in stages])
+    step_ends = np.array([stage.step_end_time for stage in stages])
     timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
     ends = timeline.ends(directions)
@@ -169,7 +169,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         ),
         pipeline_time=ends.passes,
         closed_form_time=(
-            float(times.max() + tails.max()) if has_closed_form else ends.step
+            float(times.max() + step_ends.max()) if has_closed_form else ends.step
         ),
     )
 

@@ -200,8 +200,8 @@ class PricedGrid:
         pp, dp, ep, cp, tp = grid.shape
         ranks = grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
-        self._lanes = grid.reshape(pp, -1, tp)
-        self._tensor = _by_algorithm(network, self._lanes)
+        self._tensor_groups = grid.reshape(pp, -1, tp)
+        self._tensor = _by_algorithm(network, self._tensor_groups)
         self._dense = dense_groups(grid)
         self._data = _by_algorithm(network, self._dense)
         self._experts = expert_data_groups(grid) if ep > 1 else None
@@ -219,7 +219,7 @@ class PricedGrid:
         self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
     ) -> PlacementRates:
         """Return the rates under the algorithms chosen, made once for each choice."""
-        self._name(self._tensor, self._lanes, tensor)
+        self._name(self._tensor, self._tensor_groups, tensor)
         self._name(self._data, self._dense, gradient)
         names = self.chooser().names(tensor, gradient)
         if names not in self._chosen:
@@ -406,10 +406,10 @@ def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatA
 def _boundary_rates(
     network: Network, senders: IntArray, receivers: IntArray
 ) -> FloatArray:
-    """Price the transfers of each boundary, all replicas and lanes at the same time.
+    """Price the transfers of each boundary, all replicas and ranks at the same time.
 
     Different boundaries are priced apart: the schedule staggers them. Shape
-    ``(p, d, 2)``: the slowest lane of each replica.
+    ``(p, d, 2)``: the slowest rank of each replica.
     """
     num_stages, num_replicas, _ = senders.shape
     if num_stages == 1:

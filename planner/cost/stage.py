@@ -1,4 +1,4 @@
-"""What one stage of a plan costs: times by cause, passes, and the tail.
+"""What one stage of a plan costs: times by cause, passes, and the end of the step.
 
 Causes are charged in full. What passes hide of them, where the framework sends it
 beside compute, is missing from the times of the passes (`planner.step.exposure`).
@@ -23,8 +23,8 @@ from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import schedules
 from planner.step.execution import Execution, Workload
 from planner.step.exposure import (
+    PassProgress,
     PassTimes,
-    Progress,
     TimedBucket,
     bucket_parameters,
     parameter_buckets,
@@ -163,7 +163,7 @@ def stage_price(
         transfer_time=0.0,
         memory=stage_memory(workload, table, plan, index),
         tied_time=_tied_time(workload, table, rates, plan, index),
-        **_tail(workload, plan, traffic),
+        **_step_end(workload, plan, traffic),
     )
     return StagePrice(cost, passes, gathers, reduces, *traffic.ends(execution))
 
@@ -388,7 +388,7 @@ class _ParameterTraffic:
         return time
 
     def buckets(
-        self, chunks: Sequence[Progress], plan: Plan, moment: str
+        self, chunks: Sequence[PassProgress], plan: Plan, moment: str
     ) -> tuple[TimedBucket, ...]:
         """Return what chunks have it send in buckets at a moment, in their order."""
         size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
@@ -422,7 +422,7 @@ class _ParameterTraffic:
         return np.asarray(rates[collective.group][collective.operation][self.index])
 
 
-def _tail(
+def _step_end(
     workload: Workload, plan: Plan, traffic: _ParameterTraffic
 ) -> dict[str, float]:
     """Return what parameters add after the stage's last backward pass [s]."""

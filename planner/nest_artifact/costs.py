@@ -50,7 +50,7 @@ class ArtifactSharding(NamedTuple):
     """Stage of ZeRO: 2 or 3."""
     memory_bytes: float
     """Memory of one device, before stashed microbatches [byte]."""
-    slots: int
+    most_in_flight: int
     """Microbatches in flight that memory allows."""
 
 
@@ -141,9 +141,9 @@ class ArtifactCosts:
             if source < first
         )
 
-    def slots(self, first: int, end: int) -> int:
+    def most_in_flight(self, first: int, end: int) -> int:
         """Return how many microbatches in flight memory allows: the largest ``s``."""
-        return self._slots(
+        return self._most_in_flight(
             self.constant_bytes(first, end), self.stash_bytes(first, end)
         )
 
@@ -154,7 +154,7 @@ class ArtifactCosts:
         for every position; ZeRO-1 is passed over in the artifact, because its cost
         of 0 reads as a failure.
         """
-        if not self.zero or self.slots(first, end) > 0:
+        if not self.zero or self.most_in_flight(first, end) > 0:
             return None
         instance = self.instance
         width = instance.devices_per_stage(self.chain.tensor)
@@ -166,9 +166,9 @@ class ArtifactCosts:
         while width * degree <= instance.num_devices:
             for zero_stage in (2, 3):
                 memory = self._kept(parameters, degree, zero_stage) + activations
-                slots = self._slots(memory, stash)
-                if slots >= positions:
-                    return ArtifactSharding(degree, zero_stage, memory, slots)
+                most_in_flight = self._most_in_flight(memory, stash)
+                if most_in_flight >= positions:
+                    return ArtifactSharding(degree, zero_stage, memory, most_in_flight)
             degree *= 2
         return None
 
@@ -234,7 +234,7 @@ class ArtifactCosts:
             return parameters + parameters / degree + states / degree
         return 2 * (parameters / degree) + states / degree
 
-    def _slots(self, constant: float, stash: float) -> int:
+    def _most_in_flight(self, constant: float, stash: float) -> int:
         limit, most = self.instance.memory_bytes, self.instance.num_devices
         if constant + (most - 1) * stash <= limit:
             return most
@@ -362,10 +362,11 @@ def _stages(
         )
         sharding = costs.sharding(first, end)
         if sharding is None:
-            memory, slots = costs.constant_bytes(first, end), costs.slots(first, end)
+            memory = costs.constant_bytes(first, end)
+            most_in_flight = costs.most_in_flight(first, end)
         else:
             load += costs.sharding_time(sharding.zero_stage)
-            memory, slots = sharding.memory_bytes, sharding.slots
+            memory, most_in_flight = sharding.memory_bytes, sharding.most_in_flight
         yield ArtifactStageCost(
             first=first,
             end=end,
@@ -375,7 +376,7 @@ def _stages(
             recomputes=recompute,
             load=load,
             memory_bytes=memory + (position - 1) * costs.stash_bytes(first, end),
-            fits=slots >= position,
+            fits=most_in_flight >= position,
         )
 
 

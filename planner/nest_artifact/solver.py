@@ -120,7 +120,7 @@ def zero_widths(instance: NestInstance) -> dict[int, bool]:
     allowed, found = True, {}
     for t, chain in instance.chains.items():
         costs = ArtifactCosts(instance, chain, zero=True)
-        allowed = allowed and costs.slots(last, last + 1) == 0
+        allowed = allowed and costs.most_in_flight(last, last + 1) == 0
         found[t] = allowed and costs.sharding(last, last + 1) is not None
     return found
 
@@ -177,20 +177,20 @@ def _best_split(
     group_devices = np.minimum(group_devices, instance.num_devices).astype(np.int64)
     incoming = _edges(chain.incoming)
     kept, alive, stash = _memory_tables(instance, chain, incoming)
-    slots, degree, zero_stage = nest_tables.fill_slots(
+    in_flight, degree, zero_stage = nest_tables.fill_slots(
         kept, alive, stash, instance.memory_bytes, instance.num_devices, width,
         instance.optimizer == "Adam", zero,
     )  # fmt: skip
     times = nest_tables.time_tables(
         np.array(chain.forward), np.array(chain.backward), *incoming,
         *_edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
-        instance.recompute, slots,
+        instance.recompute, in_flight,
     )  # fmt: skip
     network = bandwidth, latency, group_devices
     if not zero:
         link = _links(group_devices, width, min(units, chain.num_nodes))
         status, value, best_data, bounds = nest_compat.split_even(
-            *times, slots, kept, link, width, instance.num_devices,
+            *times, in_flight, kept, link, width, instance.num_devices,
             instance.num_microbatches, *network, pipeline, data, cutoff,
         )  # fmt: skip
     else:
@@ -200,7 +200,7 @@ def _best_split(
         for stage in (2, 3):
             extra[zero_stage == stage] = costs.sharding_time(stage)
         status, value, best_data, bounds = nest_compat.split_uneven(
-            *times, slots, np.where(zero_stage == 3, kept / degree, kept), degree,
+            *times, in_flight, np.where(zero_stage == 3, kept / degree, kept), degree,
             extra, _links(group_devices, width, units), width, instance.num_devices,
             instance.num_microbatches, *network, cutoff,
         )  # fmt: skip

@@ -169,7 +169,7 @@ def propose(
     """
     work = Work() if work is None else work
     recipe = _Recipe(network, workload, spec, work)
-    plans = recipe.found
+    plans = recipe.plans
     try:
         recipe.follow()
     except LimitReachedError:
@@ -217,8 +217,8 @@ class _Recipe:
     work: Work
     """Work that the recipe is counted on."""
 
-    found: list[Plan] = field(default_factory=list)
-    """What the rules leave."""
+    plans: list[Plan] = field(default_factory=list)
+    """Plans that the rules leave."""
 
     num_tried: int = 0
     """Plans that were looked at."""
@@ -310,7 +310,7 @@ class _Recipe:
         return bool(fitting)
 
     def _keep(self, plans: list[Plan]) -> None:
-        self.found += plans
+        self.plans += plans
         if plans:
             self.work.a_plan()
 

@@ -90,6 +90,8 @@ class SearchResult:
 
 
 class _SplitFound(NamedTuple):
+    """The best split of a configuration."""
+
     value: float
     """Closed-form time of the split [s]."""
     configuration: Configuration
@@ -115,18 +117,20 @@ class _BestPlanned:
 
     keep: int
     """Most configurations that are kept."""
-    found: list[_SplitFound] = field(default_factory=list)
+    splits: list[_SplitFound] = field(default_factory=list)
     """Best split of each configuration, best first."""
 
     @property
     def cutoff(self) -> float:
         """Only values below this are of interest."""
-        return self.found[-1].value if len(self.found) == self.keep else np.inf
+        return self.splits[-1].value if len(self.splits) == self.keep else np.inf
 
     def add(self, item: _SplitFound) -> None:
         """Keep what is found, in the place of what its configuration had before."""
-        others = [f for f in self.found if f.configuration != item.configuration]
-        self.found = sorted([*others, item], key=lambda f: f[:2])[: self.keep]
+        others = [
+            split for split in self.splits if split.configuration != item.configuration
+        ]
+        self.splits = sorted([*others, item], key=lambda split: split[:2])[: self.keep]
 
 
 def search(
@@ -276,7 +280,7 @@ class _Frontier:
 
     def _let_limits_count(self) -> None:
         """From the k-th plan on, or the first one if the opening is done."""
-        if self.best.cutoff < np.inf or (self._is_open and self.best.found):
+        if self.best.cutoff < np.inf or (self._is_open and self.best.splits):
             self.candidates.work.a_plan()
 
     def _wait(self, value: float, sharpness: int, configuration: Configuration) -> None:
@@ -318,14 +322,14 @@ def _result(
         price_plan(
             network,
             workload,
-            assemble_plan(candidates, found.configuration, found.solution),
+            assemble_plan(candidates, split.configuration, split.solution),
         )
-        for found in best.found
+        for split in best.splits
     )
     # What every step takes once is no matter of the plan: the search leaves it out.
     once = workload.iteration_time
-    for priced, found in zip(plans, best.found, strict=True):
-        value = found.value + once
+    for priced, split in zip(plans, best.splits, strict=True):
+        value = split.value + once
         assert np.isclose(priced.closed_form_time, value, rtol=1e-9, atol=0.0)
     times = (plan.closed_form_time for plan in plans)
     return SearchResult(

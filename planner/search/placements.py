@@ -74,9 +74,9 @@ class Placement:
 
     @property
     def devices(self) -> IntArray:
-        """Device numbers, shape ``(p, d, lanes)``.
+        """Device numbers, shape ``(p, d, ranks)``.
 
-        Replica ``dp_rank * ep + ep_rank``, lane ``cp_rank * tp + tp_rank``.
+        Replica ``dp_rank * ep + ep_rank``, rank ``cp_rank * tp + tp_rank``.
         """
         pp, dp, ep, cp, tp = self.grid.shape
         return self.grid.reshape(pp, dp * ep, cp * tp)

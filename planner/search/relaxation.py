@@ -102,7 +102,7 @@ class Relaxation:
     def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
-        Over ``n`` replicas of ``tp`` lanes, each entry of ``num_replicas``.
+        Over ``n`` replicas of ``tp`` ranks, each entry of ``num_replicas``.
         """
         found: FloatArray = kernel.pass_inverses(
             self.constants_of(tp), tp, num_replicas, 1

@@ -231,7 +231,7 @@ def _queued_pass(
     return PassTimes(queue.now, worked, *np.array(moments).T)
 
 
-class Progress(NamedTuple):
+class PassProgress(NamedTuple):
     """Layers of one chunk in the order of a pass, and when the pass is at each."""
 
     chunk: int
@@ -276,7 +276,7 @@ def bucket_parameters(num_ranks: int) -> float:
 
 
 def parameter_buckets(
-    progress: Progress, size: float, *, first: bool
+    progress: PassProgress, size: float, *, first: bool
 ) -> list[ParameterBucket]:
     """Return the buckets of a chunk in the order in which a pass is at them.
 
@@ -308,7 +308,7 @@ def _divided(total: float, size: float) -> list[tuple[float, float]]:
 
 
 def _moment(
-    progress: Progress, column: Sequence[float], place: float, *, first: bool
+    progress: PassProgress, column: Sequence[float], place: float, *, first: bool
 ) -> float:
     """Return when a pass is at a parameter, as a fraction of its work.
 

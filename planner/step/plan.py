@@ -5,7 +5,7 @@ holds one closed interval of the model's chain, or with virtual stages (interlea
 1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
 
 In JSON a stage's devices are a list of ranges (`planner.step.plan`), replica by
-replica, lane by lane; lists of numbers, one for each replica, are read as well.
+replica, rank by rank; lists of numbers, one for each replica, are read as well.
 
 Device numbers as short lists of ranges, the form in which plans are written.
 

@@ -16,7 +16,7 @@ What a placement's collectives and transfers cost with the links to themselves.
 The planner prices all groups of a kind as communicating at the same time. In a replay
 stages reduce their gradients one after another, and transfers of different replicas
 meet or do not: a bound must take each with nothing else under way. The groups of one
-stage move in lock-step there, and so do the lanes of a replica: those are priced
+stage move in lock-step there, and so do the ranks of a replica: those are priced
 together.
 """
 
