@@ -5,19 +5,14 @@ Letters: ``L`` layers of the chain, from the embedding to the head and loss; ``t
 microbatch on one device of the group; collectives are kept as bytes, since their
 time depends on where the group is placed.
 
-Floating-point operations that a model needs, however it is run.
-
-Letters: ``B`` sequences, ``s`` sequence length, ``l`` layers, ``h`` hidden size, ``V``
-vocabulary. Matrix products only, two FLOP for a multiply-add, a backward pass of twice
-the forward pass. Of routed experts those that a token uses count. Recomputed work is
-not model FLOPs.
-
-Attention is counted in two ways. The common one takes the full square of attention
-scores even if the mask is causal, ``12 s^2 h`` FLOP for each layer and sequence,
-forward and backward: that of Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's
-model FLOPs utilisation [3]_. The other leaves out what a causal mask hides, half of the
-square, as FlashAttention's figures do [4]_. Models without a causal mask have one
-number.
+Model FLOPs are what a model needs, however it is run: matrix products only, two FLOP
+for a multiply-add, a backward pass of twice the forward pass. Of routed experts those
+that a token uses count. Recomputed work is not model FLOPs. Attention is counted in two
+ways. The common one takes the full square of attention scores even if the mask is
+causal, ``12 s^2 h`` FLOP for each layer and sequence, forward and backward: that of
+Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's model FLOPs utilisation [3]_.
+The other leaves out what a causal mask hides, half of the square, as FlashAttention's
+figures do [4]_. Models without a causal mask have one number.
 
 References
 ----------

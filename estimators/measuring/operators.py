@@ -5,11 +5,10 @@ engine of autograd is entered once for each measured backward pass, but once for
 whole model when it trains: what an entry costs is measured and taken off. On an
 accelerator the times are those of the device, where no entry shows.
 
-Predict whole transformer layers from a profile, and measure them too.
-
-The prediction goes the way of every plan: the layer is traced, its operators on one
-device are looked up one by one, and their times are added. What this leaves out shows
-as the error: what operators do to each other in the cache and in the launch queue.
+A profile is checked by whole transformer layers, predicted and measured. The prediction
+goes the way of every plan: the layer is traced, its operators on one device are looked
+up one by one, and their times are added. What this leaves out shows as the error: what
+operators do to each other in the cache and in the launch queue.
 """
 
 import time

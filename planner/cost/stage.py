@@ -4,7 +4,7 @@ Causes are charged in full. What passes hide of them, where the framework sends 
 beside compute, is missing from the times of the passes (`planner.step.exposure`).
 
 This evaluator shares rates and layer tables with the search but none of its interval
-classes, folded chains and kernels: tests hold one against the other.
+classes, interleaved chains and kernels: tests hold one against the other.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,9 @@
 """States of a Metropolis walk: one split of one configuration on one placement.
 
-Prices of any split of a chain, once its configuration and placement are known.
-
-The same numbers as `planner.cost.pricing.price_plan`, read from the tables that the
-search splits by: a state of a walk, or one of millions of enumerated splits, costs a
-look-up for each stage. Stages run from the first to the last here.
+Their prices are the same numbers as those of `planner.cost.pricing.price_plan`, read
+from the tables that the search splits by: a state of a walk, or one of millions of
+enumerated splits, costs a look-up for each stage. Stages run from the first to the last
+here.
 """
 
 import re

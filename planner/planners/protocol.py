@@ -1,11 +1,9 @@
-"""What every planner takes and returns, so that they can be compared.
+"""What every planner takes, does and returns, so that they can be compared.
 
 A planner proposes plans of one documented space (`planner.search.space`); what it may
 see of the network is part of its definition. Whatever it believes, its plans are priced
 by one evaluator (`planner.cost.pricing.price_plan`) and kept only if they fit in memory
-(`planner.step.memory`).
-
-What all planners do with the plans that they propose: price, check, say why not.
+(`planner.step.memory`); where none is left, it says why not.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""Read a plan from a file, as `nestsim run` writes it into its folder of results.
+"""Plans in files and as settings: what to write down to have a plan again.
 
-The settings that stand for a plan: what to write down to have it again.
-
-The inverse of `planner.plans.build.build_plan`, for every plan whose virtual stages
+`read_plan` reads what `nestsim run` writes into its folder of results. `plan_table` is
+the inverse of `planner.plans.build.build_plan`, for every plan whose virtual stages
 hold blocks in the order of the chain, the embedding with the first and the head with
 the last: all that a framework can launch, and most others. Settings are those of the
 scenario's table [plan], as plain values; defaults of a framework are written out.

@@ -1,13 +1,10 @@
-"""What a device keeps for the parameters of a stage.
+"""What one device of a stage holds: parameters, activations in flight, and its peak.
 
     peak = W + G + O + max(buffers + in_flight * saved + working, copies)
 
 W weights, G gradients, O optimizer states, copies what the optimizer makes for its step
-when activations are gone, each divided by the devices that share its
-shards where the stage of ZeRO shards it; buffers are whole layers beside them
-(`planner.step.ledger`).
-
-What one device of a stage holds: parameters, activations in flight, its peak.
+when activations are gone, each divided by the devices that share its shards where the
+stage of ZeRO shards it; buffers are whole layers beside them (`planner.step.ledger`).
 
 Between a backward pass and its weight gradients, where a schedule splits them, a device
 keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the

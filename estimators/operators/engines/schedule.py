@@ -1,52 +1,39 @@
-"""What a schedule of a layer's tasks on two engines is, and what it makes of them.
-
-Schedules of a graph of tasks without search.
+"""Schedules of a layer's tasks on two engines: quick ones, and bounds of the best one.
 
 List scheduling never leaves an engine idle while one of its tasks could begin, and
 takes the task with the longest path to the end first [1]_. As one of the engines is
 busy at any time, it is never later than all tasks one after the other, and so within
 twice the optimum: the sum of both loads is at most twice the larger one.
 
-References
-----------
-.. [1] T. C. Hu, "Parallel sequencing and assembly line problems", Operations Research
-   9, 1961; J. E. Kelley, "The critical-path method", 1963.
-
-Which orders of tasks a schedule shorter than a known one can still have.
-
-Two tasks of one engine run in one order or the other. The precedences decide most
-pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
-take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [1]_.
-That moves heads and tails, which may decide further pairs. Trying out both orders of a
-pair that is still open decides it where one of them leads to a contradiction [2]_.
-Often nothing is left, which proves that the known schedule is the best one.
-
-Letters as in `estimators.operators.engines.schedule`.
-
-References
-----------
-.. [1] J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem",
-   Management Science 35(2), 1989: immediate selection.
-.. [2] J. Carlier, E. Pinson, "Adjustment of heads and tails for the job-shop problem",
-   European Journal of Operational Research 78, 1994: global operations, or shaving.
-
-How soon a graph of tasks can be done at best, by relaxations that are quick.
-
 Letters: ``p`` a task's duration; ``r`` its head, the longest path of durations to its
-beginning; ``q`` its tail, the longest path from its end to the end of all.
+beginning; ``q`` its tail, the longest path from its end to the end of all. How soon a
+graph can be done at best:
 
 - The critical path: the largest ``r + p + q``. No number of engines would help.
 - The load of an engine: the sum of its ``p``.
 - Both together: of any tasks of one engine none begins before the least of their heads,
   they run one after the other, and the least of their tails is still to come:
   ``min r + sum p + min q``. The largest of these over all subsets of an engine's tasks
-  is the length of Jackson's preemptive schedule [1]_, which is found in O(n log n). It
+  is the length of Jackson's preemptive schedule [2]_, which is found in O(n log n). It
   covers the other two.
+
+Two tasks of one engine run in one order or the other. The precedences decide most
+pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
+take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [3]_.
+That moves heads and tails, which may decide further pairs. Trying out both orders of a
+pair that is still open decides it where one of them leads to a contradiction [4]_.
+Often nothing is left, which proves that the known schedule is the best one.
 
 References
 ----------
-.. [1] J. Carlier, "The one-machine sequencing problem", European Journal of Operational
+.. [1] T. C. Hu, "Parallel sequencing and assembly line problems", Operations Research
+   9, 1961; J. E. Kelley, "The critical-path method", 1963.
+.. [2] J. Carlier, "The one-machine sequencing problem", European Journal of Operational
    Research 11, 1982, section 3.
+.. [3] J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem",
+   Management Science 35(2), 1989: immediate selection.
+.. [4] J. Carlier, E. Pinson, "Adjustment of heads and tails for the job-shop problem",
+   European Journal of Operational Research 78, 1994: global operations, or shaving.
 """
 
 import heapq
