@@ -158,7 +158,7 @@ class _StageWork(NamedTuple):
     gather_buckets: tuple[Bucket, ...]
 
 
-def place_work(
+def lower_plan(
     network: Network,
     workload: Workload,
     priced: PricedPlan,

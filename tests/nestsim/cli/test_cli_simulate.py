@@ -466,7 +466,7 @@ def test_every_setting_of_the_replay_reaches_it(
     lines = [f"{name} = {json.dumps(value)}" for name, value in wanted.items()]
     text = "\n".join([EIGHT + PLAN, "[simulation]", *lines])
     seen: list[object] = []
-    for name in ("place_work", "replay"):
+    for name in ("lower_plan", "replay"):
         monkeypatch.setattr(
             nestsim.job, name, _watched(getattr(nestsim.job, name), seen)
         )

@@ -13,7 +13,7 @@ from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_
 from nestsim.cli import main
 from nestsim.job import build_job
 from nestsim.lowering.groups import collective_team_phases, find_teams
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.lowering.step_end import collective_phases
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.build import build_model
@@ -143,7 +143,7 @@ def test_a_plan_of_one_stage_is_replayed_in_the_time_that_it_is_priced_at(
     assert (plan.gradient_algorithm, plan.tensor_algorithm) == (name, name)
     priced = price_plan(network, workload, plan)
     how = ReplaySettings(granularity=granularity)
-    done = replay(network, place_work(network, workload, priced, how), how)
+    done = replay(network, lower_plan(network, workload, priced, how), how)
     assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-6)
 
 
