@@ -27,7 +27,7 @@ def test_replay_per_instruction(benchmark, replicas, chunks):
         num_replicas=replicas,
         num_stages=8,
         num_microbatches=192 // chunks,
-        lanes=1,
+        ranks=1,
         num_chunks=chunks,
     )
     replay(net, work)

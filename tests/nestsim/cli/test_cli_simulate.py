@@ -491,7 +491,7 @@ def test_the_trace_shows_all_devices_on_request(folder: Path) -> None:
         events = trace["traceEvents"]
         passes = sum(event.get("cat") == "forward" for event in events)
         shown.append((left_out, passes))
-        replicas = result.candidate.replay.stand_in.shape[1]
+        replicas = result.candidate.replay.representative.shape[1]
     (few, some), (nothing, every) = shown
     assert few.endswith("alike to others")
     assert nothing == "nothing"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.groups import Teams, all_to_all_phase
+from nestsim.lowering.groups import LockstepGroups, all_to_all_phase
 from nestsim.lowering.lower import _stages, lower_plan
-from nestsim.lowering.notes import left_out_sentences
+from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
@@ -411,8 +411,10 @@ def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
 @given(st.integers(2, 9), st.floats(1.0, 9.0), st.booleans())
 def test_the_busiest_rank_gets_its_share_and_the_others_the_rest(n, skew, combine):
     skew = min(skew, float(n))
-    teams = Teams(np.arange(n)[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
-    phase = all_to_all_phase(teams, float(n), skew, combine=combine)
+    lockstep = LockstepGroups(
+        np.arange(n)[None], np.zeros(1, np.int64), np.zeros(1, np.int64)
+    )
+    phase = all_to_all_phase(lockstep, float(n), skew, combine=combine)
     weights = np.ones(phase.rings.shape) if phase.weights is None else phase.weights
     receivers = np.roll(phase.rings, -1, axis=1)
     ends = phase.rings if combine else receivers
@@ -499,9 +501,9 @@ def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
 def test_a_cluster_that_is_slow_everywhere_is_said():
     net, job, priced = real("tensor")
     work = lower_plan(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
-    assert any("slow devices" in one for one in work.folded)
+    assert any("slow devices" in one for one in work.notes)
     work = lower_plan(net, job, priced, slowdown=np.ones(net.num_devices))
-    assert not any("slow devices" in one for one in work.folded)
+    assert not any("slow devices" in one for one in work.notes)
 
 
 def test_the_logits_are_held_by_the_last_stage_alone():
@@ -538,8 +540,8 @@ def test_levels_that_hierarchical_collectives_leave_out_are_said():
     devices = np.arange(12).reshape(2, 6, 1)
     flat = plan(devices, (2,), m=1, zero=1)
     levels = replace(flat, gradient_algorithm="hierarchical")
-    assert left_out_sentences(twelve, flat) == ()
-    assert left_out_sentences(twelve, levels) == (
+    assert left_out_level_notes(twelve, flat) == ()
+    assert left_out_level_notes(twelve, levels) == (
         "Data-parallel collectives of stages 0, 1 leave out the node level: its "
         "blocks do not hold as many members of a group each.",
     )
@@ -547,20 +549,20 @@ def test_levels_that_hierarchical_collectives_leave_out_are_said():
         plan(devices.reshape(3, 4, 1), (1, 2), m=1, zero=1),
         gradient_algorithm="hierarchical",
     )
-    assert left_out_sentences(twelve, even) == ()
+    assert left_out_level_notes(twelve, even) == ()
     job = workload(global_batch=6)
-    folded = lower_plan(twelve, job, price_plan(twelve, job, levels)).folded
+    folded = lower_plan(twelve, job, price_plan(twelve, job, levels)).notes
     assert any("leave out the node level" in one for one in folded)
 
 
 def test_what_is_folded_and_modelled_is_said():
     net, job, priced = real("zero-2")
-    by_stage = lower_plan(net, job, priced).folded
+    by_stage = lower_plan(net, job, priced).notes
     assert any("not hidden behind compute" in one for one in by_stage)
     job = executed(
         job, overlap_p2p_comm=False, communication_slowdown=1.5, expert_skew=2.0
     )
-    everything = lower_plan(net, job, priced, BY_LAYER).folded
+    everything = lower_plan(net, job, priced, BY_LAYER).notes
     assert not any("part of the stage times" in one for one in everything)
     for words in ("both sides are ready", "slowed down beside", "busiest"):
         assert any(words in one for one in everything)

@@ -151,10 +151,10 @@ def test_a_slow_device_slows_down_the_actor_that_it_is_part_of(planned):
     slow = (work.devices == 21).any(axis=2)
     assert slow.sum() == 1
     assert (work.slowdown == np.where(slow, SLOWDOWN, 1.0)).all()
-    assert any("21 (" in said for said in work.folded)
+    assert any("21 (" in said for said in work.notes)
     even = lower_plan(network, workload, best)
     assert (even.slowdown == 1.0).all()
-    assert not any("slow device" in said for said in even.folded)
+    assert not any("slow device" in said for said in even.notes)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
