@@ -15,7 +15,7 @@ from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
 from nestsim.cluster import cluster_software, device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.results import (
     Assumptions,
     C,
@@ -299,7 +299,7 @@ def replay_plan(
     """
     settings = scenario.simulation.replay
     slowdown = device_slowdowns(scenario, network.num_devices)
-    work = place_work(network, workload, priced, settings, slowdown=slowdown)
+    work = lower_plan(network, workload, priced, settings, slowdown=slowdown)
     done = replay(network, work, settings, progress=progress)
     peak = max(timeline.peak for timeline in done.memory)
     return Candidate(
@@ -340,7 +340,7 @@ def explain_candidate(
     """
     settings = scenario.simulation.replay
     slowdown = device_slowdowns(scenario, network.num_devices)
-    work = place_work(network, workload, candidate.priced, settings, slowdown=slowdown)
+    work = lower_plan(network, workload, candidate.priced, settings, slowdown=slowdown)
     done = candidate.replay
     progress_of(progress, "replay: explain the reported plan")
     if scenario.simulation.trace == "all":

@@ -245,7 +245,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
         ],
         "levels": [use._asdict() for use in level_uses(replay, network)],
         "hottest_links": [link._asdict() for link in hottest_links(replay, network)],
-        "folding": list(replay.folded),
+        "folding": list(replay.notes),
         "events": replay.num_events,
     }
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.assertions import Checked
-from nestsim.lowering.notes import left_out_sentences
+from nestsim.lowering.notes import left_out_level_notes
 from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.report.json import (
@@ -160,7 +160,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(
         console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
     )
-    for sentence in left_out_sentences(result.network, best.priced.plan):
+    for sentence in left_out_level_notes(result.network, best.priced.plan):
         console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
     print_section(
@@ -306,7 +306,7 @@ def print_traffic(console: Console, best: "Candidate", network: Network) -> None
 def _sentences(candidate: "Candidate") -> Table:
     events = f"{plural(candidate.replay.num_events, 'event')} simulated"
     table = Table.grid(padding=(0, 1, 0, 0))
-    for sentence in (*candidate.replay.folded, events):
+    for sentence in (*candidate.replay.notes, events):
         table.add_row(Text("  -"), Text(sentence))
     return table
 

@@ -17,7 +17,7 @@ import numpy as np
 from nestsim.cluster import device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.simulator.outcome import Replay
@@ -272,7 +272,7 @@ class ConditionEvaluator:
             # The same bits; compiling pays over so many replays: 3 times as fast.
             settings = replace(settings, engine="compiled")
         slowdown = device_slowdowns(changed, network.num_devices)
-        work = place_work(network, self.workload, priced, settings, slowdown=slowdown)
+        work = lower_plan(network, self.workload, priced, settings, slowdown=slowdown)
         done = replay(network, work, settings, memory=False)
         return ConditionResult(
             planned=priced.iteration_time,

@@ -357,7 +357,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         span_multiplicity=np.ones(spans.start.size, dtype=np.int64),
         transfers=transfers,
         transfer_multiplicity=np.ones(transfers.start.size, dtype=np.int64),
-        stand_in=np.tile(np.arange(shape.d), (shape.p, 1)),
+        representative=np.tile(np.arange(shape.d), (shape.p, 1)),
         memory=tuple(
             _memory(
                 spans,
@@ -370,7 +370,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         links=_link_use(transfers, plan, network, total),
         num_events=3 * len(log.spans) + 2 * len(log.transfers),
         num_skipped=0,
-        folded=(
+        notes=(
             "tensor-parallel collectives are part of the forward and backward times",
         ),
     )
