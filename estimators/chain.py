@@ -29,16 +29,17 @@ class LayerTimes(NamedTuple):
     """Passes of one layer [s]."""
 
     forward: float
+    """Compute of the forward pass [s]."""
 
     backward: float
-    """Without recompute."""
+    """Compute of the backward pass without recompute [s]."""
 
     weight_gradient: float
-    """The part of `backward` that can be put off. On two engines what putting it off
-    makes the pass shorter by."""
+    """Part of `backward` that can be put off [s]. On two engines it is what putting it
+    off makes the pass shorter by."""
 
     repeated: float
-    """What selective recompute adds."""
+    """Compute that selective recompute adds to the backward pass [s]."""
 
 
 def layer_times(

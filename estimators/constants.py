@@ -18,30 +18,31 @@ class AcceleratorConstants:
     """What training reaches on one accelerator, as fractions of its datasheet."""
 
     matmul: float
-    """Of the dense matrix rate at 16 and 32 bits, by full tiles."""
+    """Share of the dense matrix rate at 16 and 32 bits that full tiles reach."""
 
     matmul_8bit: float
-    """Of the rate at 8 bits, likewise."""
+    """Share of the dense matrix rate at 8 bits that full tiles reach."""
 
     matmul_4bit: float
-    """Of the rate at 4 bits, likewise."""
+    """Share of the dense matrix rate at 4 bits that full tiles reach."""
 
     wave_quantisation: float
-    """How much of the last wave of tiles that is not full is lost: 1 if it takes as
-    long as a full one, 0 if products are cut so that it takes its share."""
+    """Part of the last wave of tiles that is lost where it is not full: 1 if it takes
+    as long as a full one, 0 if products are cut so that it takes its share."""
 
     flash_attention: float
-    """Of the 16-bit rate, by FlashAttention-2 and kernels of its kind."""
+    """Share of the 16-bit rate that FlashAttention-2 and kernels of its kind reach."""
 
     fused_attention: float
-    """Of the 16-bit rate, by the vendor's fused kernel, such as cuDNN's."""
+    """Share of the 16-bit rate that the vendor's fused attention reaches, such as
+    cuDNN's."""
 
     attention_half_length: float
-    """Tokens at which fused attention reaches half of that: short sequences fill few
-    tiles, and causal masks leave more of those half empty."""
+    """Tokens at which fused attention reaches half of its rate: short sequences fill
+    few tiles, and causal masks leave more of those half empty."""
 
     memory: float
-    """Of the memory bandwidth, by streaming kernels."""
+    """Share of the memory bandwidth that streaming kernels reach."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +50,12 @@ class SoftwareConstants:
     """What a framework adds to the device's own time."""
 
     kernel_time: float
-    """Host time to launch one kernel: a layer takes at least that for each of its
-    kernels [s]."""
+    """Host time to launch one kernel [s]: a layer takes at least that for each of its
+    kernels."""
 
     kernel_time_per_tp_doubling: float
-    """By how much more with each doubling of the tensor-parallel size, as a part."""
+    """Part by which `kernel_time` grows with each doubling of the tensor-parallel
+    size."""
 
     kernels_per_expert: float
     """Kernels of each expert's product: the product itself, and casts of what it reads
@@ -63,46 +65,50 @@ class SoftwareConstants:
     """Idle time of the device in each layer, forward and backward together [s]."""
 
     graph_gap: float
-    """The same where the step is one CUDA graph, if that is less [s]."""
+    """Idle time of the device in each layer where the step is one CUDA graph, if that
+    is less than `layer_gap` [s]."""
 
     iteration_time: float
-    """Once in each step: data loading, logging, launches of the optimizer [s]."""
+    """Time once in each step: data loading, logging, launches of the optimizer [s]."""
 
     iteration_time_many_nodes: float
-    """In place of it, if processes of several nodes meet at every step [s]."""
+    """Time once in each step in place of `iteration_time`, if processes of several
+    nodes meet at every step [s]."""
 
     slowest_rank: float
-    """By how much devices differ in speed, as a standard deviation: all wait for the
+    """Standard deviation of the speed of devices, as a part of it: all wait for the
     slowest one (`estimators.platform.Platform.slowest`)."""
 
     shard_time: float
-    """Once in each step for each rank that shares ZeRO-1's or 2's shards: parameters
-    are sent out rank by rank rather than gathered together [s]."""
+    """Time once in each step for each rank that shares ZeRO-1's or 2's shards:
+    parameters are sent out rank by rank rather than gathered together [s]."""
 
     elementwise_traffic: float
     """Memory traffic of elementwise operators as a part of what they read and write
     one by one: fused ones do not."""
 
     score_traffic: float
-    """The same of those of the attention scores, with plain attention."""
+    """Memory traffic of elementwise operators of the attention scores as a part of what
+    they read and write one by one, with plain attention."""
 
     loss_traffic: float
-    """The same of the loss."""
+    """Memory traffic of elementwise operators of the loss as a part of what they read
+    and write one by one."""
 
     grouped_rate: float
     """Rate of grouped products of experts with many tokens each, as a part of that of
     dense products."""
 
     grouped_half_rows: float
-    """Tokens of an expert with which they reach half of that."""
+    """Tokens of an expert with which grouped products reach half of that rate."""
 
     unaligned_slowdown: float
-    """Of products of activations with a size that is no multiple of 8 and therefore
-    do not run on matrix units."""
+    """Factor on the time of products of activations with a size that is no multiple of
+    8 and that therefore do not run on matrix units."""
 
     unaligned_weight_slowdown: float
-    """The same of products with a weight, such as a vocabulary that is not padded:
-    libraries cut these in pieces."""
+    """Factor on the time of products with a weight of such a size, like that of a
+    vocabulary that is not padded: libraries cut these in pieces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,18 +116,20 @@ class AllocatorConstants:
     """What a framework's memory holds beside tensors."""
 
     context: float
-    """Outside of the caching allocator: CUDA context, NCCL, libraries [byte]."""
+    """Memory outside of the caching allocator: CUDA context, NCCL, libraries [byte]."""
 
     workspace: float
-    """Inside of it, of libraries such as cuBLAS, for as long as the job runs [byte]."""
+    """Memory inside of the caching allocator of libraries such as cuBLAS, for as long
+    as the job runs [byte]."""
 
     fragmentation: float
-    """What the caching allocator keeps and cannot give out, as a part of what it
+    """Memory that the caching allocator keeps and cannot give out, as a part of what it
     has given out."""
 
     full_fragmentation: float
-    """The same where the device is full, and the allocator has given back what it
-    could before it failed."""
+    """Memory that the caching allocator keeps and cannot give out where the device is
+    full and it has given back what it could before it failed, as a part of what it has
+    given out."""
 
 
 _Section = TypeVar(
@@ -134,7 +142,7 @@ class Constants:
     """All constants; two sets are equal if they are the same object."""
 
     values: Mapping[str, float]
-    """Dotted name -> value."""
+    """Dotted name of a constant -> its value."""
 
     def accelerator(self, name: str, software: str = "") -> AcceleratorConstants:
         """Return those of an accelerator of the catalogue.
@@ -175,7 +183,7 @@ class Constants:
 
     def _longest(self, group: str, name: str, constant: str, software: str) -> str:
         """Return the dotted name of the longest prefix that has the constant."""
-        endings = [f"-with-{one}" for one in _prefixes(software)]
+        endings = [f"-with-{prefix}" for prefix in _prefixes(software)]
         for prefix in _prefixes(name):
             for ending in (*endings, ""):
                 found = f"{group}.{prefix}{ending}.{constant}"

@@ -28,8 +28,8 @@ from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
 
 SHARPNESS = 6.0
-"""The exponent ``q``, chosen: on every fourth of 712 published single-node runs the
-mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
+"""Exponent ``q`` of the model, chosen: on every fourth of 712 published single-node
+runs the mean error is 8.5, 8.1 and 8.2 % with 4, 6 and 10, all else alike."""
 
 BACKWARD_LAUNCHES = 1.6
 """Kernels of a backward pass for each of the forward pass, assumed: a plain block's 6
@@ -44,14 +44,18 @@ class HostTimes(NamedTuple):
     """What software adds to the passes of one layer [s]."""
 
     forward: float
+    """Host time of the forward pass [s]."""
     backward: float
+    """Host time of the backward pass [s]."""
 
 
 class _Collectives(NamedTuple):
     """All collectives of one pass [s]."""
 
     wire: float
+    """Time of the layer's collectives on the wire [s]."""
     library: float
+    """Time that the library adds to it [s]."""
 
 
 def host_times(
@@ -84,8 +88,10 @@ def host_times(
     if launch <= 0.0 and gap <= 0.0 and not software.library:
         return HostTimes(0.0, 0.0)
     forward, backward = _collectives(work, degrees, platform)
-    each = constants.kernels_per_expert
-    host = launch * sum(_launches(operator, each) for operator in work.operators)
+    kernels_per_expert = constants.kernels_per_expert
+    host = launch * sum(
+        _launches(operator, kernels_per_expert) for operator in work.operators
+    )
     return HostTimes(
         _added(compute[0], forward, host) + FORWARD_GAP * gap,
         _added(compute[1], backward, BACKWARD_LAUNCHES * host)
@@ -127,7 +133,7 @@ def _collectives(
         ]
         passes.append(
             _Collectives(
-                sum(each.wire for each in priced), sum(each.library for each in priced)
+                sum(part.wire for part in priced), sum(part.library for part in priced)
             )
         )
     return passes[0], passes[1]
@@ -148,8 +154,8 @@ def _priced(
     size = {"tensor": degrees.tp, "expert": degrees.ep, "context": degrees.cp}
     ranks = size[item.group]
     transport = platform.transport(inside_node=True, num_ranks=ranks)
-    one = (transport, item.operation, ranks, num_bytes / count, bandwidth)
-    library = overhead(*one)
+    message = (transport, item.operation, ranks, num_bytes / count, bandwidth)
+    library = overhead(*message)
     if platform.software.cuda_graphs:
         library = max(0.0, library - LAUNCH_TIME + GRAPH_LAUNCH_TIME)
-    return _Collectives(count * transfer_time(*one), count * library)
+    return _Collectives(count * transfer_time(*message), count * library)

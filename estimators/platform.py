@@ -47,16 +47,16 @@ class Platform:
     """Everything that operator times depend on beside the work itself."""
 
     accelerator: Accelerator
-    """The device."""
+    """Device that the job runs on."""
 
     software: Software = IDEAL
-    """What drives it."""
+    """Framework that drives the device."""
 
     constants: Constants = field(default_factory=load_constants)
-    """What they reach."""
+    """Constants of what device and framework reach."""
 
     links: UserLinks | None = None
-    """What was measured of links, taken instead of what is published."""
+    """Measured constants of links, taken instead of what is published."""
 
     profile: Profile | None = None
     """Measured operator times, which are taken instead of the accelerator's rates."""
@@ -95,15 +95,15 @@ class Platform:
         name = self.software.fabric_transport
         if inside_node:
             levels = self.software.node_transports
-            reaching = [one for size, one in levels if num_ranks <= size]
+            reaching = [transport for size, transport in levels if num_ranks <= size]
             name = next(iter(reaching), levels[-1][1] if levels else "")
         if name:
             return transports()[name]
-        own = None
+        measured = None
         if self.links is not None:
-            own = self.links.transport(inside_node=inside_node)
-        if own is not None:
-            return own
+            measured = self.links.transport(inside_node=inside_node)
+        if measured is not None:
+            return measured
         return find_transport(self.accelerator.name, inside_node=inside_node)
 
     def operator_times(
@@ -136,7 +136,7 @@ class Allocator:
     """The memory of one framework."""
 
     constants: AllocatorConstants
-    """What it holds beside tensors."""
+    """Constants of what the allocator holds beside tensors."""
 
     def allocated(self, tensors: float) -> float:
         """Return what has been given out at a peak of tensors [byte]."""
@@ -165,10 +165,14 @@ class Allocator:
         return free / part - self.constants.workspace
 
 
-def optimizer_step_bytes(each: ParameterBytes) -> int:
+def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> int:
     """Return the memory traffic of an optimizer step per parameter [byte].
 
     Reads the gradient, reads and writes every optimizer state, writes the weight:
     30 bytes for mixed-precision Adam with fp32 gradients.
     """
-    return each.gradients + 2 * (each.optimizer + each.copies) + each.weights
+    return (
+        parameter_bytes.gradients
+        + 2 * (parameter_bytes.optimizer + parameter_bytes.copies)
+        + parameter_bytes.weights
+    )

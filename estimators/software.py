@@ -8,61 +8,64 @@ class Software:
     """What of a framework changes operator times."""
 
     name: str
-    """Whose constants (`estimators.constants`) hold; ``"ideal"`` costs nothing."""
+    """Name of the framework, whose constants (`estimators.constants`) hold; ``"ideal"``
+    costs nothing."""
 
     attention_kernel: str = "fused"
-    """Of fused attention: ``"flash"`` (FlashAttention-2, Triton, PyTorch's) or
+    """Kernel of fused attention: ``"flash"`` (FlashAttention-2, Triton, PyTorch's) or
     ``"fused"`` (the vendor's, such as cuDNN's)."""
 
     compiled: bool = False
-    """Layers are one program (XLA): the host launches no kernels of theirs."""
+    """Whether layers are one program (XLA): the host launches no kernels of theirs."""
 
     cuda_graphs: bool = False
-    """The whole step is captured once and launched as one graph: kernels and
+    """Whether the step is captured once and launched as one graph: kernels and
     collectives follow each other without the host."""
 
     saves_products: bool = False
-    """``"selective"`` recompute saves every second product with a weight and fused
-    attention, and repeats the rest of each block, as torchtitan's policy of operators
-    does; else it repeats the attention core only, as Megatron-LM does."""
+    """Whether ``"selective"`` recompute saves every second product with a weight and
+    fused attention, and repeats the rest of each block, as torchtitan's policy of
+    operators does; else it repeats the attention core only, as Megatron-LM does."""
 
     plain_loss: bool = False
-    """The loss is PyTorch's, of logits cast to fp32: their gradients are there in fp32,
-    too, before they are cast back."""
+    """Whether the loss is PyTorch's, of logits cast to fp32: their gradients are there
+    in fp32, too, before they are cast back."""
 
     fuses_activation: bool = False
-    """Gated activations are one kernel, which keeps what it reads and no more."""
+    """Whether gated activations are one kernel, which keeps what it reads and no
+    more."""
 
     weighs_in_activation: bool = False
-    """That kernel weighs the results of experts, too: what they return is not kept."""
+    """Whether the kernel of gated activations weighs the results of experts, too: what
+    they return is not kept."""
 
     repeats_elementwise: bool = False
-    """What norms and activations make for products is made again where the backward
-    pass reads it: a compiler fuses it into the product."""
+    """Whether what norms and activations make for products is made again where the
+    backward pass reads it: a compiler fuses it into the product."""
 
     gathers_by_weight: bool = False
-    """Weights that are sharded are gathered one by one as they are used; else layer by
-    layer."""
+    """Whether weights that are sharded are gathered one by one as they are used; else
+    layer by layer."""
 
     fuses_loss: bool = False
-    """The loss keeps 16-bit logits in place of a softmax in fp32."""
+    """Whether the loss keeps 16-bit logits in place of a softmax in fp32."""
 
     keeps_narrow_inputs: bool = False
-    """Products in a narrow format keep their inputs in it, as Transformer Engine's
-    do; else they keep what they cast."""
+    """Whether products in a narrow format keep their inputs in it, as Transformer
+    Engine's do; else they keep what they cast."""
 
     ranks_per_node: int = 0
     """Devices of a node, if tokens that several experts of a node want are sent there
     once (DeepEP and its kind); 0 if every copy is sent."""
 
     keeps_gathered: bool = False
-    """With sequence parallelism, what products gather is kept for the backward pass,
-    as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""
+    """Whether with sequence parallelism, what products gather is kept for the backward
+    pass, as PyTorch's tensor parallelism does; Megatron-LM gathers it again."""
 
     scatters_transfers: bool = False
-    """Tensor-parallel ranks that all hold the hidden states send a part each to the
-    next stage, which gathers it inside the node (Narayanan et al., SC'21, section 4.1;
-    DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
+    """Whether tensor-parallel ranks that all hold the hidden states send a part each to
+    the next stage, which gathers it inside the node (Narayanan et al., SC'21, section
+    4.1; DeepSpeed's ``is_pipe_partitioned``). What gathering takes is left out."""
 
     num_ranks: int = 1
     """Devices of the job, all of which wait for the slowest one."""
@@ -75,12 +78,13 @@ class Software:
     ``transports.toml``), from the inside out; empty: the accelerator's usual one."""
 
     fabric_transport: str = ""
-    """The same between nodes."""
+    """Transport between nodes (a table of ``transports.toml``); empty: the
+    accelerator's usual one."""
 
     library: bool = True
-    """Collectives of layers are a library's, with its launches and its ramp
-    (`estimators.collectives.transports`); False for the time on the wire alone."""
+    """Whether collectives of layers are a library's, with its launches and its ramp
+    (`estimators.collectives.transports`), rather than the time on the wire alone."""
 
 
 IDEAL = Software(name="ideal", library=False)
-"""The device's own time and nothing else."""
+"""A framework that takes no time: the device's own time and nothing else."""

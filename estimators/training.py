@@ -20,17 +20,18 @@ class ParameterBytes(NamedTuple):
     """Bytes that a device keeps and sends for each of its parameters [byte]."""
 
     weights: int
-    """Kept."""
+    """Weights, kept for the whole step [byte]."""
     gradients: int
-    """Kept: accumulated over microbatches."""
+    """Gradients, kept while they are accumulated over microbatches [byte]."""
     optimizer: int
-    """Kept: states of the optimizer."""
+    """States of the optimizer, kept for the whole step [byte]."""
     gather: int
-    """Sent when weights are gathered."""
+    """Weights on the wire when they are gathered [byte]."""
     reduce: int
-    """Sent when gradients are reduced."""
+    """Gradients on the wire when they are reduced [byte]."""
     copies: int = 0
-    """Made by the optimizer for its step, of its share: not there in passes."""
+    """Copies that the optimizer makes of its share for its step: not there in passes
+    [byte]."""
 
 
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
@@ -57,37 +58,41 @@ class TrainingSpec:
     """Sequences per optimizer step."""
 
     precision: str = "bf16"
-    """Of weights, activations and products: ``"bf16"``, ``"fp16"``, ``"fp32"``."""
+    """Number format of weights, activations and products: ``"bf16"``, ``"fp16"``,
+    ``"fp32"``."""
 
     optimizer: str = "adam"
-    """``"adam"``, ``"sgd"`` (with momentum) or ``"adam-bf16"``."""
+    """Name of the optimizer: ``"adam"``, ``"sgd"`` (with momentum) or
+    ``"adam-bf16"``."""
 
     gradient_precision: str = "fp32"
-    """Of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's default
-    with bf16) or ``"bf16"``."""
+    """Number format of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's
+    default with bf16) or ``"bf16"``."""
 
     matmul_precision: str = ""
-    """Of the products with weights, if not `precision`: ``"fp8"``, ``"int8"`` or
-    ``"fp4"``, the operands being cast before each product."""
+    """Number format of the products with weights, if not `precision`: ``"fp8"``,
+    ``"int8"`` or ``"fp4"``, the operands being cast before each product."""
 
     weights_in_fp32: bool = False
-    """Weights are kept in fp32 and cast when they are used, as FSDP's mixed precision
-    does; there is no master copy then."""
+    """Whether weights are kept in fp32 and cast when they are used, as FSDP's mixed
+    precision does; there is no master copy then."""
 
     gather_precision: str = ""
-    """Of the weights on the wire, if not `precision`: ``"fp32"``, ``"fp8"``."""
+    """Number format of the weights on the wire, if not `precision`: ``"fp32"``,
+    ``"fp8"``."""
 
     reduce_precision: str = ""
-    """Of the gradients on the wire, if not `gradient_precision`."""
+    """Number format of the gradients on the wire, if not `gradient_precision`."""
 
     gradient_copies: bool = False
-    """The optimizer works on copies of gradients, as DeepSpeed's do: where they are
-    accumulated in fp32, those that backward passes make stay beside them; where not,
-    those of the optimizer's shard are flattened and cast to fp32 for its step."""
+    """Whether the optimizer works on copies of gradients, as DeepSpeed's does: where
+    they are accumulated in fp32, those that backward passes make stay beside them;
+    where not, those of the optimizer's shard are flattened and cast to fp32 for its
+    step."""
 
     casts_gradients: bool = False
-    """The optimizer casts 16-bit gradients of its share to fp32 for its step, and keeps
-    them to the next one, as Megatron's does."""
+    """Whether the optimizer casts 16-bit gradients of its share to fp32 for its step,
+    and keeps them to the next one, as Megatron's does."""
 
     @property
     def element_bytes(self) -> int:
@@ -120,10 +125,15 @@ class Sizes(NamedTuple):
     """The parallel degrees, as formulas and kernels call them."""
 
     tp: int
+    """Tensor-parallel size."""
     cp: int
+    """Context-parallel size."""
     ep: int
+    """Expert-parallel size."""
     dp: int
+    """Replicas, those that share experts included."""
     pp: int
+    """Pipeline stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

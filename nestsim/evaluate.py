@@ -10,10 +10,10 @@ from nestsim.scenario.load import Scenario
 from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.explain.infeasibility import shortfall_and_remedy
+from planner.explain.infeasibility import explain_infeasibility
+from planner.planners import PLANNERS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
-from planner.planners.registry import PLANNERS
 from planner.search.best_first import search
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
@@ -86,7 +86,7 @@ class Evaluator:
         Parameters
         ----------
         planner
-            A name of `planner.planners.registry.PLANNERS`.
+            A name of `planner.planners.PLANNERS`.
         settings
             Seeds, budgets and the like.
         starts
@@ -159,7 +159,7 @@ class Evaluator:
             found = search(self.network, self.workload, wider, progress=progress)
             if found.plans:
                 return f"{outcome.why_not} {_BEYOND}"
-        return shortfall_and_remedy(
+        return explain_infeasibility(
             self.network, self.workload, spec, outcome.why_not, progress=progress
         )
 

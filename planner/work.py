@@ -29,62 +29,65 @@ WORK_LIMIT = "work limit"
 TIME_LIMIT = "time limit"
 
 LAYER_TABLE = 1200
-"""Units of a layer table and its bounds."""
+"""Units of work of a layer table and its bounds."""
 
 CLOSED_FORMS = 2
-"""Configurations whose closed-form bound takes a unit."""
+"""Configurations whose closed-form bounds together take one unit of work."""
 
 MEMORY_BOUND = 25
-"""Units of what memory forces on a configuration, ..."""
+"""Units of work of what memory forces on a configuration, before its stages are
+counted."""
 
 BOUNDED_STAGES = 4
-"""... and one more for so many stages of it."""
+"""Stages of a configuration for which what memory forces on it takes one unit of work
+more."""
 
 FOLD = 1000
-"""Units of the interval classes of a chain."""
+"""Units of work of the interval classes of a chain."""
 
 SPLIT = 100
-"""Units of preparing a split, ..."""
+"""Units of work of preparing a split, before its tables and steps are counted."""
 
 SPLIT_NUMBERS = 100
-"""... one more for so many numbers in its tables, ..."""
+"""Numbers in the tables of a split that take one unit of work more."""
 
 SPLIT_STEPS = 150
-"""... and one more for so many steps of its recursions."""
+"""Steps of the recursions of a split that take one unit of work more."""
 
 PLACEMENTS = 50
-"""Units of listing a configuration's placements, ..."""
+"""Units of work of listing a configuration's placements, before each is counted."""
 
 LISTED = 10
-"""... of each, ..."""
+"""Units of work of each placement that is listed."""
 
 NESTED_DEVICES = 32
-"""... and one more for so many devices of the cluster."""
+"""Devices of the cluster for which each listed placement takes one unit of work
+more."""
 
 PLACEMENT_BOUND = 30
-"""Units of the bound of a placement, ..."""
+"""Units of work of the bound of a placement, before its devices are counted."""
 
 BOUNDED_DEVICES = 28
-"""... and one more for so many devices that it uses."""
+"""Devices that a placement uses for which its bound takes one unit of work more."""
 
 PRICED = 200
-"""Units of the price of a placement, ..."""
+"""Units of work of the price of a placement, before its devices are counted."""
 
 PRICED_DEVICES = 8
-"""... and one more for so many devices that it uses, each as often as it has partners
-in an exchange among experts."""
+"""Devices that a placement uses for which its price takes one unit of work more; each
+counts as often as it has partners in an exchange among experts."""
 
 EVERY_SPLIT = 15
-"""Units of a split that is enumerated."""
+"""Units of work of a split that is enumerated."""
 
 PLAN = 2000
-"""Units of a plan that is written out and priced by itself."""
+"""Units of work of a plan that is written out and priced by itself."""
 
 BELIEVED = 12
-"""Units of a plan that a dynamic program prices by its own account."""
+"""Units of work of a plan that a dynamic program prices by its own account."""
 
 STEP = 50
-"""Units of a step of a walk, or of any other look at one split."""
+"""Units of work of a step of a walk, or of any other look at one split."""
 
 
 class LimitReachedError(Exception):
@@ -96,14 +99,15 @@ class Spent:
     """What a search has spent, and whether a limit ended it."""
 
     work: int = 0
-    """Units."""
+    """Work that was done, in the units of this module."""
 
     stopped_by: str = ""
-    """`WORK_LIMIT` or `TIME_LIMIT`; empty if it ran to its end."""
+    """Limit that stopped the search, `WORK_LIMIT` or `TIME_LIMIT`; empty if it ran to
+    its end."""
 
     time_limit: float | None = None
-    """The limit of wall time that was set, if any [s]: the result may differ from run
-    to run."""
+    """Limit of wall time that was set, None if none was [s]. With one, the result may
+    differ from run to run."""
 
     @property
     def is_stopped(self) -> bool:
@@ -125,22 +129,26 @@ class Work:
     """
 
     limit: int | None = None
-    """Units; None for no limit."""
+    """Units that may be spent; None for no limit."""
 
     time_limit: float | None = None
-    """Of wall time, from the first plan on; None for no limit [s]."""
+    """Limit of wall time, from the first plan on; None for no limit [s]."""
 
     spent: int = 0
+    """Units spent so far."""
 
     stopped_by: str = ""
+    """Limit that stopped the search, `WORK_LIMIT` or `TIME_LIMIT`; empty while none
+    did."""
 
     has_plan: bool = False
+    """Whether the search has found a plan."""
 
     started: float = field(default_factory=time.monotonic)
-    """When the search was asked for [s]."""
+    """Clock when the search was asked for [s]."""
 
     _clock: float = 0.0
-    """When there was the first plan [s]."""
+    """Clock when there was the first plan [s]."""
 
     def a_plan(self) -> None:
         """Note that there is something to show: limits count from now on.
@@ -213,4 +221,5 @@ def stopped_sentence(spent: Spent, what: str) -> str:
 
 
 Progress = Callable[[str, float | None], None]
-"""Called with what is being done and the share of it that is done, None if unknown."""
+"""Called with a note of what is being done, and the share of it that is done, None if
+unknown."""

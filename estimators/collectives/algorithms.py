@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from estimators.collectives.exchanges import FLAT, Exchange, Exchanges
-from estimators.collectives.ring_phases import Shape, folds
+from estimators.collectives.ring_phases import Shape, phases_of_shape
 from topologies import InputError
 from topologies.arrays import IntArray
 from topologies.network import CollectiveRules
@@ -63,10 +63,11 @@ ALGORITHM_NAMES = (
     "hierarchical-direct",
     "hierarchical-halving-doubling",
 )
-"""All of them, flat ones first; of equally cheap ones the first is chosen."""
+"""Names of all algorithms, flat ones first; of equally cheap ones the first is
+chosen."""
 
 OPERATIONS = (*_LEVEL_BY_LEVEL, "send_recv")
-"""What groups of devices do together."""
+"""Names of what groups of devices do together."""
 
 
 def algorithms_for(operation: str) -> tuple[str, ...]:
@@ -123,9 +124,11 @@ def exchanges(algorithm: str, operation: str, shape: Shape) -> Exchanges:
     if operation == "broadcast":
         levels, most = levels[::-1], 1
     return tuple(
-        one
+        exchange
         for level in levels
-        for one in _at_level(flat[operation](sizes[level]), sizes, level, most=most)
+        for exchange in _at_level(
+            flat[operation](sizes[level]), sizes, level, most=most
+        )
     )
 
 
@@ -144,10 +147,10 @@ def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exc
     """
     places = np.arange(math.prod(max(size, 1) for size in shape))
     found = []
-    for fold in folds(operation, shape, rules):
-        grid = places.reshape(-1, fold.size, fold.stride)
+    for phase in phases_of_shape(operation, shape, rules):
+        grid = places.reshape(-1, phase.size, phase.stride)
         ends = _frozen(grid.copy()), _frozen(np.roll(grid, -1, axis=1))
-        found.append(Exchange(*ends, fold.fraction, fold.num_steps))
+        found.append(Exchange(*ends, phase.fraction, phase.num_steps))
     return tuple(found)
 
 
@@ -187,12 +190,12 @@ def _at_level(
     starts = grid.reshape(-1, sizes[level], stride)[:, 0, :most].reshape(-1, 1)
     return tuple(
         Exchange(
-            _frozen(starts + stride * one.senders),
-            _frozen(starts + stride * one.receivers),
-            one.fraction * left,
-            one.num_steps,
+            _frozen(starts + stride * exchange.senders),
+            _frozen(starts + stride * exchange.receivers),
+            exchange.fraction * left,
+            exchange.num_steps,
         )
-        for one in phases
+        for exchange in phases
     )
 
 

@@ -43,8 +43,8 @@ from estimators.collectives.ring_phases import (
     RING_OPERATIONS,
     Shape,
     Turn,
-    fold_tables,
-    folds,
+    phases_of_shape,
+    ring_phase_tables,
 )
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
@@ -71,13 +71,14 @@ class Phase(NamedTuple):
     """Rings that turn at the same time."""
 
     rings: IntArray
-    """Shape ``(R, n)``: ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``."""
+    """Device numbers of the rings, shape ``(R, n)``: ``rings[r, k]`` sends to
+    ``rings[r, (k + 1) % n]``."""
 
     fraction: float
-    """What each member sends, over the bytes of the full tensor."""
+    """Bytes that each member sends over the bytes of the full tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 def ring_phases(
@@ -103,7 +104,7 @@ def hierarchical_phases(
     over the outermost level, all-gather back inwards. Levels whose blocks do not
     divide the groups evenly are left out; a flat ring is what is left of none. A
     network's ``rules`` change steps and phases as
-    `estimators.collectives.ring_phases.folds` says.
+    `estimators.collectives.ring_phases.phases_of_shape` says.
     """
     return _phases(operation, groups, block_sizes, ruled_shapes(rules), rules)
 
@@ -112,7 +113,8 @@ ALGORITHMS: Mapping[
     str,
     Callable[[str, IntArray, Sequence[int], CollectiveRules | None], tuple[Phase, ...]],
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
-"""What the search chooses from; `auto` choices take the cheapest, ties the first."""
+"""Algorithms that the search chooses from; `auto` choices take the cheapest, ties the
+first."""
 
 
 def _phases(
@@ -125,7 +127,9 @@ def _phases(
     ordered = plain(np.sort(groups, axis=1))
     (shape,) = shapes(ordered[None], np.array(block_sizes, dtype=np.int64)).tolist()
     phases = []
-    for stride, size, fraction, num_steps in folds(operation, tuple(shape), rules):
+    for stride, size, fraction, num_steps in phases_of_shape(
+        operation, tuple(shape), rules
+    ):
         grid = ordered.reshape(-1, size, stride)
         rings = np.swapaxes(grid, 1, 2).reshape(-1, size)
         phases.append(Phase(rings, fraction, num_steps))
@@ -136,10 +140,10 @@ class CollectiveRate(NamedTuple):
     """Cost of a collective as a line over the size of the tensor."""
 
     latency: float
-    """At size 0 [s]."""
+    """Time of a collective of no bytes [s]."""
 
     inverse_bandwidth: float
-    """[s/byte]"""
+    """Time that each byte of the full tensor adds [s/byte]."""
 
     def time(self, num_bytes: float) -> float:
         """Return the time for a full tensor of ``num_bytes`` [s]."""
@@ -147,7 +151,7 @@ class CollectiveRate(NamedTuple):
 
 
 FREE = CollectiveRate(0.0, 0.0)
-"""A group of one."""
+"""Rate of a group of one, which sends nothing."""
 
 
 def collective_rates(
@@ -216,7 +220,9 @@ def rates_by_algorithm(
     rates: Iterator[FloatArray] = iter(())
     if searched:
         rates = iter(_rates(network, operations, groups, searched, together=together))
-    found = {name: {one: next(rates) for one in operations} for name in searched}
+    found = {
+        name: {operation: next(rates) for operation in operations} for name in searched
+    }
     for name in algorithms:
         if name not in found:
             found[name] = {
@@ -246,7 +252,7 @@ def _rates(
     rules = tuple(_rules(network, name) for name in algorithms)
     shapes = [_shapes(network, name)(ordered, blocks) for name in algorithms]
     form_of, forms = _distinct(shapes, len(ordered))
-    tables = fold_tables(operations, forms, rules)
+    tables = ring_phase_tables(operations, forms, rules)
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
     run_kernel(network, kernel, ordered, form_of, *tables, together, rates)

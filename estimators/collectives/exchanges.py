@@ -94,13 +94,14 @@ class Exchange(NamedTuple):
     """Places of the members that send, shape ``(M,)``."""
 
     receivers: IntArray
-    """Places of those that receive, shape ``(M,)``."""
+    """Places of the members that receive, shape ``(M,)``."""
 
     fraction: float
-    """What each message carries in all steps together, over the full tensor."""
+    """Bytes that each message carries in all steps together over the bytes of the full
+    tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 Exchanges = tuple[Exchange, ...]
@@ -120,8 +121,10 @@ def _exchange(
 def _mirrored(exchanges: Exchanges) -> Exchanges:
     """Run backwards in time: what gathers then scatters."""
     return tuple(
-        Exchange(one.receivers, one.senders, one.fraction, one.num_steps)
-        for one in reversed(exchanges)
+        Exchange(
+            exchange.receivers, exchange.senders, exchange.fraction, exchange.num_steps
+        )
+        for exchange in reversed(exchanges)
     )
 
 
@@ -283,7 +286,7 @@ def _tree_broadcast(size: int) -> Exchanges:
     if size == 2:
         return _direct_broadcast(size)
     children, parents, levels = _two_trees(size - 1)
-    roots = [int(np.flatnonzero(one < 0)[0]) for one in parents_of_both(size - 1)]
+    roots = [int(np.flatnonzero(tree < 0)[0]) for tree in parents_of_both(size - 1)]
     senders = np.concatenate([[0, 0], parents + 1])
     receivers = np.concatenate([np.array(roots), children]) + 1
     return (_exchange(senders, receivers, 0.5, 1 + levels),)

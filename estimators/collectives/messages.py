@@ -30,10 +30,10 @@ from topologies.network import CollectiveRules, Routes
 Result = TypeVar("Result")
 
 _MOST_MISSING = 2**14
-"""Routes that a kernel can report missing at a time, and one."""
+"""Most routes that a kernel can report missing at a time, plus one."""
 
 _MOST_FOUND = 2**21
-"""Pairs of whose routes those that are missing are found at a time."""
+"""Most pairs of whose routes those that are missing are found at a time."""
 
 
 class NetworkArrays(NamedTuple):
@@ -174,10 +174,10 @@ class EdgeCost(NamedTuple):
     """What each of several simultaneous messages meets on its way."""
 
     latency: FloatArray
-    """Of the route [s]."""
+    """Latency of each message's route [s]."""
 
     inverse_bandwidth: FloatArray
-    """Of the most loaded link of the route [s/byte]."""
+    """Inverse bandwidth of the most loaded link of each message's route [s/byte]."""
 
 
 def edge_costs(
@@ -206,7 +206,7 @@ def edge_costs(
 
 
 def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> FloatArray:
-    """Return the largest latency and inverse bandwidth among each team's messages.
+    """Return the largest latency and inverse bandwidth of each lockstep group.
 
     The maxima of what `edge_costs` gives, in half the time.
 
@@ -215,13 +215,13 @@ def slowest_edges(network: Network, sources: IntArray, targets: IntArray) -> Flo
     network
         Where the devices are.
     sources, targets
-        Device numbers, shape ``(rounds, teams, messages)``; messages of all teams of
+        Device numbers, shape ``(rounds, groups, messages)``; messages of all groups of
         a round meet, those of different rounds do not.
 
     Returns
     -------
     FloatArray
-        Shape ``(rounds, teams, 2)``: latency [s] and inverse bandwidth [s/byte].
+        Shape ``(rounds, groups, 2)``: latency [s] and inverse bandwidth [s/byte].
     """
     sources, targets = _devices(network, sources), _devices(network, targets)
     assert sources.shape == targets.shape

@@ -28,16 +28,17 @@ class PlacedExchange(NamedTuple):
     """Messages between devices that leave at the same time and move in lock-step."""
 
     sources: IntArray
-    """Device numbers, shape ``(M,)``."""
+    """Device numbers of the senders, shape ``(M,)``."""
 
     targets: IntArray
-    """Device numbers, shape ``(M,)``."""
+    """Device numbers of the receivers, shape ``(M,)``."""
 
     fraction: float
-    """What each message carries in all steps together, over the full tensor."""
+    """Bytes that each message carries in all steps together over the bytes of the full
+    tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 def placed_exchanges(
@@ -93,18 +94,21 @@ def exchange_rates(
     ordered = ordered_groups(network, groups)
     phases = _phases(network, operation, ordered, algorithm)
     rates = np.zeros((len(ordered), 2))
-    for number in range(max((len(one) for one in phases), default=0)):
-        present = [s for s, one in enumerate(phases) if number < len(one)]
+    for number in range(max((len(exchange) for exchange in phases), default=0)):
+        present = [s for s, exchange in enumerate(phases) if number < len(exchange)]
         placed = [_placed(ordered[s], phases[s][number]) for s in present]
-        counts = [one.sources.size for one in placed]
+        counts = [exchange.sources.size for exchange in placed]
         costs = edge_costs(
             network,
-            np.concatenate([one.sources for one in placed]),
-            np.concatenate([one.targets for one in placed]),
+            np.concatenate([exchange.sources for exchange in placed]),
+            np.concatenate([exchange.targets for exchange in placed]),
             None if together else np.repeat(np.arange(len(placed)), counts),
         )
         starts = np.cumsum([0, *counts[:-1]])
-        factors = ([one.num_steps for one in placed], [one.fraction for one in placed])
+        factors = (
+            [exchange.num_steps for exchange in placed],
+            [exchange.fraction for exchange in placed],
+        )
         for column, (cost, factor) in enumerate(zip(costs, factors, strict=True)):
             rates[present, column] += np.maximum.reduceat(cost, starts) * factor
     return rates

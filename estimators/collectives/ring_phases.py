@@ -1,9 +1,9 @@
-"""Phases of collectives as folds: rings by the places of members in their group.
+"""Phases of collectives: rings by the places of members in their group.
 
-With the members of a group in order of device number, a fold sends from place ``i``
-to place ``i + stride``, and from the last place of a ring back to its first. Folds
+With the members of a group in order of device number, a phase sends from place ``i``
+to place ``i + stride``, and from the last place of a ring back to its first. Phases
 depend only on the group's *shape*: how many parts it has at each level of the network
-within one part of the next level, innermost first. So the phases of many stages are
+within one part of the next level, innermost first. So those of many stages are
 one small table, from which kernels price them without making the rings.
 
 References
@@ -37,10 +37,10 @@ class Turn(NamedTuple):
     """One pass of data round a ring of ``n`` members."""
 
     fraction: float
-    """What each member sends, over the bytes of the full tensor."""
+    """Bytes that each member sends over the bytes of the full tensor."""
 
     num_steps: int
-    """Rounds, each paying the latency once."""
+    """Number of rounds, each of which pays the latency once."""
 
 
 def ring_pass(size: int) -> Turn:
@@ -60,33 +60,33 @@ RING_OPERATIONS: Mapping[str, Callable[[int], Turn]] = MappingProxyType(
         "reduce_scatter": ring_pass,
     }
 )
-"""What one ring does for each operation."""
+"""Operation -> what one ring does for it."""
 
 
-class RingTurns(NamedTuple):
+class RingPhase(NamedTuple):
     """One phase of a collective."""
 
     stride: int
-    """Places from a member to the next one of its ring."""
+    """Distance from a member to the next one of its ring, in places of the group."""
 
     size: int
-    """Members of a ring."""
+    """Number of members of a ring."""
 
     fraction: float
-    """As in `Turn`."""
+    """Bytes that each member sends over the bytes of the full tensor."""
 
     num_steps: int
-    """As in `Turn`."""
+    """Number of rounds, each of which pays the latency once."""
 
 
-_IDLE = RingTurns(1, 1, 0.0, 0)
-"""What a stage does that has ended before others of the same round."""
+_IDLE = RingPhase(1, 1, 0.0, 0)
+"""Phase of a stage that has ended before others of the same round."""
 
 
 @lru_cache(maxsize=4096)
-def folds(
+def phases_of_shape(
     operation: str, shape: Shape, rules: CollectiveRules | None = None
-) -> tuple[RingTurns, ...]:
+) -> tuple[RingPhase, ...]:
     """Return the phases of a collective over groups of a shape [2]_.
 
     All-reduce: reduce-scatter inside the parts, level by level outwards, all-reduce
@@ -114,26 +114,26 @@ def folds(
     return _with_library_steps(operation, shape, plain)
 
 
-def _level_by_level(operation: str, shape: Shape) -> tuple[RingTurns, ...]:
+def _level_by_level(operation: str, shape: Shape) -> tuple[RingPhase, ...]:
     """Return one phase of rings for each level, or two."""
     sizes = [size for size in shape if size > 1]
     if not sizes:
         return ()
-    inner: list[RingTurns] = []
+    inner: list[RingPhase] = []
     stride, left = 1, 1.0
     for size in sizes[:-1]:
         turn = ring_pass(size)
-        inner.append(RingTurns(stride, size, turn.fraction * left, turn.num_steps))
+        inner.append(RingPhase(stride, size, turn.fraction * left, turn.num_steps))
         stride *= size
         left /= size
     turn = RING_OPERATIONS[operation](sizes[-1])
-    outermost = RingTurns(stride, sizes[-1], turn.fraction * left, turn.num_steps)
+    outermost = RingPhase(stride, sizes[-1], turn.fraction * left, turn.num_steps)
     before = inner if operation != "all_gather" else []
     after = inner[::-1] if operation != "reduce_scatter" else []
     return (*before, outermost, *after)
 
 
-def _added_in_switches(shape: Shape) -> tuple[RingTurns, ...]:
+def _added_in_switches(shape: Shape) -> tuple[RingPhase, ...]:
     """Return the phases of an all-reduce by switches; none inside one node.
 
     Messages from each node's member to the next one's load the links of a tree as what
@@ -143,24 +143,24 @@ def _added_in_switches(shape: Shape) -> tuple[RingTurns, ...]:
     if outside == 1:
         return ()
     turn = ring_pass(inside)
-    node = (RingTurns(1, inside, *turn),) if inside > 1 else ()
-    return (*node, RingTurns(inside, outside, 1.0 / inside, 2), *node)
+    node = (RingPhase(1, inside, *turn),) if inside > 1 else ()
+    return (*node, RingPhase(inside, outside, 1.0 / inside, 2), *node)
 
 
 def _with_library_steps(
-    operation: str, shape: Shape, plain: tuple[RingTurns, ...]
-) -> tuple[RingTurns, ...]:
+    operation: str, shape: Shape, plain: tuple[RingPhase, ...]
+) -> tuple[RingPhase, ...]:
     """Return phases of the same bytes, with the steps that a library waits for."""
     members = math.prod(max(size, 1) for size in shape)
     found = []
-    for fold in plain:
-        steps = fold.num_steps
+    for phase in plain:
+        steps = phase.num_steps
         if operation != "all_reduce":
             # Parts of the levels around this one.
-            steps *= members // (fold.stride * fold.size)
-        elif fold.stride >= shape[0]:
-            steps = min(steps, _tree_steps(fold.size) * (steps // (fold.size - 1)))
-        found.append(fold._replace(num_steps=steps))
+            steps *= members // (phase.stride * phase.size)
+        elif phase.stride >= shape[0]:
+            steps = min(steps, _tree_steps(phase.size) * (steps // (phase.size - 1)))
+        found.append(phase._replace(num_steps=steps))
     return tuple(found)
 
 
@@ -169,49 +169,50 @@ def _tree_steps(size: int) -> int:
     return 2 * (size - 1).bit_length()
 
 
-class FoldTables(NamedTuple):
+class RingPhaseTables(NamedTuple):
     """Phases of ``C`` collectives, for stages of ``U`` forms, each phase once.
 
     What `estimators.collectives.kernels.edges.price_rings` takes, and explains.
     """
 
     rings: IntArray
-    """Stride and size, shape ``(P, U, 2)``."""
+    """Stride and size of each phase and form, shape ``(P, U, 2)``."""
 
     turns: IntArray
     """Phases of each collective, then -1, shape ``(C, T)``."""
 
     factors: FloatArray
-    """Number of steps and fraction of each turn, shape ``(C, T, U, 2)``."""
+    """Number of steps and fraction of each turn and form, shape ``(C, T, U, 2)``."""
 
 
 @lru_cache(maxsize=1024)
-def fold_tables(
+def ring_phase_tables(
     operations: tuple[str, ...],
     forms: tuple[tuple[Shape, ...], ...],
     rules: tuple[CollectiveRules | None, ...],
-) -> FoldTables:
+) -> RingPhaseTables:
     """Return the tables of all operations by all algorithms, operations fastest.
 
     A form gives the shape of a stage's groups for each algorithm, ``rules`` those that
     the algorithm goes by. The ``t``-th phases of all stages take place at the same
     time, whatever the stages' forms are.
     """
-    phases: dict[tuple[tuple[int, int], ...], int] = {}
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
     sequences = []
     for algorithm in range(len(forms[0])):
         for operation in operations:
-            each = [
-                folds(operation, form[algorithm], rules[algorithm]) for form in forms
+            by_form = [
+                phases_of_shape(operation, form[algorithm], rules[algorithm])
+                for form in forms
             ]
-            sequences.append(list(itertools.zip_longest(*each, fillvalue=_IDLE)))
+            sequences.append(list(itertools.zip_longest(*by_form, fillvalue=_IDLE)))
     longest = max(len(sequence) for sequence in sequences)
     turns = np.full((len(sequences), longest), -1, dtype=np.int64)
     factors = np.zeros((len(sequences), longest, len(forms), 2))
     for c, sequence in enumerate(sequences):
-        for t, phase in enumerate(sequence):
-            key = tuple((fold.stride, fold.size) for fold in phase)
-            turns[c, t] = phases.setdefault(key, len(phases))
-            factors[c, t] = [(fold.num_steps, fold.fraction) for fold in phase]
-    rings = np.array(list(phases), dtype=np.int64).reshape(-1, len(forms), 2)
-    return FoldTables(rings, turns, factors)
+        for t, at_once in enumerate(sequence):
+            key = tuple((phase.stride, phase.size) for phase in at_once)
+            turns[c, t] = numbers.setdefault(key, len(numbers))
+            factors[c, t] = [(phase.num_steps, phase.fraction) for phase in at_once]
+    rings = np.array(list(numbers), dtype=np.int64).reshape(-1, len(forms), 2)
+    return RingPhaseTables(rings, turns, factors)

@@ -52,8 +52,8 @@ _PAIRWISE = frozenset({"all_to_all", "send_recv"})
 """Operations that are single messages between pairs of ranks."""
 
 _LONGEST_CHAIN = 8
-"""Ranks beyond the largest group measured add no latency to an all-reduce in the
-switch, which reaches all of them at once."""
+"""Most ranks that add latency to an all-reduce in the switch, which reaches all of them
+at once: the largest group measured."""
 
 WIRE_FRACTIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
@@ -65,7 +65,8 @@ WIRE_FRACTIONS: Mapping[str, Callable[[int], float]] = MappingProxyType(
         "send_recv": lambda size: 1.0 if size > 1 else 0.0,
     }
 )
-"""Operation -> bytes through each rank's port over the full tensor's, by ranks."""
+"""Operation -> bytes through each rank's port over the bytes of the full tensor, by the
+number of ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,36 +74,37 @@ class Transport:
     """What a collective library reaches on one kind of interconnect."""
 
     name: str
-    """Table in ``transports.toml``."""
+    """Name of the transport's table in ``transports.toml``."""
 
     scope: Scope
-    """Whether its ranks share a node's links, or send through nodes' adapters."""
+    """Whether ranks share a node's links, or send through nodes' adapters."""
 
     accelerators: tuple[str, ...] = ()
-    """Beginnings of the names of accelerators that have it; empty: found by its own
-    name alone."""
+    """Beginnings of the names of accelerators that have the transport; empty: found by
+    its own name alone."""
 
     launch: float
-    """a0: of a collective of no bytes [s]."""
+    """Time a0 of a collective of no bytes [s]."""
 
     per_rank: float
-    """a1: for each further rank of a node, the two steps of an all-reduce [s]."""
+    """Time a1 for each further rank of a node, the two steps of an all-reduce [s]."""
 
     per_doubling: float = 0.0
-    """a2: each time the number of nodes doubles, of a tree [s]."""
+    """Time a2 each time the number of nodes doubles, of a tree [s]."""
 
     per_hop: float = 0.0
-    """a3: of a ring's step from one node to the next, with the wire; 0 if it is not
+    """Time a3 of a ring's step from one node to the next, with the wire; 0 if it is not
     known but from a tree's [s]."""
 
     ramp: float
-    """tau0: the bandwidth is half reached when bytes alone take this long [s]."""
+    """Time tau0: the bandwidth is half reached when bytes alone take this long [s]."""
 
     efficiency: float
-    """Of rings of large messages, a fraction of the datasheet's bandwidth."""
+    """Share of the datasheet's bandwidth that rings of large messages reach."""
 
     multicast_efficiency: float = 0.0
-    """Of all-reduces in the switch, likewise; 0 if the switch has none."""
+    """Share of the datasheet's bandwidth that all-reduces in the switch reach; 0 if the
+    switch has none."""
 
     adds_in_switches: bool = False
     """Whether switches between nodes add up all-reduces (SHARP): each byte goes up once
@@ -112,13 +114,13 @@ class Transport:
     """Share of a device's links that a ring of 2, 3, .. ranks can use; empty: all."""
 
     send_launch: float
-    """Of one message between two ranks [s]."""
+    """Time of a message of no bytes between two ranks [s]."""
 
     send_efficiency: float
-    """Of single large messages, a fraction of the datasheet's bandwidth."""
+    """Share of the datasheet's bandwidth that single large messages reach."""
 
     source: str
-    """Where the values are from."""
+    """Publication or measurement that the values are from."""
 
     def reached(self, operation: str, num_ranks: int) -> float:
         """Return the fraction of the datasheet's bandwidth that large messages reach.

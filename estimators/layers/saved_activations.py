@@ -41,23 +41,23 @@ class Keeping(NamedTuple):
     """What a framework keeps less than autograd does."""
 
     fuses_activation: bool = False
-    """Gated activations keep their inputs alone."""
+    """Whether gated activations keep their inputs alone."""
 
     weighs_in_activation: bool = False
-    """They weigh the results of experts, too."""
+    """Whether gated activations weigh the results of experts, too."""
 
     repeats_elementwise: bool = False
-    """Results of norms and activations are made again."""
+    """Whether results of norms and activations are made again."""
 
     fuses_loss: bool = False
-    """The loss keeps logits as the head made them."""
+    """Whether the loss keeps logits as the head made them."""
 
     input_bytes: float = 0.0
-    """Of an element of what products keep; 0 for as it is [byte]."""
+    """Bytes of an element of what products keep; 0 for as it is [byte]."""
 
 
 EVERYTHING = Keeping()
-"""As autograd does."""
+"""Software that keeps what autograd does."""
 
 
 def keeping_of(software: Software, training: TrainingSpec) -> Keeping:
@@ -76,22 +76,25 @@ class Kept(NamedTuple):
     """What is kept of the tensors of a layer."""
 
     layer: TracedLayer
+    """Layer as it was traced."""
     sizes: tuple[float, ...]
-    """Of each tensor on a device, as it is [byte]."""
+    """Size of each tensor on a device, as it is [byte]."""
     element_bytes: int
+    """Bytes of an element of activations [byte]."""
     keeping: Keeping
+    """What the software keeps instead."""
 
     def size(
         self,
         operators: Sequence[TracedOperator],
-        others: frozenset[int] = frozenset(),
+        excluded: frozenset[int] = frozenset(),
     ) -> float:
         """Return what some operators keep, and other tensors as they are [byte]."""
         narrow = self._narrow()
-        as_it_is = others | self._by(op for op in operators if not _is_narrow(op))
+        as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
         return sum(
             self._size(number, narrow, as_it_is)
-            for number in sorted(others | self._by(operators))
+            for number in sorted(excluded | self._by(operators))
         )
 
     def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:

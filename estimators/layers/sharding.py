@@ -161,11 +161,15 @@ class _Device(NamedTuple):
     """One device's view of a layer."""
 
     layer: TracedLayer
+    """Layer as it was traced."""
     shares: Shares
+    """Shares of the layer's tensors, parameters and products."""
     degrees: Degrees
+    """Sizes that shares depend on."""
     element_bytes: int
+    """Bytes of an element of activations [byte]."""
     sizes: tuple[float, ...]
-    """Local size of each tensor [byte]."""
+    """Size of each tensor on the device [byte]."""
 
     def total(self, numbers: Iterable[int]) -> float:
         """Return the size of some tensors together [byte]."""

@@ -54,7 +54,9 @@ class ExactShare(NamedTuple):
     """The part ``numerator / denominator`` of a count; exact where it divides."""
 
     numerator: int
+    """Numerator of the share."""
     denominator: int
+    """Denominator of the share."""
 
     def of(self, count: int) -> float:
         """Return that part of a count."""
@@ -65,9 +67,13 @@ class ProductShare(NamedTuple):
     """What one device has of each dimension of a product."""
 
     m: ExactShare
+    """Share of the rows."""
     n: ExactShare
+    """Share of the columns."""
     k: ExactShare
+    """Share of the inner size."""
     batch: ExactShare
+    """Share of the independent products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +81,14 @@ class Shares:
     """All parts of one device, relative to one sequence on a device by itself."""
 
     tensors: Mapping[str, ExactShare]
-    """Layout of an activation -> elements for the whole micro-batch."""
+    """Layout of an activation -> share of its elements, for the whole micro-batch."""
 
     parameters: Mapping[str, ExactShare]
-    """Layout of a parameter -> elements."""
+    """Layout of a parameter -> share of its elements."""
 
     products: Mapping[str, ProductShare]
-    """Sharding of an operator -> local dimensions for the whole micro-batch."""
+    """Sharding of an operator -> shares of its dimensions, for the whole
+    micro-batch."""
 
 
 def padded_vocab_size(spec: TransformerSpec, tp: int) -> int:
@@ -215,9 +222,13 @@ class _ShareCase(NamedTuple):
     """What every rule needs to know."""
 
     layer: TracedLayer
+    """Layer as it was traced."""
     shares: Shares
+    """Shares of the layer's tensors, parameters and products."""
     degrees: Degrees
+    """Sizes that shares depend on."""
     element_bytes: int
+    """Bytes of an element of activations [byte]."""
 
     def size(self, number: int, layout: str = "") -> float:
         """Return the local size of a tensor, or what it would be in a layout [byte]."""
@@ -239,14 +250,14 @@ def layer_collectives(
     return tuple(total.values())
 
 
-def _sum(one: CollectiveWork, other: CollectiveWork) -> CollectiveWork:
+def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
     return CollectiveWork(
-        one.operation,
-        one.group,
-        one.forward_count + other.forward_count,
-        one.forward_bytes + other.forward_bytes,
-        one.backward_count + other.backward_count,
-        one.backward_bytes + other.backward_bytes,
+        first.operation,
+        first.group,
+        first.forward_count + second.forward_count,
+        first.forward_bytes + second.forward_bytes,
+        first.backward_count + second.backward_count,
+        first.backward_bytes + second.backward_bytes,
     )
 
 

@@ -48,23 +48,26 @@ class InLayerTraffic:
     """Collectives of one kind that layers wait for, forward and backward."""
 
     operation: str
-    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or
-    ``"send_recv"`` (hops of a ring; their bytes are those of the hops together)."""
+    """Name of the collective: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``,
+    ``"all_to_all"`` or ``"send_recv"`` (hops of a ring; their bytes are those of the
+    hops together)."""
 
     group: str
-    """``"tensor"``, ``"expert"`` or ``"context"``: who takes part."""
+    """Ranks that take part: ``"tensor"``, ``"expert"`` or ``"context"``."""
 
     forward_count: FloatArray
     """Collectives in one forward pass, shape ``(L,)``."""
 
     forward_bytes: FloatArray
-    """Size of the full tensors of those together, shape ``(L,)`` [byte]."""
+    """Size of the full tensors of all collectives of a forward pass together, shape
+    ``(L,)`` [byte]."""
 
     backward_count: FloatArray
     """Collectives in one backward pass without recompute, shape ``(L,)``."""
 
     backward_bytes: FloatArray
-    """Size of the full tensors of those together, shape ``(L,)`` [byte]."""
+    """Size of the full tensors of all collectives of a backward pass without recompute
+    together, shape ``(L,)`` [byte]."""
 
     def __post_init__(self) -> None:
         _freeze(self)
@@ -81,7 +84,8 @@ class LayerTable:
     """Name of each layer, e.g. ``"embedding"``, ``"block 0"``, ``"head"``."""
 
     kinds: IntArray
-    """Layers of equal kind have equal costs; dense numbers from 0, shape ``(L,)``."""
+    """Number of each layer's kind, dense from 0, shape ``(L,)``: layers of equal kind
+    have equal costs."""
 
     forward_time: FloatArray
     """Compute of the forward pass, without collectives, shape ``(L,)`` [s]."""
@@ -90,13 +94,13 @@ class LayerTable:
     """Compute of the backward pass without recompute, shape ``(L,)`` [s]."""
 
     weight_gradient_time: FloatArray
-    """That of `backward_time` which nothing but the optimizer waits for: the weight
+    """Compute of `backward_time` which nothing but the optimizer waits for: the weight
     gradients of matrix products, shape ``(L,)`` [s]."""
 
     recompute_time: Mapping[str, FloatArray]
-    """What each recompute mode but ``"none"`` adds to the backward pass: the attention
-    core (``"selective"``), the forward compute of blocks (``"full"``) or of every layer
-    (``"stage"``), shape ``(L,)`` [s]."""
+    """Compute that each recompute mode but ``"none"`` adds to the backward pass: the
+    attention core (``"selective"``), the forward compute of blocks (``"full"``) or of
+    every layer (``"stage"``), shape ``(L,)`` [s]."""
 
     forward_flops: FloatArray
     """Model FLOPs of one forward pass of the *whole* layer (all tensor- and
@@ -107,7 +111,7 @@ class LayerTable:
     of the embedding here; `tied_parameters` says how many that are."""
 
     expert_parameters: FloatArray
-    """Those of `parameters` that are sharded over the expert-parallel group and
+    """Parameters of `parameters` that are sharded over the expert-parallel group and
     therefore synchronised over fewer replicas, shape ``(L,)``; 0 with ``ep`` = 1, where
     experts are like any other parameters."""
 
@@ -116,11 +120,12 @@ class LayerTable:
     in a stage that holds both, synchronised between stages otherwise."""
 
     largest_parameters: FloatArray
-    """Gathered together where they are sharded: `parameters` of a single layer, also
-    where blocks are folded together, or its largest weight, shape ``(L,)``."""
+    """Parameters gathered together where they are sharded, shape ``(L,)``: `parameters`
+    of a single layer, also where blocks are interleaved, or its largest weight."""
 
     is_block: FloatArray
-    """1 for transformer blocks, 0 for the ends of the chain, shape ``(L,)``."""
+    """Whether a layer is a transformer block, shape ``(L,)``: 1 for blocks, 0 for the
+    ends of the chain."""
 
     saved_bytes: Mapping[str, FloatArray]
     """Activations that the forward pass keeps for the backward pass under ``"none"``,
@@ -128,13 +133,13 @@ class LayerTable:
     save), shape ``(L,)`` [byte]. Under ``"stage"`` a stage keeps its input only."""
 
     working_bytes: Mapping[str, FloatArray]
-    """The most that is alive only inside the layer's forward or backward pass beside
-    what is saved (gradients of activations, recomputed activations), under the same
-    three modes, shape ``(L,)`` [byte]."""
+    """Peak memory inside the layer's forward or backward pass beside what is saved
+    (gradients of activations, recomputed activations), under ``"none"``,
+    ``"selective"`` and ``"full"`` recompute, shape ``(L,)`` [byte]."""
 
     weight_gradient_bytes: FloatArray
-    """What weight gradients need, if they are put off until after the backward pass,
-    instead of what was saved for that, shape ``(L,)`` [byte]."""
+    """Memory that weight gradients need, if they are put off until after the backward
+    pass, instead of what was saved for that, shape ``(L,)`` [byte]."""
 
     boundary_bytes: FloatArray
     """Activation that one device sends if the chain is cut before layer ``l``, shape
@@ -189,14 +194,14 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
         Whether the half of attention that a causal mask hides counts.
     """
     halves = graph.spec.causal and not counts_masked
-    each = [
+    by_kind = [
         sum(
             op.model_flops / (2 if halves and _is_attention(op) else 1)
             for op in layer.operators
         )
         for layer in graph.layers
     ]
-    return float(_FORWARD_AND_BACKWARD * sum(each[kind] for kind in graph.kinds))
+    return float(_FORWARD_AND_BACKWARD * sum(by_kind[kind] for kind in graph.kinds))
 
 
 def _is_attention(operator: TracedOperator) -> bool:

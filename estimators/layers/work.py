@@ -13,10 +13,15 @@ class Degrees(NamedTuple):
     """What a layer's local shapes depend on."""
 
     tp: int = 1
+    """Tensor-parallel size."""
     cp: int = 1
+    """Context-parallel size."""
     ep: int = 1
+    """Expert-parallel size."""
     micro_batch_size: int = 1
+    """Sequences of a micro-batch."""
     sequence_parallel: bool = False
+    """Whether tensor-parallel ranks split what they do not share along the sequence."""
 
 
 class OperatorWork(NamedTuple):
@@ -57,19 +62,19 @@ class OperatorWork(NamedTuple):
     """Whether it belongs to the attention core, which selective recompute repeats."""
 
     weight_flops: float = 0.0
-    """Those of `backward_flops` that are a product's weight gradient [FLOP]."""
+    """Matmul FLOPs of `backward_flops` that are a product's weight gradient [FLOP]."""
 
     repeated: float = 1.0
-    """The part of its forward pass that is run again where every second product and
-    fused attention are saved."""
+    """Part of the forward pass that is run again where every second product and fused
+    attention are saved."""
 
     operation: str = ""
-    """What it does, as `TracedOperator.operation` says it: a measured profile looks its
-    times up by this name."""
+    """Kind of operator, as `TracedOperator.operation` has it: a measured profile looks
+    its times up by this name."""
 
     keys: float = 0.0
-    """Tokens that a fused attention kernel has keys of on this device; 0 unless
-    attention. Its rate depends on how many there are."""
+    """Tokens that a fused attention kernel has keys of on this device, on which its
+    rate depends; 0 unless attention."""
 
     @property
     def is_grouped(self) -> bool:
@@ -81,19 +86,22 @@ class CollectiveWork(NamedTuple):
     """Collectives of one kind in one layer."""
 
     operation: str
-    """``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or
-    ``"send_recv"`` (one hop of a ring)."""
+    """Name of the collective: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``,
+    ``"all_to_all"`` or ``"send_recv"`` (one hop of a ring)."""
 
     group: str
-    """``"tensor"``, ``"expert"`` or ``"context"``."""
+    """Ranks that take part: ``"tensor"``, ``"expert"`` or ``"context"``."""
 
     forward_count: int
+    """Collectives in a forward pass."""
     forward_bytes: float
-    """Full tensors of all of them together, forward [byte]."""
+    """Size of the full tensors of all collectives of a forward pass together [byte]."""
 
     backward_count: int
+    """Collectives in a backward pass without recompute."""
     backward_bytes: float
-    """Full tensors of all of them together, backward, without recompute [byte]."""
+    """Size of the full tensors of all collectives of a backward pass without recompute
+    together [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +109,20 @@ class LayerWork:
     """One layer of the chain on one device."""
 
     operators: tuple[OperatorWork, ...]
-    """In order of execution."""
+    """Operators in the order of execution."""
 
     collectives: tuple[CollectiveWork, ...]
-    """What the layer waits for; empty where no group has more than one member."""
+    """Collectives that the layer waits for; empty where no group has more than one
+    member."""
 
     parameters: float
-    """Held by this device, tied ones included."""
+    """Parameters held by this device, tied ones included."""
 
     expert_parameters: float
-    """Those of `parameters` that belong to routed experts."""
+    """Parameters of `parameters` that belong to routed experts."""
 
     largest_weight: float
-    """Elements of the largest of its weights on this device."""
+    """Elements of the layer's largest weight on this device."""
 
     model_flops: float
     """Forward matmul and attention FLOPs of the whole layer, all devices of its
@@ -125,19 +134,20 @@ class LayerWork:
     and fused attention saved) and ``"full"`` (the input) [byte]."""
 
     working_bytes: float
-    """Alive only inside the layer's forward or backward pass beside what is saved
+    """Memory used only inside the layer's forward or backward pass beside what is saved
     [byte]."""
 
     gathered_bytes: float
-    """By how much inputs of products exceed what is saved of them, once sequence
+    """Bytes by which inputs of products exceed what is saved of them, once sequence
     parallelism has gathered them [byte]."""
 
     loss_bytes: float
-    """Logits in fp32, where the loss is in this layer [byte]."""
+    """Size of the logits in fp32, where the loss is in this layer [byte]."""
 
     weight_gradient_bytes: float
-    """What the weight gradients of products need, if they are put off until after the
-    layer's backward pass: inputs, and gradients of results [byte]."""
+    """Memory that the weight gradients of products need, if they are put off until
+    after the layer's backward pass: inputs, and gradients of results [byte]."""
 
     input_bytes: float
-    """Hidden states that enter the layer, on this device; 0 for the first [byte]."""
+    """Size of the hidden states that enter the layer, on this device; 0 for the first
+    layer [byte]."""

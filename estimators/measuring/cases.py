@@ -36,10 +36,15 @@ class Size(NamedTuple):
     """From which the shapes of all operators of a layer follow."""
 
     tokens: int
+    """Tokens of a micro-batch."""
     hidden: int
+    """Width of the hidden states."""
     heads: int
+    """Attention heads."""
     sequence: int
+    """Tokens of a sequence."""
     vocab: int
+    """Entries of the vocabulary."""
 
 
 SIZES: dict[str, tuple[Size, ...]] = {
@@ -79,8 +84,10 @@ class Given(NamedTuple):
     """One input of a case."""
 
     shape: tuple[int, ...]
+    """Shape of the input."""
     below: int = 0
-    """Integers below that; 0 for numbers of the measured precision."""
+    """Bound that whole numbers are drawn below; 0 for numbers of the measured
+    precision."""
 
     def make(self, device: torch.device | str, dtype: torch.dtype) -> Tensor:
         """Return a tensor of that shape."""
@@ -94,22 +101,22 @@ class OperatorCase:
     """One operator of one shape."""
 
     operation: str
-    """As `Measurement.operation`."""
+    """Name of the operation, as `Measurement.operation`."""
 
     part: Callable[[], nn.Module | Callable[..., Any]]
-    """Builds the module, or returns the function."""
+    """Function that builds the module, or returns the function, to be measured."""
 
     inputs: tuple[Given, ...]
-    """What it is called with."""
+    """Inputs of the call."""
 
     sequences: int = 1
     """First size of every input, if it counts sequences: layers are traced with one."""
 
     width: int = 0
-    """Of the result, where the shape of the first input does not tell."""
+    """Width of the result, where the shape of the first input does not tell."""
 
     sums_gradients: bool = False
-    """Whether its backward pass passes the gradient on, and adds up two of them where
+    """Whether the backward pass passes the gradient on, and adds up two of them where
     its inputs come from."""
 
     def module(self) -> nn.Module:
@@ -120,9 +127,9 @@ class OperatorCase:
         """Return FLOPs and bytes, as a traced layer's operators have them."""
         with torch.device("meta"):
             module = self.module()
-        inputs = tuple(one.make("meta", torch.float32) for one in self.inputs)
+        inputs = tuple(tensor.make("meta", torch.float32) for tensor in self.inputs)
         if self.sequences > 1:
-            inputs = tuple(one[:1] for one in inputs)
+            inputs = tuple(tensor[:1] for tensor in inputs)
         traced = record_layer(module, inputs, takes_hidden=False)
         graph = LayerGraph(spec=_ONE, names=("case",), kinds=(0,), layers=(traced,))
         degrees = Degrees(micro_batch_size=self.sequences)
@@ -199,7 +206,7 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 
 def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     """Plain attention by its two products and softmax, and fused attention."""
-    one, square = Given((b, a, s, d)), Given((b, a, s, s))
+    heads, square = Given((b, a, s, d)), Given((b, a, s, s))
     spec = TransformerSpec(
         family="gpt",
         num_layers=1,
@@ -210,16 +217,16 @@ def _attention(b: int, a: int, s: int, d: int) -> Iterator[OperatorCase]:
     )
     parts: tuple[tuple[str, Callable[[], Callable[..., Any]], tuple[Given, ...]], ...]
     parts = (
-        ("attention", lambda: attention.FlashAttention(spec), (one, one, one)),
-        ("matmul", lambda: _scores, (one, one)),
-        ("matmul", lambda: torch.matmul, (square, one)),
+        ("attention", lambda: attention.FlashAttention(spec), (heads, heads, heads)),
+        ("matmul", lambda: _scores, (heads, heads)),
+        ("matmul", lambda: torch.matmul, (square, heads)),
         (
             "softmax",
             lambda: attention.ScaledMaskedSoftmax(d, causal=True),
             (square,),
         ),
-        ("rotary", lambda: attention.RotaryEmbedding(d), (one, one)),
-        ("repeat", lambda: _repeated, (one,)),
+        ("rotary", lambda: attention.RotaryEmbedding(d), (heads, heads)),
+        ("repeat", lambda: _repeated, (heads,)),
     )
     for operation, part, inputs in parts:
         yield OperatorCase(operation=operation, part=part, inputs=inputs, sequences=b)

@@ -79,9 +79,9 @@ def driver_of(device: torch.device) -> str:
     driver = "unknown"
     command = shutil.which("nvidia-smi")
     if command is not None:
-        asked = "--query-gpu=driver_version"
+        query = "--query-gpu=driver_version"
         answer = subprocess.run(
-            [command, asked, "--format=csv,noheader"],
+            [command, query, "--format=csv,noheader"],
             capture_output=True,
             text=True,
             check=False,
@@ -94,15 +94,15 @@ def driver_of(device: torch.device) -> str:
 Call = Callable[[], object]
 
 FLUSHED_BYTES = 256 * 2**20
-"""Overwritten before a timed call on an accelerator: several times the L2 cache of
-any, 40 to 130 MB [byte]."""
+"""Memory overwritten before a timed call on an accelerator: several times the L2 cache
+of any, 40 to 130 MB [byte]."""
 
 FLUSHES = 4
 """Overwrites before a call: 1 GiB takes 0.2 to 0.7 ms of any accelerator, longer than
 the host needs to launch the kernels of one operator."""
 
 MOST_REPEATS = 1000
-"""Of one call in one sample."""
+"""Most repeats of one call in one sample."""
 
 
 class Stopwatch(Protocol):
@@ -121,7 +121,9 @@ class WallStopwatch:
     """The host's clock, read when the device has done everything."""
 
     device: torch.device
+    """Device that is waited for."""
     shortest: float = 2e-3
+    """Shortest time of a sample [s]."""
 
     def elapsed(self, call: Call, repeats: int) -> float:
         """Return how long some calls took together [s]."""
@@ -137,6 +139,7 @@ class EventStopwatch:
     """The events of a CUDA device, around calls that find a cold cache."""
 
     shortest = 0.0
+    """Shortest time of a sample [s]."""
 
     def __init__(self, device: torch.device) -> None:
         self._buffer = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device=device)
@@ -164,13 +167,13 @@ class Effort:
     """Calls before the first one that counts."""
 
     samples: int = 15
-    """At most."""
+    """Most samples."""
 
     fewest_samples: int = 3
-    """However long they take."""
+    """Fewest samples, however long they take."""
 
     seconds: float = 0.5
-    """Spent on the samples, unless there are still too few [s]."""
+    """Time spent on the samples, unless there are still too few [s]."""
 
 
 def synchronise(device: torch.device) -> None:

@@ -26,7 +26,7 @@ MOST_LOCAL = 4
 """Ranks that are started on a CPU unless more are asked for: each takes a core."""
 
 MOST_RANKS = 64
-"""On one CPU: each is a process with torch in it, 0.3 GB."""
+"""Most ranks on one CPU: each is a process with torch in it, 0.3 GB."""
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
@@ -85,7 +85,7 @@ def launched_world(environment: Mapping[str, str], device: str) -> World | None:
     )
 
 
-def local_ranks(device: str, wanted: int | None) -> int:
+def local_ranks(device: str, requested: int | None) -> int:
     """Return how many ranks are started on this machine.
 
     Raises
@@ -93,31 +93,31 @@ def local_ranks(device: str, wanted: int | None) -> int:
     InputError
         If there are not so many devices, or only one.
     """
-    if wanted is None:
-        wanted = (
+    if requested is None:
+        requested = (
             max(2, min(MOST_LOCAL, os.cpu_count() or 1))
             if device == "cpu"
             else torch.cuda.device_count()
         )
-        if wanted < 2:
+        if requested < 2:
             raise InputError(
                 "one device alone has no links",
                 where="--device",
-                got=f"{device}: {wanted} here",
+                got=f"{device}: {requested} here",
                 expected="two GPUs at least, or several nodes under torchrun",
             )
-    if wanted < 2:
+    if requested < 2:
         raise InputError(
             "one rank alone has no links",
             where="--ranks",
-            got=wanted,
+            got=requested,
             expected="2 or more",
         )
-    _check_device(device, wanted, "--ranks")
-    return wanted
+    _check_device(device, requested, "--ranks")
+    return requested
 
 
-def _check_device(device: str, wanted: int, where: str) -> None:
+def _check_device(device: str, requested: int, where: str) -> None:
     """Refuse ranks that this machine has no devices or no library for."""
     if not torch.distributed.is_available():
         raise InputError(
@@ -137,11 +137,11 @@ def _check_device(device: str, wanted: int, where: str) -> None:
             expected=f"a build of torch with {library}",
         )
     there = torch.cuda.device_count() if device == "cuda" else MOST_RANKS
-    if wanted > there:
+    if requested > there:
         raise InputError(
             "are more ranks than devices",
             where=where,
-            got=wanted,
+            got=requested,
             expected=f"at most {there}",
         )
 
@@ -234,11 +234,11 @@ def _listen(
     return found
 
 
-def _failure(said: str) -> InputError:
+def _failure(message: str) -> InputError:
     return InputError(
         "the processes could not measure together",
         where="--links",
-        got=said,
+        got=message,
         expected="processes of this machine that reach each other by torch.distributed",
         hint="GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME chooses the network interface",
     )
@@ -257,7 +257,7 @@ def _work(
             world,
             budget=budget,
             quick=quick,
-            progress=(lambda *said: end.send(("progress", said)))
+            progress=(lambda *note: end.send(("progress", note)))
             if world.rank == 0
             else None,
         )

@@ -31,20 +31,20 @@ from estimators.user_files.tables import LinkPoint, LinkSweep
 from topologies.errors import InputError
 
 FIRST_SIZES = (2**10, 2**20)
-"""Measured in any case: a latency and a bandwidth follow from them [byte]."""
+"""Sizes measured in any case: a latency and a bandwidth follow from them [byte]."""
 
 SIZES = (*FIRST_SIZES, *(4**k for k in range(6, 10)), *(4**k for k in range(11, 16)))
-"""From 1 KiB to 1 GiB, in the order in which they are measured [byte]."""
+"""Sizes from 1 KiB to 1 GiB, in the order in which they are measured [byte]."""
 
 QUICK_SIZES = (*FIRST_SIZES, 2**14, 2**18, 2**22)
-"""Of a first look [byte]."""
+"""Sizes of a quick look [byte]."""
 
 BACKENDS = MappingProxyType({"cpu": "gloo", "cuda": "nccl"})
 """Kind of device -> the library that its collectives are measured with."""
 
 MEMORY_PART = 8
-"""The two tensors of a rank together take at most a quarter of the memory that is free
-for it: libraries have buffers of their own."""
+"""Part of the free memory that the two tensors of a rank together may take: libraries
+have buffers of their own."""
 
 _ELEMENT = 4
 _TIMEOUT = timedelta(minutes=10)
@@ -58,17 +58,19 @@ class TrainEffort:
     """Launches before the first one that counts."""
 
     trains: int = 7
-    """Of which the median is taken."""
+    """Number of trains of which the median is taken."""
 
     train_seconds: float = 0.03
-    """Of a train, unless it has the most or the fewest launches [s]."""
+    """Duration of a train, unless it has the most or the fewest launches [s]."""
 
     most_launches: int = 200
+    """Most launches of a train."""
 
     long_launch: float = 0.2
-    """A launch this long has no more warm-up, and the fewest trains [s]."""
+    """Duration from which a launch has no more warm-up, and the fewest trains [s]."""
 
     fewest_trains: int = 3
+    """Number of trains of long launches."""
 
     def launches(self, first: float) -> int:
         """Return the launches of a train, by the time of one [s]."""
@@ -83,22 +85,22 @@ class World:
     """One of the processes that measure together."""
 
     rank: int
-    """Number of this process, those of a node in a row."""
+    """Number of this process; processes of a node have numbers in a row."""
 
     num_ranks: int
-    """All processes."""
+    """Number of all processes."""
 
     local_rank: int
     """Number of this process on its node."""
 
     num_local: int
-    """Processes of each node."""
+    """Number of processes of each node."""
 
     device: str
-    """``"cpu"`` or ``"cuda"``."""
+    """Kind of device: ``"cpu"`` or ``"cuda"``."""
 
     meeting: str = "env://"
-    """Where processes find each other, as torch.distributed writes it."""
+    """Address where processes find each other, as torch.distributed writes it."""
 
     @property
     def num_nodes(self) -> int:
@@ -110,7 +112,9 @@ class MeasuredRanks(NamedTuple):
     """The first ranks, which communicate among themselves."""
 
     num_ranks: int
+    """Members of the group."""
     num_nodes: int
+    """Nodes that the members are on."""
 
 
 def groups_of(num_ranks: int, num_local: int) -> tuple[MeasuredRanks, ...]:
@@ -215,24 +219,32 @@ class _Sweep:
     """One process's part of a sweep."""
 
     world: World
+    """Processes that take part."""
     device: torch.device
+    """Device of this process."""
     effort: TrainEffort
+    """How often each point is measured."""
     sizes: Sequence[int]
+    """Sizes of the full tensor in the order in which they are measured [byte]."""
     budget: float
+    """Time of the whole sweep [s]."""
     progress: Progress | None
+    """Called before each measurement, in the first process."""
     points: list[LinkPoint] = field(default_factory=list)
-    """In the first process."""
+    """Points measured so far, in the first process."""
     num_skipped: int = 0
+    """Points that the time or the memory did not suffice for."""
     _begun: float = field(default_factory=time.perf_counter)
+    """Clock when the sweep began [s]."""
     _last: dict[tuple[MeasuredRanks, str], tuple[int, float]] = field(
         default_factory=dict
     )
-    """Size and time of a group's last measurement of an operation."""
+    """Group and operation -> size [byte] and time [s] of its last measurement."""
 
     def run(self) -> None:
         """Measure one point after the other."""
         groups = groups_of(self.world.num_ranks, self.world.num_local)
-        members = {one: _new_group(one.num_ranks) for one in groups}
+        members = {ranks: _new_group(ranks.num_ranks) for ranks in groups}
         room = self._room()
         planned = list(self._planned(groups))
         for done, (size, group, operation) in enumerate(planned):
@@ -350,25 +362,29 @@ class _Buffers:
     """The full tensor."""
 
     other: Tensor
-    """Of the same size."""
+    """Tensor of the size of the full tensor."""
 
     part: Tensor
     """This rank's part of a full tensor."""
 
     num_ranks: int
+    """Members of the group."""
     group: Any
+    """Group of torch.distributed."""
 
     @classmethod
     def of(
         cls, size: int, num_ranks: int, device: torch.device, group: Any
     ) -> "_Buffers":
         """Make tensors of a size that the ranks can share evenly [byte]."""
-        each = size // (_ELEMENT * num_ranks)
-        whole, other = (torch.zeros(each * num_ranks, device=device) for _ in range(2))
+        part_size = size // (_ELEMENT * num_ranks)
+        whole, second = (
+            torch.zeros(part_size * num_ranks, device=device) for _ in range(2)
+        )
         return cls(
             whole=whole,
-            other=other,
-            part=other[:each],
+            other=second,
+            part=second[:part_size],
             num_ranks=num_ranks,
             group=group,
         )
@@ -382,38 +398,40 @@ def _function(*names: str) -> Callable[..., Any]:
     return found
 
 
-def _all_reduce(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_reduce(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
-    return lambda: dist.all_reduce(own.whole, group=own.group)
+    return lambda: dist.all_reduce(buffers.whole, group=buffers.group)
 
 
-def _all_gather(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_gather(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
     gather = _function("all_gather_single", "all_gather_into_tensor")
-    return lambda: gather(own.whole, own.part, group=own.group)
+    return lambda: gather(buffers.whole, buffers.part, group=buffers.group)
 
 
-def _reduce_scatter(own: _Buffers, rank: int) -> Callable[[], object]:
+def _reduce_scatter(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
     scatter = _function("reduce_scatter_single", "reduce_scatter_tensor")
-    return lambda: scatter(own.part, own.whole, group=own.group)
+    return lambda: scatter(buffers.part, buffers.whole, group=buffers.group)
 
 
-def _all_to_all(own: _Buffers, rank: int) -> Callable[[], object]:
+def _all_to_all(buffers: _Buffers, rank: int) -> Callable[[], object]:
     del rank
-    return lambda: dist.all_to_all_single(own.other, own.whole, group=own.group)
+    return lambda: dist.all_to_all_single(
+        buffers.other, buffers.whole, group=buffers.group
+    )
 
 
-def _send_recv(own: _Buffers, rank: int) -> Callable[[], object]:
-    after, before = (rank + 1) % own.num_ranks, (rank - 1) % own.num_ranks
+def _send_recv(buffers: _Buffers, rank: int) -> Callable[[], object]:
+    after, before = (rank + 1) % buffers.num_ranks, (rank - 1) % buffers.num_ranks
 
     def send_and_receive() -> None:
         messages = [
-            dist.P2POp(dist.isend, own.whole, after, own.group),
-            dist.P2POp(dist.irecv, own.other, before, own.group),
+            dist.P2POp(dist.isend, buffers.whole, after, buffers.group),
+            dist.P2POp(dist.irecv, buffers.other, before, buffers.group),
         ]
-        for one in dist.batch_isend_irecv(messages):
-            one.wait()
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
 
     return send_and_receive
 
@@ -429,4 +447,4 @@ OPERATIONS: Mapping[str, Callable[[_Buffers, int], Callable[[], object]]] = (
         }
     )
 )
-"""Operation -> what launches it once."""
+"""Operation -> function that launches it once."""

@@ -57,8 +57,11 @@ class MeasuringSetup:
     """On what is measured, and how carefully."""
 
     device: torch.device
+    """Device that is measured."""
     stopwatch: Stopwatch
+    """What times calls on the device."""
     effort: Effort
+    """How often each call is timed."""
     launch_time: float
     """Time of a kernel that does next to nothing [s]."""
     entry_time: float
@@ -132,7 +135,7 @@ def measure_profile(
     sizes = SIZES[device.type]
     sizes = sizes[:NUM_QUICK_SIZES] if quick else sizes
     planned = planned_cases(sizes, precisions_of(device))
-    bench = MeasuringSetup.of(device, QUICK if quick else Effort())
+    setup = MeasuringSetup.of(device, QUICK if quick else Effort())
     found: dict[tuple[str, str, tuple[int, ...]], Measurement] = {}
     skipped, done = 0, 0
     total = sum(len(row) for row in planned)
@@ -147,9 +150,9 @@ def measure_profile(
                 if spent > budget and not in_any_case:
                     skipped += 1
                     continue
-                skipped += not _measure(bench, precision, case, found)
+                skipped += not _measure(setup, precision, case, found)
             if in_any_case or time.perf_counter() - start <= budget:
-                adam = measure_adam(bench, 4 * size.hidden**2)
+                adam = measure_adam(setup, 4 * size.hidden**2)
                 found.setdefault((adam.operation, adam.precision, adam.shape), adam)
     return Profile(
         device=device_name(device),
@@ -157,14 +160,14 @@ def measure_profile(
         date=date,
         torch_version=torch.__version__,
         num_threads=torch.get_num_threads() if device.type == "cpu" else 0,
-        launch_time=bench.launch_time,
+        launch_time=setup.launch_time,
         measurements=tuple(found.values()),
         num_skipped=skipped,
     )
 
 
 def _measure(
-    bench: MeasuringSetup,
+    setup: MeasuringSetup,
     precision: str,
     case: OperatorCase,
     found: dict[tuple[str, str, tuple[int, ...]], Measurement],
@@ -175,7 +178,7 @@ def _measure(
     if key in found:
         return True
     try:
-        found[key] = measure_case(bench, precision, case, work)
+        found[key] = measure_case(setup, precision, case, work)
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return False
@@ -183,26 +186,28 @@ def _measure(
 
 
 def measure_case(
-    bench: MeasuringSetup, precision: str, case: OperatorCase, work: OperatorWork
+    setup: MeasuringSetup, precision: str, case: OperatorCase, work: OperatorWork
 ) -> Measurement:
     """Measure one operator of one shape."""
     dtype = DTYPES[precision]
-    with torch.device(bench.device):
+    with torch.device(setup.device):
         module = case.module().to(dtype)
-    inputs = [given.make(bench.device, dtype) for given in case.inputs]
-    leaves = [one for one in (*inputs, *module.parameters()) if one.requires_grad]
-    forward = bench.time(lambda: module(*inputs))
+    inputs = [given.make(setup.device, dtype) for given in case.inputs]
+    leaves = [
+        tensor for tensor in (*inputs, *module.parameters()) if tensor.requires_grad
+    ]
+    forward = setup.time(lambda: module(*inputs))
     results = module(*inputs)
     outputs = _floating(results if isinstance(results, tuple) else (results,))
     weight = None
     if case.sums_gradients:
         left, right = (torch.randn_like(outputs[0]) for _ in range(2))
-        backward = bench.time(lambda: left + right)
+        backward = setup.time(lambda: left + right)
     else:
-        backward = bench.time_backward(_gradients(outputs, leaves))
+        backward = setup.time_backward(_gradients(outputs, leaves))
     if case.operation == "linear":
         parameters = tuple(module.parameters())
-        weight = bench.time_backward(_gradients(outputs, parameters))
+        weight = setup.time_backward(_gradients(outputs, parameters))
     return Measurement(
         operation=case.operation,
         precision=precision,
@@ -215,9 +220,9 @@ def measure_case(
     )
 
 
-def measure_adam(bench: MeasuringSetup, num_parameters: int) -> Measurement:
+def measure_adam(setup: MeasuringSetup, num_parameters: int) -> Measurement:
     """Measure a fused Adam step on fp32 parameters, all of them in one tensor."""
-    weight = torch.zeros(num_parameters, device=bench.device, requires_grad=True)
+    weight = torch.zeros(num_parameters, device=setup.device, requires_grad=True)
     weight.grad = torch.ones_like(weight)
     optimizer = torch.optim.Adam([weight], fused=True)
     return Measurement(
@@ -226,17 +231,17 @@ def measure_adam(bench: MeasuringSetup, num_parameters: int) -> Measurement:
         shape=(num_parameters,),
         flops=0.0,
         num_bytes=float(ADAM_BYTES * num_parameters),
-        forward=bench.time(optimizer.step),
+        forward=setup.time(optimizer.step),
     )
 
 
 def _floating(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(one for one in results if one.is_floating_point())
+    return tuple(tensor for tensor in results if tensor.is_floating_point())
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Call:
     """Return a call that goes back from outputs to leaves, as often as wanted."""
-    given = tuple(torch.ones_like(one) for one in outputs)
+    given = tuple(torch.ones_like(tensor) for tensor in outputs)
     return lambda: torch.autograd.grad(outputs, leaves, given, retain_graph=True)
 
 
@@ -273,7 +278,8 @@ _LLAMA = TransformerSpec(
     tie_word_embeddings=False,
 )
 _SCALE_ON_CUDA = 10
-"""Widths are that many times those for a CPU: 3840 and 3200, as in models of 7B."""
+"""Factor of widths on an accelerator over those for a CPU: 3840 and 3200, as in models
+of 7B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,31 +287,33 @@ class LayerCheck:
     """One layer, predicted and measured."""
 
     name: str
-    """What kind of layer and which sizes."""
+    """Kind of layer and its sizes."""
 
     precision: str
-    """Of weights and activations."""
+    """Precision of weights and activations."""
 
     measured_forward: OperatorTiming
+    """Measured time of the forward pass."""
     measured_backward: OperatorTiming
+    """Measured time of the backward pass."""
 
     predicted_forward: float
-    """From the profile [s]."""
+    """Time of the forward pass by the profile [s]."""
 
     predicted_backward: float
-    """From the profile [s]."""
+    """Time of the backward pass by the profile [s]."""
 
     num_operators: int
-    """In the layer."""
+    """Operators in the layer."""
 
     num_outside: int
-    """Those of them with a size outside the range that was measured."""
+    """Operators of the layer with a size outside the range that was measured."""
 
 
 def checked_layers(device: torch.device) -> dict[str, tuple[TransformerSpec, int]]:
     """Return the layers that are checked on a device, each with its micro batch."""
     scale = 1 if device.type == "cpu" else _SCALE_ON_CUDA
-    gpt, llama = (_scaled(one, scale) for one in (_GPT, _LLAMA))
+    gpt, llama = (_scaled(spec, scale) for spec in (_GPT, _LLAMA))
     plain = replace(gpt, attention_implementation="plain")
     return {
         "GPT, flash attention": (gpt, 2),
@@ -356,7 +364,7 @@ def check_layer(
     kind = graph.kinds[graph.names.index("block 0")]
     operators = layer_work(graph, kind, degrees, element_bytes).operators
     model = ProfiledTimes.of(profile, precision, spec)
-    times = [model.operator_time(one) for one in operators]
+    times = [model.operator_time(operator) for operator in operators]
     forward, backward = _measured(spec, batch, device, precision, effort)
     tokens = batch * spec.sequence_length
     return LayerCheck(
@@ -367,7 +375,7 @@ def check_layer(
         predicted_forward=sum(time.forward for time in times),
         predicted_backward=sum(time.backward for time in times),
         num_operators=len(operators),
-        num_outside=sum(model.is_outside(one) for one in operators),
+        num_outside=sum(model.is_outside(operator) for operator in operators),
     )
 
 

@@ -12,7 +12,6 @@ References
 from torch import Tensor, nn
 
 from estimators.models.attention import SelfAttention
-from estimators.models.family import ModelFamily
 from estimators.models.layers import (
     MLP,
     CrossEntropy,
@@ -91,8 +90,3 @@ class BertHead(nn.Module):
             pooled = self.pooler_activation(self.pooler(hidden[:, 0]))
             loss = loss + self.next_sentence_loss(self.next_sentence(pooled), is_next)
         return loss
-
-
-FAMILY = ModelFamily(
-    embedding=BertEmbedding, block=BertBlock, final_norm=None, head=BertHead
-)

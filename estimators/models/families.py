@@ -1,27 +1,93 @@
-"""The families of modules by name, and models built from a specification.
+"""The families of models by name, and models built from a specification.
+
+A family is what its layers are built of. GPT-2, GPT-3, GPT-NeoX (LayerNorm, GELU,
+biases, learned or rotary positions) and Llama 2, Llama 3, Mistral (RMSNorm, SwiGLU,
+rotary positions, grouped heads) consist of the modules of every pre-LN decoder: their
+specifications make the difference.
 
 This is the door to torch: import it only where modules are really needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
-from estimators.models import bert, gpt, llama, mixtral
-from estimators.models.family import ModelFamily, TransformerModel
+from estimators.models.bert import BertBlock, BertEmbedding, BertHead
+from estimators.models.decoder import (
+    FinalNorm,
+    LanguageModelHead,
+    TransformerBlock,
+    WordEmbedding,
+)
+from estimators.models.mixtral import MixtralBlock
 from estimators.models.spec import TransformerSpec
+
+Builder = Callable[[TransformerSpec], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """The layers of a chain, one builder for each distinct kind."""
+
+    embedding: Builder = WordEmbedding
+    """Builds the layer from token ids to hidden states."""
+
+    block: Builder = TransformerBlock
+    """Builds a layer from hidden states to hidden states."""
+
+    final_norm: Builder | None = FinalNorm
+    """Builds the norm behind the last block; None where the head normalises for
+    itself."""
+
+    head: Builder = LanguageModelHead
+    """Builds the layer from hidden states and labels to the loss."""
+
+    def layers(self, spec: TransformerSpec) -> dict[str, nn.Module]:
+        """Build one layer of each distinct kind, in the order of the chain."""
+        built = {"embedding": self.embedding(spec), "block": self.block(spec)}
+        if self.final_norm is not None:
+            built["final norm"] = self.final_norm(spec)
+        return built | {"head": self.head(spec)}
+
 
 FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
     {
-        "gpt": gpt.FAMILY,
-        "llama": llama.FAMILY,
-        "mixtral": mixtral.FAMILY,
-        "bert": bert.FAMILY,
+        "gpt": ModelFamily(),
+        "llama": ModelFamily(),
+        "mixtral": ModelFamily(block=MixtralBlock),
+        "bert": ModelFamily(
+            embedding=BertEmbedding, block=BertBlock, final_norm=None, head=BertHead
+        ),
     }
 )
-"""`TransformerSpec.family` -> its modules."""
+"""`TransformerSpec.family` -> builders of its layers."""
+
+
+class TransformerModel(nn.Module):
+    """A whole model: the chain of its layers."""
+
+    def __init__(self, spec: TransformerSpec, family: ModelFamily) -> None:
+        super().__init__()
+        layers = family.layers(spec)
+        self.embedding = layers["embedding"]
+        others = (family.block(spec) for _ in range(spec.num_layers - 1))
+        self.blocks = nn.ModuleList((layers["block"], *others))
+        self.final_norm = layers.get("final norm", nn.Identity())
+        self.head = layers["head"]
+        if spec.tie_word_embeddings:
+            shared = self.embedding.get_parameter("word_embeddings.weight")
+            self.head.get_submodule("output_layer").register_parameter("weight", shared)
+
+    def forward(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
+        """Return the loss; `inputs` and `labels` as embedding and head take them."""
+        hidden = self.embedding(*inputs)
+        for block in self.blocks:
+            hidden = block(hidden)
+        loss: Tensor = self.head(self.final_norm(hidden), *labels)
+        return loss
 
 
 def build_layers(spec: TransformerSpec, device: str = "meta") -> dict[str, nn.Module]:

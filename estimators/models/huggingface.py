@@ -18,7 +18,7 @@ from topologies.errors import InputError, Problems
 from topologies.input_file import file_in, read_json
 
 MAX_FILE = 1_000_000
-"""A configuration has some kB; a longer file is not one [byte]."""
+"""Longest file that is read as a configuration, which has some kB [byte]."""
 
 _WHOLE = "a positive whole number, e.g. 32"
 

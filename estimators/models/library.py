@@ -18,10 +18,11 @@ class PublishedModel(NamedTuple):
     """An entry of the library."""
 
     spec: TransformerSpec
-    """The architecture, at the sequence length that it was mainly trained with."""
+    """Architecture of the model, at the sequence length that it was mainly trained
+    with."""
 
     source: str
-    """Where it was published, and what was chosen where the source is silent."""
+    """Publication of the model, and what was chosen where it is silent."""
 
 
 def _gpt3(num_layers: int, hidden_size: int, heads: int) -> TransformerSpec:
@@ -181,9 +182,9 @@ def load_model(
     InputError
         If there is no such model, or a value is not possible.
     """
-    wanted = name.lower().replace("_", "-")
-    if wanted not in LIBRARY:
-        near = difflib.get_close_matches(wanted, LIBRARY, n=1, cutoff=0.5)
+    key = name.lower().replace("_", "-")
+    if key not in LIBRARY:
+        near = difflib.get_close_matches(key, LIBRARY, n=1, cutoff=0.5)
         raise InputError(
             "no such model",
             where="name",
@@ -191,7 +192,7 @@ def load_model(
             expected="one of " + ", ".join(LIBRARY),
             hint=f'did you mean "{near[0]}"?' if near else "",
         )
-    spec = LIBRARY[wanted].spec
+    spec = LIBRARY[key].spec
     if attention_implementation is not None:
         spec = replace(spec, attention_implementation=attention_implementation)
     if sequence_length is not None:

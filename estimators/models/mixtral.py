@@ -15,13 +15,7 @@ References
 import torch
 from torch import Tensor, nn
 
-from estimators.models.decoder import (
-    FinalNorm,
-    LanguageModelHead,
-    TransformerBlock,
-    WordEmbedding,
-)
-from estimators.models.family import ModelFamily
+from estimators.models.decoder import TransformerBlock
 from estimators.models.layers import MLP
 from estimators.models.spec import TransformerSpec
 
@@ -123,11 +117,3 @@ class MixtralBlock(TransformerBlock):
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__(spec, MoELayer(spec))
-
-
-FAMILY = ModelFamily(
-    embedding=WordEmbedding,
-    block=MixtralBlock,
-    final_norm=FinalNorm,
-    head=LanguageModelHead,
-)

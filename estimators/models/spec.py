@@ -9,23 +9,23 @@ from types import MappingProxyType
 
 from topologies.errors import InputError
 
-FAMILIES = ("gpt", "llama", "mixtral", "bert")
-"""Module families: each has a file of torch modules of the same name."""
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+"""Names of the families of models, whose layers `estimators.models.families` builds."""
 
 MAX_LAYERS = 4_000
-"""Transformer blocks; some planners keep tables of all pairs of them."""
+"""Most transformer blocks: some planners keep tables of all pairs of them."""
 
 MAX_WIDTH = 1_000_000
-"""Of hidden states and heads, and most heads and experts."""
+"""Largest width of hidden states and heads, and most heads and experts."""
 
 MAX_SEQUENCE = 100_000_000
-"""Tokens per sequence."""
+"""Most tokens per sequence."""
 
 MAX_VOCABULARY = 1_000_000_000
-"""Entries of the word embedding."""
+"""Most entries of the word embedding."""
 
 MAX_ELEMENTS = 2**56
-"""Of one tensor: its bytes and FLOPs are counted in 64 bits."""
+"""Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
 
 _LARGEST = MappingProxyType(
     {
@@ -40,7 +40,7 @@ _LARGEST = MappingProxyType(
 """Sizes whose limit is another than `MAX_WIDTH`."""
 
 _CHOICES = {
-    "family": FAMILIES,
+    "family": FAMILY_NAMES,
     "normalization": ("layernorm", "rmsnorm"),
     "position_embedding_type": ("learned", "rope"),
     "attention_implementation": ("flash", "plain"),
@@ -81,13 +81,13 @@ class TransformerSpec:
     Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``."""
 
     num_layers: int
-    """Transformer blocks."""
+    """Number of transformer blocks."""
 
     hidden_size: int
     """Width of the hidden states."""
 
     num_attention_heads: int
-    """Query heads."""
+    """Query heads of each attention layer."""
 
     vocab_size: int
     """Entries of the word embedding, unpadded."""
@@ -100,10 +100,12 @@ class TransformerSpec:
     by default four times `hidden_size`."""
 
     num_query_groups: int = 0
-    """Key and value heads; by default as many as query heads."""
+    """Key and value heads of each attention layer; by default as many as query
+    heads."""
 
     kv_channels: int = 0
-    """Width of one head; by default `hidden_size` over `num_attention_heads`."""
+    """Width of one attention head; by default `hidden_size` over
+    `num_attention_heads`."""
 
     max_position_embeddings: int = 0
     """Rows of a learned position embedding; by default `sequence_length`. Rotary
@@ -113,10 +115,11 @@ class TransformerSpec:
     """Whether the feed-forward layer is SwiGLU rather than GELU."""
 
     normalization: str = "layernorm"
-    """``"layernorm"`` (with bias) or ``"rmsnorm"``."""
+    """Norm before attention and feed-forward layer: ``"layernorm"`` (with bias) or
+    ``"rmsnorm"``."""
 
     position_embedding_type: str = "learned"
-    """``"learned"`` or ``"rope"``."""
+    """How positions are told apart: ``"learned"`` or ``"rope"``."""
 
     tie_word_embeddings: bool = True
     """Whether the output layer shares the word embedding's weight."""
@@ -128,14 +131,15 @@ class TransformerSpec:
     """Whether at least the query, key and value projections have a bias."""
 
     hidden_dropout: float = 0.0
-    """Probability after the embedding, the attention and the feed-forward layer."""
+    """Probability of dropout after the embedding, the attention and the feed-forward
+    layer."""
 
     attention_dropout: float = 0.0
-    """Probability after the attention softmax."""
+    """Probability of dropout after the attention softmax."""
 
     attention_implementation: str = "flash"
-    """``"flash"`` (one fused kernel, scores never stored) or ``"plain"`` (two batched
-    products with a softmax between them)."""
+    """How attention is computed: ``"flash"`` (one fused kernel, scores never stored) or
+    ``"plain"`` (two batched products with a softmax between them)."""
 
     causal: bool = True
     """Whether a token attends to earlier tokens only."""
@@ -155,20 +159,21 @@ class TransformerSpec:
     key without its rotary channels then."""
 
     q_lora_rank: int = 0
-    """Width that queries are made of likewise; 0 if they are made of hidden states."""
+    """Width that queries are made of, in multi-head latent attention; 0 if they are
+    made of hidden states."""
 
     qk_pos_emb_head_dim: int = 0
-    """Rotary channels of a query or key beside `kv_channels`, likewise; those of keys
-    are shared by all heads."""
+    """Rotary channels of a query or key beside `kv_channels`, in multi-head latent
+    attention; those of keys are shared by all heads."""
 
     v_head_dim: int = 0
-    """Width of a value, likewise; by default `kv_channels`."""
+    """Width of a value, in multi-head latent attention; by default `kv_channels`."""
 
     num_token_types: int = 0
     """Rows of BERT's token type embedding; 0 for none."""
 
     bert_binary_head: bool = True
-    """Whether a BERT has a pooler and the next-sentence head; others have neither."""
+    """Whether a BERT has a pooler and the next-sentence head."""
 
     def __post_init__(self) -> None:
         _check_values(self)

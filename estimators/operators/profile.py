@@ -23,10 +23,11 @@ PRECISIONS = ("bf16", "fp16", "fp32")
 """Number formats that operators are measured in."""
 
 MAX_FILE = 16 * 2**20
-"""A measured device takes some hundred kB; a longer file is no profile [byte]."""
+"""Longest file that is read as a profile; a measured device takes some hundred kB
+[byte]."""
 
 MAX_MEASUREMENTS = 10_000
-"""Sorting them by size takes time with its square."""
+"""Most measurements of a profile: sorting them by size takes time with its square."""
 
 _MOST = 2**53
 _MOST_SIZES = 8
@@ -40,13 +41,13 @@ class OperatorTiming(NamedTuple):
     """One time, measured several times."""
 
     seconds: float
-    """Median [s]."""
+    """Median of the samples [s]."""
 
     spread: float
-    """From the first to the third quartile [s]."""
+    """Distance from the first to the third quartile of the samples [s]."""
 
     samples: int
-    """How many times it was measured."""
+    """Number of samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,32 +55,33 @@ class Measurement:
     """One operator of one shape in one number format."""
 
     operation: str
-    """As `OperatorWork.operation`, but norms and activations by their own names:
-    ``"layernorm"``, ``"rmsnorm"``, ``"gelu"``, ``"silu"``. ``"adam"`` is a step of the
-    optimizer, in fp32."""
+    """Name of the operation, as `OperatorWork.operation`, but norms and activations by
+    their own names: ``"layernorm"``, ``"rmsnorm"``, ``"gelu"``, ``"silu"``. ``"adam"``
+    is a step of the optimizer, in fp32."""
 
     precision: str
-    """``"bf16"``, ``"fp16"`` or ``"fp32"``."""
+    """Number format of the operation: ``"bf16"``, ``"fp16"`` or ``"fp32"``."""
 
     shape: tuple[int, ...]
-    """Rows, columns, inner size and count of a product; batch, heads, tokens and head
-    size of fused attention; the result's shape of an embedding; else the shape of the
-    first tensor."""
+    """Sizes of the operation: rows, columns, inner size and count of a product; batch,
+    heads, tokens and head size of fused attention; the result's shape of an embedding;
+    else the shape of the first tensor."""
 
     flops: float
-    """Of the forward pass; 0 for what is bound by memory traffic [FLOP]."""
+    """FLOPs of the forward pass; 0 for what is bound by memory traffic [FLOP]."""
 
     num_bytes: float
     """Memory traffic of the forward pass as `OperatorWork` counts it [byte]."""
 
     forward: OperatorTiming
-    """Of the forward pass."""
+    """Time of the forward pass."""
 
     backward: OperatorTiming | None = None
-    """Of the whole backward pass; None where there is none."""
+    """Time of the whole backward pass; None where there is none."""
 
     weight_gradient: OperatorTiming | None = None
-    """Of the part of the backward pass that makes a weight's gradient."""
+    """Time of the part of the backward pass that makes a weight's gradient; None where
+    there is none."""
 
     @property
     def work(self) -> float:
@@ -102,33 +104,34 @@ class Profile:
     """What was measured on one device."""
 
     device: str
-    """As the driver or the operating system calls it."""
+    """Name of the device, as the driver or the operating system has it."""
 
     driver: str
-    """Of the device and its toolkit; of a CPU the operating system."""
+    """Driver of the device and its toolkit; of a CPU the operating system."""
 
     date: str
-    """When it was measured, as whoever asked for it says, e.g. ``"2026-03-31"``."""
+    """Date of the measurement, as whoever asked for it gave it, e.g.
+    ``"2026-03-31"``."""
 
     torch_version: str
-    """Whose operators were measured."""
+    """Version of torch, whose operators were measured."""
 
     num_threads: int
-    """Of a CPU that took part; 0 for an accelerator."""
+    """Threads of a CPU that took part; 0 for an accelerator."""
 
     launch_time: float
     """Time of a kernel that does next to nothing, one after the other [s]."""
 
     measurements: tuple[Measurement, ...] = field(repr=False)
-    """In the order in which they were made."""
+    """Measurements in the order in which they were made."""
 
     num_skipped: int = 0
     """Shapes that were planned, but that the time or the memory did not suffice for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        rows = [_record(one) for one in self.measurements]
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        rows = [_record(entry) for entry in self.measurements]
         return {"format": FORMAT, **values, "measurements": rows}
 
     @classmethod
@@ -159,11 +162,11 @@ class Profile:
         return cls(measurements=tuple(rows), **values)
 
 
-def _record(one: Measurement) -> dict[str, Any]:
+def _record(measurement: Measurement) -> dict[str, Any]:
     """Return the record of one measurement."""
-    passes = {name: timing._asdict() for name, timing in one.timings.items()}
+    passes = {name: timing._asdict() for name, timing in measurement.timings.items()}
     missing = dict.fromkeys(("backward", "weight_gradient"))
-    return asdict(one) | {"shape": list(one.shape)} | missing | passes
+    return asdict(measurement) | {"shape": list(measurement.shape)} | missing | passes
 
 
 def _measurement(row: Value) -> Measurement:
@@ -211,7 +214,7 @@ _FACTS: Mapping[str, Callable[[Value], Any]] = MappingProxyType(
         "num_skipped": lambda value: value.whole(least=0, most=_MOST),
     }
 )
-"""What a profile says beside its measurements, and how it is read."""
+"""Entries of a profile beside its measurements, and how they are read."""
 
 
 def read_profile(file: Path) -> Profile:

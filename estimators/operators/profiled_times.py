@@ -46,7 +46,7 @@ class _Curve(NamedTuple):
     """All measurements of one operation."""
 
     sizes: FloatArray
-    """Base-2 logarithms, shape ``(P, D)``."""
+    """Base-2 logarithms of the measured sizes, shape ``(P, D)``."""
 
     log_rates: FloatArray
     """Natural logarithms of forward, backward and weight-gradient rate, NaN where a
@@ -58,16 +58,16 @@ class ProfiledTimes:
     """Operator times on a measured device at one precision."""
 
     curves: Mapping[str, _Curve]
-    """Operation -> what was measured of it."""
+    """Operation -> measured rates by size."""
 
     names: Mapping[str, str]
     """Operation of a traced model -> its name in the profile, where that differs."""
 
     launch_time: float
-    """No pass takes less [s]."""
+    """Least time of a pass [s]."""
 
     precision: str
-    """Of the measurements, for messages."""
+    """Number format of the measurements, for messages."""
 
     @classmethod
     def of(
@@ -90,11 +90,13 @@ class ProfiledTimes:
             If nothing was measured at this precision.
         """
         rows: dict[str, list[Measurement]] = {}
-        for one in profile.measurements:
-            if one.precision == precision:
-                rows.setdefault(one.operation, []).append(one)
+        for measurement in profile.measurements:
+            if measurement.precision == precision:
+                rows.setdefault(measurement.operation, []).append(measurement)
         if not rows:
-            known = sorted({one.precision for one in profile.measurements})
+            known = sorted(
+                {measurement.precision for measurement in profile.measurements}
+            )
             raise InputError(
                 "the profile has no measurement in this number format",
                 where="training.precision",
@@ -153,25 +155,29 @@ class ProfiledTimes:
 
 
 def _curve(measured: Sequence[Measurement]) -> _Curve:
-    sizes = np.array([_sizes_of_measurement(one) for one in measured])
+    sizes = np.array([_sizes_of_measurement(measurement) for measurement in measured])
     log_rates = np.full((len(measured), 3), np.nan)
-    for row, one in enumerate(measured):
-        passes = (one.forward, one.backward, one.weight_gradient)
+    for row, measurement in enumerate(measured):
+        passes = (
+            measurement.forward,
+            measurement.backward,
+            measurement.weight_gradient,
+        )
         for column, timing in enumerate(passes):
             if timing is not None:
-                log_rates[row, column] = math.log(one.work / timing.seconds)
+                log_rates[row, column] = math.log(measurement.work / timing.seconds)
     # Shapes of the same sizes, say as many bytes in other rows, count as one point.
     points, place = np.unique(sizes, axis=0, return_inverse=True)
     means = [log_rates[place.ravel() == i].mean(axis=0) for i in range(len(points))]
     return _Curve(points, np.array(means))
 
 
-def _sizes_of_measurement(one: Measurement) -> FloatArray:
-    if one.operation in PRODUCTS:
-        return _logs(one.shape)
-    if one.operation == "attention":
-        return _logs((one.flops, one.num_bytes))
-    return _logs((one.num_bytes,))
+def _sizes_of_measurement(measurement: Measurement) -> FloatArray:
+    if measurement.operation in PRODUCTS:
+        return _logs(measurement.shape)
+    if measurement.operation == "attention":
+        return _logs((measurement.flops, measurement.num_bytes))
+    return _logs((measurement.num_bytes,))
 
 
 def _sizes_of_work(work: OperatorWork) -> FloatArray:

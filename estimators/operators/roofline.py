@@ -34,20 +34,22 @@ TILES = ((256, 128, 1.00), (128, 128, 0.92), (128, 64, 0.74), (64, 64, 0.50))
 """Rows, columns and relative efficiency of the tiles of a matrix product [2]_."""
 
 LAUNCH_TIME = 5e-6
-"""From one kernel's end to the next one's start when launches queue up [s]: 4 to 6
+"""Time from one kernel's end to the next one's start when launches queue up [s]: 4 to 6
 us on CUDA devices."""
 
 GRAPH_LAUNCH_TIME = 0.5e-6
-"""The same inside a CUDA graph [s]: kernels of 2.9 us follow each other every 3.4 us
-(A. Gray, "Getting Started with CUDA Graphs", NVIDIA, 2019)."""
+"""Time from one kernel's end to the next one's start inside a CUDA graph [s]: kernels
+of 2.9 us follow each other every 3.4 us (A. Gray, "Getting Started with CUDA Graphs",
+NVIDIA, 2019)."""
 
 ATTENTION_BACKWARD_SLOWDOWN = 1.15
-"""A fused attention backward runs at 1/1.15 of the forward's rate: the atomics and
+"""Factor of a fused attention's forward rate over its backward rate: the atomics and
 extra passes of FlashAttention-2 (Dao, 2023, figures 4 to 6)."""
 
 
 _ALIGNMENT = 8
-"""Elements: 16 bytes of 16-bit numbers [2]_, section "Tensor Core Requirements"."""
+"""Multiple of elements that matrix units need, 16 bytes of 16-bit numbers [2]_, section
+"Tensor Core Requirements"."""
 
 _NARROW_TRAFFIC = 1.5
 """Bytes per operand and result of an 8-bit product: operands in 8 bits, results in
@@ -76,9 +78,11 @@ class OperatorTime(NamedTuple):
     """Forward and backward time of one operator [s]."""
 
     forward: float
+    """Time of the forward pass [s]."""
     backward: float
+    """Time of the backward pass, with the weight's gradient [s]."""
     weight_gradient: float = 0.0
-    """Part of `backward`."""
+    """Part of `backward` that the weight's gradient takes [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,37 +90,40 @@ class OperatorModel:
     """Operator times on one accelerator at one precision."""
 
     matmul_rate: float
-    """Of products of activations: full tiles on all compute units [FLOP/s]."""
+    """Rate of products of activations: full tiles on all compute units [FLOP/s]."""
 
     weight_matmul_rate: float
-    """Of products with weights, in the format that the job has for them [FLOP/s]."""
+    """Rate of products with weights, in the format that the job has for them
+    [FLOP/s]."""
 
     attention_rate: float
-    """Of a fused attention kernel with many keys [FLOP/s]."""
+    """Rate of a fused attention kernel with many keys [FLOP/s]."""
 
     attention_half_length: float
-    """Keys with which it reaches half of that."""
+    """Number of keys with which fused attention reaches half of its rate."""
 
     memory_rate: float
-    """Of streaming kernels [byte/s]."""
+    """Memory traffic of streaming kernels [byte/s]."""
 
     num_compute_units: int
-    """Compute units ``U``."""
+    """Number ``U`` of compute units."""
 
     wave_quantisation: float
     """Part ``z`` of an unfilled wave's idle time that is lost."""
 
     launch_time: float
-    """From one kernel's end to the next one's start [s]."""
+    """Time from one kernel's end to the next one's start [s]."""
 
     element_bytes: int
-    """Of an operand of a matrix product [byte]."""
+    """Size of an operand's element of a matrix product [byte]."""
 
     weight_element_bytes: float
-    """Of an operand or result of a product with weights, on average [byte]."""
+    """Size of an operand's or result's element of a product with weights, on average
+    [byte]."""
 
     software: SoftwareConstants
-    """What of the traffic is fused away, and what unaligned sizes cost."""
+    """Constants of what the framework fuses away of the traffic, and of what unaligned
+    sizes cost."""
 
     @classmethod
     def of(

@@ -27,7 +27,7 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
 
 
 PRECISIONS = ("model", "fp32", "mask")
-"""That of the training job, 4 bytes, or 1 byte."""
+"""Number formats of tensors: that of the training job, 4 bytes, or 1 byte."""
 
 SHARDINGS = (
     "",
@@ -39,7 +39,7 @@ SHARDINGS = (
     "expert column",
     "expert row",
 )
-"""How an operator is split; see `TracedOperator.sharding`."""
+"""Names of how operators are split; see `TracedOperator.sharding`."""
 
 _MOST = 2**62
 
@@ -48,21 +48,25 @@ class TracedTensor(NamedTuple):
     """One tensor of a layer; views of it count as itself."""
 
     elements: int
-    """Of one sequence."""
+    """Elements of the tensor for one sequence."""
 
     layout: str
-    """A key of `LAYOUTS`."""
+    """How the tensor is laid out over ranks, a key of `LAYOUTS`."""
 
     precision: str
-    """``"model"`` (that of the training job), ``"fp32"`` or ``"mask"`` (one byte)."""
+    """Number format of the tensor: ``"model"`` (that of the training job), ``"fp32"``
+    or ``"mask"`` (one byte)."""
 
 
 class TracedParameter(NamedTuple):
     """One parameter of a layer."""
 
     name: str
+    """Name of the parameter in its layer."""
     elements: int
+    """Elements of the whole parameter."""
     layout: str
+    """How the parameter is laid out over ranks, a key of `LAYOUTS`."""
 
 
 class TracedOperator(NamedTuple):
@@ -72,31 +76,33 @@ class TracedOperator(NamedTuple):
     """Path of the module or function in the layer."""
 
     operation: str
-    """What it does: ``"linear"`` (product with a weight), ``"matmul"`` (of two
+    """Kind of operator: ``"linear"`` (product with a weight), ``"matmul"`` (of two
     activations), ``"attention"`` (fused), or a name of an operator bound by memory:
     ``"norm"``, ``"dropout"``, ``"dispatch"`` and so on."""
 
     sharding: str
-    """``"column"``, ``"qkv"``, ``"vocab"`` (output features split), ``"row"`` (input
-    features split), ``"heads"``, ``"expert column"``, ``"expert row"``, or ``""``
-    where only the layout of the tensors matters."""
+    """How tensor-parallel ranks split the operator: ``"column"``, ``"qkv"``,
+    ``"vocab"`` (output features split), ``"row"`` (input features split), ``"heads"``,
+    ``"expert column"``, ``"expert row"``, or ``""`` where only the layout of the
+    tensors matters."""
 
     inputs: tuple[int, ...]
-    """Tensors read."""
+    """Numbers of the tensors read."""
 
     outputs: tuple[int, ...]
-    """Tensors written."""
+    """Numbers of the tensors written."""
 
     saved: tuple[int, ...]
-    """Tensors kept for the backward pass; those that are neither read nor written
-    above are written for this purpose."""
+    """Numbers of the tensors kept for the backward pass; those that are neither read
+    nor written are written for this purpose."""
 
     dims: tuple[int, int, int, int]
-    """Rows m, columns n, inner size k and independent products of a product; for
-    fused attention queries, keys, head size and heads; else zeros."""
+    """Sizes of the operator: rows m, columns n, inner size k and independent products
+    of a product; for fused attention queries, keys, head size and heads; else zeros."""
 
     core: bool
-    """Whether it belongs to the attention core, which selective recompute repeats."""
+    """Whether the operator belongs to the attention core, which selective recompute
+    repeats."""
 
     @property
     def model_flops(self) -> int:
@@ -113,16 +119,16 @@ class TracedLayer:
     """One distinct layer."""
 
     tensors: tuple[TracedTensor, ...]
-    """All tensors of its forward pass."""
+    """Tensors of the layer's forward pass."""
 
     parameters: tuple[TracedParameter, ...]
-    """All parameters, a tied weight included."""
+    """Parameters of the layer, a tied weight included."""
 
     operators: tuple[TracedOperator, ...]
-    """In order of execution."""
+    """Operators in the order of execution."""
 
     hidden_input: int | None
-    """The tensor of hidden states that enters; None for the first layer."""
+    """Number of the tensor of hidden states that enters; None for the first layer."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -179,10 +185,10 @@ def _parameter_from_json(value: Value) -> TracedParameter:
 
 def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
     def tensors(key: str) -> tuple[int, ...]:
-        return value[key].each(lambda one: _number_of_tensor(one, num_tensors))
+        return value[key].each(lambda cell: _number_of_tensor(cell, num_tensors))
 
     m, n, k, batch = (
-        one.whole(least=0, most=_MOST) for one in _cells(value["dims"], 4)
+        cell.whole(least=0, most=_MOST) for cell in _cells(value["dims"], 4)
     )
     return TracedOperator(
         name=value["name"].text(),
@@ -205,17 +211,17 @@ class LayerGraph:
     """A model as a chain of layers, repeated ones stored once."""
 
     spec: TransformerSpec
-    """The architecture that was traced."""
+    """Architecture that was traced."""
 
     names: tuple[str, ...]
-    """``"embedding"``, ``"block 0"`` .., ``"final norm"``, ``"head"``, in the order of
-    execution; a BERT has no final norm."""
+    """Names of the layers of the chain in the order of execution: ``"embedding"``,
+    ``"block 0"`` .., ``"final norm"``, ``"head"``; a BERT has no final norm."""
 
     kinds: tuple[int, ...]
-    """For each layer of the chain its place in `layers`."""
+    """Place of each layer of the chain in `layers`."""
 
     layers: tuple[TracedLayer, ...]
-    """The distinct layers."""
+    """Distinct layers of the chain."""
 
     @classmethod
     def chain(
@@ -245,8 +251,8 @@ class LayerGraph:
     @property
     def num_parameters(self) -> int:
         """Parameters of the whole model, shared ones counted once, unpadded."""
-        each = [sum(p.elements for p in layer.parameters) for layer in self.layers]
-        return sum(each[kind] for kind in self.kinds) - self.tied_parameters
+        by_kind = [sum(p.elements for p in layer.parameters) for layer in self.layers]
+        return sum(by_kind[kind] for kind in self.kinds) - self.tied_parameters
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with stable keys."""

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from estimators.models import attention, layers, mixtral
 from estimators.tracing.graph import TracedLayer, TracedParameter
-from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Call, Tape
+from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Tape, TracedCall
 
 _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType(
     {
@@ -26,7 +26,7 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (mixtral.ExpertRowLinear, "weight"): "expert",
     }
 )
-"""(module, parameter) -> layout; everything else is whole on every rank."""
+"""(Module, parameter) -> layout; everything else is whole on every rank."""
 
 
 def record_layer(
@@ -92,7 +92,7 @@ class _Recorder(fx.Interpreter):
             i for argument in given for i in self.tape.numbers.get(argument, ())
         )
         results = value if isinstance(value, tuple) else (value,)
-        rule(Call(self.tape, node, target, inputs, results))
+        rule(TracedCall(self.tape, node, target, inputs, results))
 
 
 def _parameters(module: nn.Module) -> list[TracedParameter]:

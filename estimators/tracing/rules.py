@@ -26,7 +26,7 @@ from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
 _CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
-"""What selective recompute repeats."""
+"""Operators that selective recompute repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,9 @@ class Tape:
     """What has been written down so far."""
 
     tensors: list[TracedTensor] = field(default_factory=list)
+    """Tensors recorded so far."""
     operators: list[TracedOperator] = field(default_factory=list)
+    """Operators recorded so far."""
     numbers: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
     """Node -> numbers of the tensors that it results in."""
 
@@ -44,17 +46,19 @@ class Tape:
         return len(self.tensors) - 1
 
 
-class Call(NamedTuple):
+class TracedCall(NamedTuple):
     """One node of the graph while its rule looks at it."""
 
     tape: Tape
+    """Tape that the call is recorded on."""
     node: fx.Node
+    """Node of the traced module's graph."""
     target: Any
-    """The module, function or method name."""
+    """Name of the module, function or method."""
     inputs: tuple[int, ...]
     """Numbers of the tensors read."""
     results: tuple[Tensor, ...]
-    """What came out; shapes only."""
+    """Tensors that came out; shapes only."""
 
     def result(self, place: int = 0, layout: str = "") -> int:
         """Return a number for a result, by default laid out like the first input."""
@@ -99,12 +103,12 @@ class Call(NamedTuple):
         self.tape.numbers[self.node] = outputs
 
 
-def _alias(call: Call) -> None:
+def _alias(call: TracedCall) -> None:
     """Let a view share its tensor."""
     call.set(call.inputs[:1])
 
 
-def _take(call: Call) -> None:
+def _take(call: TracedCall) -> None:
     """Pick one of several results, or a part of a tensor."""
     place = call.node.args[1]
     if isinstance(place, int):
@@ -113,15 +117,15 @@ def _take(call: Call) -> None:
         call.set((call.result(),))
 
 
-def _chunk(call: Call) -> None:
+def _chunk(call: TracedCall) -> None:
     """Parts of a tensor can be kept by themselves."""
     call.set(tuple(call.result(place) for place in range(len(call.results))))
 
 
-def _linear(sharding: str, layout: str) -> Callable[[Call], None]:
+def _linear(sharding: str, layout: str) -> Callable[[TracedCall], None]:
     """Return the rule of a product with a weight: it keeps its input."""
 
-    def rule(call: Call) -> None:
+    def rule(call: TracedCall) -> None:
         n, k = call.target.weight.shape
         source = call.inputs[0]
         m = call.tape.tensors[source].elements // k
@@ -133,7 +137,7 @@ def _linear(sharding: str, layout: str) -> Callable[[Call], None]:
     return rule
 
 
-def _qkv(call: Call) -> None:
+def _qkv(call: TracedCall) -> None:
     n, k = call.target.weight.shape
     source = call.inputs[0]
     m = call.tape.tensors[source].elements // k
@@ -144,10 +148,10 @@ def _qkv(call: Call) -> None:
     call.emit("linear", outputs, saved=(source,), sharding="qkv", dims=(m, n, k, 1))
 
 
-def _experts(sharding: str, layout: str) -> Callable[[Call], None]:
+def _experts(sharding: str, layout: str) -> Callable[[TracedCall], None]:
     """Return the rule of one product per expert; m counts the rows of all experts."""
 
-    def rule(call: Call) -> None:
+    def rule(call: TracedCall) -> None:
         _, n, k = call.target.weight.shape
         m = call.results[0].shape[0]
         source, output = call.inputs[0], call.result(layout=layout)
@@ -158,7 +162,7 @@ def _experts(sharding: str, layout: str) -> Callable[[Call], None]:
     return rule
 
 
-def _matmul(call: Call) -> None:
+def _matmul(call: TracedCall) -> None:
     """Products of two activations keep both."""
     m, n = call.results[0].shape[-2:]
     batch = call.results[0].numel() // (m * n)
@@ -169,7 +173,7 @@ def _matmul(call: Call) -> None:
     )
 
 
-def _flash(call: Call) -> None:
+def _flash(call: TracedCall) -> None:
     """Keep queries, keys, values, the result, and one fp32 number per row and head.
 
     A dropout mask is drawn again from the state of the random generator.
@@ -187,7 +191,7 @@ def _flash(call: Call) -> None:
     )
 
 
-def _dropout(call: Call) -> None:
+def _dropout(call: TracedCall) -> None:
     """Keep a mask; nothing happens at probability 0."""
     if call.target.p == 0:
         _alias(call)
@@ -196,14 +200,14 @@ def _dropout(call: Call) -> None:
     call.emit("dropout", (output,), saved=(mask,))
 
 
-def _embedding(call: Call) -> None:
+def _embedding(call: TracedCall) -> None:
     """Keep ids only, which are not counted."""
     split = isinstance(call.target, layers.VocabParallelEmbedding)
     output = call.result(layout="sequence")
     call.emit("embedding", (output,), sharding="row" if split else "")
 
 
-def _rotary(call: Call) -> None:
+def _rotary(call: TracedCall) -> None:
     """Keep nothing: turning back needs angles only."""
     tensors = call.tape.tensors
     outputs = tuple(
@@ -213,20 +217,20 @@ def _rotary(call: Call) -> None:
     call.emit("rotary", outputs)
 
 
-def _latent_heads(call: Call) -> None:
+def _latent_heads(call: TracedCall) -> None:
     """Keep nothing, as rotary embeddings do; every result is made anew."""
     places = range(len(call.results))
     call.emit("rotary", tuple(call.result(place, "tensor") for place in places))
 
 
-def _topk(call: Call) -> None:
+def _topk(call: TracedCall) -> None:
     """Keep the softmax over all experts."""
     weights = call.result()
     everything = call.extra(call.tape.tensors[call.inputs[0]].elements, "model")
     call.emit("top-k", (weights,), saved=(everything,))
 
 
-def _cross_entropy(call: Call) -> None:
+def _cross_entropy(call: TracedCall) -> None:
     """Keep the softmax over the vocabulary in fp32."""
     loss = call.result(layout="whole")
     softmax = call.extra(call.tape.tensors[call.inputs[0]].elements, "fp32")
@@ -235,13 +239,13 @@ def _cross_entropy(call: Call) -> None:
 
 def _memory(
     operation: str, *, keeps: str = "", layout: str = ""
-) -> Callable[[Call], None]:
+) -> Callable[[TracedCall], None]:
     """Return the rule of an operator bound by memory, with one result.
 
     `keeps` says what the backward pass needs: ``"inputs"``, ``"output"`` or nothing.
     """
 
-    def rule(call: Call) -> None:
+    def rule(call: TracedCall) -> None:
         output = call.result(layout=layout)
         saved = {"inputs": call.inputs, "output": (output,), "": ()}[keeps]
         call.emit(operation, (output,), saved=saved)
@@ -249,7 +253,7 @@ def _memory(
     return rule
 
 
-MODULE_RULES: Mapping[type[nn.Module], Callable[[Call], None]] = MappingProxyType(
+MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingProxyType(
     {
         layers.ColumnParallelLinear: _linear("column", "tensor"),
         layers.RowParallelLinear: _linear("row", "sequence"),
@@ -279,7 +283,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[Call], None]] = MappingProxyTyp
 )
 """Module kept in one piece -> its rule."""
 
-FUNCTION_RULES: Mapping[Any, Callable[[Call], None]] = MappingProxyType(
+FUNCTION_RULES: Mapping[Any, Callable[[TracedCall], None]] = MappingProxyType(
     {
         operator.add: _memory("add"),
         operator.mul: _memory("multiply", keeps="inputs"),

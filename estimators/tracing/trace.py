@@ -21,7 +21,7 @@ from topologies.notices import NOTICES
 from topologies.user_cache import cache_folder, read_sealed, write_sealed
 
 _MOST_BYTES = 4 * 2**20
-"""A trace takes some kB."""
+"""Longest file that is read as a trace, which takes some kB [byte]."""
 
 _SOURCES = ("tracing/*.py", "models/*.py")
 

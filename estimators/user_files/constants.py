@@ -61,7 +61,7 @@ FRACTIONS = frozenset(
         *("full_fragmentation", "grouped_rate", "efficiency"),
     }
 )
-"""Constants that are parts of something: at most 1."""
+"""Constants that are parts of a whole: at most 1."""
 
 _LEAST: Mapping[str, float] = MappingProxyType(
     {"accelerator": 1e-6, "links": MIN_EFFICIENCY}
@@ -79,16 +79,16 @@ class UserConstants:
     """Constants of a user, which hold in place of those that are shipped."""
 
     name: str
-    """The file's, without its folder."""
+    """Name of the file, without its folder."""
 
     date: str
-    """When they were fitted."""
+    """Date on which the constants were fitted."""
 
     source: str
-    """What to."""
+    """What the constants were fitted to."""
 
     values: tuple[tuple[str, float], ...]
-    """Dotted name and value of each."""
+    """Dotted name and value of each constant."""
 
     def efficiency(self, scope: Scope) -> float | None:
         """Return what collectives reach of links, None if nothing is said of it."""
@@ -99,9 +99,9 @@ class UserConstants:
         return load_constants().replaced(dict(self.values))
 
 
-def constants_with(own: UserConstants | None) -> Constants:
+def constants_with(fitted: UserConstants | None) -> Constants:
     """Return the shipped constants, or those of a user in their place."""
-    return load_constants() if own is None else own.constants()
+    return load_constants() if fitted is None else fitted.constants()
 
 
 def read_user_constants(path: Path) -> UserConstants:
@@ -125,7 +125,7 @@ def _built(name: str, tables: Value) -> UserConstants:
             continue
         with problems.noted():
             if group not in _SECTIONS:
-                known = ", ".join(f"[{one}.NAME]" for one in _SECTIONS)
+                known = ", ".join(f"[{section}.NAME]" for section in _SECTIONS)
                 raise sections.error("unknown table", f"one of {known}")
             for section, entries in sections.items():
                 if group == "links" and section not in LINK_EFFICIENCIES:
@@ -165,15 +165,16 @@ class FittedEntry:
     """What a file says of one constant."""
 
     name: str
-    """Dotted."""
+    """Dotted name of the constant."""
 
     value: float
+    """Value that was fitted."""
 
     shipped: float
-    """What it stands in place of."""
+    """Value that the fitted one replaces."""
 
     deviation: float
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the value's logarithm."""
 
 
 def user_constants_toml(
@@ -197,8 +198,8 @@ def user_constants_toml(
             f"{name} = {{ value = {text_of(entry.value)}, deviation = "
             f"{text_of(entry.deviation)}, shipped = {text_of(entry.shipped)} }}"
         )
-    for section, own in sorted(sections.items()):
-        lines += ["", f"[{section}]", *own]
+    for section, rows in sorted(sections.items()):
+        lines += ["", f"[{section}]", *rows]
     return "\n".join(lines) + "\n"
 
 

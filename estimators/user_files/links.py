@@ -64,20 +64,20 @@ class UserLink:
     """One kind of link of a user."""
 
     transport: Transport
-    """What collectives reach on it."""
+    """Constants of what collectives reach on the link."""
 
     num_ranks: int
-    """Of the largest group that was measured."""
+    """Members of the largest group that was measured."""
 
     num_nodes: int
-    """That it was spread over."""
+    """Nodes that the largest group was spread over."""
 
     bandwidth: float
-    """What efficiencies are fractions of: of a device inside a node, of all adapters
-    of a node between nodes, one direction [byte/s]."""
+    """Bandwidth that efficiencies are fractions of: of a device inside a node, of all
+    adapters of a node between nodes, one direction [byte/s]."""
 
     bandwidth_is: str
-    """Where that is from, in words."""
+    """Source of the bandwidth, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +85,25 @@ class UserLinks:
     """What was measured of a user's links."""
 
     name: str
-    """The file's, without its folder."""
+    """Name of the file, without its folder."""
 
     date: str
-    """When it was measured."""
+    """Date of the measurement."""
 
     device: str
-    """As the driver or the operating system calls it."""
+    """Name of the device, as the driver or the operating system has it."""
 
     backend: str
-    """Of torch.distributed."""
+    """Backend of torch.distributed."""
 
     torch_version: str
-    """Whose collectives were measured."""
+    """Version of torch, whose collectives were measured."""
 
     node: UserLink | None = None
-    """Inside a node; None if not measured."""
+    """Link inside a node; None if not measured."""
 
     fabric: UserLink | None = None
-    """Between nodes; None if not measured."""
+    """Link between nodes; None if not measured."""
 
     def transport(self, *, inside_node: bool) -> Transport | None:
         """Return what collectives reach, None where it was not measured."""
@@ -139,9 +139,9 @@ def measured_efficiencies(
         fitted = None if constants is None else constants.efficiency(scope)
         if fitted is not None:
             found[scope] = fitted
-        own = links.transport(inside_node=scope == "node") if links else None
-        if own is not None:
-            found[scope] = own.efficiency
+        link = links.transport(inside_node=scope == "node") if links else None
+        if link is not None:
+            found[scope] = link.efficiency
     return found
 
 
@@ -182,7 +182,7 @@ def _built(name: str, tables: Value) -> UserLinks:
         raise InputError(
             "has no links", where="node", expected="a table [node] or [fabric]"
         )
-    facts = {one: tables.get(one, "unknown").text() for one in _HEAD[1:]}
+    facts = {fact: tables.get(fact, "unknown").text() for fact in _HEAD[1:]}
     return UserLinks(
         name=name,
         node=found.get("node"),

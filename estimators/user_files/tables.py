@@ -17,7 +17,7 @@ from topologies.errors import InputError
 from topologies.input_file import Value, parse_toml, read_file
 
 MAX_FILE = 1_000_000
-"""A file has some dozen constants; a longer one is none [byte]."""
+"""Longest file that is read; one has some dozen constants [byte]."""
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def text_of(value: float) -> str:
 
 def quoted(text: str) -> str:
     """Return a text as TOML has it."""
-    plain = "".join(one if one.isprintable() else " " for one in text)
+    plain = "".join(character if character.isprintable() else " " for character in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -105,20 +105,21 @@ class LinkPoint:
     """One collective of one size in one group."""
 
     operation: str
-    """A key of `estimators.collectives.transports.WIRE_FRACTIONS`."""
+    """Name of the collective, a key of
+    `estimators.collectives.transports.WIRE_FRACTIONS`."""
 
     num_ranks: int
     """Members of the group."""
 
     num_nodes: int
-    """That they are in, each with as many of them."""
+    """Nodes that the members are on, each with as many of them."""
 
     num_bytes: int
-    """Of the full tensor: of the result of an all-gather, of the input of a
+    """Size of the full tensor: of the result of an all-gather, of the input of a
     reduce-scatter and an all-to-all, of each message of send/receive [byte]."""
 
     timing: OperatorTiming
-    """Median and spread over trains of launches, of the mean over the ranks."""
+    """Median and spread over trains of launches of the mean over the ranks."""
 
     @property
     def scope(self) -> Scope:
@@ -137,22 +138,22 @@ class LinkSweep:
     """What was measured among some processes."""
 
     backend: str
-    """Of torch.distributed: ``"gloo"`` or ``"nccl"``."""
+    """Backend of torch.distributed: ``"gloo"`` or ``"nccl"``."""
 
     device: str
-    """As the driver or the operating system calls that of the first rank."""
+    """Name of the first rank's device, as the driver or the operating system has it."""
 
     torch_version: str
-    """Whose collectives were measured."""
+    """Version of torch, whose collectives were measured."""
 
     num_ranks: int
-    """Processes."""
+    """Number of processes."""
 
     num_nodes: int
-    """That they ran on."""
+    """Number of nodes that processes ran on."""
 
     points: tuple[LinkPoint, ...] = field(repr=False)
-    """In the order in which they were measured."""
+    """Measured points in the order in which they were measured."""
 
     num_skipped: int = 0
     """Points that the time or the memory did not suffice for."""

@@ -57,7 +57,7 @@ def measure(
     scenario
         As `for_comparison` returns it.
     planner
-        A name of `planner.planners.registry.PLANNERS`.
+        A name of `planner.planners.PLANNERS`.
     settings
         Seeds, budgets and the like.
     progress

@@ -191,7 +191,7 @@ class ExplainReport(Report):
         found = self.result.explanation
         return {
             "scenario": self.result.scenario_name,
-            "named": str(found.wanted),
+            "named": str(found.request),
             "verdict": found.verdict,
             "reason": " ".join(explanation_sentences(self.result)),
         }

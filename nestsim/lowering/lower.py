@@ -51,7 +51,7 @@ from planner.cost.pricing import device_grid, plan_degrees, rates_of
 from planner.cost.rates import PlacementRates
 from planner.cost.stage import passes_differ
 from planner.step.execution import Execution, Workload
-from planner.step.exposure import Progress, bucket_parameters
+from planner.step.exposure import PassProgress, bucket_parameters
 from planner.step.ledger import LEDGER
 from planner.step.memory import STEP_END, stage_activations, stage_share
 from planner.step.plan import Plan, Stage
@@ -254,7 +254,7 @@ def _stage(writer: StagePasses, step_end: StepEnd, execution: Execution) -> _Sta
 
 def _progress(
     writer: StagePasses, passes: tuple[dict[int, Pass], ...], kind: int
-) -> list[Progress]:
+) -> list[PassProgress]:
     """Return where the passes of each chunk are at each layer."""
     progress = []
     for chunk, by_kind in enumerate(passes):
@@ -263,7 +263,7 @@ def _progress(
         moments = np.array(list(written.layers.values())) / (written.worked or 1.0)
         dense, expert = zip(*parameters, strict=True)
         begin, end = moments.T.tolist()
-        progress.append(Progress(chunk, dense, expert, begin, end))
+        progress.append(PassProgress(chunk, dense, expert, begin, end))
     return progress
 
 

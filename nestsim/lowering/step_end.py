@@ -16,7 +16,7 @@ from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
 from planner.cost.rates import dense_groups, expert_data_groups
-from planner.step.exposure import Progress, parameter_buckets
+from planner.step.exposure import PassProgress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,
     AFTER_OPTIMIZER,
@@ -149,7 +149,7 @@ def collective_phases(
 
 
 def reduce_buckets(
-    step_end: StepEnd, chunks: Sequence[Progress], size: float
+    step_end: StepEnd, chunks: Sequence[PassProgress], size: float
 ) -> tuple[Bucket, ...]:
     """Return the gradient buckets of chunks, given in the order of their passes.
 
@@ -159,7 +159,7 @@ def reduce_buckets(
 
 
 def gather_buckets(
-    step_end: StepEnd, chunks: Sequence[Progress], size: float
+    step_end: StepEnd, chunks: Sequence[PassProgress], size: float
 ) -> tuple[Bucket, ...]:
     """Return the parameter buckets of chunks, given in the order of their passes.
 
@@ -170,7 +170,7 @@ def gather_buckets(
 
 def _buckets(
     collective: Callable[[float, float], Phases],
-    chunks: Sequence[Progress],
+    chunks: Sequence[PassProgress],
     size: float,
     *,
     first: bool,

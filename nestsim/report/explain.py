@@ -21,7 +21,7 @@ from nestsim.report.wording import (
     zero_label,
 )
 from planner.cost.objective import PricedPlan
-from planner.search.shortfall import fullest_stage
+from planner.search.thriftiest import fullest_stage
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def print_explanation(result: "ExplainResult", console: Console) -> None:
     found = result.explanation
     words, style = _HEADLINES[found.verdict]
     console.print(
-        Text.assemble(Text(words, style=style), f"  {found.wanted}"), highlight=False
+        Text.assemble(Text(words, style=style), f"  {found.request}"), highlight=False
     )
     subject = f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}"
     console.print(Text(subject), highlight=False)
@@ -75,11 +75,11 @@ def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:
         sentences.append(f"With enough memory: {_compared(result)}")
     if found.excluded:
         clauses = "; ".join(found.excluded)
-        sentences.append(f"The scenario does not search {found.wanted}: {clauses}.")
+        sentences.append(f"The scenario does not search {found.request}: {clauses}.")
     if found.winner is None:
         stopped = found.spent.is_stopped
         nothing = "" if stopped else "Nothing in the scenario's space fits. "
-        sentences.append(f"{nothing}{found.shortfall}")
+        sentences.append(f"{nothing}{found.infeasibility}")
     elif found.spent.is_stopped:
         sentences.append(
             f"The scenario's search was stopped by the {found.spent.stopped_by}: the "
@@ -95,7 +95,7 @@ def explain_json(result: "ExplainResult") -> dict[str, Any]:
     term, seconds = found.largest_difference() if both else (None, None)
     return {
         "scenario": result.scenario_name,
-        "named": dict(found.wanted.values),
+        "named": dict(found.request.values),
         "verdict": found.verdict,
         "reason": " ".join(explanation_sentences(result)),
         "rule": found.rule or None,

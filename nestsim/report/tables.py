@@ -171,7 +171,7 @@ def planned_stage_table(priced: PricedPlan, layer_names: Sequence[str]) -> Table
             table,
             *_stage_cells(priced.plan, index, layer_names),
             *_pass_cells(priced, cost),
-            format_duration(cost.tail_time),
+            format_duration(cost.step_end_time),
             format_size(cost.peak_memory),
         )
     return table

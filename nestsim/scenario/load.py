@@ -192,7 +192,7 @@ class Scenario:
     """A plan that is given, beside what the planner may try; None if none is."""
 
     planner: str = "nest"
-    """A name of `planner.planners.registry.PLANNERS`."""
+    """A name of `planner.planners.PLANNERS`."""
 
     planner_settings: PlannerSettings = field(default_factory=PlannerSettings)
     """What planners are told beside `search`."""

@@ -39,7 +39,7 @@ from nestsim.stress.thresholds import (
     quantity_of,
 )
 from nestsim.sweep.runner import SweepResult, run_sweep
-from planner.planners.registry import PLANNERS
+from planner.planners import PLANNERS
 from planner.step.plan import Plan
 from planner.work import Progress
 from topologies.builders import build_network

@@ -30,13 +30,14 @@ class IntervalClasses:
     """Class of the interval ``i .. j - 1``, shape ``(L + 1, L + 1)``; -1 if empty."""
 
     counts: IntArray
-    """Layers of each kind in an interval of the class, shape ``(K, kinds)``."""
+    """Number of layers of each kind in an interval of each class, shape ``(K,
+    kinds)``."""
 
     whole: int
     """Class of the whole chain."""
 
     first_of_kind: IntArray
-    """A layer of each kind, shape ``(kinds,)``."""
+    """First layer of each kind, shape ``(kinds,)``."""
 
     def sums(self, values: FloatArray) -> FloatArray:
         """Add up a per-kind quantity over the interval, shape ``(K,)``."""
@@ -102,7 +103,9 @@ class MemoryChoice(NamedTuple):
     """What a stage may do about its memory."""
 
     recompute: str
+    """Recompute mode of the stage."""
     zero_stage: int
+    """Stage of ZeRO, 0 to 3."""
     sharding: int
     """Number of the placement's sharding option; 0 is the whole group."""
 
@@ -112,17 +115,20 @@ class ClassTable:
     """One chain under one set of degrees, ready for the kernels."""
 
     classes: IntervalClasses
+    """Classes of the chain's intervals."""
     sums: FloatArray
-    """Shape ``(NUM_SUMS, K)``, rows as in `planner.kernels.tables`."""
+    """Sums over the layers of each class, rows as in `planner.kernels.tables`, shape
+    ``(NUM_SUMS, K)``."""
 
     has_block: NDArray[np.bool_]
     """Whether intervals of the class hold a transformer block, shape ``(K,)``."""
 
     traffic: FloatArray
-    """Shape ``(J, NUM_TRAFFIC, K)``, rows as there."""
+    """In-layer traffic of each class by kind of collective, rows as in
+    `planner.kernels.tables`, shape ``(J, NUM_TRAFFIC, K)``."""
 
     traffic_rate: IntArray
-    """Column of the rates for each kind of collective, shape ``(J,)``."""
+    """Column of the rates for each kind of in-layer collective, shape ``(J,)``."""
 
 
 def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:

@@ -22,13 +22,15 @@ class ChunkTimes(NamedTuple):
     """Passes of one microbatch through one chunk, with all that they wait for [s]."""
 
     forward: float
-    """Forward pass."""
+    """Forward pass of one microbatch through the chunk [s]."""
 
     backward: float
-    """Backward pass; without weight gradients if the schedule splits them off."""
+    """Backward pass of one microbatch through the chunk; without weight gradients if
+    the schedule splits them off [s]."""
 
     weight_gradient: float = 0.0
-    """Weight gradients; 0 unless the schedule splits them off."""
+    """Weight gradients of one microbatch in the chunk; 0 unless the schedule splits
+    them off [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,33 +41,35 @@ class StageCost:
     """
 
     forward_time: float
-    """Forward pass with everything folded into it [s]."""
+    """Forward pass with everything that it waits for [s]."""
 
     backward_time: float
-    """Backward pass with everything folded into it; without weight gradients if the
+    """Backward pass with everything that it waits for; without weight gradients if the
     schedule splits them off [s]."""
 
     weight_gradient_time: float = 0.0
-    """Weight gradients with everything folded into them; 0 unless the schedule splits
+    """Weight gradients with everything that they wait for; 0 unless the schedule splits
     them off [s]."""
 
     chunk_times: tuple[ChunkTimes, ...]
-    """Passes of each chunk as a replay by stages has them; they add up to the three
-    above [s]."""
+    """Passes of each chunk as a replay by stages has them [s]; they add up to
+    `forward_time`, `backward_time` and `weight_gradient_time`."""
 
     parts: Mapping[str, float]
-    """The passes by cause if nothing of them were hidden [s], keys of `PART_NAMES`."""
+    """Time of the passes by cause if nothing of them were hidden, keys of `PART_NAMES`
+    [s]."""
 
     charged_time: float
     """What the planned objective charges for the passes: nothing hidden, all experts
     and all compute even [s]."""
 
     boundary_bytes: float
-    """Sent by each lane over every boundary, forward; 0 with one stage [byte]."""
+    """Forward traffic of each rank of a replica over every boundary; 0 with one stage
+    [byte]."""
 
     transfer_time: float
-    """Per microbatch at both boundaries of the stage, half of each round trip, in the
-    replica that sets the pace [s]."""
+    """Transfers of a microbatch at both boundaries of the stage, half of each round
+    trip, in the replica that sets the pace [s]."""
 
     reduce_time: float
     """Gradient collective after the last backward pass [s]."""
@@ -80,10 +84,10 @@ class StageCost:
     """Parameter all-gather after the optimizer step [s]."""
 
     memory: Mapping[str, float]
-    """Peak by what it is for [byte]: ``"weights"``, ``"gradients"``,
-    ``"optimizer"``, ``"buffers"``, ``"activations"`` (all microbatches in flight),
-    ``"working"``; and by how much the copies of gradients that an optimizer makes
-    exceed the last three, if they do."""
+    """Peak memory by what it is for: ``"weights"``, ``"gradients"``, ``"optimizer"``,
+    ``"buffers"``, ``"activations"`` (all microbatches in flight), ``"working"``; and by
+    how much the copies of gradients that an optimizer makes exceed the last three, if
+    they do [byte]."""
 
     @property
     def work_time(self) -> float:
@@ -96,7 +100,7 @@ class StageCost:
         return sum(self.memory.values())
 
     @property
-    def tail_time(self) -> float:
+    def step_end_time(self) -> float:
         """After the stage's last pass, if nothing of it were hidden [s]."""
         return (
             self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time
@@ -108,10 +112,10 @@ class PricedPlan:
     """A plan and its price under the planner's model."""
 
     plan: Plan
-    """The plan."""
+    """Plan that the price is of."""
 
     stages: tuple[StageCost, ...]
-    """From the first to the last."""
+    """Cost of each stage, from the first to the last."""
 
     iteration_time: float
     """End of the step on a network where transfers never meet, with everything hidden
@@ -125,7 +129,7 @@ class PricedPlan:
     optimizer step add: after the last pass, and where passes wait for parameters."""
 
     pipeline_time: float
-    """End of the last pass in that timeline [s]."""
+    """End of the last pass in the exact timeline of the schedule [s]."""
 
     closed_form_time: float
     """What the search with the planned objective minimises (`planner.cost.pricing`): a

@@ -23,8 +23,8 @@ from planner.step.exposure import (
     Behind,
     InLayers,
     LayerPassTimes,
+    PassProgress,
     PassTimes,
-    Progress,
     joined_times,
     layer_times,
     pass_times,
@@ -37,7 +37,7 @@ from topologies import InputError
 from topologies.arrays import FloatArray
 
 Passes = tuple[Mapping[int, PassTimes], ...]
-"""Of each chunk, by the kinds of `planner.step.schedules`."""
+"""Passes of each chunk, by the kinds of `planner.step.schedules`."""
 
 
 def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
@@ -81,12 +81,14 @@ class _Layers(NamedTuple):
     """Every layer of the chain as this stage would do it."""
 
     forward: LayerPassTimes
+    """Forward pass of each layer."""
     backward: LayerPassTimes
-    """Without weight gradients, where the schedule splits them off."""
+    """Backward pass of each layer, without weight gradients where the schedule splits
+    them off."""
     repeated: LayerPassTimes
-    """What recompute adds to the backward pass."""
+    """What recompute adds to the backward pass of each layer."""
     weight: LayerPassTimes
-    """Weight gradients alone."""
+    """Weight gradients of each layer, alone."""
     skewed: FloatArray
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
 
@@ -141,16 +143,19 @@ class PassPrices:
         spans = (slice(first, last + 1) for first, last in self.stage.chunks)
         return sum(float(self.layers.skewed[span].sum()) for span in spans)
 
-    def progress(self, passes: Passes, kind: int) -> list[Progress]:
+    def progress(self, passes: Passes, kind: int) -> list[PassProgress]:
         """Return where the passes of each chunk are at each layer."""
         found = []
-        for chunk, own in enumerate(passes):
+        for chunk, times in enumerate(passes):
             order = self._order(kind, self.stage.chunks[chunk])
             dense, expert = (column[order].tolist() for column in self.parameters)
-            one = own[kind]
-            all_work = one.worked or 1.0
-            begin, end = (one.begin / all_work).tolist(), (one.end / all_work).tolist()
-            found.append(Progress(chunk, dense, expert, begin, end))
+            pass_times = times[kind]
+            all_work = pass_times.worked or 1.0
+            begin, end = (
+                (pass_times.begin / all_work).tolist(),
+                (pass_times.end / all_work).tolist(),
+            )
+            found.append(PassProgress(chunk, dense, expert, begin, end))
         return found
 
     def _order(self, kind: int, chunk: tuple[int, int]) -> slice:
@@ -185,9 +190,9 @@ class PassPrices:
         weights: list[FloatArray] = []
         gradients: list[FloatArray] = []
         groups = self._shard_groups()
-        for one in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
-            width = wire_bytes(one, self.workload.parameter_bytes)
-            prices = weights if one.tensor == WEIGHTS else gradients
+        for collective in LEDGER[self.stage.zero_stage].sent_at(*moments[kind]):
+            width = wire_bytes(collective, self.workload.parameter_bytes)
+            prices = weights if collective.tensor == WEIGHTS else gradients
             for rate, column in groups:
                 latency, inverse = rate[self.index].tolist()
                 prices.append(latency + width * column[order] * inverse)
@@ -289,7 +294,7 @@ class PassPrices:
             # The hops of a ring are one exchange.
             is_any = ((number > 0.0) | is_one).astype(np.float64)
             return InLayers(is_any, number * latency + num_bytes * inverse, False)
-        each = num_bytes / np.maximum(number, 1.0)
+        mean_bytes = num_bytes / np.maximum(number, 1.0)
         hides = item.group == "tensor" and self.workload.execution.tp_comm_overlap
-        price = np.where(is_one, 0.0, latency) + each * inverse
+        price = np.where(is_one, 0.0, latency) + mean_bytes * inverse
         return InLayers(np.where(is_one, 1.0, number), price, hides)

@@ -39,7 +39,9 @@ class Weights(NamedTuple):
     """Weights of the sum and of the maximum of the stage times."""
 
     sum: float
+    """Weight of the sum of the stages' times."""
     max: float
+    """Weight of the largest of the stages' times."""
 
 
 def iteration_weights(num_microbatches: int, num_chunks: int) -> Weights:
@@ -141,15 +143,15 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
     ]
     v, m = plan.virtual_pipeline_model_parallel_size, plan.num_microbatches
     weights = iteration_weights(m, v)
-    charged = np.array([one.cost.charged_time for one in prices])
+    charged = np.array([price.cost.charged_time for price in prices])
     transfers = stage_transfers(rates, prices[0].cost.boundary_bytes, v)
     loads = charged + transfers
     times = weights.sum * loads.sum(axis=1) + weights.max * loads.max(axis=1)
     stages = tuple(
-        replace(one.cost, transfer_time=float(transfer))
-        for one, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
+        replace(price.cost, transfer_time=float(transfer))
+        for price, transfer in zip(prices, transfers[np.argmax(times)], strict=True)
     )
-    tails = np.array([stage.tail_time for stage in stages])
+    step_ends = np.array([stage.step_end_time for stage in stages])
     timeline = PlanTimeline(plan, prices, workload.execution.communication_slowdown)
     directions = np.stack([rates.activation, rates.gradient], axis=-1)
     ends = timeline.ends(directions)
@@ -167,7 +169,7 @@ def price_plan(network: Network, workload: Workload, plan: Plan) -> PricedPlan:
         ),
         pipeline_time=ends.passes,
         closed_form_time=(
-            float(times.max() + tails.max()) if has_closed_form else ends.step
+            float(times.max() + step_ends.max()) if has_closed_form else ends.step
         ),
     )
 

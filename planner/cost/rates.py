@@ -47,19 +47,21 @@ class StageRates(NamedTuple):
     """The rates of a placement, or bounds of them, as the split reads them."""
 
     rows: FloatArray
-    """Distinct rows of rates, columns as in `planner.kernels.tables`, ``(sig, R)``."""
+    """Distinct rows of rates, shape ``(sig, R)``; columns as in
+    `planner.kernels.tables`."""
     signature: IntArray
-    """Row of each stage, first to last, shape ``(p,)``."""
+    """Number of each stage's row of rates, first to last, shape ``(p,)``."""
     group_sizes: FloatArray
-    """Ranks of each sharding option."""
+    """Number of ranks of each sharding option."""
     boundary: FloatArray
     """Latency [s] and inverse bandwidth [s/byte] of the boundary after each stage, the
     mean of both directions, by replica, shape ``(p, d, 2)``."""
     tied: FloatArray
-    """All-reduce between the first and the last stage, shape ``(2,)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-reduce between the first and
+    the last stage, shape ``(2,)``."""
     senders: FloatArray
-    """Ranks that each option sends shards from one by one, where software does; in
-    bounds of several placements at most as many as any of them."""
+    """Number of ranks that each sharding option sends shards from one by one, where
+    software does; in bounds of several placements at most as many as any of them."""
 
 
 class ShardingRates(NamedTuple):
@@ -68,9 +70,10 @@ class ShardingRates(NamedTuple):
     group_size: int
     """Data-parallel ranks that share the shards."""
     inside: Rates
-    """All-gather and reduce-scatter among them."""
+    """Rates of all-gather and reduce-scatter among the ranks that share shards."""
     across: Rates
-    """All-reduce of a shard among those that hold the same one; 0 if nobody does."""
+    """Rates of an all-reduce of a shard among the ranks that hold the same one; 0 if
+    nobody else does."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,38 +81,44 @@ class PlacementRates:
     """Latency [s] and inverse bandwidth [s/byte] of a placement, by stage."""
 
     tensor: Rates
-    """Tensor-parallel collectives, per byte of the full tensor."""
+    """Rates of tensor-parallel collectives, per byte of the full tensor."""
 
     context: FloatArray
-    """One hop of the context-parallel ring, shape ``(p, 2)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of one hop of the context-parallel
+    ring, shape ``(p, 2)``."""
 
     expert: FloatArray
-    """All-to-all of expert-parallel ranks, per byte that a rank holds, ``(p, 2)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-to-all of expert-parallel
+    ranks, per byte that a rank holds, shape ``(p, 2)``."""
 
     data: Rates
-    """Collectives over the replicas of dense parameters."""
+    """Rates of collectives over the replicas of dense parameters."""
 
     expert_data: Rates
-    """Collectives over the replicas of experts."""
+    """Rates of collectives over the replicas of experts."""
 
     shardings: tuple[ShardingRates, ...]
     """Ways to share ZeRO's shards; the first is the whole group."""
 
     activation: FloatArray
-    """Forward over the boundary after each stage, per byte and lane, by replica,
-    shape ``(p, d, 2)``; the last one is the wrap-around to the first stage."""
+    """Latency [s] and inverse bandwidth [s/byte] of activations over the boundary after
+    each stage, per byte of a rank, by replica, shape ``(p, d, 2)``; the last one is the
+    wrap-around to the first stage."""
 
     gradient: FloatArray
-    """Backward over the same boundary, likewise."""
+    """Latency [s] and inverse bandwidth [s/byte] of gradients back over the boundary
+    after each stage, per byte of a rank, by replica, shape ``(p, d, 2)``; the last one
+    is the wrap-around to the first stage."""
 
     tied: FloatArray
-    """All-reduce between the first and the last stage, shape ``(2,)``."""
+    """Latency [s] and inverse bandwidth [s/byte] of an all-reduce between the first and
+    the last stage, shape ``(2,)``."""
 
     tensor_algorithm: str
-    """Of the tensor-parallel collectives."""
+    """Algorithm of the tensor-parallel collectives."""
 
     gradient_algorithm: str
-    """Of the data-parallel collectives."""
+    """Algorithm of the data-parallel collectives."""
 
     @cached_property
     def signatures(self) -> tuple[FloatArray, IntArray]:
@@ -160,7 +169,11 @@ class AlgorithmChooser(NamedTuple):
     """Chooses algorithms by what an all-reduce costs each stage, ``(p, 2)``."""
 
     tensor: Mapping[str, FloatArray]
+    """Algorithm -> latency [s] and inverse bandwidth [s/byte] of a tensor-parallel
+    all-reduce at each stage, shape ``(p, 2)``."""
     gradient: Mapping[str, FloatArray]
+    """Algorithm -> latency [s] and inverse bandwidth [s/byte] of a data-parallel
+    all-reduce at each stage, shape ``(p, 2)``."""
 
     def names(
         self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
@@ -185,10 +198,10 @@ class PricedGrid:
 
     def __init__(self, network: Network, grid: IntArray) -> None:
         pp, dp, ep, cp, tp = grid.shape
-        lanes = grid.reshape(pp, dp * ep, cp * tp)
+        ranks = grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
-        self._lanes = grid.reshape(pp, -1, tp)
-        self._tensor = _by_algorithm(network, self._lanes)
+        self._tensor_groups = grid.reshape(pp, -1, tp)
+        self._tensor = _by_algorithm(network, self._tensor_groups)
         self._dense = dense_groups(grid)
         self._data = _by_algorithm(network, self._dense)
         self._experts = expert_data_groups(grid) if ep > 1 else None
@@ -197,16 +210,16 @@ class PricedGrid:
         self._expert = _all_to_all_rates(
             network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)
         )
-        self._activation = _boundary_rates(network, lanes, np.roll(lanes, -1, axis=0))
-        self._gradient = _boundary_rates(network, np.roll(lanes, -1, axis=0), lanes)
-        self._tied = _tied_rate(network, lanes)
+        self._activation = _boundary_rates(network, ranks, np.roll(ranks, -1, axis=0))
+        self._gradient = _boundary_rates(network, np.roll(ranks, -1, axis=0), ranks)
+        self._tied = _tied_rate(network, ranks)
         self._chosen: dict[tuple[str, str], PlacementRates] = {}
 
     def rates(
         self, tensor: AlgorithmChoice, gradient: AlgorithmChoice
     ) -> PlacementRates:
         """Return the rates under the algorithms chosen, made once for each choice."""
-        self._name(self._tensor, self._lanes, tensor)
+        self._name(self._tensor, self._tensor_groups, tensor)
         self._name(self._data, self._dense, gradient)
         names = self.chooser().names(tensor, gradient)
         if names not in self._chosen:
@@ -313,8 +326,8 @@ def _alike(rates: Rates) -> Rates:
 
     They differ only where stages have unlike phases, which then meet in another order.
     """
-    one = np.maximum(rates["all_gather"], rates["reduce_scatter"])
-    return {**rates, "all_gather": one, "reduce_scatter": one}
+    larger = np.maximum(rates["all_gather"], rates["reduce_scatter"])
+    return {**rates, "all_gather": larger, "reduce_scatter": larger}
 
 
 def _cheapest(reduces: Mapping[str, FloatArray], choice: AlgorithmChoice) -> str:
@@ -393,10 +406,10 @@ def _slowest(network: Network, senders: IntArray, receivers: IntArray) -> FloatA
 def _boundary_rates(
     network: Network, senders: IntArray, receivers: IntArray
 ) -> FloatArray:
-    """Price the transfers of each boundary, all replicas and lanes at the same time.
+    """Price the transfers of each boundary, all replicas and ranks at the same time.
 
     Different boundaries are priced apart: the schedule staggers them. Shape
-    ``(p, d, 2)``: the slowest lane of each replica.
+    ``(p, d, 2)``: the slowest rank of each replica.
     """
     num_stages, num_replicas, _ = senders.shape
     if num_stages == 1:
@@ -404,8 +417,8 @@ def _boundary_rates(
     return slowest_edges(network, senders, receivers)
 
 
-def _tied_rate(network: Network, lanes: IntArray) -> FloatArray:
-    if lanes.shape[0] == 1:
+def _tied_rate(network: Network, ranks: IntArray) -> FloatArray:
+    if ranks.shape[0] == 1:
         return np.zeros(2)
-    pairs = np.stack([lanes[0].ravel(), lanes[-1].ravel()], axis=1)
+    pairs = np.stack([ranks[0].ravel(), ranks[-1].ravel()], axis=1)
     return np.array(collective_rates(network, "all_reduce", pairs[None], "ring")[0])

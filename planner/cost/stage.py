@@ -1,4 +1,4 @@
-"""What one stage of a plan costs: times by cause, passes, and the tail.
+"""What one stage of a plan costs: times by cause, passes, and the end of the step.
 
 Causes are charged in full. What passes hide of them, where the framework sends it
 beside compute, is missing from the times of the passes (`planner.step.exposure`).
@@ -23,8 +23,8 @@ from planner.cost.rates import PlacementRates, ShardingRates
 from planner.step import schedules
 from planner.step.execution import Execution, Workload
 from planner.step.exposure import (
+    PassProgress,
     PassTimes,
-    Progress,
     TimedBucket,
     bucket_parameters,
     parameter_buckets,
@@ -78,22 +78,25 @@ class StagePrice(NamedTuple):
     """A stage, and what its step's ends are made of."""
 
     cost: StageCost
+    """Costs of the stage as reports have them."""
 
     passes: Passes
-    """Of each chunk; none where nothing is hidden, and passes last as charged."""
+    """Passes of each chunk; none where nothing is hidden, and passes last as
+    charged."""
 
     gathers: tuple[TimedBucket, ...]
     """Parameters that the first forward pass of each chunk waits for, in the order in
     which they are sent; none without overlap."""
 
     reduces: tuple[TimedBucket, ...]
-    """Gradients that go behind the last passes, likewise."""
+    """Gradients that are reduced behind the last passes, in the order in which they are
+    sent; none without overlap."""
 
     reduce_time: float
     """Gradient collective after the last pass, without overlap [s]."""
 
     gather_time: float
-    """Parameter gather after the optimizer step, likewise [s]."""
+    """Parameter gather after the optimizer step, without overlap [s]."""
 
 
 def stage_price(
@@ -132,8 +135,10 @@ def stage_price(
         passes = prices.passes()
         if by_layer:
             chunk_times = tuple(map(_chunk_times, passes))
-            busy = sum(one.worked for own in passes for one in own.values())
-            plain = sum(_computed(table, stage.recompute, one) for one in stage.chunks)
+            busy = sum(times.worked for by_kind in passes for times in by_kind.values())
+            plain = sum(
+                _computed(table, stage.recompute, chunk) for chunk in stage.chunks
+            )
             parts["compute"] += busy - plain
             parts["expert all-to-all"] += prices.skewed_time()
         else:
@@ -158,7 +163,7 @@ def stage_price(
         transfer_time=0.0,
         memory=stage_memory(workload, table, plan, index),
         tied_time=_tied_time(workload, table, rates, plan, index),
-        **_tail(workload, plan, traffic),
+        **_step_end(workload, plan, traffic),
     )
     return StagePrice(cost, passes, gathers, reduces, *traffic.ends(execution))
 
@@ -170,9 +175,9 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
     mean layer.
     """
     sent = {
-        one.tensor
+        collective.tensor
         for stage in plan.stages
-        for one in LEDGER[stage.zero_stage].sent_at(*PASSES)
+        for collective in LEDGER[stage.zero_stage].sent_at(*PASSES)
     }
     overlaps = (
         execution.tp_comm_overlap,
@@ -184,7 +189,7 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
 
 def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
     """Return how long the passes of a chunk last [s]."""
-    times = {kind: one.whole for kind, one in passes.items()}
+    times = {kind: pass_times.whole for kind, pass_times in passes.items()}
     return ChunkTimes(
         times[schedules.FORWARD],
         times[schedules.BACKWARD],
@@ -196,7 +201,10 @@ def _lasting(
     passes: Mapping[int, PassTimes], times: ChunkTimes
 ) -> Mapping[int, PassTimes]:
     """Return passes that last as long as they are charged for."""
-    return {kind: one._replace(whole=times[kind]) for kind, one in passes.items()}
+    return {
+        kind: pass_times._replace(whole=times[kind])
+        for kind, pass_times in passes.items()
+    }
 
 
 def _computed(table: LayerTable, recompute: str, chunk: tuple[int, int]) -> float:
@@ -252,12 +260,14 @@ class _Passes(NamedTuple):
     """Times of one microbatch through one chunk without ZeRO [s]."""
 
     forward: float
+    """Forward pass of a microbatch [s]."""
 
     backward: float
+    """Backward pass of a microbatch, with weight gradients [s]."""
 
     weight: float
-    """The part of `backward` that weight gradients are. They are computed only: the
-    collectives of a backward pass, that which gathers a product's input again
+    """Part of the backward pass that weight gradients are [s]. They are computed only:
+    the collectives of a backward pass, that which gathers a product's input again
     included, belong to the gradients of activations."""
 
 
@@ -265,13 +275,13 @@ class _ZeroTimes(NamedTuple):
     """What parameters have passes send in every microbatch [s]."""
 
     forward: float
-    """In a forward pass."""
+    """Collectives of ZeRO in a forward pass [s]."""
 
     backward: float
-    """In a backward pass."""
+    """Collectives of ZeRO in a backward pass [s]."""
 
     gradient: float
-    """Once gradients are there."""
+    """Collectives of ZeRO once gradients are there [s]."""
 
 
 def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
@@ -295,13 +305,17 @@ class _ParameterTraffic:
     """What the parameters of one stage have it send, at the rates of a placement."""
 
     rates: PlacementRates
+    """Rates of the placement's collectives."""
     sharding: ShardingRates
-    """Rates of its sharding group."""
+    """Rates of the stage's sharding group."""
     ledger: ZeroStage
+    """What the stage of ZeRO sends and shards."""
     each: ParameterBytes
+    """Bytes of one parameter by use."""
     share: ParameterShare
+    """Parameters that a device of the stage holds."""
     index: int
-    """Which stage it is."""
+    """Number of the stage."""
 
     @classmethod
     def of(
@@ -335,7 +349,7 @@ class _ParameterTraffic:
     def time(self, moment: str, parts: int = 1) -> float:
         """Return the time of what is sent at a moment, in so many parts [s]."""
         sent = self.ledger.sent_at(moment)
-        return sum((self._time(one, parts) for one in sent), start=0.0)
+        return sum((self._time(collective, parts) for collective in sent), start=0.0)
 
     def ends(self, execution: Execution) -> tuple[float, float]:
         """Return what is not in buckets before and after the optimizer step [s]."""
@@ -355,66 +369,77 @@ class _ParameterTraffic:
         Nothing is sent of none.
         """
         return sum(
-            (self._once(one, dense, expert) for one in self.ledger.sent_at(moment)),
+            (
+                self._once(collective, dense, expert)
+                for collective in self.ledger.sent_at(moment)
+            ),
             start=0.0,
         )
 
-    def _once(self, one: Sent, dense: float, expert: float) -> float:
-        width = wire_bytes(one, self.each)
-        shards = self.sharding.group_size if one.is_divided else 1
+    def _once(self, collective: Sent, dense: float, expert: float) -> float:
+        width = wire_bytes(collective, self.each)
+        shards = self.sharding.group_size if collective.is_divided else 1
         time = 0.0
         if dense != 0.0:
-            time += _line(self._dense_rate(one), 1, dense * width / shards)
-        if expert != 0.0 and one.group != ACROSS:
-            rate = self.rates.expert_data[one.operation][self.index]
+            time += _line(self._dense_rate(collective), 1, dense * width / shards)
+        if expert != 0.0 and collective.group != ACROSS:
+            rate = self.rates.expert_data[collective.operation][self.index]
             time += _line(rate, 1, expert * width)
         return time
 
     def buckets(
-        self, chunks: Sequence[Progress], plan: Plan, moment: str
+        self, chunks: Sequence[PassProgress], plan: Plan, moment: str
     ) -> tuple[TimedBucket, ...]:
         """Return what chunks have it send in buckets at a moment, in their order."""
         size = bucket_parameters(plan.parallel.sizes().dp * plan.parallel.sizes().cp)
         timed = (
-            TimedBucket(one.chunk, one.at, self.once(moment, one.dense, one.expert))
+            TimedBucket(
+                bucket.chunk, bucket.at, self.once(moment, bucket.dense, bucket.expert)
+            )
             for progress in chunks
-            for one in parameter_buckets(
+            for bucket in parameter_buckets(
                 progress, size, first=moment == AFTER_OPTIMIZER
             )
         )
         return tuple(bucket for bucket in timed if bucket.time > 0.0)
 
-    def _time(self, one: Sent, parts: int) -> float:
-        width = wire_bytes(one, self.each)
-        shards = self.sharding.group_size if one.is_divided else 1
-        rate = self._dense_rate(one)
+    def _time(self, collective: Sent, parts: int) -> float:
+        width = wire_bytes(collective, self.each)
+        shards = self.sharding.group_size if collective.is_divided else 1
+        rate = self._dense_rate(collective)
         time = _line(rate, parts, self.share.dense * width / shards)
-        if self.share.expert > 0 and one.group != ACROSS:
-            rate = self.rates.expert_data[one.operation][self.index]
+        if self.share.expert > 0 and collective.group != ACROSS:
+            rate = self.rates.expert_data[collective.operation][self.index]
             time += _line(rate, parts, self.share.expert * width)
         return time
 
-    def _dense_rate(self, one: Sent) -> FloatArray:
+    def _dense_rate(self, collective: Sent) -> FloatArray:
         rates = {
             REPLICAS: self.rates.data,
             INSIDE: self.sharding.inside,
             ACROSS: self.sharding.across,
         }
-        return np.asarray(rates[one.group][one.operation][self.index])
+        return np.asarray(rates[collective.group][collective.operation][self.index])
 
 
-def _tail(
+def _step_end(
     workload: Workload, plan: Plan, traffic: _ParameterTraffic
 ) -> dict[str, float]:
     """Return what parameters add after the stage's last backward pass [s]."""
-    each, share, group = traffic.each, traffic.share, traffic.sharding.group_size
+    parameter_bytes, share, group = (
+        traffic.each,
+        traffic.share,
+        traffic.sharding.group_size,
+    )
     sharded = OPTIMIZER in traffic.ledger.sharded
     apart = group * len(traffic.ledger.sent_at(AFTER_OPTIMIZER))
     held = share.dense / (group if sharded else 1)
     held += share.expert / (expert_group_size(plan) if sharded else 1)
     return {
         "reduce_time": traffic.time(BEFORE_OPTIMIZER),
-        "optimizer_time": held * optimizer_step_bytes(each) / workload.memory_rate
+        "optimizer_time": held
+        * optimizer_step_bytes(parameter_bytes)
+        / workload.memory_rate
         + workload.iteration_time
         + workload.shard_time * apart,
         "gather_time": traffic.time(AFTER_OPTIMIZER),

@@ -28,10 +28,10 @@ class StepEnds(NamedTuple):
     """When a step is over."""
 
     passes: float
-    """End of the last pass [s]."""
+    """End of the last pass of all stages [s]."""
 
     step: float
-    """End of the last stage's duties [s]."""
+    """End of the last stage's duties after its passes [s]."""
 
 
 class _Filled(NamedTuple):
@@ -39,7 +39,7 @@ class _Filled(NamedTuple):
 
     instruction: int
     after: float
-    """From the pass's begin on [s]."""
+    """Time from the pass's begin on [s]."""
 
 
 class PlanTimeline:
@@ -116,11 +116,13 @@ class PlanTimeline:
     ) -> list[_Filled]:
         """Let a stage's passes wait for buckets and fill them; say which one when."""
         stage = self.stages[number]
-        own = slice(*self.program.indptr[number : number + 2].tolist())
+        positions = slice(*self.program.indptr[number : number + 2].tolist())
         if stage.gathers:
             arrivals = gathered_at(stage.gathers)
             for chunk in sorted({bucket.chunk for bucket in stage.gathers}):
-                first = own.start + int(self._places(own, FORWARD, chunk)[0])
+                first = positions.start + int(
+                    self._places(positions, FORWARD, chunk)[0]
+                )
                 if number == chunk == 0:
                     durations[first] *= self._beside(number, FORWARD, chunk)
                 floors[first] = first_pass_end(
@@ -130,9 +132,10 @@ class PlanTimeline:
             return []
         chunks = range(self.plan.virtual_pipeline_model_parallel_size)
         last = [
-            own.start + int(self._places(own, self.completing, c)[-1]) for c in chunks
+            positions.start + int(self._places(positions, self.completing, c)[-1])
+            for c in chunks
         ]
-        self._slow_down(number, slice(min(last) + 1, own.stop), durations)
+        self._slow_down(number, slice(min(last) + 1, positions.stop), durations)
         fills = []
         for bucket in stage.reduces:
             at = last[bucket.chunk]
@@ -157,13 +160,15 @@ class PlanTimeline:
 
     def _beside(self, number: int, kind: int, chunk: int) -> float:
         """Return what a pass beside buckets is longer by, a factor."""
-        one = self.stages[number].passes[chunk][kind]
-        share = one.worked / one.whole if one.whole else 1.0
+        times = self.stages[number].passes[chunk][kind]
+        share = times.worked / times.whole if times.whole else 1.0
         return 1.0 + (self.slowdown - 1.0) * share
 
-    def _places(self, own: slice, kind: int, chunk: int) -> IntArray:
+    def _places(self, positions: slice, kind: int, chunk: int) -> IntArray:
         """Return where in its list a stage has passes of a kind."""
-        is_one = (self.program.kind[own] == kind) & (self.program.chunk[own] == chunk)
+        is_one = (self.program.kind[positions] == kind) & (
+            self.program.chunk[positions] == chunk
+        )
         return np.flatnonzero(is_one)
 
     def _run(

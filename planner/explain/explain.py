@@ -4,54 +4,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.cost.objective import PricedPlan
-from planner.explain.infeasibility import shortfall_and_remedy
+from planner.explain.infeasibility import explain_infeasibility
 from planner.explain.request import Request, broken_rule, exclusions, nothing_left
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
-from planner.search.shortfall import thriftiest_plan
 from planner.search.space import SearchSpec
+from planner.search.thriftiest import thriftiest_plan
 from planner.step.execution import Workload
 from planner.work import Progress, Spent
 from topologies import Network
 from topologies.short_repr import short_repr
 
 SAME = 1e-9
-"""Times that differ by less than this part are equal: the sums differ in order."""
+"""Times that differ by less than this part count as equal: the sums differ in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What became of the values that a user named."""
 
-    wanted: Request
-    """What was named."""
+    request: Request
+    """Values that the user named."""
 
     priced: PricedPlan | None
-    """The best plan with these values; if none fits, the one that needs the least
+    """Best plan with the requested values; if none fits, the one that needs the least
     memory, priced as if there were enough. None if a rule forbids every one."""
 
     winner: PricedPlan | None
-    """The best plan of the scenario's space; None if nothing fits."""
+    """Best plan of the scenario's space; None if nothing fits."""
 
     rule: str
-    """The rule of the space that is broken, as a clause; empty if none is."""
+    """Rule of the space that the request breaks, as a clause; empty if none is."""
 
     excluded: tuple[str, ...]
-    """Which settings of the scenario leave the named values out, as clauses."""
+    """Settings of the scenario that leave the requested values out, as clauses."""
 
     memory: float
-    """What plans may use of each device [byte]."""
+    """Memory of each device that plans may use [byte]."""
 
     lower_bound: float
-    """No plan of the scenario's space has less of what the search minimises
-    (`PricedPlan.closed_form_time`) [s]; infinite if nothing fits."""
+    """Lower bound of what the search minimises (`PricedPlan.closed_form_time`) over the
+    scenario's space [s]; infinite if nothing fits."""
 
-    shortfall: str
+    infeasibility: str
     """Why no plan of the scenario's space was found, and what would help; empty if
     one was."""
 
     spent: Spent
-    """The work of the scenario's search, and which limit stopped it, if one did."""
+    """Work of the scenario's search, and which limit stopped it, if one did."""
 
     __repr__ = short_repr
 
@@ -116,7 +116,7 @@ def explain(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
-    wanted: Request,
+    request: Request,
     *,
     progress: Progress | None = None,
 ) -> Explanation:
@@ -127,24 +127,24 @@ def explain(
     prints, and one of the named values alone.
     """
     found = search(network, workload, spec, progress=progress)
-    rule = broken_rule(workload, spec, wanted, network.num_devices) or ""
+    rule = broken_rule(workload, spec, request, network.num_devices) or ""
     priced = None
     if not rule:
-        narrowed = wanted.narrowed(spec)
+        narrowed = request.narrowed(spec)
         priced = _best_plan(network, workload, narrowed, progress)
-        rule = "" if priced else nothing_left(spec, wanted)
+        rule = "" if priced else nothing_left(spec, request)
     return Explanation(
-        wanted=wanted,
+        request=request,
         priced=priced,
         winner=found.plans[0] if found.plans else None,
         rule=rule,
-        excluded=tuple(exclusions(spec, wanted)),
+        excluded=tuple(exclusions(spec, request)),
         memory=workload.tensor_memory(spec.memory_reserve),
         lower_bound=found.lower_bound,
-        shortfall=found.shortfall
+        infeasibility=found.infeasibility
         if found.spent.is_stopped
-        else shortfall_and_remedy(
-            network, workload, spec, found.shortfall, progress=progress
+        else explain_infeasibility(
+            network, workload, spec, found.infeasibility, progress=progress
         ),
         spent=found.spent,
     )

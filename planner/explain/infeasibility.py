@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.search.candidates import CandidateSet
-from planner.search.shortfall import (
+from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import (
     plan_within,
     sizes_label,
     thriftiest_plan,
     thrifty_configurations,
 )
-from planner.search.space import Configuration, SearchSpec
 from planner.step.execution import Workload
 from planner.work import DEFAULT_WORK, Progress
 from topologies import InputError, Network
@@ -24,10 +24,11 @@ from topologies.units import format_size
 
 MOST_TRIED = 400
 """Configurations tried for each restriction that might be loosened, the smallest
-changes first, ..."""
+changes first."""
 
 MOST_TRIED_OF_ONE = 16
-"""... and for each value that it might allow, the least parameters first."""
+"""Configurations tried for each value that a loosened restriction might allow, the
+least parameters first."""
 
 SIZE_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -49,7 +50,7 @@ _SMALLEST_IS_THRIFTIEST = (
 _WHOLE = SearchSpec()
 
 
-def shortfall_and_remedy(
+def explain_infeasibility(
     network: Network,
     workload: Workload,
     spec: SearchSpec,
@@ -153,7 +154,7 @@ def binding_settings(spec: SearchSpec) -> tuple[str, ...]:
 def _widest(spec: SearchSpec, name: str) -> Any:
     """Return what a setting can be at most: of lists, also what it has beyond that.
 
-    Modes and stages that the framework does not have are no remedy.
+    Modes and stages that the framework does not have would not help.
     """
     whole = getattr(_WHOLE, name)
     if name not in {"recompute", "zero_stages"}:
@@ -184,11 +185,13 @@ class _Change(NamedTuple):
     """One setting loosened."""
 
     setting: str
+    """Setting of the scenario that is loosened."""
     size: str
-    """Of a configuration, if the setting lists one; else empty."""
+    """Size of a configuration, if the setting lists one; else empty."""
     value: str
-    """What is added; empty if every size is."""
+    """Value that is added to the setting; empty if every size is."""
     spec: SearchSpec
+    """Search with the setting loosened."""
 
 
 def _changes(spec: SearchSpec) -> Iterator[_Change]:

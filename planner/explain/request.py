@@ -29,13 +29,13 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "zero": "zero_stages",
     }
 )
-"""What can be named -> the setting of the scenario's ``[search]``."""
+"""Name that a request may have -> the setting of the scenario's ``[search]``."""
 
 ALIASES: Mapping[str, str] = MappingProxyType({"mbs": "b", "vpp": "v"})
-"""Other spellings."""
+"""Other spellings -> name of a request's value."""
 
 LARGEST_SIZE = 1_000_000_000
-"""Sizes above it are slips of the keyboard."""
+"""Largest size that a request may name: those above it are slips of the keyboard."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -52,7 +52,8 @@ class Request:
     """Values of a configuration that are fixed; the others are searched."""
 
     values: Mapping[str, int | str]
-    """A key of `SETTINGS` -> its value, in the order in which they were named."""
+    """A key of `SETTINGS` -> the value requested of it, in the order in which they were
+    named."""
 
     @classmethod
     def parse(cls, text: str) -> "Request":
@@ -137,17 +138,24 @@ def _value(key: str, text: str) -> int | str:
 class _RuleCase(NamedTuple):
     """What the rules look at."""
 
-    wanted: Request
+    request: Request
+    """Values that the user named."""
     model: TransformerSpec
+    """Architecture of the model."""
     spec: SearchSpec
+    """Space of the scenario."""
     num_devices: int
+    """Devices of the cluster."""
     num_layers: int
+    """Layers of the chain."""
     num_blocks: int
+    """Transformer blocks of the chain."""
     global_batch_size: int
+    """Sequences per optimizer step."""
 
 
 def broken_rule(
-    workload: Workload, spec: SearchSpec, wanted: Request, num_devices: int
+    workload: Workload, spec: SearchSpec, request: Request, num_devices: int
 ) -> str | None:
     """Say which rule of the space the named values break, None if they break none.
 
@@ -156,7 +164,7 @@ def broken_rule(
     """
     layers, blocks = workload.chain
     case = _RuleCase(
-        wanted,
+        request,
         workload.graph.spec,
         spec,
         num_devices,
@@ -168,7 +176,7 @@ def broken_rule(
 
 
 def _divisibility(case: _RuleCase) -> str | None:
-    tp, cp, ep, b = (case.wanted.size(key) for key in ("tp", "cp", "ep", "b"))
+    tp, cp, ep, b = (case.request.size(key) for key in ("tp", "cp", "ep", "b"))
     sequence_parallel = tp > 1 and case.spec.sequence_parallel is not False
     return divisibility_problem(case.model, Degrees(tp, cp, ep, b, sequence_parallel))
 
@@ -176,13 +184,13 @@ def _divisibility(case: _RuleCase) -> str | None:
 def _devices(case: _RuleCase) -> str | None:
     used, listed = 1, []
     for key in ("tp", "cp", "pp", "dp"):
-        if case.wanted.names(key):
-            used *= case.wanted.size(key)
-            listed.append(f"{key} {case.wanted.size(key)}")
-    if not case.wanted.names("dp") and case.wanted.size("ep") > 1:
+        if case.request.names(key):
+            used *= case.request.size(key)
+            listed.append(f"{key} {case.request.size(key)}")
+    if not case.request.names("dp") and case.request.size("ep") > 1:
         # Experts are spread over replicas.
-        used *= case.wanted.size("ep")
-        listed.append(f"ep {case.wanted.size('ep')}")
+        used *= case.request.size("ep")
+        listed.append(f"ep {case.request.size('ep')}")
     if used <= case.num_devices:
         return None
     return (
@@ -192,7 +200,7 @@ def _devices(case: _RuleCase) -> str | None:
 
 
 def _stages(case: _RuleCase) -> str | None:
-    pp = case.wanted.size("pp")
+    pp = case.request.size("pp")
     if pp <= case.num_layers:
         return None
     return (
@@ -202,32 +210,32 @@ def _stages(case: _RuleCase) -> str | None:
 
 
 def _experts(case: _RuleCase) -> str | None:
-    dp, ep = case.wanted.size("dp"), case.wanted.size("ep")
-    if not case.wanted.names("dp") or dp % ep == 0:
+    dp, ep = case.request.size("dp"), case.request.size("ep")
+    if not case.request.names("dp") or dp % ep == 0:
         return None
     return f"ep {ep} does not divide dp {dp}, over which the experts are spread"
 
 
 def _batch(case: _RuleCase) -> str | None:
-    wanted, batch = case.wanted, case.global_batch_size
-    dp = wanted.size("dp") if wanted.names("dp") else wanted.size("ep")
-    if dp * wanted.size("b") <= batch:
+    request, batch = case.request, case.global_batch_size
+    dp = request.size("dp") if request.names("dp") else request.size("ep")
+    if dp * request.size("b") <= batch:
         return None
     return (
-        f"{dp:,} replicas with a micro-batch of {wanted.size('b'):,} take "
-        f"{dp * wanted.size('b'):,} sequences, and the global batch has {batch:,}"
+        f"{dp:,} replicas with a micro-batch of {request.size('b'):,} take "
+        f"{dp * request.size('b'):,} sequences, and the global batch has {batch:,}"
     )
 
 
 def _chunks(case: _RuleCase) -> str | None:
-    v, pp = case.wanted.size("v"), case.wanted.size("pp")
+    v, pp = case.request.size("v"), case.request.size("pp")
     if v == 1:
         return None
-    if case.wanted.values.get("recompute") == "stage":
+    if case.request.values.get("recompute") == "stage":
         return f"recompute stage needs stages of one chunk, and v is {v}"
     if case.num_blocks % v:
         return f"v {v} does not divide the {case.num_blocks} blocks"
-    if case.wanted.names("pp") and pp < 2:
+    if case.request.names("pp") and pp < 2:
         return f"v {v} needs at least 2 stages, and pp is {pp}"
     if v * max(pp, 2) > case.num_blocks:
         return (
@@ -238,15 +246,15 @@ def _chunks(case: _RuleCase) -> str | None:
 
 
 def _rounds(case: _RuleCase) -> str | None:
-    wanted = case.wanted
-    if wanted.size("v") == 1 or not wanted.names("pp", "dp", "b"):
+    request = case.request
+    if request.size("v") == 1 or not request.names("pp", "dp", "b"):
         return None
-    pp, dp, b = (wanted.size(key) for key in ("pp", "dp", "b"))
+    pp, dp, b = (request.size(key) for key in ("pp", "dp", "b"))
     m = -(-case.global_batch_size // (b * dp))
     if m % pp == 0:
         return None
     return (
-        f"interleaving (v {wanted.size('v')}) needs a multiple of pp {pp} "
+        f"interleaving (v {request.size('v')}) needs a multiple of pp {pp} "
         f"microbatches, and b {b} with dp {dp} makes {m}"
     )
 
@@ -262,19 +270,19 @@ _RULES: tuple[Callable[[_RuleCase], str | None], ...] = (
 )
 
 
-def nothing_left(spec: SearchSpec, wanted: Request) -> str:
+def nothing_left(spec: SearchSpec, request: Request) -> str:
     """Say that no value of what is not named goes with what is."""
-    named = {SETTINGS[key] for key in wanted.values}
+    named = {SETTINGS[key] for key in request.values}
     restricted = [name for name in restricted_settings(spec) if name not in named]
     if restricted:
         listed = ", ".join(f"search.{name}" for name in restricted)
-        return f"no size that the scenario allows ({listed}) goes with {wanted}"
-    return f"no values of the sizes that are not named go with {wanted}"
+        return f"no size that the scenario allows ({listed}) goes with {request}"
+    return f"no values of the sizes that are not named go with {request}"
 
 
-def exclusions(spec: SearchSpec, wanted: Request) -> Iterator[str]:
+def exclusions(spec: SearchSpec, request: Request) -> Iterator[str]:
     """Yield one sentence for each named value that the scenario does not search."""
-    for key, value in wanted.values.items():
+    for key, value in request.values.items():
         allowed = getattr(spec, SETTINGS[key])
         if allowed is not None:
             if value not in allowed:
@@ -291,7 +299,7 @@ _POWERS_OF_TWO: Mapping[str, tuple[int, ...]] = MappingProxyType(
         "cp": tuple(2**k for k in range(LARGEST_SIZE.bit_length())),
     }
 )
-"""What is searched of sizes whose setting is left out."""
+"""Sizes of which powers of two are searched where their setting is left out."""
 
 
 def _listed(values: tuple[object, ...]) -> str:

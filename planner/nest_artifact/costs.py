@@ -45,12 +45,12 @@ class ArtifactSharding(NamedTuple):
     """ZeRO of one stage, as the artifact codes it."""
 
     degree: int
-    """The stage takes this many times the devices of an ordinary one."""
+    """Factor on the devices of an ordinary stage."""
     zero_stage: int
-    """2 or 3."""
+    """Stage of ZeRO: 2 or 3."""
     memory_bytes: float
-    """Of one device, before stashed microbatches [byte]."""
-    slots: int
+    """Memory of one device, before stashed microbatches [byte]."""
+    most_in_flight: int
     """Microbatches in flight that memory allows."""
 
 
@@ -78,10 +78,10 @@ class ArtifactCosts:
             itertools.accumulate(instance.group_sizes, operator.mul)
         )
 
-    def level(self, one: int, other: int) -> int:
+    def level(self, first: int, second: int) -> int:
         """Return the lowest level at which two devices share a group."""
         for level, size in enumerate(self._group_devices):
-            if one // size == other // size:
+            if first // size == second // size:
                 return level
         raise AssertionError("the outermost level joins all devices")
 
@@ -141,9 +141,9 @@ class ArtifactCosts:
             if source < first
         )
 
-    def slots(self, first: int, end: int) -> int:
+    def most_in_flight(self, first: int, end: int) -> int:
         """Return how many microbatches in flight memory allows: the largest ``s``."""
-        return self._slots(
+        return self._most_in_flight(
             self.constant_bytes(first, end), self.stash_bytes(first, end)
         )
 
@@ -154,7 +154,7 @@ class ArtifactCosts:
         for every position; ZeRO-1 is passed over in the artifact, because its cost
         of 0 reads as a failure.
         """
-        if not self.zero or self.slots(first, end) > 0:
+        if not self.zero or self.most_in_flight(first, end) > 0:
             return None
         instance = self.instance
         width = instance.devices_per_stage(self.chain.tensor)
@@ -166,9 +166,9 @@ class ArtifactCosts:
         while width * degree <= instance.num_devices:
             for zero_stage in (2, 3):
                 memory = self._kept(parameters, degree, zero_stage) + activations
-                slots = self._slots(memory, stash)
-                if slots >= positions:
-                    return ArtifactSharding(degree, zero_stage, memory, slots)
+                most_in_flight = self._most_in_flight(memory, stash)
+                if most_in_flight >= positions:
+                    return ArtifactSharding(degree, zero_stage, memory, most_in_flight)
             degree *= 2
         return None
 
@@ -234,7 +234,7 @@ class ArtifactCosts:
             return parameters + parameters / degree + states / degree
         return 2 * (parameters / degree) + states / degree
 
-    def _slots(self, constant: float, stash: float) -> int:
+    def _most_in_flight(self, constant: float, stash: float) -> int:
         limit, most = self.instance.memory_bytes, self.instance.num_devices
         if constant + (most - 1) * stash <= limit:
             return most
@@ -256,20 +256,23 @@ class ArtifactStageCost:
     """One stage of a priced plan."""
 
     first: int
-    """Position of its first node in the chain."""
+    """Position of the stage's first node in the chain."""
     end: int
-    """One past its last node."""
+    """Position in the chain behind the stage's last node."""
     devices: int
+    """Number of devices of the stage."""
     position: int
-    """Counted from the end of the pipeline; the last stage is 1."""
+    """Position counted from the end of the pipeline; the last stage is 1."""
     incoming_level: int | None
     """Network level of the link from the stage before; None for the first stage."""
     recomputes: bool
+    """Whether the stage runs its forward pass again."""
     load: float
-    """Of one microbatch, forward and backward [unit of the file]."""
+    """Time of one microbatch, forward and backward [unit of the file]."""
     memory_bytes: float
-    """Of one device at this position [byte]."""
+    """Memory of one device at this position [byte]."""
     fits: bool
+    """Whether that memory suffices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,13 +280,16 @@ class PricedSplit:
     """What the artifact's model says about one plan."""
 
     time_per_batch: float
-    """Infinite if the plan is not possible [unit of the file]."""
+    """Time of one batch; infinite if the plan is not possible [unit of the file]."""
     reason: str
-    """Why it is not possible; empty if it is."""
+    """Why the plan is not possible; empty if it is."""
     tensor: int
+    """Tensor-parallel width."""
     data: int
+    """Number of replicas."""
     stages: tuple[ArtifactStageCost, ...]
-    """From the first to the last; empty if there are not enough devices."""
+    """Costs of the stages, from the first to the last; empty if there are not enough
+    devices."""
 
 
 def price_split(
@@ -356,10 +362,11 @@ def _stages(
         )
         sharding = costs.sharding(first, end)
         if sharding is None:
-            memory, slots = costs.constant_bytes(first, end), costs.slots(first, end)
+            memory = costs.constant_bytes(first, end)
+            most_in_flight = costs.most_in_flight(first, end)
         else:
             load += costs.sharding_time(sharding.zero_stage)
-            memory, slots = sharding.memory_bytes, sharding.slots
+            memory, most_in_flight = sharding.memory_bytes, sharding.most_in_flight
         yield ArtifactStageCost(
             first=first,
             end=end,
@@ -369,7 +376,7 @@ def _stages(
             recomputes=recompute,
             load=load,
             memory_bytes=memory + (position - 1) * costs.stash_bytes(first, end),
-            fits=slots >= position,
+            fits=most_in_flight >= position,
         )
 
 

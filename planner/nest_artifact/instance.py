@@ -26,7 +26,7 @@ class ArtifactTraffic(NamedTuple):
     node: int
     """Position of the node at the far end."""
     num_bytes: float
-    """Sent over the edge per microbatch and direction [byte]."""
+    """Traffic over the edge per microbatch and direction [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class LayerChain:
     tensor: int
     """Tensor-parallel width."""
     parameters: tuple[float, ...]
-    """Of each node [byte]."""
+    """Parameters of each node [byte]."""
     activations: tuple[float, ...]
     """All outputs inside each node [byte]."""
     forward: tuple[float, ...]
-    """Of each node and microbatch [unit of the file]."""
+    """Forward time of each node and microbatch [unit of the file]."""
     backward: tuple[float, ...]
-    """Of each node and microbatch [unit of the file]."""
+    """Backward time of each node and microbatch [unit of the file]."""
     incoming: tuple[tuple[ArtifactTraffic, ...], ...]
     """Edges into each node, in the order of the file."""
     outgoing: tuple[tuple[ArtifactTraffic, ...], ...]
@@ -59,11 +59,15 @@ class Baseline:
     """A fixed configuration that the file stores for comparison."""
 
     name: str
+    """Name of the baseline."""
     num_layers: int
     """Transformer layers that are dealt out to the stages."""
     tensor: int
+    """Tensor-parallel width."""
     pipeline: int
+    """Number of stages."""
     data: int
+    """Number of replicas."""
     layer_partition: tuple[int, ...] = ()
     """Layers of each stage, first to last; empty: as even as rounding up allows."""
 
@@ -77,25 +81,29 @@ class NestInstance:
     chains: Mapping[int, LayerChain]
     """Tensor-parallel width -> graph, narrowest first."""
     num_devices: int
+    """Devices of the cluster."""
     memory_bytes: float
-    """Of one device [byte]."""
+    """Memory of one device [byte]."""
     num_microbatches: int
-    """Of one batch, over all replicas."""
+    """Microbatches of one batch, over all replicas."""
     bandwidths: tuple[float, ...]
-    """Of each level, from the inside out [byte/s]."""
+    """Bandwidth of each level, from the inside out [byte/s]."""
     latencies: tuple[float, ...]
-    """Of each level [s]."""
+    """Latency of each level, from the inside out [s]."""
     group_sizes: tuple[int, ...]
     """Groups of the level below (devices at level 0) in one group of each level."""
     expert_parallel: int
+    """Expert-parallel width."""
     context_parallel: int
+    """Context-parallel width."""
     recompute: bool
     """Whether every stage but the last runs its forward pass again."""
     optimizer: str
-    """``"SGD"`` or ``"Adam"``."""
+    """Name of the optimizer: ``"SGD"`` or ``"Adam"``."""
     frequency: float
     """Cycles per unit of time; prices ZeRO and nothing else."""
     baselines: tuple[Baseline, ...] = ()
+    """Plans by hand that the file compares with."""
 
     @property
     def num_nodes(self) -> int:
@@ -111,12 +119,14 @@ MAX_FILE = 16 * 2**20
 """Longest file that is read [byte]."""
 
 MAX_DEVICES = 10_000
-"""The artifact's ``DEVICES_LIMIT``."""
+"""Most devices of a cluster: the artifact's ``DEVICES_LIMIT``."""
 
 MAX_NODES = 1_000
-"""Tables grow with its square; the largest published instance has 97."""
+"""Most nodes of a graph: tables grow with its square; the largest published instance
+has 97."""
 
 MAX_LEVELS = 16
+"""Most levels of a network."""
 
 _EXPECTED = "an instance file of the NEST artifact, in JSON"
 
@@ -124,10 +134,10 @@ _FREQUENCY = 1.05e6
 """Cycles per millisecond at 1.05 GHz, the only value in the artifact's configs."""
 
 _MANY = 2**31 - 1
-"""Most that a C ``int`` holds."""
+"""Largest number that a C ``int`` holds."""
 
 _Edges = Mapping[tuple[int, int], float]
-"""(source id, target id) -> bytes."""
+"""(Source id, target id) -> traffic over the edge [byte]."""
 
 
 def read_instance(path: Path) -> NestInstance:

@@ -34,7 +34,7 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
 MAX_CELLS = 50_000_000
-"""Largest table of a search with ZeRO, ten bytes a cell."""
+"""Cells of the largest table of a search with ZeRO; a cell has ten bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +42,25 @@ class NestSolution:
     """The answer to one instance."""
 
     instance: NestInstance
+    """Instance that was solved."""
     plan: PricedSplit | None
-    """The best plan, None if there is none."""
+    """Best plan; None if there is none."""
     reason: str
     """Why there is no plan; empty if there is one."""
     solve_seconds: float
-    """Without reading the file and without compiling kernels [s]."""
+    """Time of the search, without reading the file and without compiling kernels
+    [s]."""
 
 
 class ArtifactSplit(NamedTuple):
     """A split that a kernel returned."""
 
     value: float
+    """Time of one batch [unit of the file]."""
     data: int
+    """Number of replicas."""
     bounds: tuple[int, ...]
+    """First node of each stage, and the number of nodes."""
 
 
 def solve(instance: NestInstance) -> NestSolution:
@@ -115,7 +120,7 @@ def zero_widths(instance: NestInstance) -> dict[int, bool]:
     allowed, found = True, {}
     for t, chain in instance.chains.items():
         costs = ArtifactCosts(instance, chain, zero=True)
-        allowed = allowed and costs.slots(last, last + 1) == 0
+        allowed = allowed and costs.most_in_flight(last, last + 1) == 0
         found[t] = allowed and costs.sharding(last, last + 1) is not None
     return found
 
@@ -172,20 +177,20 @@ def _best_split(
     group_devices = np.minimum(group_devices, instance.num_devices).astype(np.int64)
     incoming = _edges(chain.incoming)
     kept, alive, stash = _memory_tables(instance, chain, incoming)
-    slots, degree, zero_stage = nest_tables.fill_slots(
+    in_flight, degree, zero_stage = nest_tables.fill_slots(
         kept, alive, stash, instance.memory_bytes, instance.num_devices, width,
         instance.optimizer == "Adam", zero,
     )  # fmt: skip
     times = nest_tables.time_tables(
         np.array(chain.forward), np.array(chain.backward), *incoming,
         *_edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
-        instance.recompute, slots,
+        instance.recompute, in_flight,
     )  # fmt: skip
     network = bandwidth, latency, group_devices
     if not zero:
         link = _links(group_devices, width, min(units, chain.num_nodes))
         status, value, best_data, bounds = nest_compat.split_even(
-            *times, slots, kept, link, width, instance.num_devices,
+            *times, in_flight, kept, link, width, instance.num_devices,
             instance.num_microbatches, *network, pipeline, data, cutoff,
         )  # fmt: skip
     else:
@@ -195,7 +200,7 @@ def _best_split(
         for stage in (2, 3):
             extra[zero_stage == stage] = costs.sharding_time(stage)
         status, value, best_data, bounds = nest_compat.split_uneven(
-            *times, slots, np.where(zero_stage == 3, kept / degree, kept), degree,
+            *times, in_flight, np.where(zero_stage == 3, kept / degree, kept), degree,
             extra, _links(group_devices, width, units), width, instance.num_devices,
             instance.num_microbatches, *network, cutoff,
         )  # fmt: skip
@@ -289,9 +294,9 @@ class Score:
     """One price of a baseline."""
 
     time_per_batch: float
-    """Infinite if there is none [unit of the file]."""
+    """Time of one batch; infinite if there is no plan [unit of the file]."""
     reason: str
-    """Why there is none; empty if there is one."""
+    """Why there is no plan; empty if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,12 +304,13 @@ class ScoredBaseline:
     """A baseline and its three prices."""
 
     baseline: Baseline
+    """Plan by hand that is scored."""
     as_scored: Score
-    """As the artifact does it."""
+    """Score that the artifact gives it."""
     true_order: Score
-    """The same cuts, the first stage first."""
+    """Score of the same cuts, the first stage first."""
     best_cuts: Score
-    """The best cuts for its width, depth and replicas, in true order."""
+    """Score of the best cuts for its width, depth and replicas, in true order."""
 
 
 def score_baselines(instance: NestInstance) -> tuple[ScoredBaseline, ...]:

@@ -12,9 +12,9 @@ from planner.planners.protocol import (
     believed_time,
     priced_best_first,
 )
-from planner.search.candidates import TOLD_EVERY, CandidateSet
-from planner.search.shortfall import memory_shortfall
+from planner.search.candidates import CONFIGURATIONS_PER_REPORT, CandidateSet
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import (
@@ -29,14 +29,17 @@ from topologies import InputError, Network
 from topologies.arrays import IntArray
 
 MOST_SPLITS = 3_000_000
-"""Splits that it tries at most, of all placements of all configurations: about a
+"""Most splits that the planner tries, of all placements of all configurations: about a
 minute."""
 
 
 class _BestSplit(NamedTuple):
     value: float
+    """Closed-form time of the split's plan [s]."""
     configuration: Configuration
+    """Sizes of the plan."""
     plan: Plan
+    """Plan of the split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,10 @@ class Exhaustive:
     """Tries everything; refuses spaces for which that takes too long."""
 
     name: str = "exhaustive"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -83,14 +88,14 @@ class Exhaustive:
             evaluations += num_splits
             try:
                 work.spend(num_splits * EVERY_SPLIT)
-                one = _best_of(prices, configuration, placed)
+                best = _best_of(prices, configuration, placed)
             except LimitReachedError:
                 break
             looked += 1
-            if one is not None:
+            if best is not None:
                 work.a_plan()
-                found = sorted([*found, one], key=lambda f: f[:2])[: spec.keep_best]
-        plans = priced_best_first(network, workload, (one.plan for one in found))
+                found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
+        plans = priced_best_first(network, workload, (best.plan for best in found))
         return PlannerOutcome(
             planner=self.name,
             plans=plans,
@@ -108,13 +113,13 @@ def _why_not(candidates: CandidateSet, looked: int, spent: Spent) -> str:
     if spent.is_stopped:
         what = f"{looked:,} of {len(candidates):,} configurations"
         return stopped_sentence(spent, what)
-    return memory_shortfall(candidates)
+    return space_infeasibility(candidates)
 
 
 def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
     total = 0
     for index in range(len(candidates)):
-        if progress is not None and index % TOLD_EVERY == 0:
+        if progress is not None and index % CONFIGURATIONS_PER_REPORT == 0:
             progress("exhaustive: count the splits", total / MOST_SPLITS)
         candidates.work.count(PLACEMENTS)
         configuration = candidates[index]

@@ -88,11 +88,11 @@ from planner.work import (
 from topologies import Network
 
 LONGEST_WHOLE = 2**15
-"""Sequences of at least so many tokens are split by context parallelism."""
+"""Length from which sequences are split by context parallelism [token]."""
 
 SHORTEST_PART = 2**12
-"""Tokens that context parallelism leaves to a device at least, unless the sequence is
-one of `LONGEST_WHOLE`."""
+"""Least length that context parallelism leaves to a device, unless the sequence is one
+of `LONGEST_WHOLE` [token]."""
 
 FULL_PIPELINE = 4
 """Passes of chunks for each stage from which a pipeline counts as full."""
@@ -108,10 +108,12 @@ class Proposal(NamedTuple):
     """The plans that the rules leave, or why there is none."""
 
     plans: tuple[PricedPlan, ...]
-    """One for each configuration, cheapest first."""
+    """Plan of each configuration that is proposed, cheapest first."""
 
     why_not: str
+    """Why there is no plan, in a sentence; empty if there is one."""
     num_tried: int
+    """Number of plans that were looked at."""
 
     @property
     def plan(self) -> Plan | None:
@@ -124,11 +126,13 @@ class Manual:
     """Takes the cheapest of the few plans that rules of thumb leave."""
 
     name: str = "manual"
+    """Name of the planner."""
 
     sees: str = (
         "The size of a node, which tensor parallelism stays inside, and the price of "
         "the few plans that its rules leave."
     )
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -165,7 +169,7 @@ def propose(
     """
     work = Work() if work is None else work
     recipe = _Recipe(network, workload, spec, work)
-    plans = recipe.found
+    plans = recipe.plans
     try:
         recipe.follow()
     except LimitReachedError:
@@ -193,8 +197,11 @@ class _BlockLayout(NamedTuple):
     """How blocks are shared out."""
 
     v: int
+    """Chunks of each stage."""
     counts_embedding: bool = False
+    """Whether the embedding counts as a block."""
     counts_loss: bool = False
+    """Whether final norm, head and loss together count as a block."""
 
 
 @dataclass(slots=True)
@@ -202,21 +209,26 @@ class _Recipe:
     """The rules, for one job on one cluster."""
 
     network: Network
+    """Network that plans are placed on."""
     workload: Workload
+    """Model, job and device."""
     spec: SearchSpec
+    """Space that plans are taken from."""
     work: Work
+    """Work that the recipe is counted on."""
 
-    found: list[Plan] = field(default_factory=list)
-    """What the rules leave."""
+    plans: list[Plan] = field(default_factory=list)
+    """Plans that the rules leave."""
 
     num_tried: int = 0
     """Plans that were looked at."""
 
     _last: PlanSpec | None = None
-    """The last one that did not fit."""
+    """Last plan that did not fit."""
 
     _dropped: dict[str, list[int]] = field(default_factory=dict)
-    """Numbers of stages that went with the cluster, by what they did not divide."""
+    """What a number of stages did not divide, ``"blocks"`` or ``"batch"`` -> the
+    numbers of stages that were dropped for that."""
 
     def follow(self) -> None:
         """Find the plans that the rules leave.
@@ -233,8 +245,8 @@ class _Recipe:
             for rank, group in groupby(ranked, key=lambda item: item[0])
         }
         for recompute in self._recompute_modes():
-            wanted = [rank for rank in groups if smallest is None or rank < smallest]
-            for idle, part in wanted:
+            better = [rank for rank in groups if smallest is None or rank < smallest]
+            for idle, part in better:
                 if self._find(groups[idle, part], recompute):
                     if smallest is None:
                         self._find(groups.get((idle, 2 * part), []), recompute)
@@ -298,7 +310,7 @@ class _Recipe:
         return bool(fitting)
 
     def _keep(self, plans: list[Plan]) -> None:
-        self.found += plans
+        self.plans += plans
         if plans:
             self.work.a_plan()
 
@@ -485,17 +497,17 @@ class _Recipe:
                 sizes.tp, sizes.cp, sizes.ep, b, sequence_parallel(self.spec, sizes.tp)
             )
         )
-        each = self.workload.parameter_bytes
+        parameter_bytes = self.workload.parameter_bytes
         held = float(table.parameters.sum()) - table.tied_parameters
-        held *= each.weights + each.gradients
+        held *= parameter_bytes.weights + parameter_bytes.gradients
         memory = self.workload.tensor_memory(self.spec.memory_reserve)
         return held / sizes.pp <= memory
 
     def _zero_stage(self, sizes: Sizes) -> int:
         """Return 1 if there are replicas and 0 if not, or the smallest allowed."""
-        wanted = 1 if sizes.dp > 1 else 0
+        preferred = 1 if sizes.dp > 1 else 0
         allowed = self.spec.zero_stages
-        return wanted if wanted in allowed else min(allowed)
+        return preferred if preferred in allowed else min(allowed)
 
 
 def _layout(num_blocks: int, pp: int, v: int) -> _BlockLayout | None:
@@ -503,10 +515,10 @@ def _layout(num_blocks: int, pp: int, v: int) -> _BlockLayout | None:
     if pp == 1:
         return _BlockLayout(v) if v == 1 else None
     for counts_embedding, counts_loss in _COUNTED_ENDS:
-        each, left = divmod(num_blocks + counts_embedding + counts_loss, pp * v)
+        even, left = divmod(num_blocks + counts_embedding + counts_loss, pp * v)
         # A stage, or the only chunk of one, has work beside an end of the chain.
         least = 2 if v == 1 and (counts_embedding or counts_loss) else 1
-        if left == 0 and each >= least:
+        if left == 0 and even >= least:
             return _BlockLayout(v, counts_embedding, counts_loss)
     return None
 

@@ -41,8 +41,8 @@ from planner.planners.protocol import (
     priced_best_first,
 )
 from planner.search.candidates import CandidateSet
-from planner.search.shortfall import memory_shortfall
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.work import STEP, LimitReachedError, Progress, Work, stopped_sentence
 from topologies import Network
@@ -59,8 +59,8 @@ ANY_NESTING = 0.25
 """Probability that a move to other sizes draws the placement, too."""
 
 ANY_CHOICE = 0.5
-"""Probability that it draws one choice for all stages, too: what was the best for some
-sizes is not for others."""
+"""Probability that a move to other sizes draws one choice for all stages, too: what was
+the best for some sizes is not for others."""
 
 
 def propose(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
@@ -99,8 +99,8 @@ def _step_micro_batch(
 def _step_stages(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Double or halve the number of stages, or change it by one; split anew."""
     pp = state.configuration.pp
-    wanted = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
-    return _resized(space, state, state.configuration._replace(pp=wanted), rng)
+    num_stages = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
+    return _resized(space, state, state.configuration._replace(pp=num_stages), rng)
 
 
 def _redraw_replicas(
@@ -141,11 +141,11 @@ def _moved(
         number = rng.randrange(len(space.placements(changed)))
     else:
         number = space.like(state, changed)
-    wanted = state.choices
+    choices = state.choices
     if rng.random() < ANY_CHOICE:
-        wanted = (rng.choice(space.choices(changed)),)
-    wanted += wanted[-1:] * (changed.pp - len(wanted))
-    return WalkState(changed, number, bounds, wanted[: changed.pp])
+        choices = (rng.choice(space.choices(changed)),)
+    choices += choices[-1:] * (changed.pp - len(choices))
+    return WalkState(changed, number, bounds, choices[: changed.pp])
 
 
 def _change_two_sizes(
@@ -292,14 +292,18 @@ class _Walks:
     """What all walks share."""
 
     space: Walkable
+    """Space that is walked in."""
     settings: PlannerSettings
+    """Settings of the planner."""
     work: Work
+    """Work that the walks are counted on."""
     start: WalkState | None
-    """Where all of them start; None for a random state each."""
+    """State where all walks start; None for a random state each."""
 
     evaluations: int = 0
+    """Number of states that were priced."""
     best: dict[Configuration, tuple[float, WalkState]] = field(default_factory=dict)
-    """The best state of each configuration that was accepted."""
+    """Configuration -> its best state that was accepted, and that state's price [s]."""
 
     def walk(self, seed: int) -> float:
         """Walk, and return the best iteration time; infinite without a start [s].
@@ -400,8 +404,10 @@ class Mcmc:
     """Walks at random and accepts what is faster, and some of what is not."""
 
     name: str = "mcmc"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -432,7 +438,7 @@ class Mcmc:
         # What was found is written out, whatever is left.
         writing = Walkable.of(replace(candidates, work=Work()))
         plans = priced_best_first(
-            network, workload, (writing.plan(one) for one in _best(walks, spec))
+            network, workload, (writing.plan(state) for state in _best(walks, spec))
         )
         return PlannerOutcome(
             planner=self.name,
@@ -491,8 +497,8 @@ def _why_not(candidates: CandidateSet, walks: _Walks) -> str:
     if spent.is_stopped:
         return stopped_sentence(spent, f"{walks.evaluations:,} plans")
     if not len(candidates):
-        return memory_shortfall(candidates)
+        return space_infeasibility(candidates)
     return (
         f"Memory: no start that fits in {MOST_STARTS} draws for each of "
-        f"{len(walks.settings.seeds)} seeds. {memory_shortfall(candidates)}"
+        f"{len(walks.settings.seeds)} seeds. {space_infeasibility(candidates)}"
     )

@@ -38,18 +38,21 @@ class PlacedChain:
     """What any interval costs at any stage of a configuration on a placement."""
 
     placement: Placement
+    """Where the ranks are."""
 
     rates: PlacementRates
+    """Rates of the placement."""
 
     choices: tuple[MemoryChoice, ...]
-    """What each stage may choose from, cheapest first."""
+    """Memory choices of a stage, cheapest first."""
 
     class_of: IntArray
     """Class of the interval ``i .. j - 1`` of the folded chain, shape ``(L+1, L+1)``;
     -1 if empty."""
 
     time: FloatArray
-    """Of one microbatch, by distinct rates, choice and class, ``(sig, C, K)`` [s]."""
+    """Time of one microbatch by distinct rates, choice and class, shape ``(sig, C, K)``
+    [s]."""
 
     tail: FloatArray
     """After the last backward pass, likewise [s]."""
@@ -61,7 +64,7 @@ class PlacedChain:
     """Row of the rates of each stage, shape ``(p,)``."""
 
     adder: FloatArray
-    """What transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
+    """Time that transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
 
     tied: FloatArray
     """What tied embeddings add to each stage's tail, shape ``(p,)`` [s]."""
@@ -70,10 +73,10 @@ class PlacedChain:
     """Passes in flight at each stage, shape ``(p,)``."""
 
     weights: Weights
-    """Of the sum and of the maximum of the stages' times."""
+    """Weights of the sum and of the maximum of the stages' times."""
 
     constant: float
-    """Added to every split: transfers in no maximum, and what each step takes once
+    """Time added to every split: transfers in no maximum, and what each step takes once
     [s]."""
 
     @cached_property
@@ -119,8 +122,11 @@ class ChainPrices:
     """The chains of a space, priced when asked for."""
 
     candidates: CandidateSet
+    """Configurations of the space, with their placements and bounds."""
     _chains: dict[tuple[Configuration, int], PlacedChain] = field(default_factory=dict)
+    """(Configuration, number of its placement) -> prices of its chain."""
     _held: list[int] = field(default_factory=lambda: [0])
+    """Count of numbers that are kept, in a list because the rest is frozen."""
 
     def chain(self, configuration: Configuration, number: int) -> PlacedChain:
         """Return the prices on one of a configuration's placements, made once."""
@@ -256,15 +262,16 @@ class WalkState(NamedTuple):
     """One plan of the space."""
 
     configuration: Configuration
+    """Sizes of the plan."""
 
     placement: int
     """Number of the placement among those of the configuration."""
 
     bounds: tuple[int, ...]
-    """First folded layer of each stage, and their number."""
+    """First layer of each stage in the interleaved chain, and the number of layers."""
 
     choices: tuple[MemoryChoice, ...]
-    """Of each stage, first to last."""
+    """Memory choice of each stage, first to last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -272,11 +279,14 @@ class Walkable:
     """A space that states can be made of, and their prices."""
 
     index: SpaceIndex
+    """Configurations of the space, by their sizes."""
     prices: ChainPrices
+    """Prices of the placed chains."""
     once: float
-    """What each step takes once, whatever the plan [s]."""
+    """Time that each step takes once, whatever the plan [s]."""
     _prefixes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
     _values: dict[WalkState, float] = field(default_factory=dict)
+    """State -> its price [s]."""
 
     @classmethod
     def of(cls, candidates: CandidateSet) -> "Walkable":
@@ -333,7 +343,7 @@ class Walkable:
         bounds = self._bounds_of(plan)
         if bounds is None:
             return None
-        names = [one.name for one in self.placements(configuration)]
+        names = [placement.name for placement in self.placements(configuration)]
         number = names.index(plan.placement)
         groups = [
             option.group_size
@@ -403,7 +413,7 @@ class Walkable:
         configuration: Configuration,
         placement: int,
         bounds: tuple[int, ...],
-        wanted: tuple[MemoryChoice, ...],
+        preferred: tuple[MemoryChoice, ...],
     ) -> WalkState | None:
         """Return a state whose stages keep their choices where these fit.
 
@@ -412,10 +422,10 @@ class Walkable:
         if there is none either.
         """
         chain = self.prices.chain(configuration, placement)
-        numbers = _fitting(chain, bounds, wanted)
+        numbers = _fitting(chain, bounds, preferred)
         if numbers is None:
             bounds = _memory_split(chain, configuration.pp)
-            numbers = _fitting(chain, bounds, wanted) if bounds else None
+            numbers = _fitting(chain, bounds, preferred) if bounds else None
         if numbers is None:
             return None
         choices = tuple(chain.choices[number] for number in numbers)
@@ -448,7 +458,7 @@ def _order(name: str) -> str:
 
 
 def _fitting(
-    chain: PlacedChain, bounds: tuple[int, ...], wanted: tuple[MemoryChoice, ...]
+    chain: PlacedChain, bounds: tuple[int, ...], preferred: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
     """Return a choice for each stage, the wanted one if it fits; None if none does."""
     classes = chain.classes(np.array(bounds))
@@ -456,7 +466,7 @@ def _fitting(
     if not fits.any(axis=0).all():
         return None
     found: list[int] = fits.argmax(axis=0).tolist()
-    for stage, choice in enumerate(wanted[: len(found)]):
+    for stage, choice in enumerate(preferred[: len(found)]):
         number = chain.number.get(choice, -1)
         if number >= 0 and fits[number, stage]:
             found[stage] = number

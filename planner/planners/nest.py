@@ -33,8 +33,10 @@ class Nest:
     """
 
     name: str = "nest"
+    """Name of the planner."""
 
     sees: str = "Every link and route, through the price of each placement."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -62,7 +64,7 @@ class Nest:
             statistics=found.statistics,
             lower_bound=found.lower_bound,
             covers_space=found.covers_space,
-            why_not=found.shortfall,
+            why_not=found.infeasibility,
         )
 
     def _replayed(
@@ -78,7 +80,7 @@ class Nest:
         found = find(network, workload, spec, replays, work=work, progress=progress)
         return PlannerOutcome(
             planner=self.name,
-            plans=tuple(one.priced for one in found.plans),
+            plans=tuple(plan.priced for plan in found.plans),
             belief=found.plans[0].time if found.plans else float("nan"),
             sees=self.sees,
             spent=found.spent,
@@ -86,9 +88,9 @@ class Nest:
             evaluations=found.statistics.get("configurations", 0),
             statistics=found.statistics,
             lower_bound=found.lower_bound,
-            replayed_times=tuple(one.time for one in found.plans),
+            replayed_times=tuple(plan.time for plan in found.plans),
             covers_space=not found.spent.is_stopped,
-            why_not=found.shortfall,
+            why_not=found.infeasibility,
         )
 
 
@@ -97,8 +99,10 @@ class Fixed:
     """Searches nothing: a plan that is given, inside the space or not."""
 
     name: str = "fixed"
+    """Name of the planner."""
 
     sees: str = "Nothing: the plan is given."
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,

@@ -64,26 +64,27 @@ from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
 MOST_TRIED = 64
-"""Plans whose true memory is looked at."""
+"""Most plans whose true memory is looked at."""
 
 FIRST_OPENING = 256
 """Plans priced before the best of them are looked at in truth, so that there is
 something to show; four times as many before the next attempt."""
 
 MOST_KEPT = 2**12
-"""Plans that are kept until the best of them are taken."""
+"""Most plans that are kept until the best of them are taken."""
 
 
 class Believed(NamedTuple):
     """One plan of the dynamic program."""
 
     price: float
-    """By its own model [s]."""
+    """Time of a step by Phaze's own model [s]."""
 
     configuration: Configuration
+    """Sizes of the plan."""
 
     recompute: tuple[str, str]
-    """Of the last stage, and of the others."""
+    """Recompute mode of the last stage, and of the others."""
 
     bounds: tuple[int, ...]
     """First layer of each stage, and their number."""
@@ -93,13 +94,14 @@ class _Table(NamedTuple):
     """What the dynamic program came to."""
 
     best: list[Believed]
-    """By its own price, best first."""
+    """Plans by their own price, best first."""
 
     number: int
-    """Plans that it has priced."""
+    """Number of plans that were priced."""
 
     opening: tuple[float, Plan] | None
-    """Price and plan of one that fits in truth, if one was looked for early on."""
+    """Price and plan of one that fits in truth, None if none was looked for early on
+    [s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,12 @@ class Phaze:
     """Splits the chain unevenly, and knows nothing of levels."""
 
     name: str = "phaze"
+    """Name of the planner."""
 
     sees: str = (
         "One number: the bandwidth of level 0, which it takes for that of every link."
     )
+    """What the planner sees of the network, in one sentence."""
 
     def find(
         self,
@@ -152,14 +156,16 @@ class PhazeProgram:
     """The dynamic program on one problem."""
 
     candidates: CandidateSet
+    """Configurations of the space, with their placements and bounds."""
     work: Work
-    """What the table is counted on."""
+    """Work that the table is counted on."""
     index: SpaceIndex
+    """Configurations of the space, by their sizes."""
     inverse: float
-    """Of the bandwidth of every link [s/byte]."""
+    """Inverse bandwidth of every link, as Phaze has it [s/byte]."""
 
     prices: ChainPrices
-    """On the true network: for writing plans out, not for choosing them."""
+    """Prices on the true network: for writing plans out, not for choosing them."""
 
     @classmethod
     def of(
@@ -192,9 +198,9 @@ class PhazeProgram:
         number, next_opening = 0, FIRST_OPENING
         opening: tuple[float, Plan] | None = None
         try:
-            for one in self.plans():
+            for plan in self.plans():
                 number += 1
-                best.append(one)
+                best.append(plan)
                 if len(best) >= MOST_KEPT:
                     best = heapq.nsmallest(MOST_TRIED, best)
                 if number == next_opening and opening is None:
@@ -214,11 +220,11 @@ class PhazeProgram:
         """Return the first plan that truly fits and its price, or why none does."""
         candidates, why_not = self.candidates, ""
         network, workload = candidates.network, candidates.workload
-        for one in believed:
+        for candidate in believed:
             self.work.count(PLAN + network.num_devices // PRICED_DEVICES)
-            plan = self.plan(one)
+            plan = self.plan(candidate)
             if fits(workload, candidates.spec, plan):
-                return (one.price, plan), ""
+                return (candidate.price, plan), ""
             if not why_not:
                 short = too_little_memory(network, workload, candidates.spec, plan)
                 why_not = (
@@ -293,7 +299,7 @@ class PhazeProgram:
     ) -> tuple[FloatArray, FloatArray, IntArray, float]:
         """Return what the kernel reads beside the classes of intervals."""
         splitter = self.candidates.splitter
-        each = self.candidates.workload.parameter_bytes
+        parameter_bytes = self.candidates.workload.parameter_bytes
         folded = splitter.folded(configuration)
         sums = folded.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
@@ -309,7 +315,11 @@ class PhazeProgram:
             KERNEL_LEDGER,
         )
         parameters = sums[tables.PARAMETERS] + sums[tables.EXPERT_PARAMETERS]
-        static = (each.weights + each.gradients + each.optimizer) * parameters
+        static = (
+            parameter_bytes.weights
+            + parameter_bytes.gradients
+            + parameter_bytes.optimizer
+        ) * parameters
         room = splitter.memory - static - sums[tables.SAVED + tables.NONE]
         most = np.zeros((2, sums.shape[1]), dtype=np.int64)
         for row, mode in enumerate(modes):
@@ -331,16 +341,16 @@ class PhazeProgram:
         rates[tables.EXPERT + 1] = (ep - 1) / ep
         return np.asarray(rates * self.inverse)
 
-    def plan(self, one: Believed) -> Plan:
+    def plan(self, believed: Believed) -> Plan:
         """Write one of its plans out, devices pipeline by pipeline."""
-        chain = self._chain(one.configuration)
-        last, others = one.recompute
-        pp, zero = one.configuration.pp, min(self.candidates.spec.zero_stages)
+        chain = self._chain(believed.configuration)
+        last, others = believed.recompute
+        pp, zero = believed.configuration.pp, min(self.candidates.spec.zero_stages)
         modes = [others] * (pp - 1) + [last]
         return self.prices.plan(
-            one.configuration,
+            believed.configuration,
             chain,
-            np.array(one.bounds),
+            np.array(believed.bounds),
             tuple(MemoryChoice(mode, zero, 0) for mode in modes),
         )
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import plan_degrees, price_plan
-from planner.search.shortfall import memory_sentence
 from planner.search.space import SearchSpec, configuration_of
+from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
 from planner.step.memory import stage_memory
 from planner.step.plan import Plan
@@ -39,11 +39,11 @@ class PlannerSettings:
     """What planners may be told beside the space; each reads what concerns it."""
 
     time_limit: float | None = None
-    """A search returns what it has after this long, once it has a plan; None for
+    """Time after which a search returns what it has, once it has a plan; None for
     `SearchSpec.time_limit` [s]."""
 
     seeds: tuple[int, ...] = tuple(range(10))
-    """One Metropolis walk is made for each."""
+    """Seeds of Metropolis walks, one walk for each."""
 
     budget: int = 4000
     """Steps of each walk, as TopoOpt's scripts have it."""
@@ -52,11 +52,11 @@ class PlannerSettings:
     """Where walks start, a name of `STARTS`; at random where that does not fit."""
 
     alpha: float = 20.0
-    """A plan that is slower by the fraction ``x`` is accepted with probability
-    ``exp(-alpha x)``."""
+    """Greed of Metropolis walks: a plan that is slower by the fraction ``x`` is
+    accepted with probability ``exp(-alpha x)``."""
 
     fixed: "PlanSpec | Plan | None" = None
-    """What the planner ``fixed`` proposes."""
+    """Plan that the planner ``fixed`` proposes."""
 
     replays: "Replays | None" = field(default=None, repr=False, compare=False)
     """How plans are judged by replay; None where only the planner's model does."""
@@ -72,42 +72,47 @@ class PlannerOutcome:
     """What a planner found, what it believes of it, and what that took."""
 
     planner: str
-    """Its name."""
+    """Name of the planner."""
 
     plans: "tuple[PricedPlan, ...]"
     """Distinct configurations that fit, best first by the common evaluator; empty if
     nothing does."""
 
     belief: float
-    """Iteration time of its best plan by its own model; NaN if it has none [s]."""
+    """Iteration time of the planner's best plan by its own model; NaN if it has none
+    [s]."""
 
     sees: str
-    """What it sees of the network, in one sentence."""
+    """What the planner sees of the network, in one sentence."""
 
     spent: Spent
-    """The work, and which limit stopped it, if one did."""
+    """Work of the search, and which limit stopped it, if one did."""
 
     search_time: float
-    """How long it took [s]."""
+    """Wall time of the search [s]."""
 
     evaluations: int
-    """Plans or parts of plans that it priced; configurations for ``nest``."""
+    """Number of plans or parts of plans that were priced; of configurations for
+    ``nest``."""
 
     lower_bound: float | None = None
-    """No plan of the space is faster; None from planners that prove nothing [s]."""
+    """Lower bound of the time of all plans of the space; None from planners that prove
+    nothing [s]."""
 
     covers_space: bool = False
     """Whether finding nothing means that nothing of the space fits."""
 
     why_not: str = ""
-    """Which constraint or limit stopped it, in a sentence; empty if it found a plan."""
+    """Constraint or limit that stopped the planner, in a sentence; empty if it found a
+    plan."""
 
     statistics: Mapping[str, int] = field(default_factory=dict)
-    """What became of what it looked at; empty from planners that do not count."""
+    """Number of the things looked at by what became of them; empty from planners that
+    do not count."""
 
     replayed_times: tuple[float, ...] = ()
     """Iteration times of `plans` in the replay, rising; empty if they were ordered
-    otherwise. `lower_bound` is one of them then [s]."""
+    otherwise [s]. `lower_bound` is one of replayed times then."""
 
     spread: tuple[float, ...] = ()
     """Best iteration time of each seed, in their order; infinite where a walk found
@@ -182,7 +187,9 @@ def priced_best_first(
     """Price plans by the common evaluator; ties go to the smaller configuration."""
     priced = [price_plan(network, workload, plan) for plan in plans]
     return tuple(
-        sorted(priced, key=lambda one: (one.iteration_time, configuration_of(one.plan)))
+        sorted(
+            priced, key=lambda item: (item.iteration_time, configuration_of(item.plan))
+        )
     )
 
 

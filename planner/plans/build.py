@@ -27,7 +27,7 @@ from planner.step.virtual import block_span
 from topologies import InputError, Network
 
 Chunks = tuple[tuple[tuple[int, int], ...], ...]
-"""For each stage its chunks."""
+"""First and last layer of each chunk, by stage."""
 
 _MOST_LISTED = 6
 
@@ -295,9 +295,9 @@ def _placement(network: Network, spec: PlanSpec, sizes: Sizes) -> Placement:
     if spec.placement is None:
         return _ordered(spec.order, extents)
     found = placements(extents, network.num_devices, tuple(network.block_sizes))
-    wanted = " ".join(spec.placement.split())
+    name = " ".join(spec.placement.split())
     for placement in found:
-        if placement.name == wanted:
+        if placement.name == name:
             return placement
     some = ", ".join(f'"{placement.name}"' for placement in found[:_MOST_LISTED])
     more = ", .." if len(found) > _MOST_LISTED else ""

@@ -25,6 +25,7 @@ AUTO = "auto"
 
 MODES = tuple(RECOMPUTE_MODES)
 ZERO_STAGES = SearchSpec().zero_stages
+"""Stages of ZeRO."""
 
 _LARGEST_TRIED = 128
 _MOST_LISTED = 8

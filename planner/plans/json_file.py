@@ -25,10 +25,11 @@ from topologies.errors import InputError
 from topologies.input_file import Value, read_json
 
 MAX_FILE = 128 * 2**20
-"""A plan on 16 million devices takes as much in lists; a longer file is none [byte]."""
+"""Longest file that is read [byte]: a plan on 16 million devices takes as much in
+lists."""
 
 MOST = 1_000_000_000
-"""Sizes above it are slips of the keyboard."""
+"""Largest size that a plan may name: those above it are slips of the keyboard."""
 
 _EXPECTED = "a plan in JSON, such as plan.json in a folder of results"
 _COUNTS = (
@@ -91,7 +92,7 @@ def _check_devices(devices: Value) -> int:
     rows = devices.array(least=1)
     if isinstance(rows[0].raw, str):
         try:
-            return sum(len(one) for one in parsed_ranges(devices.raw))
+            return sum(len(numbers) for numbers in parsed_ranges(devices.raw))
         except InputError as error:
             raise error.at(devices.where, "") from None
     for row in rows:

@@ -69,12 +69,12 @@ class PlanSpec:
     stages have several chunks."""
 
     recompute: str | tuple[str, ...] = "none"
-    """Of all stages, or of each: ``"none"``, ``"selective"``, ``"full"``,
-    ``"stage"``."""
+    """Recompute mode of all stages, or of each: ``"none"``, ``"selective"``,
+    ``"full"``, ``"stage"``."""
 
     zero_stage: int | tuple[int, ...] = 0
-    """Of all stages, or of each: 0 to 3. Megatron's ``use_distributed_optimizer`` is
-    1."""
+    """Stage of ZeRO of all pipeline stages, or of each: 0 to 3. Megatron's
+    ``use_distributed_optimizer`` is 1."""
 
     sharding_group_size: int | tuple[int, ...] | None = None
     """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
@@ -87,30 +87,36 @@ class PlanSpec:
     """Transformer blocks of the last stage; None for as many as the others."""
 
     num_layers_per_pipeline_stage: tuple[int, ...] | None = None
-    """Transformer blocks of each stage, instead of the two above."""
+    """Transformer blocks of each stage, instead of those of the first and the last."""
 
     pipeline_model_parallel_layout: tuple[int, ...] | None = None
     """Transformer blocks of each virtual stage in the order of the chain, instead of
-    the three above: chunk 0 of every stage, then chunk 1, and so on."""
+    those of each stage: chunk 0 of every stage, then chunk 1, and so on."""
 
     account_for_embedding_in_pipeline_split: bool = False
-    """Whether the embedding counts as a block where they are shared out evenly."""
+    """Whether the embedding counts as a block where blocks are shared out evenly."""
 
     account_for_loss_in_pipeline_split: bool = False
-    """Whether final norm, head and loss together do."""
+    """Whether final norm, head and loss together count as a block where blocks are
+    shared out evenly."""
 
     order: str | None = None
-    """Dimensions, innermost first, joined by dashes; None for `DEFAULT_ORDER`."""
+    """Parallel dimensions in the order of ranks, innermost first, joined by dashes;
+    None for `DEFAULT_ORDER`."""
 
     placement: str | None = None
-    """Instead of the order: a nesting that `planner.search.placements` names."""
+    """Nesting of the parallel dimensions that `planner.search.placements` names,
+    instead of the order."""
 
     gradient_algorithm: str = "auto"
-    """Of the data-parallel collectives, of `estimators.collectives.algorithms`;
-    ``"auto"`` takes the cheapest of those that the search chooses from."""
+    """Algorithm of the data-parallel collectives, of
+    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
+    search chooses from."""
 
     tensor_algorithm: str = "auto"
-    """Of the tensor-parallel collectives, likewise."""
+    """Algorithm of the tensor-parallel collectives, of
+    `estimators.collectives.algorithms`; ``"auto"`` takes the cheapest of those that the
+    search chooses from."""
 
     def __post_init__(self) -> None:
         self._check_stages()

@@ -34,9 +34,14 @@ import numpy as np
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.search.candidates import TOLD_EVERY, CandidateSet, Solution, assemble_plan
-from planner.search.shortfall import memory_shortfall
+from planner.search.candidates import (
+    CONFIGURATIONS_PER_REPORT,
+    CandidateSet,
+    Solution,
+    assemble_plan,
+)
 from planner.search.space import Configuration, SearchSpec
+from planner.search.thriftiest import space_infeasibility
 from planner.step.execution import Workload
 from planner.work import LimitReachedError, Progress, Spent, Work, stopped_sentence
 from topologies import Network
@@ -49,7 +54,8 @@ _MEMORY, _RELAXED, _PLACED = range(3)
 """Which bound a waiting configuration has."""
 
 LEFT = "left when stopped"
-"""In the statistics: configurations that a stopped search has not finished with."""
+"""Key in the statistics of configurations that a stopped search has not finished
+with."""
 
 _PRUNED_BY = (
     "pruned by the memory bound",
@@ -67,33 +73,42 @@ class SearchResult:
     nothing fits."""
 
     lower_bound: float
-    """No plan of the space has a smaller closed form [s]; infinite if nothing fits."""
+    """Lower bound of the closed form over all plans of the space [s]; infinite if
+    nothing fits."""
 
     statistics: Mapping[str, int]
     """Configurations and placements by what became of them."""
 
-    shortfall: str
+    infeasibility: str
     """Why there is no plan, in one sentence; empty if there is one."""
 
     spent: Spent
-    """The work, and which limit stopped it, if one did."""
+    """Work of the search, and which limit stopped it, if one did."""
 
     covers_space: bool = True
     """Whether finding nothing means that nothing of the space fits."""
 
 
 class _SplitFound(NamedTuple):
+    """The best split of a configuration."""
+
     value: float
+    """Closed-form time of the split [s]."""
     configuration: Configuration
+    """Sizes of the plan."""
     solution: Solution
+    """Split, choices and placement of the plan."""
 
 
 class _Waiting(NamedTuple):
     """A configuration by its sharpest bound."""
 
     bound: float
+    """Lower bound of the configuration's closed form [s]."""
     sharpness: int
+    """Which of the bounds `bound` is, later ones sharper."""
     configuration: Configuration
+    """Configuration that waits."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,17 +116,21 @@ class _BestPlanned:
     """The k best so far, one per configuration."""
 
     keep: int
-    found: list[_SplitFound] = field(default_factory=list)
+    """Most configurations that are kept."""
+    splits: list[_SplitFound] = field(default_factory=list)
+    """Best split of each configuration, best first."""
 
     @property
     def cutoff(self) -> float:
         """Only values below this are of interest."""
-        return self.found[-1].value if len(self.found) == self.keep else np.inf
+        return self.splits[-1].value if len(self.splits) == self.keep else np.inf
 
     def add(self, item: _SplitFound) -> None:
         """Keep what is found, in the place of what its configuration had before."""
-        others = [f for f in self.found if f.configuration != item.configuration]
-        self.found = sorted([*others, item], key=lambda f: f[:2])[: self.keep]
+        others = [
+            split for split in self.splits if split.configuration != item.configuration
+        ]
+        self.splits = sorted([*others, item], key=lambda split: split[:2])[: self.keep]
 
 
 def search(
@@ -205,12 +224,12 @@ class _Frontier:
             value = self.candidates.memory_bound(self.next_index, self.best.cutoff)
             self._wait(value, _MEMORY, self.candidates[self.next_index])
             self.next_index += 1
-            if self.next_index % TOLD_EVERY == 0:
-                self.tell()
+            if self.next_index % CONFIGURATIONS_PER_REPORT == 0:
+                self.report()
         else:
             self._sharpen([heapq.heappop(self._waiting)])
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report how far it is."""
         if self._progress is None:
             return
@@ -233,30 +252,40 @@ class _Frontier:
             while items:
                 self._sharpen_one(*items[-1])
                 items.pop()
-                self.tell()
+                self.report()
         finally:
             for item in items:
                 heapq.heappush(self._waiting, item)
 
-    def _sharpen_one(self, known: float, sharpness: int, one: Configuration) -> None:
+    def _sharpen_one(
+        self, bound: float, sharpness: int, configuration: Configuration
+    ) -> None:
         cutoff = self.best.cutoff
         if sharpness == _MEMORY:
-            self._wait(self.candidates.relaxed_bound(one, known, cutoff), _RELAXED, one)
+            self._wait(
+                self.candidates.relaxed_bound(configuration, bound, cutoff),
+                _RELAXED,
+                configuration,
+            )
         elif sharpness == _RELAXED:
-            self._wait(self.candidates.placed_bound(one, known, cutoff), _PLACED, one)
+            self._wait(
+                self.candidates.placed_bound(configuration, bound, cutoff),
+                _PLACED,
+                configuration,
+            )
         else:
-            for solution in self.candidates.solutions(one, cutoff):
-                self.best.add(_SplitFound(solution.value, one, solution))
+            for solution in self.candidates.solutions(configuration, cutoff):
+                self.best.add(_SplitFound(solution.value, configuration, solution))
                 self._let_limits_count()
 
     def _let_limits_count(self) -> None:
         """From the k-th plan on, or the first one if the opening is done."""
-        if self.best.cutoff < np.inf or (self._is_open and self.best.found):
+        if self.best.cutoff < np.inf or (self._is_open and self.best.splits):
             self.candidates.work.a_plan()
 
-    def _wait(self, value: float, sharpness: int, one: Configuration) -> None:
+    def _wait(self, value: float, sharpness: int, configuration: Configuration) -> None:
         if value < self.best.cutoff:
-            heapq.heappush(self._waiting, _Waiting(value, sharpness, one))
+            heapq.heappush(self._waiting, _Waiting(value, sharpness, configuration))
 
     def _open(self) -> None:
         """Solve what looks best so far, to have something to compare with.
@@ -293,30 +322,30 @@ def _result(
         price_plan(
             network,
             workload,
-            assemble_plan(candidates, found.configuration, found.solution),
+            assemble_plan(candidates, split.configuration, split.solution),
         )
-        for found in best.found
+        for split in best.splits
     )
     # What every step takes once is no matter of the plan: the search leaves it out.
     once = workload.iteration_time
-    for priced, found in zip(plans, best.found, strict=True):
-        value = found.value + once
+    for priced, split in zip(plans, best.splits, strict=True):
+        value = split.value + once
         assert np.isclose(priced.closed_form_time, value, rtol=1e-9, atol=0.0)
     times = (plan.closed_form_time for plan in plans)
     return SearchResult(
         plans=plans,
         lower_bound=min([frontier.bound + once, *times]),
         statistics=dict(candidates.statistics),
-        shortfall="" if plans else _shortfall(frontier, spent),
+        infeasibility="" if plans else _infeasibility(frontier, spent),
         spent=spent,
         covers_space=not spent.is_stopped,
     )
 
 
-def _shortfall(frontier: _Frontier, spent: Spent) -> str:
+def _infeasibility(frontier: _Frontier, spent: Spent) -> str:
     """Say why there is no plan: nothing fits, or the search was stopped."""
     if not spent.is_stopped:
-        return memory_shortfall(frontier.candidates)
+        return space_infeasibility(frontier.candidates)
     total = len(frontier.candidates)
     left = frontier.candidates.statistics[LEFT]
     return stopped_sentence(spent, f"{total - left:,} of {total:,} configurations")

@@ -24,24 +24,26 @@ class LayerBounds:
     """What bounds need of a layer table."""
 
     minima: FloatArray
-    """No choice and no placement makes a layer faster, shape ``(L,)`` [s]."""
+    """Least time of each layer under any choice and placement, shape ``(L,)`` [s]."""
     total: float
-    """Their sum [s]."""
+    """Sum of `minima` [s]."""
     largest: float
-    """The slowest layer [s]."""
+    """Largest of `minima` [s]."""
     least_block: float
-    """The fastest block [s]."""
+    """Smallest of `minima` among transformer blocks [s]."""
     num_blocks: int
+    """Number of transformer blocks."""
     boundary_bytes: float
-    """What each lane sends over every boundary [byte]."""
+    """Traffic of each rank of a replica over every boundary [byte]."""
     context_bytes: float
-    """What all layers send in hops of the context-parallel ring [byte]."""
+    """Traffic of all layers in hops of the context-parallel ring [byte]."""
     context_inverse: float
-    """What a hop is counted with in `minima` [s/byte]."""
+    """Inverse bandwidth that a hop is counted with in `minima` [s/byte]."""
     expert_bytes: float
-    """What all layers exchange among expert-parallel ranks [byte]."""
+    """Traffic of all layers among expert-parallel ranks [byte]."""
     expert_inverse: float
-    """What an exchange is counted with in `minima` [s/byte]."""
+    """Inverse bandwidth that an exchange among experts is counted with in `minima`
+    [s/byte]."""
     dense: float
     """Parameters on one device outside of routed experts, tied ones once."""
     expert: float
@@ -139,13 +141,14 @@ class Outer(NamedTuple):
     """Configurations in the order of LB1, as arrays."""
 
     inner: NDArray[np.int32]
-    """Which inner configuration."""
+    """Number of each configuration's inner configuration."""
     place: NDArray[np.int32]
-    """Which of its pairs ``(pp, dp)``."""
+    """Number of each configuration's pair ``(pp, dp)`` among those of its inner
+    configuration."""
     bounds: FloatArray
-    """LB1, rising [s]."""
+    """Closed-form bound LB1 of each configuration, rising [s]."""
     memory: FloatArray
-    """Least memory [byte]."""
+    """Least memory of each configuration [byte]."""
 
 
 def ordered(
@@ -161,9 +164,9 @@ def ordered(
     number = np.empty(total, dtype=np.int32)
     place = np.empty(total, dtype=np.int32)
     start = 0
-    for index, (size, one) in enumerate(zip(sizes, bounds, strict=True)):
+    for index, (size, bound) in enumerate(zip(sizes, bounds, strict=True)):
         here = slice(start, start + size)
-        values[here], held[here] = one
+        values[here], held[here] = bound
         number[here], place[here] = index, np.arange(size)
         start += size
     order = np.argsort(values, kind="stable")

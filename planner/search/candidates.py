@@ -63,6 +63,7 @@ class MemoryBounds:
     """Bounds configurations by the choices that memory leaves them."""
 
     splitter: Splitter
+    """What splits chains under the memory limit."""
     _inner: dict[Degrees, FloatArray] = field(default_factory=dict)
 
     def bounder(
@@ -135,7 +136,7 @@ MOST_PRICED_DEVICES = 2**22
 """Devices of the placements whose rates are kept at a time: about 100 MB."""
 
 
-TOLD_EVERY = 64
+CONFIGURATIONS_PER_REPORT = 64
 """Configurations, or groups of them, between two reports of progress."""
 
 MOST_RELAXED = 2**13
@@ -146,13 +147,16 @@ class Solution(NamedTuple):
     """The best split of a configuration, on its best placement."""
 
     value: float
-    """Iteration time [s]."""
+    """Time of a step by the closed form [s]."""
     bounds: IntArray
-    """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
+    """First layer of each stage in the interleaved chain, and the number of layers,
+    shape ``(p + 1,)``."""
     choices: tuple[MemoryChoice, ...]
-    """Of each stage, first to last."""
+    """Memory choice of each stage, first to last."""
     placement: Placement
+    """Where the ranks are."""
     rates: PlacementRates
+    """Rates of the placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,18 +164,29 @@ class CandidateSet:
     """Every configuration of a space, in the order of a closed-form bound."""
 
     network: Network
+    """Network that plans are placed on."""
     workload: Workload
+    """Model, job and device."""
     spec: SearchSpec
+    """Space that is searched."""
     relaxation: Relaxation
+    """Bounds of the network's rates."""
     inner: tuple[Inner, ...]
+    """Inner configurations of the space."""
     outer: Outer
+    """All configurations of the space, by rising bound."""
     statistics: Counter[str]
+    """Number of configurations and placements by what became of them."""
     tensor_rates: dict[int, FloatArray]
+    """Tensor-parallel size -> least rates of its collectives."""
     splitter: Splitter
+    """What splits chains over stages."""
     memory_bounds: MemoryBounds
+    """What bounds the memory of configurations."""
     placement_bounds: PlacementBounds
+    """What bounds the rates of placements."""
     work: Work
-    """What all of it is counted on."""
+    """Work that the search is counted on."""
     _priced: dict[object, PricedGrid] = field(default_factory=dict)
     _bounded: dict[Configuration, list[tuple[float, Placement]]] = field(
         default_factory=dict
@@ -239,7 +254,7 @@ class CandidateSet:
 
         def closed_forms() -> Iterator[tuple[FloatArray, FloatArray]]:
             for number, item in enumerate(inner):
-                if number % TOLD_EVERY == 0:
+                if number % CONFIGURATIONS_PER_REPORT == 0:
                     done = number / len(inner)
                     tell(f"search: bound {sum(sizes):,} configurations", done)
                 known = layers[item.degrees]
@@ -371,9 +386,9 @@ class CandidateSet:
         relaxed = self.relaxed(configuration)
         bound = self.memory_bounds.bounder(configuration, len(relaxed[0].group_sizes))
         bounds: list[tuple[float, Placement]] = []
-        each = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
+        units = PLACEMENT_BOUND + configuration.devices // BOUNDED_DEVICES
         for placement in self.listed(configuration):
-            self.work.spend(each)
+            self.work.spend(units)
             self.statistics["placements"] += 1
             rates = self.placement_bounds.rates(placement, relaxed)
             value = bound(rates)
@@ -414,7 +429,7 @@ class CandidateSet:
         seen: set[bytes] = set()
         bounded = self._bounded.pop(configuration, None)
         if bounded is None:
-            bounded = [(-np.inf, each) for each in self.listed(configuration)]
+            bounded = [(-np.inf, placement) for placement in self.listed(configuration)]
         for bound, placement in bounded:
             if bound >= limit:
                 self.statistics["placements pruned by their bound"] += 1

@@ -89,14 +89,15 @@ class LaunchRules:
     """What one framework can launch."""
 
     framework: str
-    """The framework and the version that the rules are of."""
+    """Framework and version that the rules are of."""
 
     schedules: tuple[str, ...]
     """Schedules of its pipelines, names of `planner.step.schedules.SCHEDULES`; empty if
     it has no pipeline."""
 
     microbatches: str = INTERLEAVED
-    """When the number of stages must divide that of microbatches, of `MICROBATCHES`."""
+    """When the number of stages must divide the number of microbatches, one of
+    `MICROBATCHES`."""
 
     splits: tuple[str, ...] = (EVEN,)
     """Ways to share out the blocks, of `SPLITS`; one that fits suffices."""
@@ -122,14 +123,14 @@ class LaunchRules:
     """ZeRO stages without a pipeline."""
 
     zero_stages_with_pipeline: tuple[int, ...] = ()
-    """ZeRO stages with one."""
+    """ZeRO stages with a pipeline."""
 
     hybrid_sharding: tuple[int, ...] = ()
     """ZeRO stages whose shards a part of the replicas may hold, the others having
     copies."""
 
     recompute: tuple[str, ...] = _MODES
-    """Recompute modes."""
+    """Recompute modes that stages may have."""
 
     same_savings: bool = True
     """Whether all stages must have one recompute mode, one ZeRO stage and one sharding

@@ -47,7 +47,7 @@ class BrokenRule:
     """One rule of a framework that a plan does not keep."""
 
     rule: str
-    """Its name, one of `planner.search.launch_rules.RULES`."""
+    """Name of the rule, one of `planner.search.launch_rules.RULES`."""
 
     found: str
     """What the plan has."""
@@ -226,13 +226,13 @@ def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
 def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     counts, pp = block_counts(plan, facts.is_block), len(plan.stages)
     least = 0 if rules.empty_ends else 1
-    wanted = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
+    expected = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
     found = f"{_shortened(counts)} blocks on the virtual stages"
     ends = (counts[0], counts[-1])
     if min(ends) < least or min(counts[1:-1], default=1) < 1:
         yield "split", found, "at least one block in each"
     elif not any(SPLIT_CHECKS[kind](counts, pp) for kind in rules.splits):
-        yield "split", found, wanted
+        yield "split", found, expected
     elif not ends_together(plan, facts.is_block):
         yield (
             "split",
@@ -312,7 +312,7 @@ SPLIT_WORDS = MappingProxyType(
         LAYOUT: "any",
     }
 )
-"""Kind of split -> how it is said."""
+"""Kind of split -> its name in a sentence."""
 
 
 def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

@@ -33,10 +33,15 @@ class Extents(NamedTuple):
     """Sizes of the dimensions of a placement; ``dp`` counts replicas of experts."""
 
     tp: int
+    """Tensor-parallel size."""
     cp: int
+    """Context-parallel size."""
     ep: int
+    """Expert-parallel size."""
     dp: int
+    """Replicas of each expert."""
     pp: int
+    """Pipeline stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,15 +49,15 @@ class Placement:
     """Devices of every stage, replica and rank."""
 
     name: str
-    """The factors, innermost first: ``"tp8 dp4 pp2"``; ``"/12"`` after a factor
-    means padded to an extent of 12 devices."""
+    """Factors of the nesting, innermost first: ``"tp8 dp4 pp2"``; ``"/12"`` after a
+    factor means padded to an extent of 12 devices."""
 
     extents: Extents
     """Sizes of the dimensions."""
 
     steps: tuple[tuple[int, ...], ...]
-    """Of each dimension, in the order of `Extents`: size and stride of the inner
-    factor, stride of the outer one (0 if there is none)."""
+    """Size and stride of the inner factor and stride of the outer one (0 if there is
+    none), of each dimension in the order of `Extents`."""
 
     @property
     def grid(self) -> IntArray:
@@ -69,9 +74,9 @@ class Placement:
 
     @property
     def devices(self) -> IntArray:
-        """Device numbers, shape ``(p, d, lanes)``.
+        """Device numbers, shape ``(p, d, ranks)``.
 
-        Replica ``dp_rank * ep + ep_rank``, lane ``cp_rank * tp + tp_rank``.
+        Replica ``dp_rank * ep + ep_rank``, rank ``cp_rank * tp + tp_rank``.
         """
         pp, dp, ep, cp, tp = self.grid.shape
         return self.grid.reshape(pp, dp * ep, cp * tp)
@@ -152,9 +157,11 @@ class Loads(NamedTuple):
     """Lower bounds of a placement's inverse bandwidths [s/byte]."""
 
     rates: FloatArray
-    """By stage, columns as in `planner.kernels.placement_loads`, ``(p, NUM_RATES)``."""
+    """Least rates of each stage, columns as in `planner.kernels.placement_loads`, shape
+    ``(p, NUM_RATES)``."""
     boundary: FloatArray
-    """After each stage, both directions' mean, by replica, shape ``(p, d)``."""
+    """Least inverse bandwidth over the boundary after each stage, the mean of both
+    directions, by replica, shape ``(p, d)`` [s/byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,14 +169,15 @@ class PlacementBounds:
     """Bounds rates of placements on one network."""
 
     num_devices: int
+    """Devices of the cluster."""
     block_sizes: IntArray
     """Devices of all blocks of the network, rising."""
     tiers: tuple[IntArray, FloatArray, FloatArray]
-    """Blocks of devices with ways out of them: size, seconds for a byte to leave over
-    all ways together, and over the fastest link."""
+    """Blocks of devices with ways out of them: size [device], inverse bandwidth of all
+    ways out together, and of the fastest link out [s/byte]."""
     _known: dict[object, Loads] = field(default_factory=dict)
     _held: list[int] = field(default_factory=lambda: [0])
-    """How many numbers are kept, in a list because the rest is frozen."""
+    """Count of numbers that are kept, in a list because the rest is frozen."""
 
     @classmethod
     def of(cls, network: Network) -> "PlacementBounds":

@@ -28,7 +28,7 @@ class Relaxation:
     constants: FloatArray
     """Entries as in `planner.kernels.relaxed`, for tensor groups of one."""
     block_sizes: tuple[int, ...]
-    """Devices of the network's blocks, rising."""
+    """Sizes of the network's blocks, rising [device]."""
     _by_tensor: dict[int, FloatArray] = field(default_factory=dict)
 
     @classmethod
@@ -102,7 +102,7 @@ class Relaxation:
     def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
-        Over ``n`` replicas of ``tp`` lanes, each entry of ``num_replicas``.
+        Over ``n`` replicas of ``tp`` ranks, each entry of ``num_replicas``.
         """
         found: FloatArray = kernel.pass_inverses(
             self.constants_of(tp), tp, num_replicas, 1

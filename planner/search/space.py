@@ -23,9 +23,9 @@ from topologies.arrays import IntArray
 from topologies.errors import InputError
 
 OBJECTIVES = ("replayed", "planned")
-"""The time of a step in the replay, among launchable plans of one choice for all
-stages; or by a closed form that hides nothing, among all splits with a choice for each
-stage."""
+"""Names of what a search minimises. One is the time of a step in the replay, among
+launchable plans of one choice for all stages; the other a closed form that hides
+nothing, among all splits with a choice for each stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class SearchSpec:
     """
 
     micro_batch_sizes: tuple[int, ...] | None = None
-    """Sequences per microbatch."""
+    """Sequences per microbatch; None for powers of two."""
 
     tensor_model_parallel_sizes: tuple[int, ...] | None = None
     """Devices that share each layer's matrices."""
@@ -61,59 +61,69 @@ class SearchSpec:
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
 
     recompute: tuple[str, ...] = ("none", "selective", "full")
-    """Modes that a stage may use: these, and ``"stage"``, which no framework has."""
+    """Recompute modes that a stage may use: these, and ``"stage"``, which no framework
+    has."""
 
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """ZeRO stages that a stage may use, 0 to 3."""
+    """Stages of ZeRO that a pipeline stage may use, 0 to 3."""
 
     launchable: bool = True
     """Whether the search keeps to what the framework can launch."""
 
     rules: LaunchRules | None = None
-    """What that is; None for no framework's rules."""
+    """Rules of what the framework can launch; None for no framework's rules."""
 
     idle_devices: bool = False
     """Whether launchable plans may leave devices without work."""
 
     objective: str = "replayed"
-    """What is minimised, of `OBJECTIVES`."""
+    """What the search minimises, one of `OBJECTIVES`."""
 
     proven_gap: float = 0.01
-    """A search for the fastest replay ends when no other plan can be faster by more
-    than this, relative."""
+    """Relative gap at which a search for the fastest replay ends: no other plan can be
+    faster by more."""
 
     keep_best: int = 5
     """Distinct plans to return, best first."""
 
     time_limit: float | None = None
-    """The search returns what it has after this long, once it has a plan; None for no
+    """Time after which the search returns what it has, once it has a plan; None for no
     limit [s]. What it finds may then differ from run to run."""
 
     work_limit: int | None = None
-    """The search returns what it has after this much work, once it has a plan; None
-    for no limit. In units of `planner.work`."""
+    """Work after which the search returns what it has, once it has a plan, in units of
+    `planner.work`; None for no limit."""
 
     memory_reserve: float = 0.0
     """Device memory that plans must leave free [byte]."""
 
 
 LARGEST_MICRO_BATCH = 64
-"""Searched when the scenario does not say: powers of two up to this."""
+"""Largest micro-batch size that is searched when the scenario does not say: powers of
+two up to this."""
 
 MOST_CONFIGURATIONS = 2**25
-"""A larger space is refused: its bounds alone would take more than 2 GiB."""
+"""Most configurations of a space: the bounds alone of a larger one would take more than
+2 GiB."""
 
 
 class Configuration(NamedTuple):
     """One point of the outer search; its splits and placements are the inner one."""
 
     tp: int
+    """Tensor-parallel size."""
     cp: int
+    """Context-parallel size."""
     ep: int
+    """Expert-parallel size."""
     b: int
+    """Sequences per microbatch."""
     v: int
+    """Chunks of each stage."""
     pp: int
+    """Pipeline stages."""
     dp: int
+    """Replicas, those that share experts included."""
 
     @property
     def devices(self) -> int:
@@ -132,11 +142,13 @@ class Inner(NamedTuple):
     """What tables depend on, and the outer sizes that go with it."""
 
     degrees: Degrees
+    """Sizes that layer tables depend on."""
     v: int
+    """Chunks of each stage."""
     pp: IntArray
     """Numbers of stages, rising."""
     dp: IntArray
-    """In step with `pp`, rising for each."""
+    """Numbers of replicas in step with `pp`, rising for each number of stages."""
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""

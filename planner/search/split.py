@@ -37,9 +37,11 @@ class Split(NamedTuple):
     """The best split under given rates."""
 
     value: float
-    """Iteration time [s]; at least the cutoff if there is none below it."""
+    """Time of a step by the closed form; at least the cutoff if there is no split below
+    it [s]."""
     bounds: IntArray
-    """First (folded) layer of each stage, and their number, shape ``(p + 1,)``."""
+    """First layer of each stage in the interleaved chain, and the number of layers,
+    shape ``(p + 1,)``."""
     picked: IntArray
     """Number of each stage's choice, first to last, shape ``(p,)``."""
 
@@ -48,14 +50,16 @@ class _Folded(NamedTuple):
     """A folded chain, ready for the kernels."""
 
     table: ClassTable
+    """Sums over the classes of intervals."""
     minima: FloatArray
-    """No choice and no placement makes a folded layer faster [s]."""
+    """Least time of each layer of the interleaved chain under any choice and placement
+    [s]."""
     boundary_bytes: float
-    """What each lane sends over every boundary [byte]."""
+    """Traffic of each rank of a replica over every boundary [byte]."""
     tied_bytes: float
     """Gradients of the tied embedding on one device [byte]."""
     no_block: NDArray[np.bool_]
-    """Classes of intervals without a block, shape ``(K,)``."""
+    """Whether intervals of a class hold no transformer block, shape ``(K,)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,15 +67,17 @@ class Splitter:
     """Splits the chains of a search's configurations."""
 
     workload: Workload
+    """Model, job and device."""
     spec: SearchSpec
+    """Space that is searched."""
     layers: dict[Degrees, LayerBounds]
     """Bounds of the layer tables of the search."""
     memory: float
-    """What plans may use of each device [byte]."""
+    """Memory of each device that plans may use [byte]."""
     job: FloatArray
-    """`planner.search.bounds.job_constants`."""
+    """Constants of the job (`planner.search.bounds.job_constants`)."""
     work: Work
-    """What splits are counted on."""
+    """Work that splits are counted on."""
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
     _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], IntArray]] = (
         field(default_factory=dict)

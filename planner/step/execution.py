@@ -55,12 +55,13 @@ class Execution:
     transfers between stages, has the same device communicate beside it; at least 1."""
 
     expert_skew: float = 1.0
-    """Tokens that the busiest expert-parallel rank receives over the mean; at least 1.
-    It sets the pace of the all-to-all and of the experts' compute."""
+    """Ratio of the tokens that the busiest expert-parallel rank receives to the mean;
+    at least 1. It sets the pace of the all-to-all and of the experts' compute."""
 
 
 NOTHING_HIDDEN = Execution()
-"""Everything waits for what is sent, but for transfers between stages."""
+"""An execution that waits for everything that is sent, but for transfers between
+stages."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,25 +69,25 @@ class Workload:
     """What is trained, how, and on which kind of device; keeps the tables it made."""
 
     graph: LayerGraph
-    """The traced model."""
+    """Model as it was traced."""
 
     training: TrainingSpec
     """Batch, precision and optimizer."""
 
     accelerator: Accelerator
-    """The device."""
+    """Device that the model is trained on."""
 
     software: Software = IDEAL
-    """What drives it."""
+    """Framework that drives the device."""
 
     execution: Execution = NOTHING_HIDDEN
-    """What it hides behind compute."""
+    """What the framework hides behind compute."""
 
     constants: Constants = field(default_factory=load_constants)
-    """What both reach."""
+    """Constants of what device and framework reach."""
 
     links: UserLinks | None = None
-    """What was measured of links, if anything."""
+    """Measured constants of links, if any."""
 
     profile: Profile | None = None
     """Operator times that were measured, if any."""

@@ -35,23 +35,23 @@ class InLayers(NamedTuple):
     """Collectives of one kind inside of layers, shape ``(L,)``."""
 
     number: FloatArray
-    """In each layer."""
+    """Number of collectives in each layer."""
 
     price: FloatArray
-    """Of each of them [s]."""
+    """Time of each of those collectives [s]."""
 
     is_hidden: bool
-    """Whether they go on beside their layer's compute."""
+    """Whether those collectives go on beside their layer's compute."""
 
 
 class LayerPassTimes(NamedTuple):
     """What layers take in a kind of pass, shape ``(L,)``."""
 
     whole: FloatArray
-    """From the begin of each layer to its end [s]."""
+    """Time from the begin of each layer to its end [s]."""
 
     worked: FloatArray
-    """The part of it that is compute [s]."""
+    """Compute in that time [s]."""
 
     def reordered(self, order: slice) -> "LayerPassTimes":
         """Return some of the layers, or another order of them."""
@@ -62,10 +62,10 @@ class PassTimes(NamedTuple):
     """One pass through the layers of a chunk."""
 
     whole: float
-    """From its begin to its end [s]."""
+    """Time from the begin of the pass to its end [s]."""
 
     worked: float
-    """The part of it that is compute [s]."""
+    """Compute of the pass [s]."""
 
     begin: FloatArray
     """Compute of the pass before each of its layers [s]."""
@@ -78,10 +78,10 @@ class Behind(NamedTuple):
     """What a framework hides of what passes send for parameters."""
 
     gathers_ahead: bool
-    """The weights of the next layer are gathered beside a layer."""
+    """Whether the weights of the next layer are gathered beside a layer."""
 
     reduces_behind: bool
-    """The gradients of the layer before are reduced beside a layer."""
+    """Whether the gradients of the layer before are reduced beside a layer."""
 
     slowdown: float
     """Factor on compute for as long as the device communicates beside it."""
@@ -109,17 +109,19 @@ def layer_times(
     slowdown
         Factor on compute while something is sent beside it.
     """
-    total = sum((one.number for one in sent), start=np.zeros(compute.size))
+    total = sum(
+        (collectives.number for collectives in sent), start=np.zeros(compute.size)
+    )
     part = compute / np.maximum(total, 1.0)
     whole = np.where(total > 0.0, 0.0, compute)
     worked = whole.copy()
-    for one in sent:
-        own, lasts = part, part + one.price
-        if one.is_hidden:
-            own = part + slowed(part, one.price, slowdown)
-            lasts = np.maximum(own, one.price)
-        whole += one.number * lasts
-        worked += one.number * own
+    for collectives in sent:
+        compute_part, lasts = part, part + collectives.price
+        if collectives.is_hidden:
+            compute_part = part + slowed(part, collectives.price, slowdown)
+            lasts = np.maximum(compute_part, collectives.price)
+        whole += collectives.number * lasts
+        worked += collectives.number * compute_part
     return LayerPassTimes(whole, worked)
 
 
@@ -208,12 +210,12 @@ def _queued_pass(
     if behind.gathers_ahead:
         queue.send("weights", needed[0])
     columns = needed, needed[1:], reduces.tolist(), layers.whole, layers.worked
-    for own, following, reduced, whole, work in zip(*columns, strict=False):
+    for gathered, following, reduced, whole, work in zip(*columns, strict=False):
         if behind.gathers_ahead:
-            queue.wait("weights", own)
+            queue.wait("weights", gathered)
             queue.send("weights", following)
         else:
-            queue.now += sum(own)
+            queue.now += sum(gathered)
         ahead = sum(following) if behind.gathers_ahead else 0.0
         more = float(slowed(work, ahead + sum(waiting), behind.slowdown))
         moments.append((worked, worked + work + more))
@@ -229,38 +231,40 @@ def _queued_pass(
     return PassTimes(queue.now, worked, *np.array(moments).T)
 
 
-class Progress(NamedTuple):
+class PassProgress(NamedTuple):
     """Layers of one chunk in the order of a pass, and when the pass is at each."""
 
     chunk: int
+    """Number of the chunk."""
 
     dense: Sequence[float]
-    """Parameters outside of experts."""
+    """Parameters of each layer outside of experts."""
 
     expert: Sequence[float]
-    """Parameters of experts."""
+    """Parameters of each layer's experts."""
 
     begin: Sequence[float]
-    """Work of the pass before each layer, as a fraction of all."""
+    """Share of the pass's compute that is done before each layer."""
 
     end: Sequence[float]
-    """Work of the pass once a layer is done, likewise."""
+    """Share of the pass's compute that is done after each layer."""
 
 
 class ParameterBucket(NamedTuple):
     """Parameters that are reduced or gathered together."""
 
     chunk: int
-    """Whose they are."""
+    """Number of the chunk whose parameters it holds."""
 
     at: float
-    """Where in a pass, as a fraction: it has filled the bucket, or it needs it."""
+    """Share of the pass's compute at which the pass has filled the bucket, or needs
+    it."""
 
     dense: float
-    """How many outside of experts; 0 in a bucket of experts."""
+    """Parameters in the bucket outside of experts; 0 in a bucket of experts."""
 
     expert: float
-    """How many of experts; 0 in a bucket of others."""
+    """Parameters of experts in the bucket; 0 in a bucket of others."""
 
 
 def bucket_parameters(num_ranks: int) -> float:
@@ -272,7 +276,7 @@ def bucket_parameters(num_ranks: int) -> float:
 
 
 def parameter_buckets(
-    progress: Progress, size: float, *, first: bool
+    progress: PassProgress, size: float, *, first: bool
 ) -> list[ParameterBucket]:
     """Return the buckets of a chunk in the order in which a pass is at them.
 
@@ -291,8 +295,8 @@ def parameter_buckets(
         for begin, end in _divided(sum(column), size):
             at = _moment(progress, column, begin if first else end, first=first)
             count = end - begin
-            own = (0.0, count) if experts else (count, 0.0)
-            found.append(ParameterBucket(progress.chunk, at, *own))
+            counts = (0.0, count) if experts else (count, 0.0)
+            found.append(ParameterBucket(progress.chunk, at, *counts))
     return sorted(found, key=lambda bucket: bucket.at)
 
 
@@ -304,7 +308,7 @@ def _divided(total: float, size: float) -> list[tuple[float, float]]:
 
 
 def _moment(
-    progress: Progress, column: Sequence[float], place: float, *, first: bool
+    progress: PassProgress, column: Sequence[float], place: float, *, first: bool
 ) -> float:
     """Return when a pass is at a parameter, as a fraction of its work.
 
@@ -333,13 +337,14 @@ class TimedBucket(NamedTuple):
     """A bucket on its way."""
 
     chunk: int
-    """Whose parameters it has."""
+    """Number of the chunk whose parameters it holds."""
 
     at: float
-    """Where in a pass, as a fraction of its compute."""
+    """Share of the pass's compute at which the pass has filled the bucket, or needs
+    it."""
 
     time: float
-    """What its collective takes [s]."""
+    """Time of the bucket's collective [s]."""
 
 
 def gathered_at(buckets: Sequence[TimedBucket]) -> FloatArray:

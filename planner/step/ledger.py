@@ -30,57 +30,58 @@ from estimators.training import ParameterBytes
 from planner.kernels import tables
 
 FORWARD = "forward"
-"""In every forward pass, layer by layer."""
+"""Moment: in every forward pass, layer by layer."""
 
 BACKWARD = "backward"
-"""In every backward pass of activations, layer by layer."""
+"""Moment: in every backward pass of activations, layer by layer."""
 
 GRADIENT = "gradient"
-"""In every pass that completes gradients, layer by layer: the backward pass, or that of
-weight gradients where the schedule splits them off."""
+"""Moment: in every pass that completes gradients, layer by layer. That is the backward
+pass, or that of weight gradients where the schedule splits them off."""
 
 BEFORE_OPTIMIZER = "before optimizer"
-"""Once in a step, when the last gradient is there."""
+"""Moment: once in a step, when the last gradient is there."""
 
 AFTER_OPTIMIZER = "after optimizer"
-"""Once in a step, when the optimizer has updated its share."""
+"""Moment: once in a step, when the optimizer has updated its share."""
 
 PASSES = (FORWARD, BACKWARD, GRADIENT)
-"""The moments that return in every microbatch."""
+"""Moments that return in every microbatch."""
 
 REPLICAS = "replicas"
-"""All ranks that hold the same parameters."""
+"""Group of all ranks that hold the same parameters."""
 
 INSIDE = "inside"
-"""Those of them that share shards."""
+"""Group of the ranks that share shards."""
 
 ACROSS = "across"
-"""Those of them that hold the same shard."""
+"""Group of the ranks that hold the same shard."""
 
 WEIGHTS = "weights"
-"""In the format that weights are gathered in."""
+"""Weights, in the format that they are gathered in."""
 
 GRADIENTS = "gradients"
-"""In the format that gradients are reduced in."""
+"""Gradients, in the format that they are reduced in."""
 
 OPTIMIZER = "optimizer"
-"""The optimizer's states."""
+"""States of the optimizer."""
 
 
 class Sent(NamedTuple):
     """A collective that parameters need."""
 
     operation: str
-    """One of `estimators.collectives.algorithms.OPERATIONS`."""
+    """Name of the collective, one of `estimators.collectives.algorithms.OPERATIONS`."""
 
     tensor: str
-    """`WEIGHTS` or `GRADIENTS`."""
+    """What is sent: `WEIGHTS` or `GRADIENTS`."""
 
     moment: str
-    """`FORWARD`, `BACKWARD`, `GRADIENT`, `BEFORE_OPTIMIZER` or `AFTER_OPTIMIZER`."""
+    """When it is sent: `FORWARD`, `BACKWARD`, `GRADIENT`, `BEFORE_OPTIMIZER` or
+    `AFTER_OPTIMIZER`."""
 
     group: str
-    """`REPLICAS`, `INSIDE` or `ACROSS`."""
+    """Ranks that take part: `REPLICAS`, `INSIDE` or `ACROSS`."""
 
     @property
     def is_divided(self) -> bool:
@@ -92,10 +93,11 @@ class ZeroStage(NamedTuple):
     """What a stage of ZeRO sends and holds."""
 
     sent: tuple[Sent, ...]
-    """In the order in which a step sends them."""
+    """Collectives of the stage, in the order in which a step sends them."""
 
     sharded: frozenset[str]
-    """Which of `OPTIMIZER`, `GRADIENTS` and `WEIGHTS` a rank holds its shard of."""
+    """Parts of the memory that a rank holds its shard of: `OPTIMIZER`, `GRADIENTS`,
+    `WEIGHTS`."""
 
     whole_gradients: int
     """Layers whose gradients are whole on a device, until they are reduced."""
@@ -105,7 +107,9 @@ class ZeroStage(NamedTuple):
 
     def sent_at(self, *moments: str) -> tuple[Sent, ...]:
         """Return what is sent at some moments."""
-        return tuple(one for one in self.sent if one.moment in moments)
+        return tuple(
+            collective for collective in self.sent if collective.moment in moments
+        )
 
 
 _REDUCE_WHOLE = Sent("all_reduce", GRADIENTS, BEFORE_OPTIMIZER, REPLICAS)
@@ -117,9 +121,9 @@ _GATHER_FORWARD = Sent("all_gather", WEIGHTS, FORWARD, INSIDE)
 _GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
 
 
-def wire_bytes(sent: Sent, each: ParameterBytes) -> int:
+def wire_bytes(sent: Sent, parameter_bytes: ParameterBytes) -> int:
     """Return what a parameter of a collective has on the wire [byte]."""
-    return each.gather if sent.tensor == WEIGHTS else each.reduce
+    return parameter_bytes.gather if sent.tensor == WEIGHTS else parameter_bytes.reduce
 
 
 LEDGER: tuple[ZeroStage, ...] = (
@@ -185,7 +189,7 @@ def _kernel_ledger() -> NDArray[np.float64]:
 
 
 KERNEL_LEDGER = _kernel_ledger()
-"""The same as the kernels read it, columns as in `planner.kernels.tables`."""
+"""The ledger as the kernels read it, columns as in `planner.kernels.tables`."""
 
 
 def gathers_once(zero_stages: NDArray[np.int64]) -> NDArray[np.float64]:

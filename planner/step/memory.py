@@ -54,7 +54,7 @@ class Sharded(NamedTuple):
     """Held by one device before ZeRO shards them; a float or an array."""
 
     group_size: int | FloatOrArray
-    """Devices that share the shards."""
+    """Devices that share the shards; an integer or an array."""
 
 
 def static_bytes(
@@ -62,7 +62,7 @@ def static_bytes(
     expert: Sharded,
     largest_layer: FloatOrArray,
     *,
-    each: ParameterBytes,
+    parameter_bytes: ParameterBytes,
     zero_stage: int,
 ) -> StaticBytes:
     """Return what parameters cost a device.
@@ -73,7 +73,7 @@ def static_bytes(
         Parameters outside and inside of routed experts.
     largest_layer
         Parameters of the stage's largest layer.
-    each
+    parameter_bytes
         Bytes per parameter.
     zero_stage
         0 to 3.
@@ -82,22 +82,26 @@ def static_bytes(
     whole = dense.parameters + expert.parameters
     shard = dense.parameters / dense.group_size + expert.parameters / expert.group_size
     shared = np.maximum(dense.group_size, expert.group_size) > 1
-    layer = stage.whole_gradients * each.gradients + stage.whole_weights * each.gather
+    layer = (
+        stage.whole_gradients * parameter_bytes.gradients
+        + stage.whole_weights * parameter_bytes.gather
+    )
 
     def held(tensor: str) -> FloatOrArray:
         return shard if tensor in stage.sharded else whole
 
     return StaticBytes(
-        weights=each.weights * held(WEIGHTS),
-        gradients=each.gradients * held(GRADIENTS),
-        optimizer=each.optimizer * held(OPTIMIZER),
+        weights=parameter_bytes.weights * held(WEIGHTS),
+        gradients=parameter_bytes.gradients * held(GRADIENTS),
+        optimizer=parameter_bytes.optimizer * held(OPTIMIZER),
         buffers=np.asarray(shared * layer * largest_layer),
-        copies=each.copies * held(OPTIMIZER),
+        copies=parameter_bytes.copies * held(OPTIMIZER),
     )
 
 
 STEP_END = "copies of gradients"
-"""What the optimizer makes for its step, when activations are gone."""
+"""Name of the memory that the optimizer takes for its step, when activations are
+gone."""
 
 
 class ParameterShare(NamedTuple):
@@ -218,14 +222,14 @@ class BlockStage:
     """0 to 3."""
 
     group_size: int = 1
-    """Devices that share the shards."""
+    """Devices that share the shards of ZeRO."""
 
     offloaded: float = 0.0
     """Part of the optimizer states that the host keeps."""
 
 
 def block_stage_memory(
-    each: ParameterBytes, table: LayerTable, stage: BlockStage
+    parameter_bytes: ParameterBytes, table: LayerTable, stage: BlockStage
 ) -> Mapping[str, float]:
     """Return an upper bound of a stage's peak by what it is for [byte].
 
@@ -242,7 +246,7 @@ def block_stage_memory(
         Sharded(parameters, stage.group_size),
         Sharded(0.0, 1),
         float(table.largest_parameters[[block, *ends]].max()),
-        each=each,
+        parameter_bytes=parameter_bytes,
         zero_stage=stage.zero_stage,
     )
     saved = {mode: float(column[block]) for mode, column in table.saved_bytes.items()}
@@ -274,7 +278,7 @@ def stage_memory(
         Sharded(share.dense, group),
         Sharded(share.expert, expert_group_size(plan)),
         max(float(table.largest_parameters[span].max(initial=0.0)) for span in held),
-        each=workload.parameter_bytes,
+        parameter_bytes=workload.parameter_bytes,
         zero_stage=stage.zero_stage,
     )
     splits = SCHEDULES[plan.schedule].splits_backward
@@ -310,8 +314,8 @@ def _waiting_bytes(
         plan.num_microbatches,
         plan.virtual_pipeline_model_parallel_size,
     )
-    each = np.array([activations.saved, activations.kept])
-    return float((waiting * each).sum(axis=(1, 2)).max())
+    per_microbatch = np.array([activations.saved, activations.kept])
+    return float((waiting * per_microbatch).sum(axis=(1, 2)).max())
 
 
 def _in_flight_bytes(
@@ -336,7 +340,7 @@ def _in_flight_bytes(
     # they count as blocks, chunks differ in length.
     most = max(len(block) for block in blocks)
     laid = [np.pad(block, (0, most - len(block))) for block in blocks]
-    each = float(np.max(laid, axis=0).sum())
+    per_microbatch = float(np.max(laid, axis=0).sum())
     leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
     trails = float(sum(end.sum() for end in ends)) - leads
-    return count * (each + leads) + trails
+    return count * (per_microbatch + leads) + trails

@@ -5,7 +5,7 @@ holds one closed interval of the model's chain, or with virtual stages (interlea
 1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
 
 In JSON a stage's devices are a list of ranges (`planner.step.plan`), replica by
-replica, lane by lane; lists of numbers, one for each replica, are read as well.
+replica, rank by rank; lists of numbers, one for each replica, are read as well.
 
 Device numbers as short lists of ranges, the form in which plans are written.
 
@@ -29,7 +29,7 @@ from topologies.errors import InputError
 from topologies.short_repr import short_repr
 
 MOST_DEVICES = 16_000_000
-"""Devices that a plan may name; more are slips of the keyboard."""
+"""Most devices that a plan may name; more are slips of the keyboard."""
 
 EXPECTED = 'a range of devices: "0-7", "0-62:2" (every second one) or "5"'
 
@@ -128,15 +128,16 @@ class Stage:
     """First and last layer of the chain, both included, of each chunk in turn."""
 
     devices: tuple[tuple[int, ...], ...]
-    """Device numbers: one row per data-parallel replica, one column per lane
-    (context-parallel rank times the tensor-parallel size plus tensor-parallel rank)."""
+    """Device numbers: one row per data-parallel replica, one column per rank of the
+    replica (context-parallel rank times the tensor-parallel size plus tensor-parallel
+    rank)."""
 
     recompute: str
     """``"none"``, ``"selective"`` (the attention core), ``"full"`` (each block from its
     input) or ``"stage"`` (everything from the stage's input)."""
 
     zero_stage: int
-    """0 to 3."""
+    """Stage of ZeRO, 0 to 3."""
 
     sharding_group_size: int
     """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
@@ -155,7 +156,7 @@ class Plan:
     """How one model is split and placed."""
 
     parallel: ParallelismConfig
-    """The parallel degrees."""
+    """Parallel sizes of the job."""
 
     virtual_pipeline_model_parallel_size: int
     """Chunks per stage; 1 without interleaving."""
@@ -167,7 +168,7 @@ class Plan:
     """Microbatches per optimizer step and replica."""
 
     schedule: str
-    """A name of `planner.step.schedules.SCHEDULES`."""
+    """Name of the pipeline schedule, one of `planner.step.schedules.SCHEDULES`."""
 
     placement: str
     """The nesting of the parallel dimensions over device numbers, innermost first,
@@ -179,10 +180,12 @@ class Plan:
     have are done by rings."""
 
     tensor_algorithm: str
-    """Algorithm of the tensor-parallel collectives, likewise."""
+    """Algorithm of the tensor-parallel collectives, of
+    `estimators.collectives.algorithms`. Operations that it does not have are done by
+    rings."""
 
     stages: tuple[Stage, ...]
-    """From the first to the last."""
+    """Stages of the pipeline, from the first to the last."""
 
     __repr__ = short_repr
 
@@ -251,7 +254,7 @@ class Plan:
         try:
             parallel = ParallelismConfig(**data["parallel"])
             sizes = parallel.sizes()
-            lanes = sizes.cp * sizes.tp
+            ranks = sizes.cp * sizes.tp
             return cls(
                 parallel=parallel,
                 virtual_pipeline_model_parallel_size=int(
@@ -264,7 +267,7 @@ class Plan:
                 gradient_algorithm=str(data["gradient_algorithm"]),
                 tensor_algorithm=str(data["tensor_algorithm"]),
                 stages=tuple(
-                    _stage_from_json(stage, lanes) for stage in data["stages"]
+                    _stage_from_json(stage, ranks) for stage in data["stages"]
                 ),
             )
         except KeyError as error:
@@ -275,23 +278,23 @@ class Plan:
             raise InputError(f"not a plan: {error}") from None
 
 
-def _stage_from_json(data: Mapping[str, Any], lanes: int) -> Stage:
+def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:
     return Stage(
         chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
-        devices=_rows(data["devices"], lanes),
+        devices=_rows(data["devices"], num_ranks),
         recompute=str(data["recompute"]),
         zero_stage=int(data["zero_stage"]),
         sharding_group_size=int(data["sharding_group_size"]),
     )
 
 
-def _rows(devices: Sequence[Any], lanes: int) -> tuple[tuple[int, ...], ...]:
+def _rows(devices: Sequence[Any], num_ranks: int) -> tuple[tuple[int, ...], ...]:
     """Return one row a replica, of ranges or of lists of numbers."""
     if not any(isinstance(entry, str) for entry in devices):
         return tuple(tuple(int(d) for d in row) for row in devices)
     numbers = from_ranges(devices)
-    starts = range(0, len(numbers), lanes)
-    return tuple(tuple(numbers[start : start + lanes]) for start in starts)
+    starts = range(0, len(numbers), num_ranks)
+    return tuple(tuple(numbers[start : start + num_ranks]) for start in starts)
 
 
 def _common(values: list[Any]) -> Any:

@@ -194,7 +194,7 @@ class BruteForce:
             modes=self.space.modes(sizes),
             # With nothing to share all ZeRO stages are one.
             zeros=tuple(zeros if members > 1 else zeros[:1]),
-            each=each,
+            parameter_bytes=each,
             step_time=optimizer_step_bytes(each) / workload.memory_rate,
             shard_time=workload.shard_time,
             expert_group=members // sizes.ep,
@@ -277,7 +277,7 @@ def check(network: Network, workload: Workload, spec: SearchSpec) -> BruteForce:
     found = [priced.closed_form_time for priced in result.plans]
     assert found == pytest.approx(expected, rel=1e-9)
     assert result.statistics["configurations"] == len(force.configurations)
-    assert bool(result.shortfall) == (not expected)
+    assert bool(result.infeasibility) == (not expected)
     best = expected[0] if expected else np.inf
     assert result.lower_bound == pytest.approx(best, rel=1e-9)
     assert len({sizes_of(priced.plan) for priced in result.plans}) == len(found)

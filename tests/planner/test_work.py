@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.planners import PLANNERS
 from planner.planners.protocol import PlannerOutcome, PlannerSettings
-from planner.planners.registry import PLANNERS
 from planner.search.best_first import FIRST_OPENING, LEFT, SearchResult, search
 from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
@@ -24,7 +24,7 @@ from planner.work import (
 )
 from tests.planner.instances import instances
 from tests.planner.planners.examples import small_job
-from tests.planner.search.test_shortfall import AMPLE, eight_devices, tiny_job
+from tests.planner.search.test_infeasibility import AMPLE, eight_devices, tiny_job
 from topologies import InputError
 
 few = settings(
@@ -158,7 +158,7 @@ def test_that_nothing_fits_is_said_of_whole_spaces_only(instance):
     if not found.plans:
         assert found.covers_space
         assert not found.spent.is_stopped
-        assert found.shortfall == search(network, workload, spec).shortfall
+        assert found.infeasibility == search(network, workload, spec).infeasibility
 
 
 @pytest.mark.parametrize("name", ["nest", "mcmc", "exhaustive", "manual"])

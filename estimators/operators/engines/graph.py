@@ -28,7 +28,8 @@ from estimators.operators.roofline import OperatorTime
 from estimators.tracing.graph import TracedLayer, TracedOperator
 
 ENGINES = ("tensor", "vector")
-"""Matrix products and fused attention; everything that is bound by memory traffic."""
+"""Names of the engines: one for matrix products and fused attention, one for everything
+that is bound by memory traffic."""
 
 _ENGINE_OF_KIND = {"matmul": "tensor", "attention": "tensor", "memory": "vector"}
 
@@ -37,14 +38,14 @@ class OperatorTask(NamedTuple):
     """One operator in one pass, or its part of the weight's gradient."""
 
     operator: int
-    """Place among the layer's operators."""
+    """Number of the operator in its layer."""
 
     part: str
-    """``"forward"``, ``"backward"`` (all of it but the weight's gradient) or
-    ``"weight gradient"``."""
+    """Part of the operator: ``"forward"``, ``"backward"`` (all of it but the weight's
+    gradient) or ``"weight gradient"``."""
 
     engine: str
-    """One of `ENGINES`."""
+    """Engine that the task runs on, one of `ENGINES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,11 @@ class TaskGraph:
     """Tasks in order of execution, which is a topological order."""
 
     tasks: tuple[OperatorTask, ...]
-    """One task per engine at a time; a task that has begun runs to its end."""
+    """Tasks of the layer: an engine runs one at a time, and one that has begun to its
+    end."""
 
     predecessors: tuple[tuple[int, ...], ...]
-    """For each task those that must have ended, all of them earlier in `tasks`."""
+    """Tasks that must have ended before each task, all of them earlier in `tasks`."""
 
     def successors(self) -> list[list[int]]:
         """Return for each task those that wait for it."""

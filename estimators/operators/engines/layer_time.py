@@ -40,38 +40,41 @@ from estimators.operators.roofline import OperatorTime
 from estimators.tracing.graph import TracedLayer
 
 MOST_SEARCHED_PAIRS = 60
-"""Up to so many undecided pairs of tasks a better order is looked for, and orders are
+"""Most undecided pairs of tasks for which a better order is looked for, and orders are
 tried out."""
 
 MOST_SOLVED_PAIRS = 30
-"""Up to so many that are undecided even then, HiGHS is asked."""
+"""Most pairs undecided even then for which HiGHS is asked."""
 
 
 class EngineTimes(NamedTuple):
     """Time of the passes of one layer through both engines [s]."""
 
     forward: float
+    """Shortest time found of the forward pass [s]."""
     backward: float
-    """With the weights' gradients."""
+    """Shortest time found of the backward pass with the weights' gradients [s]."""
 
     input_gradient: float
-    """The backward pass if all weights' gradients are put off."""
+    """Shortest time found of the backward pass if all weights' gradients are put off
+    [s]."""
 
     weight_gradient: float
-    """The weights' gradients by themselves: they share an engine, so one after the
-    other. Not a part of `backward`, which runs them beside other operators."""
+    """Time of the weights' gradients by themselves: they share an engine, so one after
+    the other [s]. No part of `backward`, which runs them beside other operators."""
 
     core: float
-    """What selective recompute runs again: the forward pass of the attention core."""
+    """Time of what selective recompute runs again: the forward pass of the attention
+    core [s]."""
 
     forward_bound: float
-    """No schedule of the forward pass is shorter."""
+    """Lower bound of all schedules of the forward pass [s]."""
 
     backward_bound: float
-    """No schedule of the backward pass is shorter."""
+    """Lower bound of all schedules of the backward pass [s]."""
 
     exact: bool
-    """Whether both passes, with and without weights' gradients, are the shortest."""
+    """Whether the passes, with and without weights' gradients, are the shortest."""
 
 
 def layer_time(
@@ -131,7 +134,7 @@ def schedule_tasks(graph: TaskGraph, durations: tuple[float, ...]) -> EngineSche
     does not meet the bound, what `climb` makes of it, or what the solver finds.
     """
     candidates = (list_schedule(graph, durations), mirrored_schedule(graph, durations))
-    starts = min(candidates, key=lambda one: makespan(one, durations))
+    starts = min(candidates, key=lambda order: makespan(order, durations))
     length, bound = makespan(starts, durations), lower_bound(graph, durations)
     if length > bound * (1.0 + TOLERANCE):
         starts, bound = _improved(graph, durations, starts, bound)

@@ -67,17 +67,17 @@ class EngineSchedule:
     """Beginning of each task [s]."""
 
     duration: tuple[float, ...]
-    """Of each task [s]."""
+    """Duration of each task [s]."""
 
     engine: tuple[str, ...]
-    """Of each task."""
+    """Engine of each task."""
 
     makespan: float
-    """When the last task ends [s]."""
+    """End of the last task [s]."""
 
     lower_bound: float
-    """No schedule of the graph ends earlier by more than one part in 100,000; at most
-    `makespan` [s]."""
+    """Lower bound of the ends of all schedules of the graph, to one part in 100,000; at
+    most `makespan` [s]."""
 
     exact: bool
     """Whether `makespan` is the shortest, to one part in 100,000."""
@@ -114,11 +114,14 @@ class EngineUse(NamedTuple):
     """Fractions of a schedule's time; they add up to one."""
 
     both: float
-    """Both engines are busy."""
+    """Time during which both engines are busy [s]."""
 
     tensor_only: float
+    """Time during which the tensor engine alone is busy [s]."""
     vector_only: float
+    """Time during which the vector engine alone is busy [s]."""
     neither: float
+    """Time during which no engine is busy [s]."""
 
 
 def engine_use(schedule: EngineSchedule) -> EngineUse:
@@ -163,14 +166,14 @@ def _busy_times(schedule: EngineSchedule, engine: str) -> list[tuple[float, floa
 
 
 def _common_time(
-    one: list[tuple[float, float]], other: list[tuple[float, float]]
+    first: list[tuple[float, float]], second: list[tuple[float, float]]
 ) -> float:
     common, i, j = 0.0, 0, 0
-    while i < len(one) and j < len(other):
-        begin = max(one[i][0], other[j][0])
-        end = min(one[i][1], other[j][1])
+    while i < len(first) and j < len(second):
+        begin = max(first[i][0], second[j][0])
+        end = min(first[i][1], second[j][1])
         common += max(end - begin, 0.0)
-        if one[i][1] <= other[j][1]:
+        if first[i][1] <= second[j][1]:
             i += 1
         else:
             j += 1
@@ -267,7 +270,7 @@ def lower_bound(graph: TaskGraph, durations: Sequence[float]) -> float:
 
 
 _NO_ENGINE = "none"
-"""Where tasks run that take no time: they wait for others, but for no engine."""
+"""Engine of tasks that take no time: they wait for others, but for no engine."""
 
 _QUEUES = (_NO_ENGINE, *ENGINES)
 
@@ -383,7 +386,7 @@ def mirrored_schedule(graph: TaskGraph, durations: Sequence[float]) -> list[floa
 
 
 TOLERANCE = 1e-5
-"""Relative; lengths that differ by less count as the same. HiGHS works to 1e-6."""
+"""Relative difference below which lengths count as the same. HiGHS works to 1e-6."""
 
 Pair = tuple[int, int]
 
@@ -393,23 +396,23 @@ class OpenOrders:
     """What a schedule that is shorter than a known one must look like."""
 
     possible: bool
-    """Whether there may be one."""
+    """Whether there may be a shorter schedule."""
 
     earlier: list[list[int]]
-    """Before each task: its predecessors, and tasks of its engine."""
+    """Tasks before each task: its predecessors, and tasks of its engine."""
 
     pairs: list[Pair]
     """Tasks of one engine whose order is open."""
 
     heads: list[float]
-    """Longest paths to the tasks, decided orders included [s]."""
+    """Longest path to each task, decided orders included [s]."""
 
     tails: list[float]
-    """Longest paths from them [s]."""
+    """Longest path from the end of each task, decided orders included [s]."""
 
     lower_bound: float
-    """Not even such a schedule ends earlier; the known one's length if there is none
-    [s]."""
+    """Lower bound of the ends of such schedules; the known one's length if there is
+    none [s]."""
 
 
 def open_orders(

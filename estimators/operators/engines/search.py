@@ -42,20 +42,22 @@ from estimators.operators.engines.schedule import (
 from topologies.arrays import FloatArray
 
 NODE_LIMIT = 2000
-"""Of the solver's search tree."""
+"""Most nodes of the solver's search tree."""
 
 _SOLVER_ERROR = 4
-"""`scipy.optimize.milp`: neither optimal, at a limit, infeasible nor unbounded."""
+"""Status of `scipy.optimize.milp`: neither optimal, at a limit, infeasible nor
+unbounded."""
 
 
 class Answer(NamedTuple):
     """What the solver found."""
 
     keys: list[float] | None
-    """Beginnings, up to a common factor; None if there is no shorter schedule."""
+    """Beginnings of the tasks, up to a common factor; None if there is no shorter
+    schedule."""
 
     lower_bound: float
-    """[s]."""
+    """Lower bound of the lengths of all schedules [s]."""
 
 
 def solve(durations: Sequence[float], orders: OpenOrders, upper: float) -> Answer:
@@ -182,8 +184,8 @@ def _first_better(
     for number, task in enumerate(sorted(range(len(starts)), key=starts.__getitem__)):
         place[task] = float(number)
     for pair in pairs:
-        one, other = sorted(pair, key=place.__getitem__)
-        for task, new in ((one, place[other] + 0.5), (other, place[one] - 0.5)):
+        first, second = sorted(pair, key=place.__getitem__)
+        for task, new in ((first, place[second] + 0.5), (second, place[first] - 0.5)):
             keys = place.copy()
             keys[task] = new
             found = schedule_in_order(graph, durations, keys)

@@ -31,26 +31,31 @@ from planner.step.schedules import BACKWARD, SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256
-"""Times of passes that are kept at a time."""
+"""Most times of passes that are kept at a time."""
 
 
 class Shape(NamedTuple):
     """What a bound depends on beside rates and choices."""
 
     degrees: Degrees
+    """Sizes that layer tables depend on."""
     dp: int
+    """Replicas, those that share experts included."""
     p: int
+    """Pipeline stages."""
     v: int
+    """Chunks of each stage."""
     m: int
-    """Microbatches."""
+    """Microbatches of each replica."""
 
 
 class _Columns(NamedTuple):
     """What the kernel reads of a layer table."""
 
     layers: FloatArray
+    """Columns of the layer table as the kernel reads them."""
     boundary_bytes: float
-    """What each lane sends over every boundary [byte]."""
+    """Traffic of each rank of a replica over every boundary [byte]."""
     is_alike: bool
     """Whether all blocks have the same parameters."""
 
@@ -59,20 +64,23 @@ class Variants(NamedTuple):
     """Plans that differ in nothing else."""
 
     layouts: IntArray
-    """First layer of each virtual stage, and their number, ``(Y, C + 1)``."""
+    """First layer of each virtual stage, and the number of layers, shape ``(Y, C +
+    1)``."""
     choices: IntArray
-    """Recompute, ZeRO stage and sharding option, ``(K, 3)``."""
+    """Recompute mode, ZeRO stage and sharding option, shape ``(K, 3)``."""
 
 
 class Placed(NamedTuple):
     """What bounds read of a placement."""
 
     rates: StageRates
-    """All groups at the same time; boundaries are left out."""
+    """Rates of all groups at the same time; boundaries are left out."""
     alone: AloneRates
+    """Rates of what a stage sends while others do not."""
     exits: Exits
+    """Shares of traffic that leave blocks of the network."""
     key: bytes
-    """The same for placements that no bound can tell apart."""
+    """Bytes that are equal for placements that no bound can tell apart."""
 
     @property
     def size(self) -> int:
@@ -84,12 +92,13 @@ class _Sent(NamedTuple):
     """What a bound takes everything to cost that is sent."""
 
     rates: StageRates
-    """Of what passes wait for."""
+    """Rates of what passes wait for."""
     wires: FloatArray
-    """Transfers, as the kernel reads them."""
+    """Transfers between stages, as the kernel reads them."""
     ends: FloatArray
-    """Rates of the step's end, likewise."""
+    """Rates of the step's end, as the kernel reads them."""
     exits: Exits
+    """Shares of traffic that leave blocks of the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +112,7 @@ class ReplayBounds:
     """Whether replays send the collectives inside of layers over the links."""
 
     memory: float
-    """What plans may use of each device [byte]."""
+    """Memory of each device that plans may use [byte]."""
 
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
@@ -127,8 +136,8 @@ class ReplayBounds:
         ends = np.repeat(rates.rows, shape.p, axis=0)
         every = exits or (no_exits(len(rates.group_sizes), shape.p),)
         found = [
-            self._bound(shape, _Sent(rates, wires, ends, one), variants, cutoff)
-            for one in every
+            self._bound(shape, _Sent(rates, wires, ends, block_exits), variants, cutoff)
+            for block_exits in every
         ]
         return np.asarray(np.max(found, axis=0))
 
@@ -290,7 +299,7 @@ class ReplayBounds:
         What goes on beside passes is as long as the blocks' together, which follow one
         another, if they are alike; that of the ends of the chain counts for nothing.
         """
-        each = self.workload.parameter_bytes
+        parameter_bytes = self.workload.parameter_bytes
         rows = rates.rows
         options = len(rates.group_sizes)
         known = self.columns(shape.degrees)
@@ -302,7 +311,9 @@ class ReplayBounds:
         sent = np.zeros((len(rows), options, 2, table.num_layers))
         for option in range(options):
             inside = tables.SHARD_PASS + 4 * option
-            for place, width in enumerate((each.gather, each.reduce)):
+            for place, width in enumerate(
+                (parameter_bytes.gather, parameter_bytes.reduce)
+            ):
                 part = sent[:, option, place]
                 part += rows[:, None, inside] * (dense > 0)
                 part += width * dense * rows[:, None, inside + 1]

@@ -44,15 +44,16 @@ MOST_PRICED_NUMBERS = 2**25
 """Numbers that are kept of placements at a time: 256 MB."""
 
 BOUND = 450
-"""Units of work of a bound, ..."""
+"""Units of work of the bound of a plan, before its layers are counted."""
 
 BOUNDED_LAYERS = 40
-"""... and one more for so many layers, each counted once a choice and layout."""
+"""Layers for which a bound takes one unit of work more, each counted once a choice and
+layout."""
 
 MOST_GRIDS = 64
 """Placements whose prices under every algorithm are kept at a time."""
 
-MOST_FAMILIES_SILENT = 16
+FAMILIES_PER_REPORT = 16
 """Families of configurations between two reports of progress."""
 
 
@@ -60,23 +61,31 @@ class Leaf(NamedTuple):
     """A plan, but for its devices' prices."""
 
     configuration: Configuration
+    """Sizes of the plan."""
     layout: tuple[int, ...]
     """First layer of each virtual stage, and the number of layers."""
     choice: MemoryChoice
+    """Memory choice of all stages."""
     placement: Placement
+    """Where the ranks are."""
 
 
 class Leaves(NamedTuple):
     """The plans of a configuration on a placement, by their bounds."""
 
     configuration: Configuration
+    """Sizes of the plans."""
     placement: Placement
+    """Where the ranks are."""
     choices: tuple[MemoryChoice, ...]
+    """Memory choices that `numbers` refers to."""
     layouts: IntArray
+    """First layer of each virtual stage, and the number of layers, shape ``(Y, C +
+    1)``."""
     bounds: FloatArray
-    """Rising [s]."""
+    """Lower bound of each plan's replay, rising [s]."""
     numbers: IntArray
-    """Choice and layout of each, shape ``(n, 2)``."""
+    """Number of each plan's choice and layout, shape ``(n, 2)``."""
 
     def leaf(self, index: int) -> Leaf:
         """Return one of the plans."""
@@ -94,26 +103,36 @@ class LaunchableCandidates:
     """The plans of a space, bounded from the whole to the single one."""
 
     network: Network
+    """Network that plans are placed on."""
     workload: Workload
+    """Model, job and device."""
     spec: SearchSpec
+    """Space that is searched."""
     space: LaunchableSpace
+    """Configurations, layouts and choices that can be launched."""
     families: tuple[ConfigurationFamily, ...]
+    """Families of configurations of the space."""
     relaxation: Relaxation
+    """Bounds of the network's rates."""
     tensor_rates: dict[int, FloatArray]
+    """Tensor-parallel size -> least rates of its collectives."""
     bounds: ReplayBounds
+    """What bounds replays from below."""
     statistics: Counter[str]
+    """Number of configurations, plans and replays by what became of them."""
     work: Work
+    """Work that the search is counted on."""
     first_bounds: FloatArray
-    """A bound of every configuration, families one after another [s]."""
+    """Lower bound of every configuration's replay, families one after another [s]."""
     starts: IntArray
-    """Number of the first configuration of each family, and of all."""
+    """Number of the first configuration of each family, and the number of all."""
     tiers: PlacementBounds
     """Blocks of the network."""
     _placed: dict[object, Placed] = field(default_factory=dict)
     _grids: dict[object, PricedGrid] = field(default_factory=dict)
     _choosers: dict[object, AlgorithmChooser] = field(default_factory=dict)
     _held: list[int] = field(default_factory=lambda: [0])
-    """How many numbers are kept, in a list because the rest is frozen."""
+    """Count of numbers that are kept, in a list because the rest is frozen."""
 
     @classmethod
     def enumerate(
@@ -155,7 +174,7 @@ class LaunchableCandidates:
         tensor: dict[int, FloatArray] = {}
         first: list[FloatArray] = [np.zeros(0)]
         for number, family in enumerate(families):
-            if progress is not None and number % MOST_FAMILIES_SILENT == 0:
+            if progress is not None and number % FAMILIES_PER_REPORT == 0:
                 progress("search: bound the layers", number / len(families))
             tp = family.degrees.tp
             if tp not in tensor:
@@ -163,7 +182,7 @@ class LaunchableCandidates:
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
             rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
-            times = [bounds.pass_times(family.degrees, one) for one in rates]
+            times = [bounds.pass_times(family.degrees, row) for row in rates]
             first.append(mean_stage_bounds(workload, family, times))
         sizes = [0, *(len(family.pp) for family in families)]
         dropped["configurations"] = sum(sizes)
@@ -421,7 +440,7 @@ class LaunchableCandidates:
 
     def _least(self, rates: tuple[StageRates, ...]) -> StageRates:
         """Return rates that are at most any of some."""
-        rows = np.min([one.rows for one in rates], axis=0)
+        rows = np.min([stage_rates.rows for stage_rates in rates], axis=0)
         return rates[0]._replace(rows=rows)
 
 

@@ -16,7 +16,7 @@ What a placement's collectives and transfers cost with the links to themselves.
 The planner prices all groups of a kind as communicating at the same time. In a replay
 stages reduce their gradients one after another, and transfers of different replicas
 meet or do not: a bound must take each with nothing else under way. The groups of one
-stage move in lock-step there, and so do the lanes of a replica: those are priced
+stage move in lock-step there, and so do the ranks of a replica: those are priced
 together.
 """
 
@@ -43,15 +43,16 @@ class Exits(NamedTuple):
     """What leaves blocks, as `planner.kernels.replay_bound` reads it."""
 
     shares: FloatArray
-    """Lanes of each boundary that leave a block, forth and back, and shares of the
-    dense and expert gradients of each stage, ``(rows, 4, p)``."""
+    """Ranks of each boundary's replicas that leave a block, forth and back, and shares
+    of the dense and expert gradients of each stage that do, shape ``(rows, 4, p)``."""
 
     across: FloatArray
-    """Shards of gradients that leave in what goes across sharding groups, by option,
-    ``(rows, options, p)``."""
+    """Shards of gradients that leave a block in what goes across sharding groups, by
+    option, shape ``(rows, options, p)``."""
 
     inverses: FloatArray
-    """To leave, all ways out together, shape ``(rows,)`` [s/byte]."""
+    """Inverse bandwidth of all ways out of a block together, shape ``(rows,)``
+    [s/byte]."""
 
     is_choice: bool
     """Whether rows are what placements choose from, instead of blocks of one."""
@@ -72,13 +73,13 @@ def placed_exits(
         Ranks of each sharding option, the whole group first.
     """
     pp, ep = grid.shape[0], grid.shape[2]
-    lanes = grid.reshape(pp, -1)
+    ranks = grid.reshape(pp, -1)
     dense = np.ascontiguousarray(dense_groups(grid))
     experts = np.ascontiguousarray(expert_data_groups(grid)) if ep > 1 else None
     parts = []
     for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
         count = -(-bounds.num_devices // int(size))
-        block = lanes // size
+        block = ranks // size
         following = np.roll(block, -1, axis=0)
         stage = np.broadcast_to(np.arange(pp)[:, None], block.shape)
         leaves = (block != following).ravel()
@@ -164,11 +165,13 @@ class AloneRates:
     """Latency [s] and inverse bandwidth [s/byte] of what a stage sends alone."""
 
     ends: FloatArray
-    """Of the step's end, columns as in `planner.kernels.tables`, ``(p, rates)``."""
+    """Rates of the step's end, columns as in `planner.kernels.tables`, shape ``(p,
+    rates)``."""
 
     boundary: FloatArray
-    """Over the boundary after each stage: distinct replicas, stages, activation or
-    gradient, latency or inverse bandwidth, shape ``(R, p, 2, 2)``."""
+    """Rates of transfers over the boundary after each stage: distinct replicas, stages,
+    activation or gradient, latency [s] or inverse bandwidth [s/byte], shape ``(R, p, 2,
+    2)``."""
 
 
 def alone_rates(network: Network, grid: IntArray, placed: PlacementRates) -> AloneRates:
@@ -232,17 +235,17 @@ def _both(
 def _boundaries(network: Network, grid: IntArray) -> FloatArray:
     """Price the transfers of each replica over each boundary."""
     pp, dp, ep, cp, tp = grid.shape
-    lanes = grid.reshape(pp, dp * ep, cp * tp)
+    ranks = grid.reshape(pp, dp * ep, cp * tp)
     if pp == 1:
         return np.zeros((1, 1, 2, 2))
-    following = np.roll(lanes, -1, axis=0)
+    following = np.roll(ranks, -1, axis=0)
     shape = (pp * dp * ep, 1, cp * tp)
     found = np.stack(
         [
             slowest_edges(
                 network, senders.reshape(shape), receivers.reshape(shape)
             ).reshape(pp, dp * ep, 2)
-            for senders, receivers in ((lanes, following), (following, lanes))
+            for senders, receivers in ((ranks, following), (following, ranks))
         ],
         axis=2,
     )

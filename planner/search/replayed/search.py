@@ -1,6 +1,7 @@
-"""Best-first search for the launchable plan that replays fastest.
+"""Best-first search for the plan that replays fastest.
 
-Everything is ordered by a lower bound of the replayed time, sharpened step by step::
+`search_replayed` looks at the plans that a framework can launch. Everything is ordered
+by a lower bound of the replayed time, sharpened step by step::
 
     all configurations   some stage has the mean stage's work
     a configuration      paths of waits, under rates that no placement can beat
@@ -11,13 +12,10 @@ The search ends when no bound left is below the best replay over 1 + `proven_gap
 other plan of the space replays faster by more than that. Stopped before, the least
 bound left still says how much faster any plan could be.
 
-Search beyond what a framework can launch, for what its rules cost.
-
-The plans of `planner.search.best_first`, whose stages choose for themselves, beside
-those that can be launched; all are replayed. What bounds the replayed time of the wider
-space is weak: in every plan some stage has the work of the mean stage.
-
-Why no launchable plan fits: what binds, where, and by how much.
+`search_beyond` tells what the framework's rules cost: it also replays the plans of
+`planner.search.best_first`, whose stages choose for themselves. What bounds the
+replayed time of that wider space is weak: in every plan some stage has the work of the
+mean stage.
 """
 
 import heapq
@@ -29,7 +27,7 @@ import numpy as np
 
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
-from planner.search.best_first import search
+from planner.search.best_first import LEFT, search
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.replayed.bounds import ReplayBounds
 from planner.search.replayed.candidates import (
@@ -38,13 +36,13 @@ from planner.search.replayed.candidates import (
     mean_stage_bounds,
     relaxed_rates,
 )
-from planner.search.shortfall import fullest_stage, memory_sentence, sizes_label
 from planner.search.space import (
     Configuration,
     SearchSpec,
     configuration_of,
     inner_configurations,
 )
+from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import (
@@ -58,52 +56,21 @@ from planner.work import (
 from topologies import Network
 from topologies.units import format_size
 
-
-def launchable_shortfall(candidates: LaunchableCandidates) -> str:
-    """Say what stops every plan of a space that can be launched.
-
-    In one sentence, and what fills the fullest stage of the plan that needs the least
-    memory.
-    """
-    if not len(candidates):
-        reasons = ", ".join(
-            f"{count} {why}" for why, count in candidates.statistics.items() if count
-        )
-        return (
-            f"{candidates.rules.framework} can launch nothing of the search space: "
-            f"{reasons or 'no sizes divide the batch and the devices'}."
-        )
-    memory = candidates.bounds.memory
-    name = candidates.workload.accelerator.name
-    if memory <= 0:
-        return f"The memory reserve leaves nothing of {name}'s memory to plan with."
-    leaf = candidates.thriftiest()
-    priced = price_plan(candidates.network, candidates.workload, candidates.plan(leaf))
-    needed = priced.stages[fullest_stage(priced)].peak_memory
-    return (
-        f"Out of memory: the least demanding configuration that "
-        f"{candidates.rules.framework} can launch "
-        f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
-        f"and {name} has {format_size(memory)} to give, "
-        f"{format_size(needed - memory)} too little. {memory_sentence(priced)}"
-    )
-
-
 REPLAY = 25_000
-"""Units of work of a replay, ..."""
+"""Units of work of a replay, before its passes are counted."""
 
 REPLAYED_PASSES = 15
-"""... and so many for each pass of the plan's stages."""
+"""Units of work of each pass of a replayed plan's stages."""
 
-TOLD_EVERY = 64
+STEPS_PER_REPORT = 64
 """Steps between two reports of progress."""
 
 SLACK = 1.25
-"""Bounds are worked out in full up to the best replay times this: plans beyond it are
-not even alternatives."""
+"""Factor on the best replay up to which bounds are worked out in full: plans beyond it
+are not even alternatives."""
 
-LEFT = "left when stopped"
-"""In the statistics: configurations that a stopped search has not finished with."""
+MOST_BEYOND = 20
+"""Most plans of the wider space that are replayed."""
 
 
 class Judge(Protocol):
@@ -142,6 +109,7 @@ class ReplayedPlan:
     """Replayed iteration time [s]."""
 
     priced: PricedPlan
+    """Plan with its price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +121,16 @@ class ReplayedSearch:
     fits."""
 
     lower_bound: float
-    """No plan of the space replays faster [s]; infinite if nothing fits."""
+    """Lower bound of the replays of all plans of the space [s]; infinite if nothing
+    fits."""
 
     statistics: Mapping[str, int]
-    """Configurations, plans and replays by what became of them."""
+    """Number of configurations, plans and replays by what became of them."""
 
     spent: Spent
-    """The work, and which limit stopped it, if one did."""
+    """Work of the search, and which limit stopped it, if one did."""
 
-    shortfall: str = ""
+    infeasibility: str = ""
     """Why there is no plan, in a sentence or two; empty if there is one."""
 
 
@@ -169,11 +138,13 @@ class _WaitingPlan(NamedTuple):
     """What a bound is known of."""
 
     bound: float
+    """Lower bound of the replay of what waits [s]."""
     number: int
-    """Makes the order one of its own, whatever follows."""
+    """Number in the order of arrival, which decides between equal bounds."""
     item: Configuration | Leaves
+    """Configuration, or plans of one placement, that waits."""
     place: int = 0
-    """Which of the plans of a placement."""
+    """Position of the next plan among those of a placement."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,32 +152,34 @@ class _BestReplayed:
     """The fastest replay of each of the best configurations."""
 
     keep: int
-    found: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
+    """Most configurations that are kept."""
+    fastest: dict[Configuration, ReplayedPlan] = field(default_factory=dict)
+    """Configuration -> its fastest plan."""
 
     @property
     def time(self) -> float:
-        """Of the fastest [s]."""
-        return min((one.time for one in self.found.values()), default=np.inf)
+        """Replayed time of the fastest plan, infinite if there is none [s]."""
+        return min((plan.time for plan in self.fastest.values()), default=np.inf)
 
     @property
     def cutoff(self) -> float:
         """Replays from here on are not kept [s]."""
-        if len(self.found) < self.keep:
+        if len(self.fastest) < self.keep:
             return np.inf
-        return max(one.time for one in self.found.values())
+        return max(plan.time for plan in self.fastest.values())
 
     def add(self, configuration: Configuration, plan: ReplayedPlan) -> None:
         """Keep a plan if it is among the best."""
-        known = self.found.get(configuration)
+        known = self.fastest.get(configuration)
         if known is None or plan.time < known.time:
-            self.found[configuration] = plan
-        if len(self.found) > self.keep:
-            slowest = max(self.found, key=lambda c: (self.found[c].time, c))
-            del self.found[slowest]
+            self.fastest[configuration] = plan
+        if len(self.fastest) > self.keep:
+            slowest = max(self.fastest, key=lambda c: (self.fastest[c].time, c))
+            del self.fastest[slowest]
 
     def ranked(self) -> tuple[ReplayedPlan, ...]:
         """Return the plans, best first; ties by configuration."""
-        order = sorted(self.found.items(), key=lambda item: (item[1].time, item[0]))
+        order = sorted(self.fastest.items(), key=lambda item: (item[1].time, item[0]))
         return tuple(plan for _, plan in order)
 
 
@@ -242,40 +215,40 @@ def search_replayed(
         work=work,
         progress=progress,
     )
-    search = _Search(candidates, replays.judge, spec.proven_gap, progress)
+    frontier = _ReplayFrontier(candidates, replays.judge, spec.proven_gap, progress)
     try:
         for plan in replays.starts:
-            search.try_plan(plan)
-        search.prove()
-        search.fill()
+            frontier.try_plan(plan)
+        frontier.prove()
+        frontier.fill()
     except LimitReachedError:
         pass
     spent = work.total()
-    if search.is_proven:
+    if frontier.is_proven:
         # The limit came with the end.
         spent = replace(spent, stopped_by="")
     else:
-        candidates.statistics[LEFT] = search.num_left
+        candidates.statistics[LEFT] = frontier.num_left
         for plan in filter(candidates.is_launchable, replays.ordinary()):
-            search.replay(plan)
-    plans = search.best.ranked()
-    shortfall = ""
+            frontier.replay(plan)
+    plans = frontier.best.ranked()
+    infeasibility = ""
     if not plans and spent.is_stopped:
-        left = search.num_left
+        left = frontier.num_left
         what = f"{len(candidates) - left:,} of {len(candidates):,} configurations"
-        shortfall = stopped_sentence(spent, what)
+        infeasibility = stopped_sentence(spent, what)
     elif not plans:
-        shortfall = launchable_shortfall(candidates)
+        infeasibility = _infeasibility(candidates)
     return ReplayedSearch(
         plans=plans,
-        lower_bound=min(search.bound, search.best.time),
+        lower_bound=min(frontier.bound, frontier.best.time),
         statistics=dict(candidates.statistics),
         spent=spent,
-        shortfall=shortfall,
+        infeasibility=infeasibility,
     )
 
 
-class _Search:
+class _ReplayFrontier:
     """What is left of the space, by its sharpest bounds."""
 
     def __init__(
@@ -296,10 +269,24 @@ class _Search:
     @property
     def bound(self) -> float:
         """The smallest bound left: no plan that was not replayed is faster [s]."""
-        fresh = np.inf
-        if self._next < len(self._order):
-            fresh = float(self.candidates.first_bounds[self._order[self._next]])
-        return min(fresh, self._waiting[0].bound) if self._waiting else fresh
+        return min(self._fresh_bound, self._waiting_bound)
+
+    @property
+    def _fresh_bound(self) -> float:
+        """The bound of the next configuration, infinite if all were looked at [s]."""
+        if not self._has_fresh:
+            return np.inf
+        return float(self.candidates.first_bounds[self._order[self._next]])
+
+    @property
+    def _waiting_bound(self) -> float:
+        """The smallest bound of what was looked at, infinite if nothing waits [s]."""
+        return self._waiting[0].bound if self._waiting else np.inf
+
+    @property
+    def _has_fresh(self) -> bool:
+        """Whether there are configurations that were not looked at."""
+        return self._next < len(self._order)
 
     @property
     def is_proven(self) -> bool:
@@ -310,8 +297,8 @@ class _Search:
     def num_left(self) -> int:
         """Configurations that are not finished with."""
         waiting = {
-            one.item.configuration if isinstance(one.item, Leaves) else one.item
-            for one in self._waiting
+            plan.item.configuration if isinstance(plan.item, Leaves) else plan.item
+            for plan in self._waiting
         }
         return len(self._order) - self._next + len(waiting)
 
@@ -328,44 +315,49 @@ class _Search:
         while not self.is_proven:
             self._advance()
             steps += 1
-            if steps % TOLD_EVERY == 0:
-                self._tell()
+            if steps % STEPS_PER_REPORT == 0:
+                self._report()
 
     def fill(self) -> None:
         """Replay some more plans, as alternatives, where few were looked at."""
         limit = self.best.time * SLACK
         for _ in range(8 * self.best.keep):
-            if len(self.best.found) >= self.best.keep or not self.bound < limit:
+            if len(self.best.fastest) >= self.best.keep or not self.bound < limit:
                 return
             self._advance()
 
     def _advance(self) -> None:
         """Sharpen the smallest bound left, or replay the plan that it is of."""
-        fresh = self._next < len(self._order)
-        if fresh and not (
-            self._waiting
-            and self._waiting[0].bound
-            < self.candidates.first_bounds[self._order[self._next]]
-        ):
-            configuration = self.candidates[int(self._order[self._next])]
-            floor = float(self.candidates.first_bounds[self._order[self._next]])
-            value = self.candidates.relaxed_bound(configuration, self._cutoff)
-            self._next += 1
-            if np.isinf(value):
-                self.candidates.statistics["out of memory"] += 1
-                return
+        if self._has_fresh and self._fresh_bound <= self._waiting_bound:
+            self._look_at_next()
+        else:
+            self._open(heapq.heappop(self._waiting))
+
+    def _look_at_next(self) -> None:
+        """Sharpen the bound of the next configuration; drop it if it does not fit."""
+        configuration = self.candidates[int(self._order[self._next])]
+        floor = self._fresh_bound
+        value = self.candidates.relaxed_bound(configuration, self._cutoff)
+        self._next += 1
+        if np.isinf(value):
+            self.candidates.statistics["out of memory"] += 1
+        else:
             self._wait(max(value, floor), configuration)
-            return
-        waiting = heapq.heappop(self._waiting)
+
+    def _open(self, waiting: _WaitingPlan) -> None:
+        """List the plans of a configuration, or replay the next one of a placement.
+
+        What a limit keeps from being done goes on waiting.
+        """
         try:
             if isinstance(waiting.item, Leaves):
                 leaf = waiting.item.leaf(waiting.place)
                 self.try_plan(self.candidates.plan(leaf))
                 self._wait_for(waiting.item, waiting.place + 1, waiting.bound)
             else:
-                found = list(self.candidates.leaves(waiting.item, self._cutoff))
+                listed = list(self.candidates.leaves(waiting.item, self._cutoff))
                 self.candidates.statistics["configurations opened"] += 1
-                for leaves in found:
+                for leaves in listed:
                     self._wait_for(leaves, 0, waiting.bound)
         except LimitReachedError:
             heapq.heappush(self._waiting, waiting)
@@ -399,9 +391,9 @@ class _Search:
             configuration = configuration_of(plan)
             self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
             candidates.work.a_plan()
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress is None:
             return
         work, statistics = self.candidates.work, self.candidates.statistics
@@ -415,8 +407,34 @@ class _Search:
         self._progress(text, min(work.share, 1.0) or None)
 
 
-MOST_BEYOND = 20
-"""Plans of the wider space that are replayed."""
+def _infeasibility(candidates: LaunchableCandidates) -> str:
+    """Say what stops every plan of a space that can be launched.
+
+    In one sentence, and what fills the fullest stage of the plan that needs the least
+    memory.
+    """
+    if not len(candidates):
+        reasons = ", ".join(
+            f"{count} {why}" for why, count in candidates.statistics.items() if count
+        )
+        return (
+            f"{candidates.rules.framework} can launch nothing of the search space: "
+            f"{reasons or 'no sizes divide the batch and the devices'}."
+        )
+    memory = candidates.bounds.memory
+    name = candidates.workload.accelerator.name
+    if memory <= 0:
+        return f"The memory reserve leaves nothing of {name}'s memory to plan with."
+    leaf = candidates.thriftiest()
+    priced = price_plan(candidates.network, candidates.workload, candidates.plan(leaf))
+    needed = priced.stages[fullest_stage(priced)].peak_memory
+    return (
+        f"Out of memory: the least demanding configuration that "
+        f"{candidates.rules.framework} can launch "
+        f"({sizes_label(leaf.configuration)}) needs {format_size(needed)} per device, "
+        f"and {name} has {format_size(memory)} to give, "
+        f"{format_size(needed - memory)} too little. {memory_sentence(priced)}"
+    )
 
 
 def search_beyond(
@@ -430,8 +448,8 @@ def search_beyond(
 ) -> ReplayedSearch:
     """Find the fastest replay among launchable plans and the best planned ones.
 
-    Parameters are those of `planner.search.replayed.search.search_replayed`; either
-    search may spend the whole allowance.
+    Parameters are those of `search_replayed`; either search may spend the whole
+    allowance.
     """
     inside = search_replayed(
         network, workload, spec, replays, work=work, progress=progress
@@ -439,14 +457,14 @@ def search_beyond(
     wider = replace(spec, keep_best=max(MOST_BEYOND, spec.keep_best))
     allowance = Work(limit=spec.work_limit, time_limit=spec.time_limit)
     outside = search(network, workload, wider, work=allowance, progress=progress)
-    found = {configuration_of(one.priced.plan): one for one in inside.plans}
+    fastest = {configuration_of(plan.priced.plan): plan for plan in inside.plans}
     for priced in outside.plans:
         time = replays.judge(priced, np.inf)
         configuration = configuration_of(priced.plan)
-        known = found.get(configuration)
+        known = fastest.get(configuration)
         if np.isfinite(time) and (known is None or time < known.time):
-            found[configuration] = ReplayedPlan(time=time, priced=priced)
-    ranked = sorted(found.items(), key=lambda item: (item[1].time, item[0]))
+            fastest[configuration] = ReplayedPlan(time=time, priced=priced)
+    ranked = sorted(fastest.items(), key=lambda item: (item[1].time, item[0]))
     plans = tuple(plan for _, plan in ranked[: spec.keep_best])
     least = _least_work(network, workload, spec)
     stopped = inside.spent.stopped_by or outside.spent.stopped_by
@@ -462,7 +480,7 @@ def search_beyond(
             work=inside.spent.work + outside.spent.work,
             stopped_by=stopped,
         ),
-        shortfall="" if plans else outside.shortfall,
+        infeasibility="" if plans else outside.infeasibility,
     )
 
 
@@ -484,7 +502,6 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         if tp not in tensor:
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
-        times = [bounds.pass_times(item.degrees, one) for one in rates]
-        found = mean_stage_bounds(workload, item, times)
-        least = min(least, float(found.min()))
+        times = [bounds.pass_times(item.degrees, row) for row in rates]
+        least = min(least, float(mean_stage_bounds(workload, item, times).min()))
     return least

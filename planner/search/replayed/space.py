@@ -43,8 +43,8 @@ from planner.step.execution import Workload
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
-"""Blocks that the first and the last stage may have less than the others: the head of a
-large vocabulary takes as long as a few blocks."""
+"""Most blocks that the first and the last stage may have less than the others: the head
+of a large vocabulary takes as long as a few blocks."""
 
 
 @lru_cache(maxsize=4096)
@@ -145,8 +145,8 @@ def _counts(num_blocks: int, p: int, v: int, first: int, last: int) -> tuple[int
     What is left over goes to late stages, which keep the fewest activations, but to the
     last one only in the end, and to each about as often as to any other.
     """
-    each, over = divmod(num_blocks + first + last, p * v)
-    counts = np.full(p * v, each, dtype=np.int64)
+    even, over = divmod(num_blocks + first + last, p * v)
+    counts = np.full(p * v, even, dtype=np.int64)
     order = [*range(p - 2, -1, -1), p - 1]
     for number in range(over):
         turn, place = divmod(number, p)
@@ -160,6 +160,7 @@ class ConfigurationFamily(NamedTuple):
     """Configurations with the same layer tables."""
 
     degrees: Degrees
+    """Sizes that layer tables depend on."""
     pp: IntArray
     """Numbers of stages."""
     v: IntArray
@@ -175,8 +176,8 @@ class ConfigurationFamily(NamedTuple):
 
     def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""
-        lanes = self.degrees.tp * self.degrees.cp
-        chosen = lanes * self.pp * self.dp == num_devices
+        ranks = self.degrees.tp * self.degrees.cp
+        chosen = ranks * self.pp * self.dp == num_devices
         if not chosen.any():
             return None
         return ConfigurationFamily(
@@ -192,10 +193,10 @@ class LaunchableSpace:
     """Model and batch."""
 
     spec: SearchSpec
-    """What to try."""
+    """Space that the scenario allows."""
 
     rules: LaunchRules
-    """What the framework can do."""
+    """Rules of the framework that launches plans."""
 
     num_devices: int
     """Devices of the cluster."""

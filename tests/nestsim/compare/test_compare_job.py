@@ -24,7 +24,7 @@ from nestsim.compare.text import sentences
 from nestsim.job import build_job, simulate_job
 from nestsim.store import Store
 from planner.cost.pricing import price_plan
-from planner.planners.registry import PLANNERS
+from planner.planners import PLANNERS
 from planner.work import TIME_LIMIT, WORK_LIMIT
 from tests.nestsim.compare.small import load
 from topologies.errors import InputError

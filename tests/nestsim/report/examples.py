@@ -423,7 +423,7 @@ def make_priced(shape: Shape, plan: Plan) -> PricedPlan:
     terms = {name: shape.m * seconds for name, seconds in slowest.parts.items()}
     terms["transfers"] = (shape.m - 1) * 2 * slowest.transfer_time
     terms["bubble"] = (whole - worst) / shape.v + hops
-    terms["tail"] = costs[0].tail_time
+    terms["tail"] = costs[0].step_end_time
     total = sum(terms.values())
     return PricedPlan(
         plan=plan,

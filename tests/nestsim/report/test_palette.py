@@ -13,7 +13,7 @@ from nestsim.report.figures.palette import (
     part_colour,
     planner_colours,
 )
-from planner.planners import registry
+from planner import planners
 from planner.step.memory import STEP_END
 
 
@@ -28,7 +28,7 @@ def test_every_part_of_memory_has_a_colour_of_its_own() -> None:
 
 
 def test_a_planner_keeps_its_colour_whoever_stands_beside_it() -> None:
-    assert set(PLANNERS) == set(registry.PLANNERS)
+    assert set(PLANNERS) == set(planners.PLANNERS)
     assert len(set(PLANNERS.values())) == len(PLANNERS)
     (alone,) = planner_colours(["phaze"])
     *_, behind = planner_colours(["mcmc", "mine", "phaze"])

@@ -169,7 +169,7 @@ def test_zero_3_gathers_weights_in_every_pass():
     scatter = 3 * 1.0 + 0.5 * 160 / 8.0
     assert stage.parts["zero gathers"] == 2 * gather + scatter
     assert stage.forward_time == 7 + gather
-    assert stage.tail_time == 20 * STEP
+    assert stage.step_end_time == 20 * STEP
 
 
 def test_tensor_collectives_are_priced_at_their_level():

@@ -127,15 +127,15 @@ def test_a_rule_is_broken_exactly_where_the_space_is_empty(
     workload, num_devices, values, sequence_parallel
 ):
     spec = SearchSpec(sequence_parallel=None if sequence_parallel else False)
-    wanted = Request(values=values)
+    request = Request(values=values)
     found, _ = inner_configurations(
         workload.graph.spec,
-        wanted.narrowed(spec),
+        request.narrowed(spec),
         num_devices=num_devices,
         chain=workload.chain,
         global_batch_size=workload.training.global_batch_size,
     )
-    rule = broken_rule(workload, spec, wanted, num_devices)
+    rule = broken_rule(workload, spec, request, num_devices)
     assert (rule is None) == bool(found)
 
 
@@ -177,8 +177,8 @@ def test_the_broken_rule_is_said(text, rule):
 
 def test_experts_must_divide_the_replicas():
     workload = tiny_job(AMPLE, family="mixtral")
-    wanted = Request.parse("ep=2,dp=3")
-    assert broken_rule(workload, SearchSpec(), wanted, 8) == (
+    request = Request.parse("ep=2,dp=3")
+    assert broken_rule(workload, SearchSpec(), request, 8) == (
         "ep 2 does not divide dp 3, over which the experts are spread"
     )
     assert broken_rule(workload, SearchSpec(), Request.parse("ep=2"), 1) == (
@@ -195,7 +195,7 @@ def test_a_scenario_that_leaves_nothing_is_blamed():
     )
 
 
-wanted_values = st.fixed_dictionaries(
+requested_values = st.fixed_dictionaries(
     {},
     optional={
         "tp": sizes(2),
@@ -209,7 +209,7 @@ wanted_values = st.fixed_dictionaries(
 ).filter(bool)
 
 
-@given(networks(), st.sampled_from(MEMORIES), wanted_values)
+@given(networks(), st.sampled_from(MEMORIES), requested_values)
 @relaxed
 def test_what_is_named_is_priced_and_never_beats_the_winner(network, memory, values):
     workload = tiny_job(memory, num_blocks=2)
@@ -224,7 +224,7 @@ def test_what_is_named_is_priced_and_never_beats_the_winner(network, memory, val
     assert again.iteration_time == found.priced.iteration_time
     if found.winner is None:
         assert found.verdict == "does not fit"
-        assert found.shortfall
+        assert found.infeasibility
         return
     gap = found.priced.iteration_time - found.winner.iteration_time
     assert sum(found.differences().values()) == pytest.approx(gap, rel=1e-6, abs=1e-6)
@@ -334,6 +334,6 @@ def test_a_search_stopped_without_a_plan_leaves_what_is_named(monkeypatch):
 
 
 def test_two_explanations_agree():
-    network, wanted = eight_devices(), Request.parse("tp=2")
-    twice = [explain(network, tiny_job(AMPLE), SearchSpec(), wanted) for _ in range(2)]
+    network, request = eight_devices(), Request.parse("tp=2")
+    twice = [explain(network, tiny_job(AMPLE), SearchSpec(), request) for _ in range(2)]
     assert twice[0] == replace(twice[1])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from planner.planners import PLANNERS
 from planner.planners.exhaustive import MOST_SPLITS
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
-from planner.planners.registry import PLANNERS
 from planner.search.space import SearchSpec, configuration_of
 from tests.planner.brute_force import BruteForce
 from tests.planner.instances import instances, interleaved

@@ -9,7 +9,7 @@ from planner.step.exposure import (
     Behind,
     InLayers,
     LayerPassTimes,
-    Progress,
+    PassProgress,
     TimedBucket,
     bucket_parameters,
     first_pass_end,
@@ -100,7 +100,7 @@ def test_compute_beside_gathers_is_slower():
 
 def progress(dense, expert, times):
     end = np.cumsum(times) / sum(times)
-    return Progress(0, dense, expert, [0, *end[:-1]], end)
+    return PassProgress(0, dense, expert, [0, *end[:-1]], end)
 
 
 def test_buckets_are_reached_where_their_parameters_are():

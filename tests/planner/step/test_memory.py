@@ -14,7 +14,9 @@ PAPER = TrainingSpec(global_batch_size=1, gradient_precision="bf16").parameter_b
 def held(zero_stage, group):
     dense = Sharded(7.5e9, group)
     none = Sharded(0.0, 1)
-    static = static_bytes(dense, none, 0.0, each=PAPER, zero_stage=zero_stage)
+    static = static_bytes(
+        dense, none, 0.0, parameter_bytes=PAPER, zero_stage=zero_stage
+    )
     return float(static.total())
 
 
@@ -36,7 +38,9 @@ def test_stages_2_and_3_pay_for_whole_layers_in_buffers():
 
     def buffers(zero_stage, group):
         dense, none = Sharded(8.0, group), Sharded(0.0, 1)
-        static = static_bytes(dense, none, 3.0, each=each, zero_stage=zero_stage)
+        static = static_bytes(
+            dense, none, 3.0, parameter_bytes=each, zero_stage=zero_stage
+        )
         return static.buffers
 
     assert buffers(1, 4) == 0
@@ -50,7 +54,7 @@ def test_experts_are_sharded_over_their_own_group():
         Sharded(np.array([8.0]), 8),
         Sharded(np.array([6.0]), 2),
         np.zeros(1),
-        each=PAPER,
+        parameter_bytes=PAPER,
         zero_stage=1,
     )
     assert static.weights.tolist() == [2 * 14.0]
@@ -64,7 +68,7 @@ def test_copies_for_the_optimizer_are_of_its_share_and_beside_no_total():
             Sharded(8.0, 4),
             Sharded(0.0, 4),
             0.0,
-            each=each,
+            parameter_bytes=each,
             zero_stage=zero_stage,
         )
         assert static.copies == 6 * held

@@ -226,7 +226,7 @@ def test_nothing_to_choose_from_is_no_plan_but_a_reason(lists):
     found = search_replayed(network, workload, spec, replays)
     assert found.plans == ()
     assert found.lower_bound == np.inf
-    assert "ZeRO stage or recompute mode" in found.shortfall
+    assert "ZeRO stage or recompute mode" in found.infeasibility
 
 
 def test_chunks_are_not_run_again_as_a_stage():

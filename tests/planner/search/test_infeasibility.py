@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from estimators.models.library import load_model
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from planner.explain import infeasibility as remedies
+from planner.explain import infeasibility
 from planner.explain.infeasibility import (
     binding_settings,
     restricted_settings,
@@ -20,8 +20,8 @@ from planner.explain.infeasibility import (
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.launch_rules import LAUNCH_RULES
-from planner.search.shortfall import PRECISION, memory_shortfall, thriftiest_plan
 from planner.search.space import SearchSpec
+from planner.search.thriftiest import PRECISION, space_infeasibility, thriftiest_plan
 from planner.step.execution import Workload
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.accelerators import load_accelerator
@@ -70,7 +70,7 @@ def test_the_least_memory_is_enough_and_less_is_not(spec):
     network = eight_devices()
     candidates = CandidateSet.enumerate(network, tiny_job(AMPLE), spec)
     if not len(candidates):
-        assert memory_shortfall(candidates).startswith("The search space is empty: ")
+        assert space_infeasibility(candidates).startswith("The search space is empty: ")
         return
     found = thriftiest_plan(candidates)
     assert found.needed == max(cost.peak_memory for cost in found.priced.stages)
@@ -194,10 +194,10 @@ def test_where_nothing_is_restricted_there_is_nothing_to_loosen():
     assert change(1e3, SearchSpec(recompute=("none",), memory_reserve=1e3)) == ""
 
 
-def test_the_shortfall_says_where_and_of_what():
+def test_the_infeasibility_says_where_and_of_what():
     network, spec = eight_devices(), SearchSpec(pipeline_model_parallel_sizes=(2,))
     candidates = CandidateSet.enumerate(network, tiny_job(64 * 2.0**10), spec)
-    found, said = thriftiest_plan(candidates), memory_shortfall(candidates)
+    found, said = thriftiest_plan(candidates), space_infeasibility(candidates)
     assert said.startswith("Out of memory: the least demanding configuration (tp ")
     assert "a100-80gb has 64 KiB to give, " in said
     assert f"Its fullest stage, {found.stage + 1} of 2 (recompute " in said
@@ -215,7 +215,7 @@ def test_a_stopped_search_is_not_called_a_lack_of_memory(monkeypatch):
     monkeypatch.setattr("planner.work.MOST_WORK", 10)
     found = search(eight_devices(), tiny_job(AMPLE), SearchSpec(work_limit=1))
     assert not found.plans
-    assert found.shortfall.startswith("Stopped by the work limit after ")
+    assert found.infeasibility.startswith("Stopped by the work limit after ")
 
 
 @pytest.mark.parametrize("setting", ["micro_batch_sizes", "virtual"])
@@ -237,7 +237,7 @@ def test_larger_micro_batches_and_virtual_stages_save_no_memory(
         assert needed[0] <= needed[1] * (1 + PRECISION)
 
 
-def test_shortfall_and_remedy_of_a_large_space_are_found():
+def test_the_infeasibility_of_a_large_space_is_found():
     network = build_network(
         FatTreeSpec(
             levels=(
@@ -254,12 +254,12 @@ def test_shortfall_and_remedy_of_a_large_space_are_found():
     spec = SearchSpec(recompute=("none",), zero_stages=(0, 1))
     search(network, workload, replace(spec, tensor_model_parallel_sizes=(8,)))
     candidates = CandidateSet.enumerate(network, workload, spec)
-    said = memory_shortfall(candidates)
+    said = space_infeasibility(candidates)
     said += smallest_change(network, workload, spec)
     assert "Out of memory" in said
 
 
-def test_what_the_framework_does_not_have_is_no_remedy():
+def test_what_the_framework_does_not_have_would_not_help():
     spec = SearchSpec(recompute=("none",), zero_stages=(0, 1))
     assert restricted_settings(spec) == ("recompute", "zero_stages")
     ours = replace(spec, rules=LAUNCH_RULES["megatron-core"])
@@ -271,5 +271,5 @@ def test_what_the_framework_does_not_have_is_no_remedy():
 def test_what_a_space_has_beyond_the_default_is_kept_where_more_is_allowed():
     spec = SearchSpec(recompute=("full", "stage"))
     assert restricted_settings(spec) == ("recompute",)
-    widest = remedies._thriftiest_space(spec)
+    widest = infeasibility._thriftiest_space(spec)
     assert set(widest.recompute) == {"none", "selective", "full", "stage"}

@@ -1,4 +1,4 @@
-"""Why nothing fits: what binds, where, and by how much.
+"""The plan of a space that needs the least memory, and why even that does not fit.
 
 The memory that a configuration needs is bisected with the search's own test of room.
 Two sizes are never the way out of a lack of memory, and are left at 1 where the space
@@ -22,17 +22,18 @@ from topologies.arrays import IntArray
 from topologies.units import format_size
 
 PRECISION = 0.01
-"""The least memory is found to this relative precision."""
+"""Relative precision that the least memory is found to."""
 
 
 class ThriftiestPlan(NamedTuple):
     """The plan of a space that needs the least memory."""
 
     configuration: Configuration
+    """Sizes of the plan."""
     priced: PricedPlan
-    """The fastest of those that need so little, on its best placement."""
+    """Fastest plan of those that need the least memory, on its best placement."""
     stage: int
-    """Its fullest stage."""
+    """Number of the plan's fullest stage."""
 
     @property
     def needed(self) -> float:
@@ -45,7 +46,7 @@ def fullest_stage(priced: PricedPlan) -> int:
     return int(np.argmax([stage.peak_memory for stage in priced.stages]))
 
 
-def memory_shortfall(candidates: CandidateSet) -> str:
+def space_infeasibility(candidates: CandidateSet) -> str:
     """Say what stops every configuration of the space, and by how much."""
     if not len(candidates):
         reasons = ", ".join(
@@ -125,11 +126,11 @@ def plan_within(
     candidates: CandidateSet, configuration: Configuration, memory: float
 ) -> PricedPlan | None:
     """Return a configuration's best plan within a memory [byte], None if none fits."""
-    other = candidates.within(memory)
-    solution = other.solve(configuration, np.inf)
+    within = candidates.within(memory)
+    solution = within.solve(configuration, np.inf)
     if solution is None:
         return None
-    plan = assemble_plan(other, configuration, solution)
+    plan = assemble_plan(within, configuration, solution)
     return price_plan(candidates.network, candidates.workload, plan)
 
 
