@@ -7,12 +7,18 @@ arrays of `Links`.
 """
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from topologies.fabrics.route_tables import RouteTable
+
+Family = Literal["tree", "torus", "custom"]
+"""What routes follow: a tree's switches, dimensions, or what is shortest."""
 
 
 class Routes(NamedTuple):
@@ -33,10 +39,47 @@ class Routes(NamedTuple):
 
 
 class Routing(Protocol):
-    """The rule that a builder supplies. All methods are vectorised over pairs."""
+    """The rule that a builder supplies, or what removed links have made of it.
+
+    Methods that take pairs are vectorised over them. Nobody else asks of which class a
+    rule is: what differs between families is answered here.
+    """
+
+    @property
+    def family(self) -> Family:
+        """The family of rules, which tables, kernels and pictures go by."""
+        ...
+
+    @property
+    def built(self) -> "Routing":
+        """The rule of the undisturbed network; itself where nothing was removed."""
+        ...
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each link is still there, shape ``(E,)``."""
+        ...
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s].
+
+        Custom networks, whose rule depends on them, only know what is left.
+        """
+        ...
 
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the route of each pair; empty where source equals target."""
+        ...
+
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes if a hash picks among those parallel links that are kept.
+
+        What is not parallel is used as built, kept or not.
+        """
+        ...
+
+    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return which pairs, rising, do not have the routes that were built."""
         ...
 
     def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
@@ -49,6 +92,27 @@ class Routing(Protocol):
 
     def tiers(self) -> "tuple[Tier, ...]":
         """Return the physical tiers, from the inside out."""
+        ...
+
+    def degraded(
+        self, levels: "tuple[Level, ...]", links: "Links", kept: BoolArray
+    ) -> "Rerouted":
+        """Return what becomes of a network with less bandwidth or fewer links.
+
+        Parameters
+        ----------
+        levels
+            The network's, before.
+        links
+            All links, removed ones included, with what bandwidth is left.
+        kept
+            Which of them are still there, shape ``(E,)``. Every device reaches every
+            other over them.
+        """
+        ...
+
+    def table(self) -> "RouteTable":
+        """Return the rule as plain arrays, for kernels."""
         ...
 
 
@@ -157,6 +221,19 @@ class Links:
     def only(self, kept: BoolArray) -> "Links":
         """Return some of the links, numbered anew in their order."""
         return Links(**{f.name: getattr(self, f.name)[kept] for f in fields(self)})
+
+
+class Rerouted(NamedTuple):
+    """What links that were slowed or removed leave of a network."""
+
+    routing: Routing
+    """The rule that avoids what was removed."""
+
+    links: Links
+    """All links, removed ones included, under the numbers that they had."""
+
+    levels: tuple[Level, ...]
+    """Levels with what is left of their bandwidths."""
 
 
 TREES = frozenset({"fat-tree", "spine-leaf", "rail"})

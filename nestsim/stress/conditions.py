@@ -46,8 +46,6 @@ def built_ratios(network: Network) -> dict[str, float]:
     network
         As it was built; empty for tori and lists of links, which have no such levels.
     """
-    if not isinstance(network.routing, TreeRouting):
-        return {}
     tiers = network.tiers()
     return {tier.name: tier.oversubscription for tier in tiers if tier.num_uplinks}
 

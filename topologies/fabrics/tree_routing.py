@@ -27,13 +27,15 @@ References
 One tier of the tree core `topologies.fabrics.tree_routing`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.network import Level, Links, Routes, Tier
+from topologies.fabrics.detours import BuiltRouting
+from topologies.fabrics.route_tables import TreeTable
+from topologies.network import Family, Level, Links, Routes, Tier
 
 UInt64Array = NDArray[np.uint64]
 
@@ -148,7 +150,7 @@ class TreeTier:
         return self.num_spines * self.num_cables
 
 
-class TreeRouting:
+class TreeRouting(BuiltRouting):
     """Up to the lowest common switch, and down again; by arithmetic alone.
 
     Parameters
@@ -162,6 +164,8 @@ class TreeRouting:
     seed
         Of the hash that picks spines and cables.
     """
+
+    family: Family = "tree"
 
     def __init__(
         self, tiers: tuple[TreeTier, ...], *, relay: bool = True, seed: int = 0
@@ -185,6 +189,7 @@ class TreeRouting:
             for count, tier in zip(self.num_children, tiers, strict=True)
         ]
         self.first_link = [0, *(int(n) for n in np.cumsum(sizes))]
+        self.num_vertices = self._first_switch(len(tiers))
 
     def _count_children(self, k: int) -> int:
         if self._joins_devices(k):
@@ -211,14 +216,21 @@ class TreeRouting:
             lowest += (lowest == 1) & other_plane
         return lowest
 
-    def routes(
-        self, sources: IntArray, targets: IntArray, kept: BoolArray | None = None
-    ) -> Routes:
-        """Return the routes; O(pairs x tiers), no loop over pairs.
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the routes; O(pairs x tiers), no loop over pairs."""
+        return self._routes(sources, targets, None)
 
-        With ``kept``, of all links, pairs whose spine or cable is not kept both ways
-        take one that is, if there is one.
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes over links that are kept, where there is a choice.
+
+        Pairs whose spine or cable is not kept both ways take one that is, if there is
+        one.
         """
+        return self._routes(sources, targets, kept)
+
+    def _routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray | None
+    ) -> Routes:
         sources = np.asarray(sources, dtype=np.int64)
         targets = np.asarray(targets, dtype=np.int64)
         lowest = np.where(sources == targets, -1, self.levels(sources, targets))
@@ -338,6 +350,64 @@ class TreeRouting:
     def planner_levels(self) -> tuple[Level, ...]:
         """Return the levels; of several routes, the longest and narrowest counts."""
         return tuple(self._level(k) for k in range(len(self.switch_tiers)))
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s]."""
+        return self.links().bandwidth
+
+    def levels_left(
+        self, levels: tuple[Level, ...], links: Links, capacity: FloatArray
+    ) -> tuple[Level, ...]:
+        """Return levels with what is left of their bandwidths; latencies stay.
+
+        A level's bandwidth is that of the slowest link left among those that its
+        undisturbed routes may cross. What leaves a block, and the oversubscription, are
+        those of the block that has most left: so bounds made of them hold for all.
+        """
+        narrowest = []
+        for k, tier in enumerate(self.switch_tiers):
+            left = capacity[links.level == k]
+            narrowest.append(float(left[left > 0].min(initial=tier.capacity)))
+        left_levels = []
+        for k, level in enumerate(levels):
+            bandwidth = min(narrowest[tier] for tier in self.path(k))
+            uplink, ratio = level.uplink_bandwidth, level.oversubscription
+            if k + 1 < len(levels):
+                leaving = self.sums_by_block(capacity, k + 1, k)
+                best = int(leaving.argmax())
+                uplink = float(leaving[best])
+                sending = float(self.sums_by_block(capacity, k, k)[best])
+                ratio = sending / uplink if uplink else float("inf")
+            left_levels.append(
+                replace(
+                    level,
+                    bandwidth=bandwidth,
+                    uplink_bandwidth=uplink,
+                    oversubscription=ratio,
+                )
+            )
+        return tuple(left_levels)
+
+    def table(self) -> TreeTable:
+        """Return the rule as plain arrays, for kernels."""
+        devices = np.arange(self.num_devices, dtype=np.int64)
+        depth = len(self.switch_tiers)
+        up = [self.up(devices, k) for k in range(depth)]
+        blocks = [devices // size for size in self.block_sizes]
+        num_up = [
+            count * tier.num_choices
+            for count, tier in zip(self.num_children, self.switch_tiers, strict=True)
+        ]
+        return TreeTable(
+            rows=np.stack([*up, *blocks], axis=1).astype(np.int32),
+            down=np.array(num_up, dtype=np.int64),
+            num_planes=self.num_planes,
+            relay=self.relay,
+            nic_per_device=self.nic_per_device,
+            num_choices=tuple(tier.num_choices for tier in self.switch_tiers),
+            seeds=self.seeds,
+            longest=2 * depth + 2,
+        )
 
     def path(self, k: int) -> tuple[int, ...]:
         """Return the tiers whose links routes at a level may cross, up and down."""
