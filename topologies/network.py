@@ -6,6 +6,7 @@ networks. Vertices are numbered with the devices first; a link is an index into 
 arrays of `Links`.
 """
 
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -149,38 +150,89 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One row of a network's summary: a switch tier, a dimension or a class."""
+    """One tier of a network's wires as built: of switches, a dimension, or a class.
+
+    Trees are made of their tiers: builders say how a child is joined to its switch, and
+    `topologies.fabrics.tree_routing` counts what follows from all tiers together, the
+    fields from `num_blocks` on. What slow and removed links leave is not told here.
+    """
 
     name: str
-    """A tree's level, ``"dimension 0"`` of a torus, a level of a custom network."""
+    """Name of the tier: a tree's level, and the first part of its switches' names;
+    ``"dimension 0"`` of a torus, a level of a custom network."""
 
-    num_blocks: int
+    fan_out: int
+    """Children of one block: blocks of the tier below; devices at the innermost tier,
+    along a dimension, and in a custom network."""
+
+    bandwidth: float
+    """Bandwidth of the link from one child to one switch, or between two neighbours,
+    per direction, as built [byte/s]."""
+
+    latency: float
+    """Latency of that link, of the longest one in custom networks [s]."""
+
+    efficiency: float = 1.0
+    """Fraction of `bandwidth` that traffic reaches. All bandwidths and ratios of a tier
+    are as built; those of `Links` and `Level` are what is reached."""
+
+    num_parallel: int = 1
+    """Cables that one link stands for."""
+
+    num_planes: int = 1
+    """Switches of one block; a child is joined to the one of its number modulo this."""
+
+    num_spines: int = 1
+    """Switches of one block that every child is joined to; a hash picks one. For the
+    outermost tier of a tree only."""
+
+    num_cables: int = 1
+    """Separate links between a child and its switch; a hash picks one, the same one on
+    the way up and on the way down."""
+
+    joins_devices: bool = False
+    """Whether the children are devices although the tier is not a tree's innermost."""
+
+    num_blocks: int = 1
     """Blocks of the tier in the cluster: nodes, leaf groups, rings."""
 
-    block_size: int
-    """Devices per block."""
+    block_size: int = 1
+    """Devices of one block."""
 
-    num_links: int
+    num_links: int = 0
     """Cables that carry one direction, over all blocks: from the children into the
     tier's switches, between neighbours of a dimension, or of the class."""
 
-    link_bandwidth: float
-    """Of one of them, per direction [byte/s]."""
-
-    num_uplinks: int
+    num_uplinks: int = 0
     """Cables that carry one direction from one block to the tier above; 0 where there
     is none, and in custom networks, whose blocks have no tier above."""
 
-    uplink_bandwidth: float
-    """Of all of them together; infinite where there are none [byte/s]."""
+    uplink_bandwidth: float = math.inf
+    """Bandwidth of a block's uplinks together; infinite without any [byte/s]."""
 
-    oversubscription: float
+    oversubscription: float = 1.0
     """What one block's children can send into it over `uplink_bandwidth`; 1 where
     there is no tier above."""
 
-    efficiency: float = 1.0
-    """Fraction of `link_bandwidth` that traffic reaches. The bandwidths and the ratio
-    above are as built; those of `Links` and `Level` are what is reached."""
+    @property
+    def link_bandwidth(self) -> float:
+        """Bandwidth of one cable, per direction [byte/s]."""
+        return self.bandwidth / self.num_parallel
+
+    @property
+    def capacity(self) -> float:
+        """What traffic reaches on one link, per direction [byte/s]."""
+        return self.bandwidth * self.efficiency
+
+    @property
+    def num_choices(self) -> int:
+        """Links of one child into the tier, of which a pair keeps to one."""
+        return self.num_spines * self.num_cables
+
+    @property
+    def child_bandwidth(self) -> float:
+        """All links of one child into the tier together, per direction [byte/s]."""
+        return self.num_choices * self.bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

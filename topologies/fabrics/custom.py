@@ -171,15 +171,18 @@ class CustomRouting:
         ends = np.sort(np.stack([links.source, links.target]), axis=0)
         rows = []
         for index, level in enumerate(self.planner_levels()):
-            cables = np.unique(ends[:, links.level == index], axis=1)
+            of_class = links.level == index
+            cables = np.unique(ends[:, of_class], axis=1)
             rows.append(
                 Tier(
                     name=level.name,
+                    fan_out=level.block_size,
+                    bandwidth=level.bandwidth,
+                    latency=float(links.latency[of_class].max(initial=0.0)),
+                    joins_devices=True,
                     num_blocks=level.num_blocks,
                     block_size=level.block_size,
                     num_links=cables.shape[1],
-                    link_bandwidth=level.bandwidth,
-                    num_uplinks=0,
                     uplink_bandwidth=level.uplink_bandwidth,
                     oversubscription=level.oversubscription,
                 )

@@ -187,14 +187,14 @@ class TorusRouting(BuiltRouting):
         used = self.link_towards[:, axis, :]
         return Tier(
             name=f"dimension {axis} ({'ring' if self.spec.wrap[axis] else 'line'})",
+            fan_out=size,
+            bandwidth=self.spec.bandwidth,
+            latency=self.spec.latency,
+            efficiency=self.spec.efficiency,
+            joins_devices=True,
             num_blocks=self.spec.num_devices // size,
             block_size=size,
             num_links=int((used >= 0).sum()) // 2,
-            link_bandwidth=self.spec.bandwidth,
-            num_uplinks=0,
-            uplink_bandwidth=math.inf,
-            oversubscription=1.0,
-            efficiency=self.spec.efficiency,
         )
 
     def planner_levels(self, capacity: FloatArray | None = None) -> tuple[Level, ...]:

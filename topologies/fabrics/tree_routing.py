@@ -23,11 +23,9 @@ References
 .. [2] Cumulus Linux documentation, "Equal cost multipath: resilient hashing".
 .. [3] Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
    OOPSLA 2014, Figure 16.
-
-One tier of the tree core `topologies.fabrics.tree_routing`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,58 +96,6 @@ def pick_among(hashes: UInt64Array, usable: BoolArray) -> IntArray:
     return picks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeTier:
-    """One tier of switches, every value given."""
-
-    name: str
-    """Also the first part of its switches' names."""
-
-    fan_out: int
-    """Blocks of the tier below in one block; devices at tier 0."""
-
-    bandwidth: float
-    """Of the link from one child to one switch, per direction [byte/s]."""
-
-    latency: float
-    """Of that link [s]."""
-
-    num_parallel: int = 1
-    """Cables that the link stands for."""
-
-    num_planes: int = 1
-    """Switches of one block; a child is joined to the one of its number modulo this."""
-
-    num_spines: int = 1
-    """Switches of one block that every child is joined to; a hash picks one. For the
-    outermost tier only."""
-
-    num_cables: int = 1
-    """Separate links between a child and its switch; a hash picks one, the same one on
-    the way up and on the way down."""
-
-    joins_devices: bool = False
-    """Whether the children are devices although the tier is not the innermost."""
-
-    efficiency: float = 1.0
-    """Fraction of the link's bandwidth that traffic reaches."""
-
-    @property
-    def capacity(self) -> float:
-        """What traffic reaches on the link, per direction [byte/s]."""
-        return self.bandwidth * self.efficiency
-
-    @property
-    def child_bandwidth(self) -> float:
-        """All links of one child into the tier together, per direction [byte/s]."""
-        return self.num_choices * self.bandwidth
-
-    @property
-    def num_choices(self) -> int:
-        """Links of one child into the tier, of which a pair keeps to one."""
-        return self.num_spines * self.num_cables
-
-
 class TreeRouting(BuiltRouting):
     """Up to the lowest common switch, and down again; by arithmetic alone.
 
@@ -168,7 +114,7 @@ class TreeRouting(BuiltRouting):
     family: Family = "tree"
 
     def __init__(
-        self, tiers: tuple[TreeTier, ...], *, relay: bool = True, seed: int = 0
+        self, tiers: tuple[Tier, ...], *, relay: bool = True, seed: int = 0
     ) -> None:
         self.switch_tiers = tiers
         self.relay = relay
@@ -190,6 +136,7 @@ class TreeRouting(BuiltRouting):
         ]
         self.first_link = [0, *(int(n) for n in np.cumsum(sizes))]
         self.num_vertices = self._first_switch(len(tiers))
+        self.switch_tiers = tuple(self._counted(k) for k in range(len(tiers)))
 
     def _count_children(self, k: int) -> int:
         if self._joins_devices(k):
@@ -323,28 +270,27 @@ class TreeRouting(BuiltRouting):
         return halved
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Return one row per tier of switches."""
-        return tuple(self._tier(k) for k in range(len(self.switch_tiers)))
+        """Return the tiers of switches, from the inside out."""
+        return self.switch_tiers
 
-    def _tier(self, k: int) -> Tier:
+    def _counted(self, k: int) -> Tier:
+        """Return a tier with what follows from all of them together."""
         tier = self.switch_tiers[k]
-        uplinks, uplink, ratio = 0, float("inf"), 1.0
-        if k + 1 < len(self.switch_tiers):
-            above = self.switch_tiers[k + 1]
-            uplinks = self._links_per_block(k + 1, k) * above.num_parallel
-            uplink = self._links_per_block(k + 1, k) * above.bandwidth
-            ratio = self._links_per_block(k, k) * tier.bandwidth / uplink
-        into_all = self.num_children[k] * tier.num_choices * tier.num_parallel
-        return Tier(
-            name=tier.name,
+        counted = replace(
+            tier,
             num_blocks=self.num_blocks[k],
             block_size=self.block_sizes[k],
-            num_links=into_all,
-            link_bandwidth=tier.bandwidth / tier.num_parallel,
-            num_uplinks=uplinks,
+            num_links=self.num_children[k] * tier.num_choices * tier.num_parallel,
+        )
+        if k + 1 == len(self.switch_tiers):
+            return counted
+        above = self.switch_tiers[k + 1]
+        uplink = self._links_per_block(k + 1, k) * above.bandwidth
+        return replace(
+            counted,
+            num_uplinks=self._links_per_block(k + 1, k) * above.num_parallel,
             uplink_bandwidth=uplink,
-            oversubscription=ratio,
-            efficiency=tier.efficiency,
+            oversubscription=self._links_per_block(k, k) * tier.bandwidth / uplink,
         )
 
     def planner_levels(self) -> tuple[Level, ...]:
