@@ -24,7 +24,6 @@ from planner.planners.registry import PLANNERS
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.fabrics.link_file import link_file_bytes
-from topologies.specs import CustomSpec
 
 
 class Details:
@@ -98,13 +97,12 @@ def digest(scenario: Scenario) -> str:
 
     Where the file lies and how it is written does not matter.
     """
-    links = b""
-    if isinstance(scenario.network_spec, CustomSpec):
-        links = link_file_bytes(scenario.network_spec.path)
-        network_spec = replace(scenario.network_spec, path=Path("links"))
-        scenario = replace(scenario, network_spec=network_spec)
-    said = repr(replace(scenario, path=Path(), text=b""))
-    return hashlib.sha256(said.encode() + links).hexdigest()
+    spec = scenario.network_spec
+    links = b"".join(link_file_bytes(path) for path in spec.files)
+    anywhere = replace(
+        scenario, path=Path(), text=b"", network_spec=spec.without_folders()
+    )
+    return hashlib.sha256(repr(anywhere).encode() + links).hexdigest()
 
 
 def comparison_points(
