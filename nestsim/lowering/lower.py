@@ -220,19 +220,20 @@ def place_work(
     if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
     placed = _stages(network, workload, priced, rates)
-    order = [(c, s) for c in range(v) for s in range(p)]
-    passes = [placed[s].passes[c] for c, s in order]
+    virtual = find_schedule(plan.schedule).virtual_stages(p, v)
+    order = list(zip(virtual.stage.tolist(), virtual.chunk.tolist(), strict=True))
+    passes = [placed[s].passes[c] for s, c in order]
     compute = _pass_times([{k: one.worked for k, one in own.items()} for own in passes])
     times = compute
     if not by_layer:
-        times = np.array([priced.stages[s].chunk_times[c] for c, s in order]).T
+        times = np.array([priced.stages[s].chunk_times[c] for s, c in order]).T
     if not by_layer and not is_default:
         assert rates is not None
         prices = [one.traffic.times(rates) for one in placed]
         times = _pass_times(
             [
                 {kind: one.time(prices[s]) for kind, one in own.items()}
-                for own, (_, s) in zip(passes, order, strict=True)
+                for own, (s, _) in zip(passes, order, strict=True)
             ]
         )
     layers = None

@@ -124,6 +124,9 @@ class LinkUse:
 class Replay:
     """Everything that happened in one simulated training step."""
 
+    schedule: str
+    """Name of the pipeline's schedule, of `planner.step.schedules.SCHEDULES`."""
+
     iteration_time: float
     """Until the last stage has finished its last duty [s]."""
 

@@ -3,7 +3,8 @@
 Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per stage (1
 without interleaving), ``d`` replicas, ``t`` lanes (tensor- and context-parallel ranks),
 ``m`` microbatches, ``E`` links. An *actor* is one stage of one replica: its lanes work
-in lock-step. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
+in lock-step. Virtual stages are the chunks of all stages in the order of the chain;
+the schedule says which stage holds which.
 
 A pass of a stage is one duration, or a list of moves between which the actor sends
 and waits. What a *team* of replicas sends together inside of passes (the lanes of one
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
+from planner.step.schedules import VirtualStages, find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
@@ -304,6 +306,11 @@ class PipelineWork:
 
     folded: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
+
+    def virtual_stages(self) -> VirtualStages:
+        """Return which stage holds which part of the chain, as the schedule says."""
+        schedule = find_schedule(self.schedule)
+        return schedule.virtual_stages(len(self.devices), self.num_chunks)
 
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""
