@@ -144,8 +144,9 @@ def lower_plan(
     if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
     lowered = _stages(network, workload, priced, rates)
-    order = [(c, s) for c in range(v) for s in range(p)]
-    passes = [lowered[s].passes[c] for c, s in order]
+    virtual = find_schedule(plan.schedule).virtual_stages(p, v)
+    order = list(zip(virtual.stage.tolist(), virtual.chunk.tolist(), strict=True))
+    passes = [lowered[s].passes[c] for s, c in order]
     compute = _pass_times(
         [
             {kind: written.worked for kind, written in by_kind.items()}
@@ -154,14 +155,14 @@ def lower_plan(
     )
     times = compute
     if not by_layer:
-        times = np.array([priced.stages[s].chunk_times[c] for c, s in order]).T
+        times = np.array([priced.stages[s].chunk_times[c] for s, c in order]).T
     if not by_layer and not is_default:
         assert rates is not None
         prices = [stage.traffic.times(rates) for stage in lowered]
         times = _pass_times(
             [
                 {kind: written.time(prices[s]) for kind, written in by_kind.items()}
-                for by_kind, (_, s) in zip(passes, order, strict=True)
+                for by_kind, (s, _) in zip(passes, order, strict=True)
             ]
         )
     layers = None

@@ -325,10 +325,10 @@ def _pass_times(replay: Replay) -> FloatArray:
     of_stage = np.arange(num_stages)[:, None]
     worked = mean.sum(axis=(2, 3))[of_stage, replay.representative]
     slowest = int(np.argmax(worked.max(axis=0)))
-    # Virtual stage c p + i is chunk c of stage i.
     chosen = mean[np.arange(num_stages), replay.representative[:, slowest]]
+    virtual = SCHEDULES[replay.schedule].virtual_stages(num_stages, num_chunks)
     return np.ascontiguousarray(
-        chosen.transpose(1, 2, 0).reshape(_NUM_PASS_KINDS, -1), dtype=np.float64
+        chosen[virtual.stage, :, virtual.chunk].T, dtype=np.float64
     )
 
 

@@ -46,7 +46,10 @@ def build_model(network: Network, work: PipelineWork) -> Model:
     """
     _check(work)
     flows = build_flows(network, work)
-    by_stage = [stage_ports(flows, stage) for stage in range(work.devices.shape[0])]
+    virtual = work.virtual_stages()
+    by_stage = [
+        stage_ports(flows, stage, virtual) for stage in range(len(work.devices))
+    ]
     programs = build_programs(work, by_stage, tick=TICK)
     ports = _table(by_stage, programs)
     slowest = np.append(flows.slowest_times(network.links), 0.0)[ports]

@@ -37,7 +37,7 @@ from nestsim.simulator.work import (
     Phase,
     PipelineWork,
 )
-from planner.step.schedules import find_schedule
+from planner.step.schedules import VirtualStages, find_schedule
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
 
@@ -242,14 +242,14 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
 
 def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArray]:
     """Add the transfers between virtual stages, forward and backward."""
-    num_stages, num_replicas, num_ranks = work.devices.shape
+    _, num_replicas, num_ranks = work.devices.shape
     num_boundaries = work.boundary_bytes.size
     # Both sides of a blocking exchange take part in it.
     sequential = not find_schedule(work.schedule).interleaves
     num_sources = 2 if work.blocking_transfers and sequential else 1
-    around = np.arange(num_boundaries + 1) % num_stages
-    up = work.devices[around[:-1]].ravel()
-    down = work.devices[around[1:]].ravel()
+    virtual = work.virtual_stages()
+    up = work.devices[virtual.stage[:-1]].ravel()
+    down = work.devices[virtual.stage[1:]].ravel()
     counts = np.full(num_boundaries * num_replicas, num_ranks)
     numbers = []
     for kind, ends in (("activation", (up, down)), ("gradient", (down, up))):
@@ -258,8 +258,8 @@ def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArra
         first = columns.add(
             FlowFamily(
                 kind=TRANSFER_KINDS.index(kind),
-                stage=sender % num_stages,
-                chunk=sender // num_stages,
+                stage=virtual.stage[sender],
+                chunk=virtual.chunk[sender],
                 replica=np.tile(np.arange(num_replicas), num_boundaries),
                 num_sources=num_sources,
                 num_bytes=np.repeat(work.boundary_bytes, num_replicas),
@@ -441,9 +441,9 @@ class StagePorts:
         return ends
 
 
-def stage_ports(flows: Flows, stage: int) -> StagePorts:
-    """Lay out the ports of one stage."""
-    columns = _boundary_columns(flows, stage)
+def stage_ports(flows: Flows, stage: int, virtual: VirtualStages) -> StagePorts:
+    """Lay out the ports of one stage, which holds some of the virtual stages."""
+    columns = _boundary_columns(flows, virtual.number[stage])
     num_replicas = flows.signal.shape[1]
 
     def give(channels: list[IntArray]) -> Numbers:
@@ -477,13 +477,12 @@ def stage_ports(flows: Flows, stage: int) -> StagePorts:
     )
 
 
-def _boundary_columns(flows: Flows, stage: int) -> list[IntArray]:
-    """Return the channels of each chunk, in and out for either direction."""
-    num_stages, num_replicas = flows.signal.shape
-    nobody = np.full(num_replicas, NONE)
+def _boundary_columns(flows: Flows, held: IntArray) -> list[IntArray]:
+    """Return the channels of virtual stages, in and out for either direction."""
+    nobody = np.full(flows.signal.shape[1], NONE)
     last = len(flows.activation)
     columns = []
-    for k in range(stage, last + 1, num_stages):
+    for k in held.tolist():
         columns += [
             flows.activation[k - 1] if k > 0 else nobody,
             flows.activation[k] if k < last else nobody,

@@ -136,6 +136,9 @@ class LinkUse:
 class Replay:
     """Everything that happened in one simulated training step."""
 
+    schedule: str
+    """Name of the pipeline's schedule, of `planner.step.schedules.SCHEDULES`."""
+
     iteration_time: float
     """Time until the last stage has finished its last duty [s]."""
 

@@ -257,7 +257,7 @@ class Writer:
         ports: StagePorts,
     ) -> None:
         self.work, self.own, self.stage, self.ports = work, own, stage, ports
-        self.num_stages = len(numbers)
+        self.virtual = work.virtual_stages()
         schedule = SCHEDULES[work.schedule]
         self.rendezvous = work.blocking_transfers and not schedule.interleaves
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
@@ -319,13 +319,13 @@ class Writer:
         Shape ``(3, v, m)``.
         """
         arrivals = np.zeros_like(numbers[self.stage])
-        last = self.work.num_chunks * self.num_stages - 1
+        of_virtual = self.virtual
         for kind, step in ((FORWARD, -1), (BACKWARD, 1)):
-            for chunk in range(self.work.num_chunks):
-                sender = chunk * self.num_stages + self.stage + step
-                if 0 <= sender <= last:
-                    sending_chunk, stage = divmod(sender, self.num_stages)
-                    arrivals[kind, chunk] = numbers[stage][kind, sending_chunk]
+            for chunk, virtual in enumerate(of_virtual.number[self.stage].tolist()):
+                sender = virtual + step
+                if 0 <= sender < of_virtual.stage.size:
+                    sent = numbers[of_virtual.stage[sender]]
+                    arrivals[kind, chunk] = sent[kind, of_virtual.chunk[sender]]
         return arrivals
 
     def _block(self, code: _Code, slowdown: float) -> _Block:
@@ -347,7 +347,7 @@ class Writer:
         self, kind: int, chunk: int, slowdown: float, place: int, *, filling: bool
     ) -> Parts:
         """Return the parts of a pass, its buckets included."""
-        virtual = chunk * self.num_stages + self.stage
+        virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
         sent = self.work.sent_time.get(kind)

@@ -314,6 +314,7 @@ def replay(
     transfers, transfer_multiplicity = collect_transfers(model, folding, run)
     passes = spans.kind != SPAN_KINDS.index("optimizer")
     return Replay(
+        schedule=work.schedule,
         iteration_time=run.end,
         pipeline_time=float(spans.end[passes].max(initial=0.0)),
         spans=spans,

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from planner.step.schedules import SCHEDULES, VirtualStages
 from topologies.arrays import FloatArray, IntArray
 
 _DIRECTIONS = {
@@ -263,7 +264,7 @@ def _events(
     ]
     events.extend(_memory_counters(replay))
     events.extend(_link_counters(replay, link_use))
-    events.extend(_arrows(compute, sends, replay.representative))
+    events.extend(_arrows(compute, sends, replay))
     return sorted(events, key=_order)
 
 
@@ -343,13 +344,16 @@ def _link_counters(
 
 
 def _arrows(
-    compute: list[Track], sends: list[Track], representative: IntArray
+    compute: list[Track], sends: list[Track], replay: Replay
 ) -> Iterator[Event]:
     """Lead from each message to its pass; slices too short to be seen have none."""
     number = 0
+    virtual = SCHEDULES[replay.schedule].virtual_stages(
+        _num_stages(replay), int(replay.spans.chunk.max(initial=0)) + 1
+    )
     for kind, offset in ((_ACTIVATION, 1), (_GRADIENT, -1)):
-        passes = dict(_places(compute[kind], representative, 0))
-        for key, place in _places(sends[kind], representative, offset):
+        passes = dict(_places(compute[kind], replay.representative, virtual, 0))
+        for key, place in _places(sends[kind], replay.representative, virtual, offset):
             if key not in passes:
                 continue
             number += 1
@@ -359,21 +363,20 @@ def _arrows(
 
 
 def _places(
-    track: Track, representative: IntArray, offset: int
+    track: Track, representative: IntArray, virtual: VirtualStages, offset: int
 ) -> Iterator[tuple[tuple[int, int, int], dict[str, float]]]:
     """Return where each visible slice begins, by receiver, replica and microbatch.
 
     The receiver is ``offset`` virtual stages from the track's own; the replica is the
     one that stands for it there.
     """
-    num_stages = len(representative)
     for thread, stage, replica, microbatch, chunk, _, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
         if length > 0:
             place = {"pid": stage, "tid": thread, "ts": begin / 1000}
-            receiver = chunk * num_stages + stage + offset
-            recorded = int(representative[receiver % num_stages, replica])
+            receiver = int(virtual.number[stage, chunk]) + offset
+            recorded = int(representative[virtual.stage[receiver], replica])
             yield (receiver, recorded, microbatch), place
 
 

@@ -3,8 +3,8 @@
 Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per stage (1
 without interleaving), ``d`` replicas, ``t`` ranks of a replica (tensor- and
 context-parallel), ``m`` microbatches, ``E`` links. An *actor* is one stage of one
-replica: its ranks work in lockstep. Virtual stage ``c p + i`` is chunk ``c`` of stage
-``i``.
+replica: its ranks work in lockstep. Virtual stages are the chunks of all stages in the
+order of the chain; the schedule says which stage holds which.
 
 A pass of a stage is one duration, or a list of moves between which the actor sends
 and waits. What a *lockstep group* of replicas sends together inside of passes (the
@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
+from planner.step.schedules import VirtualStages, find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
@@ -307,6 +308,11 @@ class PipelineWork:
 
     notes: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
+
+    def virtual_stages(self) -> VirtualStages:
+        """Return which stage holds which part of the chain, as the schedule says."""
+        schedule = find_schedule(self.schedule)
+        return schedule.virtual_stages(len(self.devices), self.num_chunks)
 
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""

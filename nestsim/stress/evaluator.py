@@ -32,7 +32,6 @@ from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.fabrics.link_file import link_file_bytes
 from topologies.network import Network
-from topologies.specs import CustomSpec
 
 MOST_LINKS = 8
 """Kinds of links that are kept of a replay, hottest first."""
@@ -286,8 +285,8 @@ class ConditionEvaluator:
 def scenario_digest(scenario: Scenario) -> str:
     """Return a hash of everything that plans and replays depend on."""
     digest = hashlib.sha256(scenario.content().encode())
-    if isinstance(scenario.network_spec, CustomSpec):
-        digest.update(link_file_bytes(scenario.network_spec.path))
+    for path in scenario.network_spec.files:
+        digest.update(link_file_bytes(path))
     return digest.hexdigest()
 
 

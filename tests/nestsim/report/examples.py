@@ -351,6 +351,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         transfers = Transfers(*(column[:0] for column in transfers))
     total = float(max(spans.end.max(), transfers.end.max(initial=0.0)))
     return Replay(
+        schedule=plan.schedule,
         iteration_time=total,
         pipeline_time=pipeline_time,
         spans=spans,

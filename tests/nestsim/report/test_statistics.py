@@ -53,6 +53,7 @@ def replay_of(
     )
     whole = np.full(len(names), -1)
     return Replay(
+        schedule="1f1b",
         iteration_time=iteration_time,
         pipeline_time=pipeline_time,
         spans=Spans(

@@ -60,7 +60,8 @@ def recurrence(work, delay, wires, rounded):
     ``wires`` are the times that messages forward and back are on the wire.
     """
     p, m, v = work.devices.shape[0], work.num_microbatches, work.num_chunks
-    low, high = np.arange(v * p - 1) % p, np.arange(1, v * p) % p
+    virtual = work.virtual_stages()
+    low, high = virtual.stage[:-1], virtual.stage[1:]
     program = SCHEDULES[work.schedule].program(p, m, v)
     durations = np.zeros((3, v * p))
     durations[:2] = work.forward_time, work.backward_time
@@ -70,15 +71,15 @@ def recurrence(work, delay, wires, rounded):
     )
     assert status == 0
     stage = np.repeat(np.arange(p), np.diff(program.indptr))
-    keys = zip(stage, program.kind, program.microbatch, program.chunk, strict=True)
+    chunk = virtual.chunk[program.virtual_stage]
+    keys = zip(stage, program.kind, program.microbatch, chunk, strict=True)
     return dict(zip(keys, zip(start, end, strict=True), strict=True))
 
 
 def wires_of_pairs(work, speed):
     """Return how long messages are on the wire at the speeds of their pair's links."""
-    p, last = work.devices.shape[0], work.boundary_bytes.size
-    low, high = np.arange(last) % p, np.arange(1, last + 1) % p
-    volume = work.boundary_bytes
+    stage, volume = work.virtual_stages().stage, work.boundary_bytes
+    low, high = stage[:-1], stage[1:]
     return volume / speed[low, high], volume / speed[high, low]
 
 
