@@ -45,7 +45,7 @@ def rewritten(source: str) -> str:
     Examples
     --------
     >>> rewritten("from planner.step.plan import Plan")
-    'from nestsim.planner.plan import Plan'
+    'from nestsim.planner.step.plan import Plan'
     >>> rewritten('files("estimators")')
     'files("nestsim.estimators")'
     """

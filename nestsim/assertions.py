@@ -6,14 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from nestsim.results import (
-    Candidate,
-    JobResult,
-    PlannedCandidate,
-    PlanResult,
-    SearchFacts,
-)
-from nestsim.results import SimulateResult as Simulated
+from nestsim.results import Candidate, PlannedCandidate, PlanResult, ReplayedResult
 from nestsim.scenario.settings import Assertion
 
 _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
@@ -46,7 +39,7 @@ class Checked:
 
 
 def check_assertions(
-    assertions: Sequence[Assertion], result: JobResult | Simulated | PlanResult
+    assertions: Sequence[Assertion], result: PlanResult | ReplayedResult
 ) -> tuple[Checked, ...]:
     """Return each assertion with what was found, in their order."""
     found = found_values(result)
@@ -62,7 +55,7 @@ def _checked(assertion: Assertion, found: float | str) -> Checked:
 
 
 def found_values(
-    result: JobResult | Simulated | PlanResult,
+    result: PlanResult | ReplayedResult,
 ) -> dict[str, float | str]:
     """Return every quantity that may be asserted, of the plan that is reported.
 
@@ -71,15 +64,13 @@ def found_values(
     prove it there is not even that.
     """
     if not result.candidates:
-        if isinstance(result, PlanResult):
+        if result.kind == "plan":
             return {"verdict": NO_REPLAY}
-        proven = not isinstance(result, SearchFacts) or result.covers_space
-        return {"verdict": "infeasible" if proven else NO_PLAN}
-    if isinstance(result, PlanResult):
-        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
-        first = result.candidates[0]
-        return {**found, **_numbers(first, result.device_memory)}
+        return {"verdict": "infeasible" if result.covers_space else NO_PLAN}
     best = result.candidates[result.chosen or 0]
+    if isinstance(best, PlannedCandidate):
+        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
+        return {**found, **_numbers(best, result.device_memory)}
     gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
     return {
         "verdict": best.verdict.kind,

@@ -14,7 +14,6 @@ from nestsim.presets import NAMED_PRESETS
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
 from topologies.errors import InputError
-from topologies.specs import CustomSpec
 
 if TYPE_CHECKING:
     from estimators.software import Software
@@ -37,9 +36,7 @@ def cluster_network(scenario: "Scenario") -> "Network":
     try:
         network = build_network(scenario.network_spec)
     except InputError as error:
-        if isinstance(scenario.network_spec, CustomSpec):
-            raise error.at("cluster.network.path", ": ") from None
-        raise error.at("cluster.network") from None
+        raise scenario.network_spec.located(error, "cluster.network") from None
     if scenario.degradation is None:
         return network
     try:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nestsim.cluster import device_slowdowns
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.simulator.replay import replayed_time
 from planner.cost.objective import PricedPlan
@@ -58,7 +58,7 @@ class Evaluator:
         settings = self.scenario.simulation.replay
         slowdown = device_slowdowns(self.scenario, self.network.num_devices)
         try:
-            work = place_work(
+            work = lower_plan(
                 self.network,
                 self.workload,
                 priced,

@@ -4,6 +4,7 @@ Replay one plan that is given, and judge it as the planner's own.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -14,15 +15,17 @@ from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
 from nestsim.cluster import cluster_software, device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.results import (
     Assumptions,
+    C,
     Candidate,
     ExplainResult,
+    JobKind,
     JobResult,
     PlannedCandidate,
     PlanResult,
-    SimulateResult,
+    ReplayedResult,
     Throughput,
 )
 from nestsim.scenario.load import Scenario
@@ -55,21 +58,19 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
     """
     network, workload = build_job(scenario, progress)
     found = find_plans(scenario, network, workload, progress)
-    return PlanResult(
-        **job_facts(scenario, network, workload),
-        candidates=tuple(
-            PlannedCandidate(
-                rank=rank,
-                priced=priced,
-                planned=_planned(network, workload, priced),
-                replayed_time=time,
-            )
-            for rank, (priced, time) in enumerate(
-                zip_longest(found.plans, found.replayed_times), start=1
-            )
-        ),
-        **_search_facts(scenario, found),
+    candidates = tuple(
+        PlannedCandidate(
+            rank=rank,
+            priced=priced,
+            planned=_planned(network, workload, priced),
+            replayed_time=time,
+        )
+        for rank, (priced, time) in enumerate(
+            zip_longest(found.plans, found.replayed_times), start=1
+        )
     )
+    result = job_result("plan", scenario, network, workload, candidates)
+    return with_search(result, scenario, found)
 
 
 def explain_job(
@@ -93,7 +94,7 @@ def explain_job(
     )
 
 
-def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResult:
+def run_job(scenario: Scenario, *, progress: Progress | None = None) -> ReplayedResult:
     """Plan a scenario, replay the k best plans, and choose the first confirmed one.
 
     Raises
@@ -113,24 +114,14 @@ def run_job(scenario: Scenario, *, progress: Progress | None = None) -> JobResul
             replay_plan(scenario, network, workload, priced, index + 1, told)
         )
     candidates.sort(key=_simulated_order)
-    confirmed = (
-        index
-        for index, candidate in enumerate(candidates)
-        if candidate.verdict.kind == "confirmed"
-    )
-    chosen = next(confirmed, None)
+    chosen = first_confirmed(candidates)
     if candidates:
         reported = chosen or 0
         candidates[reported] = explain_candidate(
             scenario, network, workload, candidates[reported], progress
         )
-    return JobResult(
-        **job_facts(scenario, network, workload),
-        candidates=tuple(candidates),
-        chosen=chosen,
-        **_search_facts(scenario, found),
-        max_trace_events=scenario.simulation.trace_events,
-    )
+    result = job_result("run", scenario, network, workload, tuple(candidates))
+    return with_search(replace(result, chosen=chosen), scenario, found)
 
 
 def _check_replayable(scenario: Scenario, network: Network) -> None:
@@ -155,13 +146,24 @@ def _check_replayable(scenario: Scenario, network: Network) -> None:
         ) from None
 
 
-def job_facts(
-    scenario: Scenario, network: Network, workload: Workload
-) -> dict[str, Any]:
-    """Return the fields of `JobFacts`."""
-    return {
-        "scenario_name": scenario.name,
-        "assumptions": Assumptions(
+def first_confirmed(candidates: Sequence[Candidate]) -> int | None:
+    """Return the index of the first plan that its replay confirms, None without."""
+    kinds = [candidate.verdict.kind for candidate in candidates]
+    return kinds.index("confirmed") if "confirmed" in kinds else None
+
+
+def job_result(
+    kind: JobKind,
+    scenario: Scenario,
+    network: Network,
+    workload: Workload,
+    candidates: tuple[C, ...],
+) -> JobResult[C]:
+    """Return what there is to report of a job but for what a search found."""
+    return JobResult(
+        kind=kind,
+        scenario_name=scenario.name,
+        assumptions=Assumptions(
             preset=scenario.software_preset,
             software=workload.software,
             training=workload.training,
@@ -171,12 +173,14 @@ def job_facts(
             links=scenario.links,
             profile=workload.profile,
         ),
-        "network": network,
-        "layer_names": tuple(workload.graph.names),
-        "device_memory": workload.accelerator.memory_bytes,
-        "usable_memory": workload.tensor_memory(scenario.search.memory_reserve),
-        "band": None if scenario.constants else _band(network, workload),
-    }
+        network=network,
+        layer_names=tuple(workload.graph.names),
+        device_memory=workload.accelerator.memory_bytes,
+        usable_memory=workload.tensor_memory(scenario.search.memory_reserve),
+        band=None if scenario.constants else _band(network, workload),
+        candidates=candidates,
+        max_trace_events=scenario.simulation.trace_events,
+    )
 
 
 def _band(network: Network, workload: Workload) -> Band | None:
@@ -251,20 +255,23 @@ def find_plans(
     return evaluator.find(scenario.planner, settings, progress=progress)
 
 
-def _search_facts(scenario: Scenario, found: PlannerOutcome) -> dict[str, Any]:
-    """Return the fields that `SearchFacts` has beside those of `JobFacts`."""
+def with_search(
+    result: JobResult[C], scenario: Scenario, found: PlannerOutcome
+) -> JobResult[C]:
+    """Return a result together with what the search has to say of itself."""
     statistics = dict(found.statistics)
     if not statistics:
         statistics = {f"plans priced by {found.planner}": found.evaluations}
     bound = found.lower_bound
-    return {
-        "objective": scenario.search.objective,
-        "lower_bound": math.nan if bound is None else bound,
-        "search_statistics": statistics,
-        "shortfall": found.why_not,
-        "spent": found.spent,
-        "covers_space": found.covers_space,
-    }
+    return replace(
+        result,
+        objective=scenario.search.objective,
+        lower_bound=math.nan if bound is None else bound,
+        search_statistics=statistics,
+        shortfall=found.why_not,
+        spent=found.spent,
+        covers_space=found.covers_space,
+    )
 
 
 def progress_of(
@@ -292,7 +299,7 @@ def replay_plan(
     """
     settings = scenario.simulation.replay
     slowdown = device_slowdowns(scenario, network.num_devices)
-    work = place_work(network, workload, priced, settings, slowdown=slowdown)
+    work = lower_plan(network, workload, priced, settings, slowdown=slowdown)
     done = replay(network, work, settings, progress=progress)
     peak = max(timeline.peak for timeline in done.memory)
     return Candidate(
@@ -333,7 +340,7 @@ def explain_candidate(
     """
     settings = scenario.simulation.replay
     slowdown = device_slowdowns(scenario, network.num_devices)
-    work = place_work(network, workload, candidate.priced, settings, slowdown=slowdown)
+    work = lower_plan(network, workload, candidate.priced, settings, slowdown=slowdown)
     done = candidate.replay
     progress_of(progress, "replay: explain the reported plan")
     if scenario.simulation.trace == "all":
@@ -390,7 +397,7 @@ def simulate_job(
     plan: Plan | None = None,
     source: str = "plan",
     progress: Progress | None = None,
-) -> SimulateResult:
+) -> ReplayedResult:
     """Price, replay and judge one plan.
 
     Parameters
@@ -416,17 +423,10 @@ def simulate_job(
     else:
         priced = _from_file(network, workload, plan, source)
     told = progress_of(progress, "replay: the plan")
-    return SimulateResult(
-        **job_facts(scenario, network, workload),
-        candidate=explain_candidate(
-            scenario,
-            network,
-            workload,
-            replay_plan(scenario, network, workload, priced, 0, told),
-            progress,
-        ),
-        max_trace_events=scenario.simulation.trace_events,
-    )
+    first = replay_plan(scenario, network, workload, priced, 0, told)
+    candidate = explain_candidate(scenario, network, workload, first, progress)
+    result = job_result("simulate", scenario, network, workload, (candidate,))
+    return replace(result, chosen=first_confirmed(result.candidates))
 
 
 def _from_table(scenario: Scenario, network: Network, workload: Workload) -> PricedPlan:

@@ -1,7 +1,9 @@
 """What jobs hand to their reports: plans with their prices, replays and verdicts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from estimators.operators.profile import Profile
 from estimators.software import Software
@@ -105,18 +107,34 @@ class Assumptions:
     __repr__ = short_repr
 
 
+C = TypeVar("C", Candidate, PlannedCandidate)
+"""Plans that were replayed, or not."""
+
+JobKind = Literal["plan", "run", "simulate"]
+"""What was done: a search, a search and replays, or the replay of a given plan."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
-    """What a report says of the job, whatever was found."""
+class JobResult(Generic[C]):
+    """Everything that a report on one scenario needs."""
+
+    kind: JobKind
+    """What was done."""
 
     scenario_name: str
+    """What the user calls the scenario."""
+
     assumptions: Assumptions
+    """What times rest on beside the plan."""
+
     network: Network
+    """The cluster."""
+
     layer_names: tuple[str, ...]
     """Names of the chain's layers."""
 
     device_memory: float
-    """Of one device [byte]."""
+    """Memory of one device [byte]."""
 
     usable_memory: float
     """What tensors may take of a device's memory: what the library keeps and the
@@ -126,24 +144,28 @@ class JobFacts:
     """Factors on a simulated time, the ends of its 80 % band; None where times are
     not those of software that was measured."""
 
-    __repr__ = short_repr
+    candidates: tuple[C, ...]
+    """Of a search, best first; replayed ones by simulated throughput, confirmed or
+    not; or the plan that was given."""
 
+    chosen: int | None = None
+    """Index into `candidates` of the first confirmed one; None if there is none."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchFacts(JobFacts):
-    """What a report says of the search."""
+    max_trace_events: int = 100_000
+    """The most events that an exported trace may hold: keeps it small enough for a
+    browser."""
 
     objective: str = "planned"
     """What the search minimised, one of `planner.search.space.OBJECTIVES`."""
 
-    lower_bound: float
+    lower_bound: float = math.nan
     """No plan of the search space is faster than this: in the replay, or by the
-    planner's model, as `objective` says [s]."""
+    planner's model, as `objective` says; NaN without a search [s]."""
 
-    search_statistics: Mapping[str, int]
+    search_statistics: Mapping[str, int] = field(default_factory=dict)
     """Configurations considered, priced, and why the others were dropped."""
 
-    shortfall: str
+    shortfall: str = ""
     """Why there is no plan, in one sentence; empty if there is one."""
 
     spent: Spent = field(default_factory=Spent)
@@ -154,58 +176,17 @@ class SearchFacts(JobFacts):
 
     __repr__ = short_repr
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult(SearchFacts):
-    """Everything that a report needs."""
-
-    candidates: tuple[Candidate, ...]
-    """Re-ranked: by simulated throughput, confirmed or not."""
-
-    chosen: int | None
-    """Index into `candidates` of the first confirmed one; None if there is none."""
-
-    max_trace_events: int = 100_000
-    """The most events that an exported trace may hold: keeps it small enough for a
-    browser."""
-
-    __repr__ = short_repr
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanResult(SearchFacts):
-    """What the search alone has to say: the k best plans without a replay."""
-
-    candidates: tuple[PlannedCandidate, ...]
-    """Best first."""
-
-    __repr__ = short_repr
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateResult(JobFacts):
-    """Everything that a report on one given plan needs."""
-
-    candidate: Candidate
-    """The plan, priced, replayed and judged."""
-
-    max_trace_events: int
-    """The most events that an exported trace may hold."""
-
-    __repr__ = short_repr
-
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """The plan, as the only one of its kind."""
-        return (self.candidate,)
-
-    @property
-    def chosen(self) -> int | None:
-        """Index into `candidates` of the confirmed one; None if it is not."""
-        return 0 if self.candidate.verdict.kind == "confirmed" else None
+    def candidate(self) -> C:
+        """The plan that was given, the only candidate."""
+        (given,) = self.candidates
+        return given
 
 
-ReplayedResult = JobResult | SimulateResult
+PlanResult = JobResult[PlannedCandidate]
+"""What the search alone has to say: the k best plans without a replay."""
+
+ReplayedResult = JobResult[Candidate]
 """What a folder of results can be written of."""
 
 

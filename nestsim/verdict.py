@@ -109,8 +109,8 @@ def _ends(
 def kinds_of_transfer(flows: Flows) -> IntArray:
     """Give the flows that the plan prices together the same number, shape ``(F,)``."""
     kinds = np.arange(len(flows))
-    teams = (row for own in flows.teams for each in own for row in each)
-    for together in (*flows.activation, *flows.gradient, *teams):
+    in_passes = (row for own in flows.in_passes for each in own for row in each)
+    for together in (*flows.activation, *flows.gradient, *in_passes):
         kinds[together] = together.min(initial=len(flows))
     return kinds
 
@@ -120,7 +120,7 @@ def private_links(
 ) -> tuple[Incidence, FloatArray]:
     """Give each flow a link of its own instead of all that are not shared.
 
-    It has the rate that they allow the flow's lanes while all flows of the same kind,
+    It has the rate that they allow the flow's pairs while all flows of the same kind,
     and no others, are active.
 
     Parameters

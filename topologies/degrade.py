@@ -4,23 +4,19 @@ Links keep their numbers, also those that are removed: no route uses them. So wh
 states of a network carry can be compared link by link, and routes that avoid what was
 removed are the same, link for link.
 
-What is wrong with a network: one frozen record of slowed and removed parts.
-
-Links are named by text (`topologies.selectors`), devices by number.
-
-What levels say of a network of which links have been slowed or removed.
+What is wrong is one frozen record of slowed and removed parts, `Degradation`. Links are
+named by text (`topologies.selectors`), devices by number.
 
 A pair keeps its level. A level's bandwidth is that of the slowest link left among those
 that its undisturbed routes may cross; its latency stays. Detours are longer, and may be
-narrower: they are no part of any level, and are priced link by link. What leaves a
-block, and the oversubscription, are those of the block that has most left: so bounds
-made of them hold for all blocks.
+narrower: they are no part of any level, and are priced link by link. What each family
+of routing rules makes of its links and levels, `Routing.degraded` says.
 
-Devices that cannot reach each other any more, and what to call them.
+Devices that cannot reach each other any more are refused, by name.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -28,12 +24,8 @@ import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.fabrics.custom import CustomRouting
-from topologies.fabrics.detours import DegradedRouting
 from topologies.fabrics.shortest_paths import shortest_paths
-from topologies.fabrics.tori import TorusRouting
-from topologies.fabrics.tree_routing import TreeRouting
-from topologies.network import Level, Links, Network, Routing
+from topologies.network import Links, Network
 from topologies.selectors import select_links, select_switches
 from topologies.specs import MAX_SLOWDOWN
 
@@ -95,46 +87,6 @@ class Degradation:
 
     slow_devices: tuple[SlowDevice, ...] = ()
     """Devices that compute more slowly."""
-
-
-def degraded_levels(
-    levels: Sequence[Level], built: Routing, links: Links, kept: BoolArray
-) -> tuple[Level, ...]:
-    """Return the levels that are left; those of other kinds of routing as built."""
-    capacity = np.where(kept, links.bandwidth, 0.0)
-    if isinstance(built, TreeRouting):
-        return _of_tree(levels, built, links, capacity)
-    if isinstance(built, TorusRouting):
-        return built.planner_levels(capacity)
-    return tuple(levels)
-
-
-def _of_tree(
-    levels: Sequence[Level], built: TreeRouting, links: Links, capacity: FloatArray
-) -> tuple[Level, ...]:
-    tiers = range(len(levels))
-    narrowest = []
-    for k in tiers:
-        left = capacity[links.level == k]
-        bandwidth = built.switch_tiers[k].capacity
-        narrowest.append(float(left[left > 0].min(initial=bandwidth)))
-    outermost = len(levels) - 1
-    found = []
-    for k, level in enumerate(levels):
-        bandwidth = min(narrowest[tier] for tier in built.path(k))
-        new = replace(level, bandwidth=bandwidth)
-        if k < outermost:
-            leaving = built.sums_by_block(capacity, k + 1, k)
-            best = int(leaving.argmax())
-            uplink = float(leaving[best])
-            sending = float(built.sums_by_block(capacity, k, k)[best])
-            new = replace(
-                new,
-                uplink_bandwidth=uplink,
-                oversubscription=sending / uplink if uplink else float("inf"),
-            )
-        found.append(new)
-    return tuple(found)
 
 
 _MOST_NAMED = 8
@@ -247,33 +199,15 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     removed = _removed_links(network, degradation)
     if not removed.any() and (factor == 1).all():
         return network
-    routing = network.routing
-    kept = ~removed
-    if isinstance(routing, DegradedRouting | CustomRouting):
-        kept &= routing.kept
+    kept = network.routing.kept & ~removed
     links = replace(network.links, bandwidth=network.links.bandwidth / factor)
     refuse_islands(network, links, kept)
-    if isinstance(routing, CustomRouting):
-        return _degraded_custom(network, links, kept)
-    built = routing.built if isinstance(routing, DegradedRouting) else routing
+    rerouted = network.routing.degraded(network.levels, links, kept)
     return replace(
         network,
-        links=links,
-        levels=degraded_levels(network.levels, built, links, kept),
-        routing=DegradedRouting(
-            built, links, kept, len(network.vertex_names), network.num_devices
-        ),
-    )
-
-
-def _degraded_custom(network: Network, links: Links, kept: BoolArray) -> Network:
-    num_vertices = len(network.vertex_names)
-    routing = CustomRouting(links, kept, num_vertices, network.num_devices)
-    return replace(
-        network,
-        links=routing.links,
-        levels=routing.planner_levels(),
-        routing=routing,
+        links=rerouted.links,
+        levels=rerouted.levels,
+        routing=rerouted.routing,
     )
 
 

@@ -6,14 +6,21 @@ networks. Vertices are numbered with the devices first; a link is an index into 
 arrays of `Links`.
 """
 
+import math
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
+
+if TYPE_CHECKING:
+    from topologies.fabrics.route_tables import RouteTable
+
+Family = Literal["tree", "torus", "custom"]
+"""What routes follow: a tree's switches, dimensions, or what is shortest."""
 
 
 class Routes(NamedTuple):
@@ -34,10 +41,47 @@ class Routes(NamedTuple):
 
 
 class Routing(Protocol):
-    """The rule that a builder supplies. All methods are vectorised over pairs."""
+    """The rule that a builder supplies, or what removed links have made of it.
+
+    Methods that take pairs are vectorised over them. Nobody else asks of which class a
+    rule is: what differs between families is answered here.
+    """
+
+    @property
+    def family(self) -> Family:
+        """The family of rules, which tables, kernels and pictures go by."""
+        ...
+
+    @property
+    def built(self) -> "Routing":
+        """The rule of the undisturbed network; itself where nothing was removed."""
+        ...
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each link is still there, shape ``(E,)``."""
+        ...
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s].
+
+        Custom networks, whose rule depends on them, only know what is left.
+        """
+        ...
 
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
         """Return the route of each pair; empty where source equals target."""
+        ...
+
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes if a hash picks among those parallel links that are kept.
+
+        What is not parallel is used as built, kept or not.
+        """
+        ...
+
+    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return which pairs, rising, do not have the routes that were built."""
         ...
 
     def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
@@ -50,6 +94,27 @@ class Routing(Protocol):
 
     def tiers(self) -> "tuple[Tier, ...]":
         """Return the physical tiers, from the inside out."""
+        ...
+
+    def degraded(
+        self, levels: "tuple[Level, ...]", links: "Links", kept: BoolArray
+    ) -> "Rerouted":
+        """Return what becomes of a network with less bandwidth or fewer links.
+
+        Parameters
+        ----------
+        levels
+            The network's, before.
+        links
+            All links, removed ones included, with what bandwidth is left.
+        kept
+            Which of them are still there, shape ``(E,)``. Every device reaches every
+            other over them.
+        """
+        ...
+
+    def table(self) -> "RouteTable":
+        """Return the rule as plain arrays, for kernels."""
         ...
 
 
@@ -86,38 +151,89 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """One row of a network's summary: a switch tier, a dimension or a class."""
+    """One tier of a network's wires as built: of switches, a dimension, or a class.
+
+    Trees are made of their tiers: builders say how a child is joined to its switch, and
+    `topologies.fabrics.tree_routing` counts what follows from all tiers together, the
+    fields from `num_blocks` on. What slow and removed links leave is not told here.
+    """
 
     name: str
-    """A tree's level, ``"dimension 0"`` of a torus, a level of a custom network."""
+    """Name of the tier: a tree's level, and the first part of its switches' names;
+    ``"dimension 0"`` of a torus, a level of a custom network."""
 
-    num_blocks: int
+    fan_out: int
+    """Children of one block: blocks of the tier below; devices at the innermost tier,
+    along a dimension, and in a custom network."""
+
+    bandwidth: float
+    """Bandwidth of the link from one child to one switch, or between two neighbours,
+    per direction, as built [byte/s]."""
+
+    latency: float
+    """Latency of that link, of the longest one in custom networks [s]."""
+
+    efficiency: float = 1.0
+    """Fraction of `bandwidth` that traffic reaches. All bandwidths and ratios of a tier
+    are as built; those of `Links` and `Level` are what is reached."""
+
+    num_parallel: int = 1
+    """Cables that one link stands for."""
+
+    num_planes: int = 1
+    """Switches of one block; a child is joined to the one of its number modulo this."""
+
+    num_spines: int = 1
+    """Switches of one block that every child is joined to; a hash picks one. For the
+    outermost tier of a tree only."""
+
+    num_cables: int = 1
+    """Separate links between a child and its switch; a hash picks one, the same one on
+    the way up and on the way down."""
+
+    joins_devices: bool = False
+    """Whether the children are devices although the tier is not a tree's innermost."""
+
+    num_blocks: int = 1
     """Blocks of the tier in the cluster: nodes, leaf groups, rings."""
 
-    block_size: int
-    """Devices per block."""
+    block_size: int = 1
+    """Devices of one block."""
 
-    num_links: int
+    num_links: int = 0
     """Cables that carry one direction, over all blocks: from the children into the
     tier's switches, between neighbours of a dimension, or of the class."""
 
-    link_bandwidth: float
-    """Of one of them, per direction [byte/s]."""
-
-    num_uplinks: int
+    num_uplinks: int = 0
     """Cables that carry one direction from one block to the tier above; 0 where there
     is none, and in custom networks, whose blocks have no tier above."""
 
-    uplink_bandwidth: float
-    """Of all of them together; infinite where there are none [byte/s]."""
+    uplink_bandwidth: float = math.inf
+    """Bandwidth of a block's uplinks together; infinite without any [byte/s]."""
 
-    oversubscription: float
+    oversubscription: float = 1.0
     """What one block's children can send into it over `uplink_bandwidth`; 1 where
     there is no tier above."""
 
-    efficiency: float = 1.0
-    """Fraction of `link_bandwidth` that traffic reaches. The bandwidths and the ratio
-    above are as built; those of `Links` and `Level` are what is reached."""
+    @property
+    def link_bandwidth(self) -> float:
+        """Bandwidth of one cable, per direction [byte/s]."""
+        return self.bandwidth / self.num_parallel
+
+    @property
+    def capacity(self) -> float:
+        """What traffic reaches on one link, per direction [byte/s]."""
+        return self.bandwidth * self.efficiency
+
+    @property
+    def num_choices(self) -> int:
+        """Links of one child into the tier, of which a pair keeps to one."""
+        return self.num_spines * self.num_cables
+
+    @property
+    def child_bandwidth(self) -> float:
+        """All links of one child into the tier together, per direction [byte/s]."""
+        return self.num_choices * self.bandwidth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -160,6 +276,19 @@ class Links:
     def only(self, kept: BoolArray) -> "Links":
         """Return some of the links, numbered anew in their order."""
         return Links(**{f.name: getattr(self, f.name)[kept] for f in fields(self)})
+
+
+class Rerouted(NamedTuple):
+    """What links that were slowed or removed leave of a network."""
+
+    routing: Routing
+    """The rule that avoids what was removed."""
+
+    links: Links
+    """All links, removed ones included, under the numbers that they had."""
+
+    levels: tuple[Level, ...]
+    """Levels with what is left of their bandwidths."""
 
 
 TREES = frozenset({"fat-tree", "spine-leaf", "rail"})

@@ -1,16 +1,9 @@
 """What a network is built from: one frozen record of parameters per kind.
 
 Every value is in base units: bytes per second, seconds. A record checks itself when
-it is made, so that a builder never meets an impossible one.
-
-What one tier of a fat-tree is built from, in bytes per second and seconds.
-
-Checks of single parameters that the records of `topologies.specs` share.
-
-What trees of switches are built from: one frozen record of parameters per kind.
-
-Every value is in base units: bytes per second, seconds. A record checks itself when
-it is made, so that a builder never meets an impossible one.
+it is made, so that a builder never meets an impossible one. It also answers for itself
+what differs between kinds: which files it names, and what another hash seed or another
+oversubscription makes of it.
 
 References
 ----------
@@ -22,11 +15,14 @@ References
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self, TypeVar
 
 from topologies.errors import InputError
+from topologies.fabrics.link_file import read_link_file
+from topologies.network import Tier
 
 MAX_DEVICES = 2**20
 """Largest cluster that the builders take."""
@@ -102,6 +98,68 @@ def check_num_devices(where: str, value: int) -> None:
         raise InputError("too many devices", where=where, got=value, expected=expected)
 
 
+class _NetworkRecord:
+    """What all kinds of networks answer, and how those without switches do."""
+
+    __slots__ = ()
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files that say more than the record does."""
+        return ()
+
+    def without_folders(self) -> Self:
+        """Return the same record wherever its files lie, for hashes of jobs."""
+        return self
+
+    def located(self, error: InputError, table: str) -> InputError:
+        """Return an error of the network with the setting of a table that it is of."""
+        return error.at(table)
+
+    def with_ecmp_seed(self, seed: int) -> "NetworkSpec":
+        """Return the network with separate cables, picked by a hash of this seed.
+
+        Raises
+        ------
+        InputError
+            If no hash can pick any.
+        """
+        raise InputError(
+            "there are no parallel cables for a hash to choose from",
+            where="ecmp_seed",
+            got=seed,
+            expected="a tree of switches",
+        )
+
+    def with_oversubscription(
+        self, tiers: Sequence[Tier], number: int, ratio: float
+    ) -> "NetworkSpec":
+        """Return the network with another oversubscription of one tier.
+
+        The links to the tier above change, and nothing below.
+
+        Parameters
+        ----------
+        tiers
+            Those of the network that is built of this record.
+        number
+            Which of them, from the inside out; not the outermost.
+        ratio
+            What its children's links carry together over its links up.
+
+        Raises
+        ------
+        InputError
+            If tiers have no links up.
+        """
+        raise InputError(
+            "there are no links to a level above",
+            where=tiers[number].name,
+            got=ratio,
+            expected="a tree of switches",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSpec:
     """One tier of switches of a fat-tree."""
@@ -153,7 +211,7 @@ Trunk = Literal["ideal", "ecmp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FatTreeSpec:
+class FatTreeSpec(_NetworkRecord):
     """A tree of switches; a child has one link to its switch, of one or more cables."""
 
     kind: ClassVar[str] = "fat-tree"
@@ -185,6 +243,42 @@ class FatTreeSpec:
     def num_devices(self) -> int:
         """Devices of the cluster."""
         return math.prod(level.fan_out for level in self.levels)
+
+    def with_ecmp_seed(self, seed: int) -> "FatTreeSpec":
+        """Return the tree with separate cables, picked by a hash of this seed."""
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
+
+    def with_oversubscription(
+        self, tiers: Sequence[Tier], number: int, ratio: float
+    ) -> "FatTreeSpec":
+        """Return the tree with other bandwidth into the level above that numbered.
+
+        There are as many cables as before, so that names and hashes of cables stay what
+        they are. Levels further out keep their bandwidth where it is given.
+        """
+        above = tiers[number + 1]
+        levels = list(self.levels)
+        levels[number] = replace(levels[number], oversubscription=None)
+        levels[number + 1] = replace(
+            levels[number + 1],
+            bandwidth=above.child_bandwidth * tiers[number].oversubscription / ratio,
+            num_cables=above.num_parallel * above.num_cables,
+        )
+        return replace(self, levels=tuple(levels))
+
+    def with_efficiencies(
+        self, node: float | None, fabric: float | None
+    ) -> "FatTreeSpec":
+        """Return the tree with other efficiencies, None leaving them as they are.
+
+        ``node`` is that of the innermost level, ``fabric`` that of all others.
+        """
+        inner, *outer = self.levels
+        if node is not None:
+            inner = replace(inner, efficiency=node)
+        if fabric is not None:
+            outer = [replace(level, efficiency=fabric) for level in outer]
+        return replace(self, levels=(inner, *outer))
 
     def __post_init__(self) -> None:
         check_choice("nic", self.nic, ("node", "device"))
@@ -238,7 +332,7 @@ class FatTreeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpineLeafSpec:
+class SpineLeafSpec(_NetworkRecord):
     """Nodes below leaf switches below spines."""
 
     kind: ClassVar[str] = "spine-leaf"
@@ -300,6 +394,16 @@ class SpineLeafSpec:
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_leaf * self.num_leaves
 
+    def with_ecmp_seed(self, seed: int) -> "SpineLeafSpec":
+        """Return the network with separate spines, picked by a hash of this seed."""
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
+
+    def with_oversubscription(
+        self, tiers: Sequence[Tier], number: int, ratio: float
+    ) -> "SpineLeafSpec":
+        """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
+        return _with_ratio(self, tiers, number, ratio)
+
     def __post_init__(self) -> None:
         _check_nodes(self)
         for name in ("nodes_per_leaf", "num_leaves"):
@@ -310,7 +414,7 @@ class SpineLeafSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RailSpec:
+class RailSpec(_NetworkRecord):
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch [1]_.
 
     Spines join the rail switches of all units.
@@ -376,12 +480,34 @@ class RailSpec:
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_unit * self.num_units
 
+    def with_ecmp_seed(self, seed: int) -> "RailSpec":
+        """Return the network with separate spines, picked by a hash of this seed."""
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
+
+    def with_oversubscription(
+        self, tiers: Sequence[Tier], number: int, ratio: float
+    ) -> "RailSpec":
+        """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
+        return _with_ratio(self, tiers, number, ratio)
+
     def __post_init__(self) -> None:
         _check_nodes(self)
         for name in ("nodes_per_unit", "num_units"):
             check_count(name, getattr(self, name))
         check_num_devices("num_units", self.num_devices)
         _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
+
+
+_Nodes = TypeVar("_Nodes", SpineLeafSpec, RailSpec)
+
+
+def _with_ratio(
+    spec: _Nodes, tiers: Sequence[Tier], number: int, ratio: float
+) -> _Nodes:
+    if number:
+        return replace(spec, oversubscription=ratio)
+    built = tiers[number].oversubscription
+    return replace(spec, nic_bandwidth=spec.nic_bandwidth * built / ratio)
 
 
 def _check_spines(spec: SpineLeafSpec | RailSpec, below: str, count: int) -> None:
@@ -407,21 +533,8 @@ def _check_nodes(spec: SpineLeafSpec | RailSpec) -> None:
     check_ratio("oversubscription", spec.oversubscription)
 
 
-__all__ = [
-    "CustomSpec",
-    "FatTreeSpec",
-    "LevelSpec",
-    "NetworkSpec",
-    "Nic",
-    "RailSpec",
-    "SpineLeafSpec",
-    "TorusSpec",
-    "Trunk",
-]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorusSpec:
+class TorusSpec(_NetworkRecord):
     """A torus or, if no dimension wraps around, a mesh; devices are the vertices."""
 
     dimensions: tuple[int, ...]
@@ -480,13 +593,37 @@ class TorusSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CustomSpec:
+class CustomSpec(_NetworkRecord):
     """A network listed link by link in a file."""
 
     kind: ClassVar[str] = "custom"
 
     path: Path
-    """A TOML file in the form that `topologies.fabrics.custom` documents."""
+    """TOML file of nodes and links, as `topologies.fabrics.link_file` documents."""
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that the file lists.
+
+        Raises
+        ------
+        InputError
+            If the file is wrong.
+        """
+        return read_link_file(self.path).num_devices
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file."""
+        return (self.path,)
+
+    def without_folders(self) -> "CustomSpec":
+        """Return the same record wherever the file lies."""
+        return replace(self, path=Path("links"))
+
+    def located(self, error: InputError, table: str) -> InputError:
+        """Return an error of the file with the setting that names it."""
+        return error.at(f"{table}.path", ": ")
 
 
 NetworkSpec = FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec

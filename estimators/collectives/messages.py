@@ -8,8 +8,9 @@ Groups of many stages are priced together by their shapes: how their members lie
 blocks of the network.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -18,15 +19,7 @@ from estimators.collectives.kernels import edges
 from estimators.collectives.kernels import edges as kernels
 from topologies import Network
 from topologies.arrays import FloatArray, Int32Array, IntArray
-from topologies.fabrics.detours import DegradedRouting
-from topologies.fabrics.route_tables import (
-    DetourTable,
-    PathTable,
-    TorusTable,
-    TreeTable,
-    route_table,
-)
-from topologies.network import CollectiveRules, Routes
+from topologies.network import CollectiveRules, Family, Routes
 
 Result = TypeVar("Result")
 
@@ -35,6 +28,12 @@ _MOST_MISSING = 2**14
 
 _MOST_FOUND = 2**21
 """Most pairs of whose routes those that are missing are found at a time."""
+
+
+_KINDS: Mapping[Family, int] = MappingProxyType(
+    {"tree": edges.TREE, "torus": edges.TORUS, "custom": edges.PATHS}
+)
+"""Family of routing rules -> its kind in the kernels."""
 
 
 class NetworkArrays(NamedTuple):
@@ -56,24 +55,20 @@ class _Prepared:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        table = route_table(network.routing)
-        kept = np.empty(0, dtype=np.bool_)
-        if isinstance(table, DetourTable):
-            kept, table = table.kept, table.built
-        assert not isinstance(table, DetourTable)
-        kind, numbers, rows = _rule(table, network.num_devices)
-        tails = table.tails if isinstance(table, PathTable) else np.empty(0, np.int32)
+        table = network.routing.table()
         self.arrays = NetworkArrays(
-            kind=kind,
-            numbers=np.array(numbers, dtype=np.int64),
-            rows=np.ascontiguousarray(rows),
-            tails=tails,
+            kind=_KINDS[network.routing.family],
+            numbers=np.array(table.numbers, dtype=np.int64),
+            rows=np.ascontiguousarray(table.rows),
+            tails=table.tails,
             detours=edges.Detours(
-                kept=kept,
+                kept=table.kept,
                 pairs=np.empty(0, dtype=np.int64),
                 indptr=np.zeros(1, dtype=np.int64),
                 links=np.empty(0, dtype=np.uint32),
-                missing=np.zeros(_MOST_MISSING if kept.size else 0, dtype=np.int64),
+                missing=np.zeros(
+                    _MOST_MISSING if table.kept.size else 0, dtype=np.int64
+                ),
             ),
             bandwidth=network.links.bandwidth,
             latency=network.links.latency,
@@ -112,7 +107,6 @@ class _Prepared:
         find in most of them.
         """
         routing, num_devices = self.network.routing, self.network.num_devices
-        assert isinstance(routing, DegradedRouting)
         sources = np.unique(missed // num_devices)[: max(1, _MOST_FOUND // num_devices)]
         pairs = (sources[:, None] * num_devices + np.arange(num_devices)).ravel()
         cut = routing.cut_pairs(*np.divmod(pairs, num_devices))
@@ -146,29 +140,6 @@ def run_kernel(
     while prepared.find_missing():
         result = kernel(*prepared.arrays, *args)
     return result
-
-
-def _rule(
-    table: TreeTable | TorusTable | PathTable, num_devices: int
-) -> tuple[int, list[int], Int32Array]:
-    """Return kind, numbers and rows."""
-    if isinstance(table, TreeTable):
-        numbers = [
-            len(table.down),
-            table.num_planes,
-            int(table.relay),
-            int(table.nic_per_device),
-            int(max(table.num_choices) > 1),
-            num_devices,
-            *table.down.tolist(),
-            *table.num_choices,
-            *(seed - 2**64 if seed >= 2**63 else seed for seed in table.seeds),
-        ]
-        return edges.TREE, numbers, table.rows
-    if isinstance(table, TorusTable):
-        axes = np.stack([table.shape, table.strides, table.wrap], axis=1)
-        return edges.TORUS, [len(axes), *axes.ravel().tolist()], table.rows
-    return edges.PATHS, [], table.last_link
 
 
 class EdgeCost(NamedTuple):

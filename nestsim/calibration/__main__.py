@@ -10,7 +10,6 @@ from types import MappingProxyType
 from rich.console import Console
 
 import estimators
-import nestsim
 from estimators.constants import load_constants
 from nestsim.calibration.bands import (
     memory_widths,
@@ -106,7 +105,7 @@ def _write(found: Calibration) -> None:
 
 
 def _write_bands(found: Uncertainty) -> None:
-    path = Path(nestsim.__file__).parent / "uncertainty.toml"
+    path = Path(__file__).parents[1] / "uncertainty.toml"
     path.write_text(uncertainty_toml(found), encoding="utf-8")
 
 

@@ -229,7 +229,7 @@ class _Kind:
         latency, inverse = self.rates[name].T
         taken = latency + traffic.num_bytes * inverse
         gaps = np.maximum(traffic.period - taken, 0.0)
-        # Stages are not at the same place of their work; replicas and lanes are.
+        # Stages are not at the same place of their work; replicas and their ranks are.
         share = evenly(traffic.stage + 1)
         return tuple(
             Background(wires, float(num_bytes), float(delay), float(gap))

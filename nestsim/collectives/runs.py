@@ -135,7 +135,7 @@ def build_system(links: Links, units: Sequence[Repeated]) -> System:
     return System(
         programs=tuple(_program(*kind, tick) for kind in programs),
         program=np.array([programs[kind] for kind in kinds], np.int64),
-        slots=_slots(num_phases),
+        ports=_ports(num_phases),
         num_sources=np.ones(len(wires), np.int64),
         latency=quantise(np.array([wire.latency for wire in wires]), tick),
         num_bytes=np.array(sizes, np.float64),
@@ -159,7 +159,7 @@ def _program(gaps: tuple[float, ...], num_phases: int, tick: float) -> Steps:
     return Steps.of(steps)
 
 
-def _slots(num_phases: IntArray) -> IntArray:
+def _ports(num_phases: IntArray) -> IntArray:
     """Return the channels of each unit's phases, one after another."""
     phase = np.arange(int(num_phases.max()))
     first = np.cumsum(num_phases) - num_phases

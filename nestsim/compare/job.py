@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import tomli
@@ -24,7 +23,6 @@ from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
 from topologies.fabrics.link_file import link_file_bytes
-from topologies.specs import CustomSpec
 
 
 class Details:
@@ -98,12 +96,10 @@ def digest(scenario: Scenario) -> str:
 
     Where the file lies and how it is written does not matter.
     """
-    links = b""
-    if isinstance(scenario.network_spec, CustomSpec):
-        links = link_file_bytes(scenario.network_spec.path)
-        network_spec = replace(scenario.network_spec, path=Path("links"))
-        scenario = replace(scenario, network_spec=network_spec)
-    return hashlib.sha256(scenario.content().encode() + links).hexdigest()
+    spec = scenario.network_spec
+    links = b"".join(link_file_bytes(path) for path in spec.files)
+    anywhere = replace(scenario, network_spec=spec.without_folders())
+    return hashlib.sha256(anywhere.content().encode() + links).hexdigest()
 
 
 def comparison_points(

@@ -30,7 +30,7 @@ def scenario_from(source: ScenarioSource) -> Scenario:
 
 
 @dataclass(slots=True)
-class Call:
+class FaceCall:
     """One call of the face, while it works."""
 
     progress: Progress | None
@@ -41,10 +41,10 @@ class Call:
 
 
 @contextmanager
-def calling(progress: ProgressTarget, file: Path | None = None) -> Iterator[Call]:
+def calling(progress: ProgressTarget, file: Path | None = None) -> Iterator[FaceCall]:
     """Show the progress of a job, and name the file that a mistake is in."""
     with shown_progress(progress) as told:
-        call = Call(told)
+        call = FaceCall(told)
         with naming(file):
             yield call
     call.notices += notices()

@@ -1,9 +1,10 @@
 """Who sends together inside of layers, and the phases of what they send.
 
 The groups of a stage that have an actor in common, directly or through other groups,
-move in lock-step anyway: their actors are one *team*, and what they send one flow.
+move in lockstep anyway: their actors are one *lockstep group*, and what they send is
+one flow.
 
-Letters: ``d`` replicas, ``t`` lanes, ``G`` groups of ``n`` devices.
+Letters: ``d`` replicas, ``t`` ranks of a replica, ``G`` groups of ``n`` devices.
 """
 
 from typing import NamedTuple
@@ -13,56 +14,60 @@ import numpy as np
 from estimators.collectives.algorithms import algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS
 from estimators.collectives.placed import placed_exchanges
-from nestsim.simulator.work import TeamEdgePhase, TeamPhase
+from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase
 from topologies import Network
 from topologies.arrays import IntArray
 
 _UNITS = 2.0**20
-"""Weights of lanes are whole numbers of its inverse, so that sums are exact."""
+"""Weights of messages are whole multiples of its inverse: their sums are exact."""
 
 
-class Teams(NamedTuple):
-    """Groups of one kind in one stage, those of a team next to each other."""
+class LockstepGroups(NamedTuple):
+    """Groups of devices of one kind in one stage, and the lockstep groups they form."""
 
     groups: IntArray
-    """Shape ``(G, n)``."""
+    """Devices of each group, those of a lockstep group adjacent, shape ``(G, n)``."""
 
-    team_of_group: IntArray
-    """Rising, shape ``(G,)``."""
+    of_group: IntArray
+    """Lockstep group that each group belongs to, rising, shape ``(G,)``."""
 
-    team: IntArray
-    """Of each replica, shape ``(d,)``."""
+    of_replica: IntArray
+    """Lockstep group that each replica belongs to, shape ``(d,)``."""
 
 
-def find_teams(lanes: IntArray, groups: IntArray) -> Teams:
-    """Sort the replicas of a stage into teams.
+def find_lockstep_groups(devices: IntArray, groups: IntArray) -> LockstepGroups:
+    """Sort the replicas of a stage into lockstep groups.
 
     Parameters
     ----------
-    lanes
+    devices
         Devices of each replica, shape ``(d, t)``.
     groups
         Devices that do collectives together, shape ``(G, n)``.
     """
-    replica = np.full(int(lanes.max()) + 1, -1)
-    replica[lanes] = np.arange(len(lanes))[:, None]
+    replica = np.full(int(devices.max()) + 1, -1)
+    replica[devices] = np.arange(len(devices))[:, None]
     members = replica[groups]
-    label = np.arange(len(lanes))
+    label = np.arange(len(devices))
     while True:
         lowest = label.copy()
         np.minimum.at(lowest, members, label[members].min(axis=1)[:, None])
         if np.array_equal(lowest, label):
             break
         label = lowest
-    team = np.unique(label, return_inverse=True)[1].ravel()
-    of_group = team[members[:, 0]]
+    of_replica = np.unique(label, return_inverse=True)[1].ravel()
+    of_group = of_replica[members[:, 0]]
     order = np.argsort(of_group, kind="stable")
-    return Teams(groups[order], of_group[order], team)
+    return LockstepGroups(groups[order], of_group[order], of_replica)
 
 
-def collective_team_phases(
-    network: Network, teams: Teams, operation: str, algorithm: str, num_bytes: float
-) -> tuple[TeamPhase | TeamEdgePhase, ...]:
+def collective_lockstep_phases(
+    network: Network,
+    lockstep: LockstepGroups,
+    operation: str,
+    algorithm: str,
+    num_bytes: float,
+) -> tuple[LockstepRingPhase | LockstepEdgePhase, ...]:
     """Return the phases of a collective of ``num_bytes`` in every group.
 
     An operation that the algorithm does not have is done by rings.
@@ -70,57 +75,61 @@ def collective_team_phases(
     name = algorithm_or_ring(algorithm, operation)
     if name not in ALGORITHMS:
         return tuple(
-            TeamEdgePhase(
+            LockstepEdgePhase(
                 phase.sources,
                 phase.targets,
-                np.repeat(teams.team_of_group, phase.sources.size // len(teams.groups)),
+                np.repeat(
+                    lockstep.of_group, phase.sources.size // len(lockstep.groups)
+                ),
                 phase.fraction * num_bytes,
                 phase.num_steps,
             )
-            for phase in placed_exchanges(network, operation, teams.groups, name)
+            for phase in placed_exchanges(network, operation, lockstep.groups, name)
         )
-    found = ALGORITHMS[name](
-        operation, teams.groups, network.block_sizes, network.rules
+    phases = ALGORITHMS[name](
+        operation, lockstep.groups, network.block_sizes, network.rules
     )
     return tuple(
-        TeamPhase(
+        LockstepRingPhase(
             phase.rings,
-            np.repeat(teams.team_of_group, len(phase.rings) // len(teams.groups)),
+            np.repeat(lockstep.of_group, len(phase.rings) // len(lockstep.groups)),
             phase.fraction * num_bytes,
             phase.num_steps,
         )
-        for phase in found
+        for phase in phases
     )
 
 
-def hop_phase(teams: Teams, num_bytes: float, num_hops: int) -> TeamPhase:
+def hop_phase(
+    lockstep: LockstepGroups, num_bytes: float, num_hops: int
+) -> LockstepRingPhase:
     """Return hops round the ring of every group, of together ``num_bytes``."""
-    return TeamPhase(teams.groups, teams.team_of_group, num_bytes, num_hops)
+    return LockstepRingPhase(lockstep.groups, lockstep.of_group, num_bytes, num_hops)
 
 
 def all_to_all_phase(
-    teams: Teams, num_bytes: float, skew: float, *, combine: bool
-) -> TeamPhase:
+    lockstep: LockstepGroups, num_bytes: float, skew: float, *, combine: bool
+) -> LockstepRingPhase:
     """Return an all-to-all of ranks that hold ``num_bytes`` each.
 
     Every pair of a group is a ring of two. With a skew the first rank of a group gets
     ``skew`` times the mean (in a combine: sends it), which is ``n`` times at most, and
     the others share the rest.
     """
-    size = teams.groups.shape[1]
-    one, other = np.triu_indices(size, 1)
-    pairs = np.stack([teams.groups[:, one], teams.groups[:, other]], axis=2)
+    size = lockstep.groups.shape[1]
+    first, second = np.triu_indices(size, 1)
+    pairs = np.stack([lockstep.groups[:, first], lockstep.groups[:, second]], axis=2)
     weights = None
     if skew > 1.0:
-        each = np.full(size, (size - skew) / (size - 1))
-        each[0] = skew
-        each = np.maximum(np.round(each * _UNITS), 1.0) / _UNITS
-        # A lane goes from either rank to the other: its weight is the receiver's.
-        both = np.stack([each[other], each[one]], axis=1)
+        weight = np.full(size, (size - skew) / (size - 1))
+        weight[0] = skew
+        weight = np.maximum(np.round(weight * _UNITS), 1.0) / _UNITS
+        # A message goes from either rank to the other, weighted as its receiver.
+        both = np.stack([weight[second], weight[first]], axis=1)
         weights = np.tile(both[:, ::-1] if combine else both, (len(pairs), 1))
-    return TeamPhase(
+    return LockstepRingPhase(
         pairs.reshape(-1, 2),
-        np.repeat(teams.team_of_group, one.size),
+        np.repeat(lockstep.of_group, first.size),
         num_bytes / size,
         1,
         weights,

@@ -1,4 +1,4 @@
-"""What a placed step folds into durations or leaves out, in words."""
+"""What a lowered step has in its durations or leaves out, in words."""
 
 from collections.abc import Iterator
 
@@ -22,6 +22,7 @@ _NAMES = {
     "context ring": "The context-parallel ring",
     "expert all-to-all": "The expert-parallel all-to-all",
 }
+"""Part of a stage's time -> what a sentence calls it."""
 
 _MOST_STAGES = 8
 """Stages that a sentence names."""
@@ -30,14 +31,14 @@ _MOST_DEVICES = 8
 """Slow devices that a sentence names."""
 
 
-def folded_sentences(
+def execution_notes(
     priced: PricedPlan, settings: ReplaySettings, execution: Execution
 ) -> tuple[str, ...]:
     """Return one sentence for each thing that is not simulated event by event."""
     by_layer = settings.granularity == "layer"
-    said = _by_layer(priced) if by_layer else _by_stage(priced, execution)
+    notes = _by_layer(priced) if by_layer else _by_stage(priced, execution)
     if not execution.overlap_p2p_comm and len(priced.plan.stages) > 1:
-        said.append(
+        notes.append(
             "A sender waits until its message has arrived; whether the receiver is "
             "ready for it is not modelled."
             if SCHEDULES[priced.plan.schedule].interleaves
@@ -45,17 +46,17 @@ def folded_sentences(
             "wait for them."
         )
     if execution.communication_slowdown > 1.0:
-        said.append(
+        notes.append(
             "Compute is slowed down beside gradient buckets, beside parameter buckets "
             "on the first stage, and beside collectives of layers that overlap it; not "
             "beside transfers between stages."
         )
     if execution.expert_skew > 1.0:
-        said.append(
+        notes.append(
             "The first rank of each expert-parallel group is the busiest in every "
             "layer; what it holds in memory is not larger."
         )
-    return tuple(said)
+    return tuple(notes)
 
 
 def _has(priced: PricedPlan, part: str) -> bool:
@@ -63,53 +64,53 @@ def _has(priced: PricedPlan, part: str) -> bool:
 
 
 def _by_stage(priced: PricedPlan, execution: Execution) -> list[str]:
-    said = []
+    notes = []
     for part, name in _NAMES.items():
         if _has(priced, part):
             verb = "are" if name.endswith("s") else "is"
-            said.append(
+            notes.append(
                 f"{name} {verb} part of the stage times, priced with all groups active "
                 "at once."
             )
     if _has(priced, "zero gathers"):
         hidden = execution.overlap_param_gather or execution.overlap_grad_reduce
-        said.append(
+        notes.append(
             "What ZeRO-2 and ZeRO-3 send in every microbatch is part of the stage "
             f"times, {'partly' if hidden else 'not'} hidden behind compute."
         )
-    return said
+    return notes
 
 
 def _by_layer(priced: PricedPlan) -> list[str]:
-    said = []
+    notes = []
     if any(_has(priced, part) for part in _NAMES):
-        said.append(
+        notes.append(
             "The compute of a layer is divided evenly between its collectives, which "
             "take turns by kind."
         )
     if _has(priced, "zero gathers") or any(_has(priced, part) for part in _NAMES):
-        said.append(
+        notes.append(
             "Groups that have replicas of a stage in common do their collectives as "
             "one flow, at the rate of the slowest."
         )
-    return said
+    return notes
 
 
-def left_out_sentences(network: Network, plan: Plan) -> tuple[str, ...]:
+def left_out_level_notes(network: Network, plan: Plan) -> tuple[str, ...]:
     """Return which levels of the network hierarchical collectives of a plan leave out.
 
     One sentence for each kind of group and size of blocks.
     """
-    found: dict[tuple[str, int], list[int]] = {}
+    left_out: dict[tuple[str, int], list[int]] = {}
     for kind, stage, groups in _hierarchical_groups(plan):
         for block in uneven_blocks(groups, network.block_sizes):
-            found.setdefault((kind, block), []).append(stage)
+            left_out.setdefault((kind, block), []).append(stage)
     names = {level.block_size: f"{level.name} level" for level in network.levels}
     return tuple(
         f"{kind} of {_stages(stages)} leave out the "
         f"{names.get(block, f'level of {block} devices')}: its blocks do not hold as "
         "many members of a group each."
-        for (kind, block), stages in found.items()
+        for (kind, block), stages in left_out.items()
     )
 
 
@@ -118,22 +119,22 @@ def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
     grid = device_grid(plan)
     if plan.tensor_algorithm in HIERARCHICAL and grid.shape[-1] > 1:
         tensor = grid.reshape(len(grid), -1, grid.shape[-1])
-        for stage, groups in enumerate(tensor):
-            yield "Tensor-parallel collectives", stage, groups
+        for number, groups in enumerate(tensor):
+            yield "Tensor-parallel collectives", number, groups
     if plan.gradient_algorithm not in HIERARCHICAL:
         return
     dense, experts = dense_groups(grid), expert_data_groups(grid)
-    for stage, one in enumerate(plan.stages):
-        groups = np.sort(dense[stage], axis=1)
-        if one.zero_stage > 0 and one.sharding_group_size < groups.shape[1]:
-            parts = groups.reshape(len(groups), -1, one.sharding_group_size)
-            yield "Collectives in blocks", stage, parts.reshape(-1, parts.shape[2])
+    for number, stage in enumerate(plan.stages):
+        groups = np.sort(dense[number], axis=1)
+        if stage.zero_stage > 0 and stage.sharding_group_size < groups.shape[1]:
+            parts = groups.reshape(len(groups), -1, stage.sharding_group_size)
+            yield "Collectives in blocks", number, parts.reshape(-1, parts.shape[2])
             across = np.swapaxes(parts, 1, 2).reshape(-1, parts.shape[1])
-            yield "Collectives across blocks", stage, across
+            yield "Collectives across blocks", number, across
         else:
-            yield "Data-parallel collectives", stage, groups
+            yield "Data-parallel collectives", number, groups
         if grid.shape[2] > 1:
-            yield "Collectives of expert parameters", stage, experts[stage]
+            yield "Collectives of expert parameters", number, experts[number]
 
 
 def _stages(stages: list[int]) -> str:
@@ -144,7 +145,7 @@ def _stages(stages: list[int]) -> str:
     return f"stages {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def slow_device_sentences(
+def slow_device_notes(
     priced: PricedPlan, slowdown: NDArray[np.float64]
 ) -> tuple[str, ...]:
     """Return what the plan does not know of the devices it uses.

@@ -15,10 +15,8 @@ interference factor for as long as the communication takes alone, by its price.
 The busiest expert-parallel rank has more tokens: its products of experts take as many
 times longer, and since all ranks wait for it, so do everyone's.
 
-The small language in which passes are written down: work, send, wait.
-
-Letters: an operation is work of some seconds, or a number of a stage's collectives to
-send or to wait for.
+Passes are written down in a small language: an operation is work of some seconds, or
+the number of one of the stage's collectives, to send it or to wait for it.
 """
 
 from collections.abc import Sequence
@@ -45,11 +43,11 @@ class Pass:
     """One pass of a chunk, operation by operation."""
 
     operations: list[tuple[str, float, int]] = field(default_factory=list)
-    """``("work", seconds, NONE)``, ``("send", 0, number)`` or ``("wait", 0, number)``;
-    a number is waited for before it is sent again."""
+    """Operations in order: ``("work", seconds, NONE)``, ``("send", 0, number)`` or
+    ``("wait", 0, number)``; a number is waited for before it is sent again."""
 
     worked: float = 0.0
-    """All work so far [s]."""
+    """Work of the pass so far [s]."""
 
     layers: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Layer -> work of the pass before it begins, and when it has ended [s]."""
@@ -86,13 +84,13 @@ class Pass:
 
     def moves(self) -> Moves:
         """Return the pass as moves: wait, work and send in this order join."""
-        found: list[Move] = []
+        moves: list[Move] = []
         current = Move(NONE, 0.0, NONE)
         nothing = current
         for name, duration, number in self.operations:
             fits = current == nothing if name == "wait" else current.post == NONE
             if not fits:
-                found.append(current)
+                moves.append(current)
                 current = nothing
             if name == "work":
                 current = current._replace(duration=current.duration + duration)
@@ -100,7 +98,7 @@ class Pass:
                 current = current._replace(post=number)
             else:
                 current = current._replace(wait=number)
-        return (*found, current) if current != nothing or not found else tuple(found)
+        return (*moves, current) if current != nothing or not moves else tuple(moves)
 
     def time(self, prices: Sequence[float]) -> float:
         """Return how long the pass takes if every collective takes its price [s].
@@ -120,12 +118,16 @@ class Pass:
 
 
 class Experts(NamedTuple):
-    """Compute of routed experts, part of each layer's, shape ``(L,)`` [s]."""
+    """Compute of routed experts, part of each layer's."""
 
     forward: FloatArray
+    """Compute in the forward pass of each layer, shape ``(L,)`` [s]."""
+
     backward: FloatArray
+    """Compute in the backward pass of each layer, shape ``(L,)`` [s]."""
+
     weight_gradient: FloatArray
-    """Part of `backward`."""
+    """Part of `backward` for the weights' gradients, shape ``(L,)`` [s]."""
 
 
 class StagePasses:
@@ -172,7 +174,7 @@ class StagePasses:
 
     def write(self) -> tuple[dict[int, Pass], ...]:
         """Return the passes of each chunk by kind."""
-        found = []
+        by_chunk = []
         for first, last in self.stage.chunks:
             layers = range(first, last + 1)
             passes = {
@@ -181,8 +183,8 @@ class StagePasses:
             }
             if self.splits:
                 passes[WEIGHT] = self._write(WEIGHT, [*reversed(layers)])
-            found.append(passes)
-        return tuple(found)
+            by_chunk.append(passes)
+        return tuple(by_chunk)
 
     def parameters(self, layer: int) -> tuple[float, float]:
         """Return the dense and the expert parameters of a layer, tied ones once."""
@@ -193,78 +195,80 @@ class StagePasses:
         return dense, expert
 
     def _write(self, kind: int, layers: list[int]) -> Pass:
-        found = Pass()
+        written = Pass()
         sent = self._sent(kind)
-        weights = [one for one in sent if one.tensor == WEIGHTS]
-        gradients = [one for one in sent if one.tensor == GRADIENTS]
+        weights = [entry for entry in sent if entry.tensor == WEIGHTS]
+        gradients = [entry for entry in sent if entry.tensor == GRADIENTS]
         gathers = [self._numbers(weights, layer) for layer in layers]
         reduces = [self._numbers(gradients, layer) for layer in layers]
         again = kind == BACKWARD and self.stage.recompute == "stage"
         ahead = self.gathers_ahead and not again
         if again:
-            self._redo(found, layers, gathers)
+            self._redo(written, layers, gathers)
             gathers = [[] for _ in layers]
         if ahead:
-            found.send_all(gathers[0])
+            written.send_all(gathers[0])
         before: list[int] = []
-        for layer, own, following, reduced in zip(
+        for layer, gathered, following, reduced in zip(
             layers, gathers, [*gathers[1:], []], reduces, strict=True
         ):
             if ahead:
-                found.wait_all(own)
-                found.send_all(following)
+                written.wait_all(gathered)
+                written.send_all(following)
             else:
-                found.exchange(own)
-            begin = found.worked
-            self._layer(found, kind, layer, again=again)
+                written.exchange(gathered)
+            begin = written.worked
+            self._layer(written, kind, layer, again=again)
             beside = [*(following if ahead else []), *before]
-            found.work(self._stretch(found.worked - begin, beside))
-            found.layers[layer] = begin, found.worked
-            found.wait_all(before)
+            written.work(self._stretch(written.worked - begin, beside))
+            written.layers[layer] = begin, written.worked
+            written.wait_all(before)
             if self.reduces_behind:
-                found.send_all(reduced)
+                written.send_all(reduced)
                 before = reduced
             else:
-                found.exchange(reduced)
-        found.wait_all(before)
-        return found
+                written.exchange(reduced)
+        written.wait_all(before)
+        return written
 
-    def _redo(self, found: Pass, layers: list[int], gathers: list[list[int]]) -> None:
+    def _redo(self, written: Pass, layers: list[int], gathers: list[list[int]]) -> None:
         """Compute everything again, with all weights, before the first gradient."""
         for numbers in gathers:
-            found.exchange(numbers)
+            written.exchange(numbers)
         for layer in reversed(layers):
-            self._work(found, self.times.repeated[layer], self.messages[layer].repeated)
+            self._work(
+                written, self.times.repeated[layer], self.messages[layer].repeated
+            )
 
-    def _layer(self, found: Pass, kind: int, layer: int, *, again: bool) -> None:
+    def _layer(self, written: Pass, kind: int, layer: int, *, again: bool) -> None:
         """Write one layer's part of a pass."""
         sent = self.messages[layer]
         if kind == FORWARD:
-            self._work(found, self.times.forward[layer], sent.forward)
+            self._work(written, self.times.forward[layer], sent.forward)
         elif kind == WEIGHT:
-            found.work(float(self.times.weight_gradient[layer]))
+            written.work(float(self.times.weight_gradient[layer]))
         else:
             if not again:
-                self._work(found, self.times.repeated[layer], sent.repeated)
+                self._work(written, self.times.repeated[layer], sent.repeated)
             duration = self.times.backward[layer]
             if self.splits:
                 duration -= self.times.weight_gradient[layer]
-            self._work(found, duration, sent.backward)
+            self._work(written, duration, sent.backward)
 
-    def _work(self, found: Pass, duration: float, messages: list[Message]) -> None:
+    def _work(self, written: Pass, duration: float, messages: list[Message]) -> None:
         """Divide compute evenly between messages."""
         part = float(duration) / max(1, len(messages))
         if not messages:
-            found.work(part)
+            written.work(part)
         for message in messages:
             number = self.traffic.number(message)
             if self.hides_tensor and message.kind == "tensor":
-                found.send(number)
-                found.work(part + self._stretch(part, [number]))
-                found.wait(number)
+                written.send(number)
+                written.work(part + self._stretch(part, [number]))
+                written.wait(number)
             else:
-                found.work(part)
-                found.exchange([number])
+                written.work(part)
+                written.exchange([number])
 
     def _stretch(self, duration: float, beside: list[int]) -> float:
         """Return how much longer compute takes beside some collectives [s]."""
@@ -283,15 +287,17 @@ class StagePasses:
 
     def _numbers(self, sent: list[Sent], layer: int) -> list[int]:
         """Return the numbers of what is sent of a layer's parameters."""
-        each = self.workload.parameter_bytes
+        widths = self.workload.parameter_bytes
         numbers = []
-        for one in sent:
-            kind = _KINDS[one.tensor]
+        for entry in sent:
+            kind = _KINDS[entry.tensor]
             for experts, count in enumerate(self.parameters(layer)):
-                wanted = self.has_experts or not experts
-                if wanted and self.traffic.is_sent(kind, experts=bool(experts)):
-                    size = wire_bytes(one, each) * count
-                    message = Message(kind, one.operation, size, experts=bool(experts))
+                exists = self.has_experts or not experts
+                if exists and self.traffic.is_sent(kind, experts=bool(experts)):
+                    size = wire_bytes(entry, widths) * count
+                    message = Message(
+                        kind, entry.operation, size, experts=bool(experts)
+                    )
                     numbers.append(self.traffic.number(message))
         return numbers
 
@@ -301,14 +307,20 @@ _KINDS = {WEIGHTS: "layer gather", GRADIENTS: "layer reduce"}
 
 
 class _Compute(NamedTuple):
-    """Compute of each layer, shape ``(L,)`` [s]."""
+    """Compute of each layer."""
 
     forward: FloatArray
+    """Compute in the forward pass of each layer, shape ``(L,)`` [s]."""
+
     backward: FloatArray
+    """Compute in the backward pass of each layer, shape ``(L,)`` [s]."""
+
     weight_gradient: FloatArray
-    """Part of `backward`."""
+    """Part of `backward` for the weights' gradients, shape ``(L,)`` [s]."""
+
     repeated: FloatArray
-    """What recompute adds to the backward pass."""
+    """Compute that recompute adds to the backward pass of each layer, shape ``(L,)``
+    [s]."""
 
 
 def _compute(

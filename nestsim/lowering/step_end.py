@@ -31,12 +31,13 @@ from topologies import Network
 from topologies.arrays import IntArray
 
 Phases = tuple[Phase, ...]
+"""Phases of a collective, one after another."""
 
 _EXPERTS = "experts"
 """Groups of devices that hold the same experts, beside those of the ledger."""
 
 
-class StageTail:
+class StepEnd:
     """The collectives of one stage at the end of the step.
 
     Parameters
@@ -47,7 +48,7 @@ class StageTail:
         Whose stage it is.
     grid
         The stage's devices, shape ``(1, dp, ep, cp, tp)``.
-    each
+    parameter_bytes
         Bytes of a parameter.
     """
 
@@ -57,9 +58,10 @@ class StageTail:
         plan: Plan,
         stage: Stage,
         grid: IntArray,
-        each: ParameterBytes,
+        parameter_bytes: ParameterBytes,
     ) -> None:
-        self.network, self.stage, self.each = network, stage, each
+        self.network, self.stage = network, stage
+        self.parameter_bytes = parameter_bytes
         self.algorithm = plan.gradient_algorithm
         self.dense: IntArray = dense_groups(grid)[0]
         self.experts: IntArray = expert_data_groups(grid)[0]
@@ -83,12 +85,12 @@ class StageTail:
 
     def _written(self, moment: str, dense: float, expert: float) -> Phases:
         phases: Phases = ()
-        for one in LEDGER[self.stage.zero_stage].sent_at(moment):
-            width = wire_bytes(one, self.each)
-            part = self.stage.sharding_group_size if one.group == ACROSS else 1
-            phases += self._over(one.group, one.operation, dense * width / part)
-            if one.group != ACROSS:
-                phases += self._over(_EXPERTS, one.operation, expert * width)
+        for sent in LEDGER[self.stage.zero_stage].sent_at(moment):
+            width = wire_bytes(sent, self.parameter_bytes)
+            part = self.stage.sharding_group_size if sent.group == ACROSS else 1
+            phases += self._over(sent.group, sent.operation, dense * width / part)
+            if sent.group != ACROSS:
+                phases += self._over(_EXPERTS, sent.operation, expert * width)
         return phases
 
     def _members(self, group: str) -> IntArray:
@@ -114,8 +116,8 @@ class StageTail:
                 self.network, operation, self._members(group), self.algorithm, 1.0
             )
         return tuple(
-            one._replace(bytes_per_member=one.bytes_per_member * num_bytes)
-            for one in self._of_a_byte[key]
+            phase._replace(bytes_per_member=phase.bytes_per_member * num_bytes)
+            for phase in self._of_a_byte[key]
         )
 
 
@@ -147,23 +149,23 @@ def collective_phases(
 
 
 def reduce_buckets(
-    tail: StageTail, chunks: Sequence[PassProgress], size: float
+    step_end: StepEnd, chunks: Sequence[PassProgress], size: float
 ) -> tuple[Bucket, ...]:
     """Return the gradient buckets of chunks, given in the order of their passes.
 
     A bucket is full when its last parameter's gradient is there.
     """
-    return tuple(_buckets(tail.reduce, chunks, size, first=False))
+    return tuple(_buckets(step_end.reduce, chunks, size, first=False))
 
 
 def gather_buckets(
-    tail: StageTail, chunks: Sequence[PassProgress], size: float
+    step_end: StepEnd, chunks: Sequence[PassProgress], size: float
 ) -> tuple[Bucket, ...]:
     """Return the parameter buckets of chunks, given in the order of their passes.
 
     A bucket is needed with its first parameter.
     """
-    return tuple(_buckets(tail.gather, chunks, size, first=True))
+    return tuple(_buckets(step_end.gather, chunks, size, first=True))
 
 
 def _buckets(
@@ -174,7 +176,7 @@ def _buckets(
     first: bool,
 ) -> Iterator[Bucket]:
     for progress in chunks:
-        for one in parameter_buckets(progress, size, first=first):
-            phases = collective(one.dense, one.expert)
+        for bucket in parameter_buckets(progress, size, first=first):
+            phases = collective(bucket.dense, bucket.expert)
             if phases:
-                yield Bucket(one.chunk, one.at, phases)
+                yield Bucket(bucket.chunk, bucket.at, phases)

@@ -1,19 +1,17 @@
-"""The collectives inside of one stage's passes: their numbers, phases and prices.
+"""What a plan sends: inside of each stage's passes, and group by group over a step.
 
-Alike collectives have one number: those of one group, operation and size. The price is
-the planner's: that of all groups of the stage, and of all stages, at the same time.
+A `StageTraffic` numbers the collectives inside of the passes of one stage, gives their
+phases and prices; what each layer sends comes in order. Alike collectives have one
+number: those of one group, operation and size. The price is the planner's: that of all
+groups of the stage, and of all stages, at the same time.
 
-What each layer of a stage sends in its passes, in order.
-
-What the groups of a plan send each other: who, which operation, how much, how often.
-
-A *unit* is the groups that move in lock-step, because the lanes of one stage do: the
-tensor, context and expert groups of one stage of one replica, the lanes of one stage
-boundary of one replica, the data-parallel groups of one stage.
-
-A plan's pace is its iteration time over its microbatches. What stages send in every
-microbatch repeats at that pace; what they send once, at the end of the step, does not
-repeat, and has an infinite period.
+A `GroupTraffic` says which groups of a plan do which operation, of how many bytes, and
+how often. A *unit* of it is the groups that move in lockstep, because the ranks of a
+stage do: the tensor, context and expert groups of one stage of one replica, the ranks
+at one stage boundary of one replica, the data-parallel groups of one stage. A plan's
+pace is its iteration time over its microbatches. What stages send in every microbatch
+repeats at that pace; what they send once, at the end of the step, does not repeat, and
+has an infinite period.
 """
 
 from collections import Counter
@@ -26,13 +24,13 @@ import numpy as np
 
 from estimators.layers.table import InLayerTraffic, LayerTable
 from nestsim.lowering.groups import (
-    Teams,
+    LockstepGroups,
     all_to_all_phase,
-    collective_team_phases,
-    find_teams,
+    collective_lockstep_phases,
+    find_lockstep_groups,
     hop_phase,
 )
-from nestsim.simulator.work import TeamEdgePhase, TeamPhase, TeamTraffic
+from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
 from planner.cost.classes import recompute_shares
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import device_grid, plan_degrees
@@ -46,7 +44,7 @@ from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
 KINDS = ("tensor", "context", "expert", "layer gather", "layer reduce")
-"""Names in `TRANSFER_KINDS` of what layers send."""
+"""Names of what layers send, as in `nestsim.simulator.outcome.TRANSFER_KINDS`."""
 
 
 class Message(NamedTuple):
@@ -56,11 +54,11 @@ class Message(NamedTuple):
     """One of `KINDS`."""
 
     operation: str
-    """As in `estimators.layers.table.InLayerTraffic`; ``"combine"`` for an all-to-all
-    back from the experts that is not symmetric to the one there."""
+    """Operation of an `estimators.layers.table.InLayerTraffic`, or ``"combine"``: an
+    all-to-all back from the experts that is not symmetric to the one there."""
 
     num_bytes: float
-    """Of the full tensor [byte]."""
+    """Size of the full tensor [byte]."""
 
     num_hops: int = 1
     """Latencies of an operation's rounds that are paid: the hops of a ring exchange,
@@ -101,7 +99,7 @@ class StageTraffic:
         self.degrees = plan_degrees(plan)
         self.skew = min(expert_skew, float(grid.shape[2]))
         self.numbers: dict[Message, int] = {}
-        self._teams: dict[tuple[str, bool], Teams] = {}
+        self._lockstep_groups: dict[tuple[str, bool], LockstepGroups] = {}
 
     def number(self, message: Message) -> int:
         """Return the number of a message, a new one if it is the first of its kind."""
@@ -117,14 +115,14 @@ class StageTraffic:
         size = {"tensor": sizes.tp, "context": sizes.cp, "expert": sizes.ep}
         return size.get(kind, shared) > 1
 
-    def teams(self) -> tuple[TeamTraffic, ...]:
+    def collectives(self) -> tuple[LockstepTraffic, ...]:
         """Return what the moves of the stage's passes number."""
-        found = []
+        collectives = []
         for message in self.numbers:
             groups = self._groups(message)
             phases = self._phases(message, groups)
-            found.append(TeamTraffic(message.kind, groups.team, phases))
-        return tuple(found)
+            collectives.append(LockstepTraffic(message.kind, groups.of_replica, phases))
+        return tuple(collectives)
 
     def times(self, rates: PlacementRates) -> list[float]:
         """Return the price of every message [s]."""
@@ -134,13 +132,15 @@ class StageTraffic:
         """Return the price of one message [s]."""
         return self._time(list(self.numbers)[number], rates)
 
-    def _groups(self, message: Message) -> Teams:
+    def _groups(self, message: Message) -> LockstepGroups:
         key = message.kind, message.experts
-        if key not in self._teams:
-            lanes = self.grid[0]
-            lanes = lanes.reshape(lanes.shape[0] * lanes.shape[1], -1)
-            self._teams[key] = find_teams(lanes, self._members(message))
-        return self._teams[key]
+        if key not in self._lockstep_groups:
+            grid = self.grid[0]
+            devices = grid.reshape(grid.shape[0] * grid.shape[1], -1)
+            self._lockstep_groups[key] = find_lockstep_groups(
+                devices, self._members(message)
+            )
+        return self._lockstep_groups[key]
 
     def _members(self, message: Message) -> IntArray:
         """Return the groups that send a message, shape ``(G, n)``."""
@@ -157,20 +157,20 @@ class StageTraffic:
         return np.asarray(dense.reshape(-1, shared), dtype=np.int64)
 
     def _phases(
-        self, message: Message, teams: Teams
-    ) -> tuple[TeamPhase | TeamEdgePhase, ...]:
+        self, message: Message, lockstep: LockstepGroups
+    ) -> tuple[LockstepRingPhase | LockstepEdgePhase, ...]:
         kind, operation, num_bytes, num_hops, _ = message
         if kind == "context":
-            return (hop_phase(teams, num_bytes, num_hops),)
+            return (hop_phase(lockstep, num_bytes, num_hops),)
         if kind == "expert":
             combine = operation == "combine"
-            phase = all_to_all_phase(teams, num_bytes, self.skew, combine=combine)
+            phase = all_to_all_phase(lockstep, num_bytes, self.skew, combine=combine)
             return (phase._replace(num_steps=num_hops),)
         algorithm = self.plan.gradient_algorithm
         if kind == "tensor":
             algorithm = self.plan.tensor_algorithm
-        phases = collective_team_phases(
-            self.network, teams, operation, algorithm, num_bytes
+        phases = collective_lockstep_phases(
+            self.network, lockstep, operation, algorithm, num_bytes
         )
         return tuple(
             phase._replace(num_steps=phase.num_steps * num_hops) for phase in phases
@@ -198,16 +198,20 @@ class LayerMessages(NamedTuple):
     """What one layer sends; kinds take turns."""
 
     forward: list[Message]
+    """What its forward pass sends, in order."""
+
     backward: list[Message]
+    """What its backward pass sends, in order."""
+
     repeated: list[Message]
-    """When its forward pass is computed again."""
+    """What it sends when its forward pass is computed again, in order."""
 
 
 def layer_messages(
     table: LayerTable, stage: Stage, traffic: StageTraffic
 ) -> dict[int, LayerMessages]:
     """Return what every layer of a stage sends, ZeRO apart."""
-    found = {}
+    messages = {}
     items = [item for item in table.traffic if traffic.is_sent(item.group)]
     shares = [
         np.zeros(table.num_layers)
@@ -220,18 +224,18 @@ def layer_messages(
     for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
         amounts = tuple(
             (
-                float(one.forward_count[layer]),
-                float(one.forward_bytes[layer]),
-                float(one.backward_count[layer]),
-                float(one.backward_bytes[layer]),
+                float(item.forward_count[layer]),
+                float(item.forward_bytes[layer]),
+                float(item.backward_count[layer]),
+                float(item.backward_bytes[layer]),
                 float(share[layer]),
             )
-            for one, share in zip(items, shares, strict=True)
+            for item, share in zip(items, shares, strict=True)
         )
         if amounts not in known:
             known[amounts] = _messages(traffic, items, amounts)
-        found[layer] = known[amounts]
-    return found
+        messages[layer] = known[amounts]
+    return messages
 
 
 def _messages(
@@ -244,16 +248,16 @@ def _messages(
     for item, (count, size, count_back, size_back, share) in zip(
         items, amounts, strict=True
     ):
-        sent = _alike(traffic, item.group, item.operation, count, size)
+        sent = _collectives(traffic, item.group, item.operation, count, size)
         forward.append(sent)
         backward.append(
-            _alike(traffic, item.group, item.operation, count_back, size_back)
+            _collectives(traffic, item.group, item.operation, count_back, size_back)
         )
         repeated.append(sent if share else [])
     return LayerMessages(*map(_in_turns, (forward, backward, repeated)))
 
 
-def _alike(
+def _collectives(
     traffic: StageTraffic, group: str, operation: str, count: float, num_bytes: float
 ) -> list[Message]:
     """Return collectives of one kind in one layer, of one size each."""
@@ -264,15 +268,15 @@ def _alike(
     if not number:
         # Sizes without a count, as in tables made up for tests, cost no latency.
         return [Message(group, operation, float(num_bytes), 0)] if num_bytes else []
-    one = Message(group, operation, float(num_bytes) / number)
-    back = one._replace(operation="combine")
+    there = Message(group, operation, float(num_bytes) / number)
+    back = there._replace(operation="combine")
     skewed = group == "expert" and traffic.skew > 1.0
-    return [back if skewed and place % 2 else one for place in range(number)]
+    return [back if skewed and place % 2 else there for place in range(number)]
 
 
 def _in_turns(groups: list[list[Message]]) -> list[Message]:
     turns = chain.from_iterable(zip_longest(*groups))
-    return [one for one in turns if one is not None]
+    return [message for message in turns if message is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -287,19 +291,20 @@ class GroupTraffic:
     """One of `estimators.collectives.algorithms.OPERATIONS`."""
 
     groups: IntArray
-    """Device numbers, shape ``(U, G, n)``."""
+    """Devices of each group, shape ``(U, G, n)``."""
 
     stage: IntArray
-    """The stage of each unit, the sending one of a boundary, shape ``(U,)``."""
+    """Stage of each unit, the sending one of a boundary, shape ``(U,)``."""
 
     num_bytes: FloatArray
-    """Mean size of the tensor, shape ``(U,)`` [byte]."""
+    """Mean size of the tensor of each unit, shape ``(U,)`` [byte]."""
 
     period: FloatArray
-    """From one operation to the next in the steady state, shape ``(U,)`` [s]."""
+    """Time from one operation of each unit to the next in the steady state, shape
+    ``(U,)`` [s]."""
 
     algorithm: str
-    """The plan's."""
+    """Algorithm that the plan chose for the operation."""
 
     @property
     def num_members(self) -> int:
@@ -316,13 +321,19 @@ class _Part(NamedTuple):
     """What one stage adds to the traffic of a kind and operation."""
 
     kind: str
+    """Kind of group, as in `GroupTraffic`."""
     operation: str
+    """Operation that the groups do."""
     groups: IntArray
-    """Shape ``(units, groups, n)``."""
+    """Devices of each group, shape ``(units, groups, n)``."""
     stage: int
+    """Stage of the units."""
     num_bytes: float
+    """Mean size of the tensor [byte]."""
     period: float
+    """Time from one operation to the next in the steady state [s]."""
     algorithm: str
+    """Algorithm that the plan chose for the operation."""
 
 
 def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, ...]:
@@ -341,12 +352,12 @@ def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, 
         *_data(workload, table, plan, pace),
         *_embedding(workload, table, grid),
     ]
-    found: dict[tuple[str, str, int], list[_Part]] = {}
+    by_kind: dict[tuple[str, str, int], list[_Part]] = {}
     for part in parts:
         if part.groups.shape[2] > 1:
             key = part.kind, part.operation, part.groups.shape[2]
-            found.setdefault(key, []).append(part)
-    return tuple(_together(each) for each in found.values())
+            by_kind.setdefault(key, []).append(part)
+    return tuple(_together(alike) for alike in by_kind.values())
 
 
 def _together(parts: list[_Part]) -> GroupTraffic:
@@ -408,8 +419,8 @@ def _per_microbatch(
 def _boundaries(priced: PricedPlan, grid: IntArray, pace: float) -> Iterator[_Part]:
     """Yield the transfers between stages: activations there, gradients back."""
     pp, v = len(grid), priced.plan.virtual_pipeline_model_parallel_size
-    lanes = grid.reshape(pp, grid.shape[1] * grid.shape[2], -1)
-    pairs = np.stack([lanes, np.roll(lanes, -1, axis=0)], axis=-1)
+    devices = grid.reshape(pp, grid.shape[1] * grid.shape[2], -1)
+    pairs = np.stack([devices, np.roll(devices, -1, axis=0)], axis=-1)
     # Chunks go round: the last stage passes on to the first one.
     for stage in range(pp if v > 1 and pp > 2 else pp - 1):
         times = 2 * v - 1 if v > 1 and pp == 2 else v
@@ -432,17 +443,17 @@ def _data(
     dense, experts = dense_groups(grid), expert_data_groups(grid)
     for number, stage in enumerate(plan.stages):
         share = stage_share(table, stage, plan)
-        for one, period, part in _sent(stage, share, pace):
-            width = part * wire_bytes(one, workload.parameter_bytes)
-            kind, groups = _members(stage, one.group, dense[number])
-            shards = stage.sharding_group_size if one.is_divided else 1
+        for sent, period, part in _sent(stage, share, pace):
+            width = part * wire_bytes(sent, workload.parameter_bytes)
+            kind, groups = _members(stage, sent.group, dense[number])
+            shards = stage.sharding_group_size if sent.is_divided else 1
             parts = [(kind, groups, share.dense / shards)]
-            if share.expert > 0 and one.group != ACROSS:
+            if share.expert > 0 and sent.group != ACROSS:
                 parts.append(("expert data", experts[number], share.expert))
             for name, members, parameters in parts:
                 yield _Part(
                     name,
-                    one.operation,
+                    sent.operation,
                     members[None],
                     number,
                     parameters * width,
@@ -472,13 +483,13 @@ def _sent(
     Once a step, or layer by layer: the passes of a microbatch share its pace.
     """
     ledger = LEDGER[stage.zero_stage]
-    for one in ledger.sent:
-        if one.moment not in PASSES:
-            yield one, np.inf, 1.0
-    each = Counter(one._replace(moment="") for one in ledger.sent_at(*PASSES))
+    for sent in ledger.sent:
+        if sent.moment not in PASSES:
+            yield sent, np.inf, 1.0
+    per_pass = Counter(sent._replace(moment="") for sent in ledger.sent_at(*PASSES))
     part = 1.0 / share.num_layers
-    for one, times in each.items():
-        yield one, pace * part / times, part
+    for sent, times in per_pass.items():
+        yield sent, pace * part / times, part
 
 
 def _embedding(

@@ -39,7 +39,6 @@ from nestsim.validation.rows.plan import Case, read_case
 from planner.work import Progress
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
-from topologies.specs import FatTreeSpec
 from topologies.units import format_duration
 
 FITTED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -250,10 +249,9 @@ def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
     """Return what is reached of links, where all rows take the same for it."""
     taken: dict[Scope, set[float]] = {"node": set(), "fabric": set()}
     for case in cases:
-        if isinstance(case.network, FatTreeSpec):
-            inner, *outer = case.network.levels
-            taken["node"].add(inner.efficiency)
-            taken["fabric"].update(level.efficiency for level in outer)
+        inner, *outer = case.network.levels
+        taken["node"].add(inner.efficiency)
+        taken["fabric"].update(level.efficiency for level in outer)
     return [
         Parameter(
             name=name,

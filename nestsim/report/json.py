@@ -28,12 +28,10 @@ from topologies.network import Network
 if TYPE_CHECKING:
     from nestsim.results import (
         Candidate,
-        JobFacts,
         JobResult,
         PlannedCandidate,
         PlanResult,
         ReplayedResult,
-        SearchFacts,
         Throughput,
     )
 
@@ -85,7 +83,7 @@ def optimality_gap(iteration_time: float, lower_bound: float) -> float:
 
 
 def promised_time(
-    result: "SearchFacts", candidate: "Candidate | PlannedCandidate"
+    result: "JobResult[Any]", candidate: "Candidate | PlannedCandidate"
 ) -> float:
     """Return the time of a plan that the search minimised [s]."""
     if result.objective == "planned":
@@ -98,7 +96,7 @@ def promised_time(
     return math.nan if time is None else time
 
 
-def job_json(result: "JobResult") -> dict[str, Any]:
+def job_json(result: "ReplayedResult") -> dict[str, Any]:
     """Return everything that `nestsim run` found, for programs."""
     best = reported_candidate(result)
     report: dict[str, Any] = {
@@ -132,14 +130,14 @@ def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:
     return [rule.to_json() for rule in candidate.broken_rules]
 
 
-def _no_plan(result: "SearchFacts") -> str:
+def _no_plan(result: "JobResult[Any]") -> str:
     """Return the verdict where there is no plan."""
     if result.spent.is_stopped:
         return "stopped"
     return "infeasible" if result.covers_space else "not found"
 
 
-def _search_json(result: "SearchFacts") -> dict[str, Any]:
+def _search_json(result: "JobResult[Any]") -> dict[str, Any]:
     return {**result.search_statistics, **spent_json(result.spent)}
 
 
@@ -247,7 +245,7 @@ def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:
         ],
         "levels": [use._asdict() for use in level_uses(replay, network)],
         "hottest_links": [link._asdict() for link in hottest_links(replay, network)],
-        "folding": list(replay.folded),
+        "folding": list(replay.notes),
         "events": replay.num_events,
     }
 
@@ -258,7 +256,9 @@ def gap_json(candidate: "Candidate") -> dict[str, Any]:
     return {"total_s": gap.total, "terms": dict(gap.terms)}
 
 
-def band_json(result: "JobFacts", candidate: "Candidate") -> dict[str, Any] | None:
+def band_json(
+    result: "JobResult[Any]", candidate: "Candidate"
+) -> dict[str, Any] | None:
     """Return the 80 % band of what was simulated; None with ideal software."""
     if result.band is None:
         return None

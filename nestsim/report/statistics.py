@@ -219,13 +219,13 @@ def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
     collective = collective_rows(replay, stage)
     together = replay.transfers.start[collective], replay.transfers.end[collective]
     # Alike replicas are recorded once, and count as often as they are.
-    replicas, members = np.unique(replay.stand_in[stage], return_counts=True)
+    replicas, members = np.unique(replay.representative[stage], return_counts=True)
     by_replica = own[np.argsort(spans.replica[own], kind="stable")]
     cuts = np.searchsorted(spans.replica[by_replica], replicas[1:])
     exposed = 0.0
     for rows, count in zip(np.split(by_replica, cuts), members.tolist(), strict=True):
         exposed += count * _exposed(together, (spans.start[rows], spans.end[rows]))
-    num_replicas = replay.stand_in.shape[1]
+    num_replicas = replay.representative.shape[1]
     worked = (spans.end - spans.start)[own] * replay.span_multiplicity[own]
     total = np.bincount(spans.kind[own], weights=worked, minlength=len(SPAN_KINDS))
     busy = total / num_replicas
@@ -280,7 +280,7 @@ def iteration_causes(
     num_microbatches
         Of each replica.
     """
-    num_stages = replay.stand_in.shape[0]
+    num_stages = replay.representative.shape[0]
     durations = _pass_times(replay)
     balanced = np.broadcast_to(durations.mean(axis=1, keepdims=True), durations.shape)
     work = num_microbatches * float(durations.sum()) / num_stages
@@ -304,7 +304,7 @@ def iteration_causes(
 def _pass_times(replay: Replay) -> FloatArray:
     """Return the mean times of the slowest replica's passes, shape ``(3, v p)`` [s]."""
     spans = replay.spans
-    num_stages, num_replicas = replay.stand_in.shape
+    num_stages, num_replicas = replay.representative.shape
     num_chunks = int(spans.chunk.max(initial=0)) + 1
     rows = np.flatnonzero(spans.kind < _NUM_PASS_KINDS)
     shape = (num_stages, num_replicas, _NUM_PASS_KINDS, num_chunks)
@@ -323,12 +323,12 @@ def _pass_times(replay: Replay) -> FloatArray:
     count = np.bincount(cells, minlength=size).reshape(shape)
     mean = total / np.maximum(count, 1)
     of_stage = np.arange(num_stages)[:, None]
-    worked = mean.sum(axis=(2, 3))[of_stage, replay.stand_in]
+    worked = mean.sum(axis=(2, 3))[of_stage, replay.representative]
     slowest = int(np.argmax(worked.max(axis=0)))
-    # Virtual stage c p + i is chunk c of stage i.
-    chosen = mean[np.arange(num_stages), replay.stand_in[:, slowest]]
+    chosen = mean[np.arange(num_stages), replay.representative[:, slowest]]
+    virtual = SCHEDULES[replay.schedule].virtual_stages(num_stages, num_chunks)
     return np.ascontiguousarray(
-        chosen.transpose(1, 2, 0).reshape(_NUM_PASS_KINDS, -1), dtype=np.float64
+        chosen[virtual.stage, :, virtual.chunk].T, dtype=np.float64
     )
 
 

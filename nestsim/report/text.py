@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.assertions import Checked
-from nestsim.lowering.notes import left_out_sentences
+from nestsim.lowering.notes import left_out_level_notes
 from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.report.json import (
@@ -72,7 +72,6 @@ from nestsim.report.wording import (
     spent_words,
     zero_label,
 )
-from nestsim.results import SimulateResult
 from nestsim.uncertainty import SHARE
 from planner.step.plan import Plan
 from topologies.network import Network
@@ -81,7 +80,6 @@ from topologies.units import format_duration, format_size
 if TYPE_CHECKING:
     from nestsim.results import (
         Candidate,
-        JobFacts,
         JobResult,
         PlannedCandidate,
         PlanResult,
@@ -98,7 +96,7 @@ _NUM_LINKS = 5
 """Rows of the table of hottest links; `result.json` has more."""
 
 
-def print_job(result: "JobResult", console: Console) -> None:
+def print_job(result: "ReplayedResult", console: Console) -> None:
     """Print what `nestsim run` found: verdict, plan, planned beside simulated, why."""
     best = reported_candidate(result)
     if best is None:
@@ -124,7 +122,7 @@ def print_job(result: "JobResult", console: Console) -> None:
 
 def print_proof(
     console: Console,
-    result: "JobResult | PlanResult",
+    result: "JobResult[Any]",
     best: "AnyCandidate",
 ) -> None:
     """Print what the search has proven of the plan that it found."""
@@ -162,7 +160,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(
         console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
     )
-    for sentence in left_out_sentences(result.network, best.priced.plan):
+    for sentence in left_out_level_notes(result.network, best.priced.plan):
         console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
     print_section(
@@ -176,7 +174,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     print_section(console, "Search", _search_facts(result, best))
 
 
-def _unproven(result: "JobResult", best: "Candidate") -> str:
+def _unproven(result: "ReplayedResult", best: "Candidate") -> str:
     """Say how much a stopped search has left open; empty if it has proven its plan."""
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if not result.spent.is_stopped or not math.isfinite(gap):
@@ -185,7 +183,7 @@ def _unproven(result: "JobResult", best: "Candidate") -> str:
 
 
 def print_headline(
-    console: Console, result: "JobFacts", best: "Candidate", unproven: str = ""
+    console: Console, result: "JobResult[Any]", best: "Candidate", unproven: str = ""
 ) -> None:
     """Print the verdict on a plan, its throughput and the reason."""
     kind = best.verdict.kind
@@ -213,7 +211,7 @@ def print_headline(
 
 
 def print_broken_rules(
-    console: Console, result: "JobFacts", candidate: "Candidate"
+    console: Console, result: "JobResult[Any]", candidate: "Candidate"
 ) -> None:
     """Print what keeps a framework from launching a plan; nothing if it can."""
     if not candidate.broken_rules:
@@ -227,7 +225,7 @@ def print_broken_rules(
     print_section(console, f"What keeps {who} from launching it", facts(rows))
 
 
-def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None:
+def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -> None:
     """Print what a plan is, what was planned and simulated, and what takes the time."""
     plan = best.priced.plan
     print_section(console, "Plan", _plan_facts(plan, result.network, best.rank))
@@ -245,12 +243,12 @@ def print_times(console: Console, result: "JobFacts", best: "Candidate") -> None
     print_section(console, "Where the time goes", _time_facts(best))
 
 
-def _print_assumptions(result: "JobFacts", console: Console) -> None:
+def _print_assumptions(result: "JobResult[Any]", console: Console) -> None:
     rows = facts(assumptions_rows(result.assumptions))
     print_section(console, "What this rests on", rows)
 
 
-def _print_shortfall(result: "JobResult | PlanResult", console: Console) -> None:
+def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
     headline = no_plan_words(result.spent, covers_space=result.covers_space)
     print_line(console, Text(headline, style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
@@ -308,14 +306,12 @@ def print_traffic(console: Console, best: "Candidate", network: Network) -> None
 def _sentences(candidate: "Candidate") -> Table:
     events = f"{plural(candidate.replay.num_events, 'event')} simulated"
     table = Table.grid(padding=(0, 1, 0, 0))
-    for sentence in (*candidate.replay.folded, events):
+    for sentence in (*candidate.replay.notes, events):
         table.add_row(Text("  -"), Text(sentence))
     return table
 
 
-def _search_facts(
-    result: "JobResult | PlanResult", best: "AnyCandidate | None"
-) -> Table:
+def _search_facts(result: "JobResult[Any]", best: "AnyCandidate | None") -> Table:
     rows = {
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
@@ -391,20 +387,20 @@ def assertions_json(checked: Sequence[Checked]) -> dict[str, Any]:
 
 def result_json(result: "ReplayedResult") -> dict[str, Any]:
     """Return everything that was found, for programs."""
-    if isinstance(result, SimulateResult):
+    if result.kind == "simulate":
         return simulation_json(result)
     return job_json(result)
 
 
 def print_result(result: "ReplayedResult", console: Console) -> None:
     """Print everything that was found, for people."""
-    if isinstance(result, SimulateResult):
+    if result.kind == "simulate":
         print_simulation(result, console)
     else:
         print_job(result, console)
 
 
-def simulation_json(result: SimulateResult) -> dict[str, Any]:
+def simulation_json(result: "ReplayedResult") -> dict[str, Any]:
     """Return everything that `nestsim simulate` found, for programs.
 
     The keys are those of `nestsim.report.json.job_json`; of a search there is nothing
@@ -431,7 +427,7 @@ def simulation_json(result: SimulateResult) -> dict[str, Any]:
     return plain
 
 
-def print_simulation(result: SimulateResult, console: Console) -> None:
+def print_simulation(result: "ReplayedResult", console: Console) -> None:
     """Print what `nestsim simulate` found: verdict, plan, planned beside simulated."""
     candidate = result.candidate
     print_headline(console, result, candidate)

@@ -47,10 +47,9 @@ from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
-from topologies.fabrics.link_file import read_link_file
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import NOTICES
-from topologies.specs import CustomSpec, NetworkSpec
+from topologies.specs import NetworkSpec
 
 
 class ScenarioTable(Table):
@@ -456,7 +455,11 @@ def _cluster(
     problems = Problems()
     with problems.noted():
         network_spec = table.cluster.build_network(folder, reached)
-        table.cluster.check_num_devices(_num_devices(network_spec))
+        try:
+            num_devices = network_spec.num_devices
+        except InputError as error:
+            raise network_spec.located(error, "network") from None
+        table.cluster.check_num_devices(num_devices)
     with problems.noted():
         accelerator = table.cluster.build_accelerator()
     problems.refuse()
@@ -467,16 +470,6 @@ def _degradation(table: ScenarioTable) -> Degradation | None:
     if table.cluster.degraded is None:
         return None
     return table.cluster.degraded.build()
-
-
-def _num_devices(network_spec: NetworkSpec) -> int:
-    """Return how many devices there are, and refuse a list of links that is wrong."""
-    if not isinstance(network_spec, CustomSpec):
-        return network_spec.num_devices
-    try:
-        return read_link_file(network_spec.path).num_devices
-    except InputError as error:
-        raise error.at("network.path", ": ") from None
 
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:

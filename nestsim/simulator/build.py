@@ -1,8 +1,6 @@
 """From the description of a training step to the system that an engine runs.
 
-Letters: ``A`` actors, ``S`` slots, ``P`` distinct programs, ``d`` replicas.
-
-From the description of a training step to what an engine runs.
+Letters: ``A`` actors, ``S`` ports, ``d`` replicas.
 """
 
 from collections.abc import Sequence
@@ -10,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nestsim.simulator.flows import Flows, StageSlots, build_flows, stage_slots
+from nestsim.simulator.flows import Flows, StagePorts, build_flows, stage_ports
 from nestsim.simulator.programs import Programs, StageProgram, build_programs
 from nestsim.simulator.system import NONE, TICK, System, num_posts, quantise, tick_for
 from nestsim.simulator.work import PipelineWork
@@ -18,11 +16,11 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 
 
-class Built(NamedTuple):
+class Model(NamedTuple):
     """A training step, ready for the engine."""
 
     flows: Flows
-    """One for each channel of the system."""
+    """Flow of each channel of the system."""
 
     programs: tuple[StageProgram, ...]
     """What the steps of each of the system's programs mean."""
@@ -31,11 +29,14 @@ class Built(NamedTuple):
     """Actors stage by stage, replica by replica; then, in blocks of ``d`` as well, the
     communication streams of the stages that have one. Streams have no spans."""
 
-    folded: tuple[str, ...]
-    """What the replay does not simulate one by one."""
+    num_replicas: int
+    """Replicas ``d`` of each stage."""
+
+    notes: tuple[str, ...]
+    """What the replay does not simulate one by one, one sentence each."""
 
 
-def build_system(network: Network, work: PipelineWork) -> Built:
+def build_model(network: Network, work: PipelineWork) -> Model:
     """Prepare the engine's actors, channels and network.
 
     Raises
@@ -45,10 +46,13 @@ def build_system(network: Network, work: PipelineWork) -> Built:
     """
     _check(work)
     flows = build_flows(network, work)
-    by_stage = [stage_slots(flows, stage) for stage in range(work.devices.shape[0])]
+    virtual = work.virtual_stages()
+    by_stage = [
+        stage_ports(flows, stage, virtual) for stage in range(len(work.devices))
+    ]
     programs = build_programs(work, by_stage, tick=TICK)
-    slots = _table(by_stage, programs)
-    slowest = np.append(flows.slowest_times(network.links), 0.0)[slots]
+    ports = _table(by_stage, programs)
+    slowest = np.append(flows.slowest_times(network.links), 0.0)[ports]
     tick = tick_for(_horizon(programs, slowest))
     if tick > TICK:
         programs = build_programs(work, by_stage, tick=tick)
@@ -59,7 +63,7 @@ def build_system(network: Network, work: PipelineWork) -> Built:
     system = System(
         programs=tuple(one.steps for one in programs.distinct),
         program=programs.of_actor,
-        slots=slots,
+        ports=ports,
         num_sources=flows.num_sources,
         latency=quantise(flows.latency, tick),
         num_bytes=flows.num_bytes,
@@ -68,8 +72,8 @@ def build_system(network: Network, work: PipelineWork) -> Built:
         tick=tick,
         num_recorded=max(num_used, len(flows)),
     )
-    folded = (*work.folded, *_said(work, num_used, num_used - binding.size))
-    return Built(flows, programs.distinct, system, folded)
+    notes = (*work.notes, *_notes(work, num_used, num_used - binding.size))
+    return Model(flows, programs.distinct, system, work.devices.shape[1], notes)
 
 
 def _check(work: PipelineWork) -> None:
@@ -83,7 +87,7 @@ def _check(work: PipelineWork) -> None:
     assert work.interference >= 1.0
 
 
-def _table(by_stage: Sequence[StageSlots], programs: Programs) -> IntArray:
+def _table(by_stage: Sequence[StagePorts], programs: Programs) -> IntArray:
     """Return the channels of every actor, shape ``(A, S)``; a stream has its stage's.
 
     Rows are filled up with `NONE`.
@@ -109,7 +113,7 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
     programs
         What the actors run.
     slowest
-        The most that a message of the channel in each slot of each actor takes, shape
+        The most that a message of the channel in each port of each actor takes, shape
         ``(A, S)`` [s].
     """
     each = np.zeros((len(programs.distinct), slowest.shape[1]))
@@ -124,49 +128,18 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
     return work + messages + 1.0
 
 
-def _said(work: PipelineWork, num_used: int, num_pruned: int) -> list[str]:
-    num_stages, _, num_lanes = work.devices.shape
-    said = []
-    if num_lanes > 1 and num_stages > 1:
-        said.append(
-            f"The {num_lanes} tensor-parallel lanes of a stage boundary move as one "
+def _notes(work: PipelineWork, num_used: int, num_pruned: int) -> list[str]:
+    num_stages, _, num_ranks = work.devices.shape
+    notes = []
+    if num_ranks > 1 and num_stages > 1:
+        notes.append(
+            f"The {num_ranks} tensor-parallel lanes of a stage boundary move as one "
             "flow, at the rate of the slowest lane."
         )
     if num_pruned:
-        said.append(
+        notes.append(
             f"{num_pruned} of {num_used} links in use can never limit a flow, because "
             "their neighbours on all routes do so first; they are left out when rates "
             "are solved, which changes no rate."
         )
-    return said
-
-
-class Model(NamedTuple):
-    """A training step, ready for the engine."""
-
-    flows: Flows
-    """One for each channel of the system."""
-
-    programs: tuple[StageProgram, ...]
-    """What the steps of each of the system's programs mean."""
-
-    system: System
-    """Actors stage by stage, replica by replica; then communication streams."""
-
-    num_replicas: int
-    """Actors of each stage."""
-
-    folded: tuple[str, ...]
-    """What the replay does not simulate one by one."""
-
-
-def build_model(network: Network, work: PipelineWork) -> Model:
-    """Prepare the engine's actors, channels and network.
-
-    Raises
-    ------
-    InputError
-        If the schedule does not exist or does not work with these sizes.
-    """
-    flows, programs, system, folded = build_system(network, work)
-    return Model(flows, programs, system, work.devices.shape[1], folded)
+    return notes

@@ -1,29 +1,22 @@
-"""The flows of one training step: who sends what over which links.
+"""The flows of one training step, and the ports under which programs know them.
 
 Every message between two virtual stages of a replica and every phase of a collective
-is one static flow, used as often as it is sent. Its lanes (tensor-parallel ranks, or
-the members of rings) run at one rate, the slowest lane's; its weight on a link is the
-number of lanes there. With several chunks per stage several flows join the same two
-stages, and share the links between them. Collectives of one kind, size and group are
-one flow, however many layers or buckets use it.
+is one static flow, used as often as it is sent. Its pairs of devices (the ranks of a
+replica with those of the next stage, or neighbours in rings) run at one rate, the
+slowest pair's; its weight on a link is the number of pairs there. With several chunks
+per stage several flows join the same two stages, and share the links between them.
+Collectives of one kind, size and group are one flow, however many layers or buckets use
+it. Flows are collected family by family: flows of one kind, whose properties are one
+value for all of them or an array.
 
-Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` lanes, ``E`` links,
-``F`` flows, ``P`` phases. Virtual stage ``k`` is chunk ``k div p`` of stage
-``k mod p``.
-
-Slots: the names under which the program of a stage knows its channels.
-
-All replicas of a stage run one program, each with its own table of channels. Slots are
-those of each chunk in turn, in and out for either direction; then those of the
+A channel carries the messages of one flow. All replicas of a stage run one program,
+each with its own table of channels; what a program names are the *ports* of the stage.
+They are those of each chunk in turn, in and out for either direction; then those of the
 collectives of the step's end, of collectives inside of passes, and of buckets.
 
-Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``S`` slots. Virtual stage
-``k`` is chunk ``k div p`` of stage ``k mod p``.
-
-The columns that flows are collected in, family by family.
-
-A family is a number of flows of one kind, whose properties are one value for all of
-them or an array.
+Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``t`` ranks of a replica,
+``E`` links, ``F`` flows, ``P`` phases, ``S`` ports. Virtual stage ``k`` is chunk
+``k div p`` of stage ``k mod p``.
 """
 
 from collections import Counter
@@ -33,39 +26,59 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nestsim.simulator.folding import Lanes, binding, joined, largest
+from nestsim.simulator.folding import DevicePairs, binding, joined, largest
 from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.system import NONE, Incidence
 from nestsim.simulator.work import (
     Bucket,
+    LockstepEdgePhase,
+    LockstepRingPhase,
+    LockstepTraffic,
     Phase,
     PipelineWork,
-    TeamEdgePhase,
-    TeamPhase,
-    TeamTraffic,
 )
-from planner.step.schedules import find_schedule
+from planner.step.schedules import VirtualStages, find_schedule
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network
 
 NOTHING = -1
 """No replica, no chunk or no flow."""
 
+SIGNAL = -1
+"""Kind of a flow that is no transfer: an actor tells its communication stream that a
+bucket is full. It has no bytes and takes no time."""
+
+Numbers = tuple[int, ...]
+"""Numbers of flows, or of ports."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FlowFamily:
-    """Flows of one kind; every field is as in `nestsim.simulator.flows.Flows`."""
+    """Flows of one kind, one value of a property for all of them or one for each."""
 
     kind: int
+    """Kind of message, an index into `TRANSFER_KINDS`, or `SIGNAL`."""
+
     stage: int | IntArray
+    """Stage that sends, or that a collective belongs to."""
+
     num_sources: int | IntArray
+    """Actors that must be ready before a transfer starts."""
+
     num_bytes: float | FloatArray
+    """Bytes between each pair of devices in a transfer [byte]."""
+
     num_steps: int
-    """How often the latency of the slowest lane is paid."""
-    lanes: Lanes
-    """Of all flows of the family."""
+    """Times that the latency of the slowest pair is paid."""
+
+    pairs: DevicePairs
+    """Pairs of devices of all flows of the family."""
+
     chunk: int | IntArray = NOTHING
+    """Chunk that sends, `NOTHING` for collectives."""
+
     replica: int | IntArray = NOTHING
+    """Replica that sends, `NOTHING` for collectives of several replicas."""
 
 
 @dataclass(slots=True)
@@ -73,13 +86,16 @@ class Columns:
     """Families in the order in which they were added."""
 
     families: list[FlowFamily] = field(default_factory=list)
+    """Families added so far."""
+
     num_flows: int = 0
+    """Flows of these families."""
 
     def add(self, family: FlowFamily) -> int:
         """Add a family; return the number of its first flow."""
         first = self.num_flows
         self.families.append(family)
-        self.num_flows += family.lanes.counts.size
+        self.num_flows += family.pairs.counts.size
         return first
 
     def column(self, name: str, dtype: type[Any] = np.int64) -> NDArray[Any]:
@@ -87,21 +103,14 @@ class Columns:
         column = np.zeros(self.num_flows, dtype=dtype)
         first = 0
         for family in self.families:
-            last = first + family.lanes.counts.size
+            last = first + family.pairs.counts.size
             column[first:last] = getattr(family, name)
             first = last
         return column
 
-    def lanes(self) -> Lanes:
-        """Return the lanes of all flows."""
-        return joined([family.lanes for family in self.families])
-
-
-SIGNAL = -1
-"""Kind of a flow that is no transfer: an actor tells its communication stream that a
-bucket is full. It has no bytes and takes no time."""
-
-Numbers = tuple[int, ...]
+    def pairs(self) -> DevicePairs:
+        """Return the pairs of devices of all flows."""
+        return joined([family.pairs for family in self.families])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,25 +118,25 @@ class Flows:
     """All flows, structure of arrays of shape ``(F,)``, and where to find each."""
 
     kind: IntArray
-    """An index into `TRANSFER_KINDS`, or `SIGNAL`."""
+    """Kind of message, an index into `TRANSFER_KINDS`, or `SIGNAL`."""
 
     stage: IntArray
-    """The sending stage, or the stage that a collective belongs to."""
+    """Stage that sends, or that a collective belongs to."""
 
     chunk: IntArray
-    """The sending chunk; -1 for collectives."""
+    """Chunk that sends, `NOTHING` for collectives."""
 
     replica: IntArray
-    """-1 for collectives of several replicas."""
+    """Replica that sends, `NOTHING` for collectives of several replicas."""
 
     num_sources: IntArray
     """Actors that must be ready before a transfer starts."""
 
     num_bytes: FloatArray
-    """Per lane and transfer [byte]."""
+    """Bytes between each pair of devices in a transfer [byte]."""
 
     latency: FloatArray
-    """Added after the last byte [s]."""
+    """Time from the last byte's leaving to its arrival [s]."""
 
     incidence: Incidence
     """Links of the network that each flow crosses."""
@@ -144,26 +153,27 @@ class Flows:
     ``(v p - 1, d)``."""
 
     reduce: tuple[Numbers, ...]
-    """Per stage: flows of the gradient collective's phases."""
+    """Flows of the phases of each stage's gradient collective."""
 
     gather: tuple[Numbers, ...]
-    """Per stage: flows of the parameter gather's phases."""
+    """Flows of the phases of each stage's parameter gather."""
 
     tied: Numbers
     """Flows of the tied embedding's phases."""
 
-    teams: tuple[tuple[IntArray, ...], ...]
-    """Per stage and `TeamTraffic`: each replica's flow of each phase, ``(P, d)``."""
+    in_passes: tuple[tuple[IntArray, ...], ...]
+    """Flow of each phase for each replica, by stage and `LockstepTraffic`, shape
+    ``(P, d)``."""
 
     gather_buckets: tuple[tuple[Numbers, ...], ...]
-    """Per stage and bucket: flows of its phases."""
+    """Flows of the phases of each gather bucket, by stage."""
 
     reduce_buckets: tuple[tuple[Numbers, ...], ...]
-    """Per stage and bucket: flows of its phases."""
+    """Flows of the phases of each reduce bucket, by stage."""
 
     signal: IntArray
-    """What each actor sends to its stream, shape ``(p, d)``; `NOTHING` where there is
-    no stream."""
+    """Flow of the signals of each actor to its communication stream, `NOTHING` where
+    there is none, shape ``(p, d)``."""
 
     def __len__(self) -> int:
         return int(self.kind.shape[0])
@@ -181,33 +191,33 @@ class Flows:
 
 
 def build_flows(network: Network, work: PipelineWork) -> Flows:
-    """Return the flows of a placed training step.
+    """Return the flows of a lowered training step.
 
-    O(total length of all lanes' routes), vectorised.
+    O(total length of all pairs' routes), vectorised.
     """
     num_stages, num_replicas, _ = work.devices.shape
     columns = Columns()
     activation, gradient = _boundaries(columns, work)
     reduce = tuple(
-        _tail(columns, "reduce", stage, num_replicas, phases)
+        _collective(columns, "reduce", stage, num_replicas, phases)
         for stage, phases in enumerate(work.reduce_phases)
     )
     gather = tuple(
-        _tail(columns, "gather", stage, num_replicas, phases)
+        _collective(columns, "gather", stage, num_replicas, phases)
         for stage, phases in enumerate(work.gather_phases)
     )
     both_ends = num_replicas * min(2, num_stages)
-    tied = _tail(columns, "tied", 0, both_ends, work.tied_phases)
-    teams = work.layers.teams if work.layers else ((),) * num_stages
-    team_flows = tuple(
-        tuple(_team(columns, stage, traffic) for traffic in own)
-        for stage, own in enumerate(teams)
+    tied = _collective(columns, "tied", 0, both_ends, work.tied_phases)
+    collectives = work.layers.collectives if work.layers else ((),) * num_stages
+    in_passes = tuple(
+        tuple(_pass_collective(columns, stage, traffic) for traffic in of_stage)
+        for stage, of_stage in enumerate(collectives)
     )
     gather_buckets = _buckets(columns, "gather", work.gather_buckets, num_replicas)
     reduce_buckets = _buckets(columns, "reduce", work.reduce_buckets, num_replicas)
     signal = _signals(columns, work)
-    lanes = columns.lanes()
-    routes = lanes.routes(network)
+    pairs = columns.pairs()
+    routes = pairs.routes(network)
     return Flows(
         kind=columns.column("kind"),
         stage=columns.column("stage"),
@@ -215,15 +225,15 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
         replica=columns.column("replica"),
         num_sources=columns.column("num_sources"),
         num_bytes=columns.column("num_bytes", np.float64),
-        latency=lanes.latencies(network, routes) * columns.column("num_steps"),
-        incidence=lanes.incidence(routes, len(network.links)),
+        latency=pairs.latencies(network, routes) * columns.column("num_steps"),
+        incidence=pairs.incidence(routes, len(network.links)),
         binding=binding(routes, network.links),
         activation=activation,
         gradient=gradient,
         reduce=reduce,
         gather=gather,
         tied=tied,
-        teams=team_flows,
+        in_passes=in_passes,
         gather_buckets=gather_buckets,
         reduce_buckets=reduce_buckets,
         signal=signal,
@@ -232,15 +242,15 @@ def build_flows(network: Network, work: PipelineWork) -> Flows:
 
 def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArray]:
     """Add the transfers between virtual stages, forward and backward."""
-    num_stages, num_replicas, num_lanes = work.devices.shape
+    _, num_replicas, num_ranks = work.devices.shape
     num_boundaries = work.boundary_bytes.size
     # Both sides of a blocking exchange take part in it.
     sequential = not find_schedule(work.schedule).interleaves
     num_sources = 2 if work.blocking_transfers and sequential else 1
-    around = np.arange(num_boundaries + 1) % num_stages
-    up = work.devices[around[:-1]].ravel()
-    down = work.devices[around[1:]].ravel()
-    counts = np.full(num_boundaries * num_replicas, num_lanes)
+    virtual = work.virtual_stages()
+    up = work.devices[virtual.stage[:-1]].ravel()
+    down = work.devices[virtual.stage[1:]].ravel()
+    counts = np.full(num_boundaries * num_replicas, num_ranks)
     numbers = []
     for kind, ends in (("activation", (up, down)), ("gradient", (down, up))):
         sender = np.arange(num_boundaries) + (kind == "gradient")
@@ -248,21 +258,21 @@ def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArra
         first = columns.add(
             FlowFamily(
                 kind=TRANSFER_KINDS.index(kind),
-                stage=sender % num_stages,
-                chunk=sender // num_stages,
+                stage=virtual.stage[sender],
+                chunk=virtual.chunk[sender],
                 replica=np.tile(np.arange(num_replicas), num_boundaries),
                 num_sources=num_sources,
                 num_bytes=np.repeat(work.boundary_bytes, num_replicas),
                 num_steps=1,
-                lanes=Lanes(counts, *ends),
+                pairs=DevicePairs(counts, *ends),
             )
         )
-        found = first + np.arange(counts.size)
-        numbers.append(found.reshape(num_boundaries, num_replicas))
+        flows = first + np.arange(counts.size)
+        numbers.append(flows.reshape(num_boundaries, num_replicas))
     return numbers[0], numbers[1]
 
 
-def _tail(
+def _collective(
     columns: Columns,
     kind: str,
     stage: int,
@@ -278,22 +288,24 @@ def _tail(
                 num_sources=num_sources,
                 num_bytes=phase.bytes_per_member,
                 num_steps=phase.num_steps,
-                lanes=Lanes(np.array([phase.ends()[0].size]), *phase.ends()),
+                pairs=DevicePairs(np.array([phase.ends()[0].size]), *phase.ends()),
             )
         )
         for phase in phases
     )
 
 
-def _team(columns: Columns, stage: int, traffic: TeamTraffic) -> IntArray:
+def _pass_collective(
+    columns: Columns, stage: int, traffic: LockstepTraffic
+) -> IntArray:
     """Add what passes of a stage send; return each replica's flow of each phase."""
-    members = np.bincount(traffic.team)
-    alone = np.flatnonzero(members[traffic.team] == 1)
+    members = np.bincount(traffic.lockstep)
+    alone = np.flatnonzero(members[traffic.lockstep] == 1)
     replica = np.full(members.size, NOTHING)
-    replica[traffic.team[alone]] = alone
+    replica[traffic.lockstep[alone]] = alone
     firsts = []
     for phase in traffic.phases:
-        counts = np.bincount(phase.team_of_message(), minlength=members.size)
+        counts = np.bincount(phase.lockstep_of_message(), minlength=members.size)
         firsts.append(
             columns.add(
                 FlowFamily(
@@ -303,11 +315,21 @@ def _team(columns: Columns, stage: int, traffic: TeamTraffic) -> IntArray:
                     num_sources=members,
                     num_bytes=phase.bytes_per_member,
                     num_steps=phase.num_steps,
-                    lanes=_team_lanes(phase, counts),
+                    pairs=_lockstep_pairs(phase, counts),
                 )
             )
         )
-    return np.array(firsts)[:, None] + traffic.team
+    return np.array(firsts)[:, None] + traffic.lockstep
+
+
+def _lockstep_pairs(
+    phase: LockstepRingPhase | LockstepEdgePhase, counts: IntArray
+) -> DevicePairs:
+    """Return the pairs of devices of a flow for each lockstep group."""
+    weights = phase.weights
+    return DevicePairs(
+        counts, *phase.ends(), None if weights is None else weights.ravel()
+    )
 
 
 def _buckets(
@@ -317,14 +339,14 @@ def _buckets(
     num_replicas: int,
 ) -> tuple[tuple[Numbers, ...], ...]:
     """Add the phases of all buckets of each stage; equal ones share a flow."""
-    found = []
+    by_stage = []
     # Buckets share arrays and phases: by identity, which of them were seen before.
     seen: dict[tuple[int, ...], tuple[bytes, ...]] = {}
-    for stage, own in enumerate(buckets):
+    for stage, of_stage in enumerate(buckets):
         known: dict[tuple[tuple[bytes, ...], float, int], int] = {}
         alike: dict[int, Numbers] = {}
         numbers = []
-        for bucket in own:
+        for bucket in of_stage:
             if id(bucket.phases) in alike:
                 numbers.append(alike[id(bucket.phases)])
                 continue
@@ -336,12 +358,14 @@ def _buckets(
                     seen[same] = tuple(end.tobytes() for end in phase.ends())
                 key = seen[same], num_bytes, num_steps
                 if key not in known:
-                    (known[key],) = _tail(columns, kind, stage, num_replicas, (phase,))
+                    (known[key],) = _collective(
+                        columns, kind, stage, num_replicas, (phase,)
+                    )
                 flows.append(known[key])
             alike[id(bucket.phases)] = tuple(flows)
             numbers.append(tuple(flows))
-        found.append(tuple(numbers))
-    return tuple(found)
+        by_stage.append(tuple(numbers))
+    return tuple(by_stage)
 
 
 def _signals(columns: Columns, work: PipelineWork) -> IntArray:
@@ -359,53 +383,53 @@ def _signals(columns: Columns, work: PipelineWork) -> IntArray:
                     num_sources=1,
                     num_bytes=0.0,
                     num_steps=0,
-                    lanes=Lanes(np.zeros(num_replicas, dtype=np.int64), none, none),
+                    pairs=DevicePairs(
+                        np.zeros(num_replicas, dtype=np.int64), none, none
+                    ),
                 )
             )
             signal[stage] = first + np.arange(num_replicas)
     return signal
 
 
-def _team_lanes(phase: TeamPhase | TeamEdgePhase, counts: IntArray) -> Lanes:
-    """Return the lanes of a flow for each team."""
-    weights = phase.weights
-    return Lanes(counts, *phase.ends(), None if weights is None else weights.ravel())
-
-
 ACTIVATION_IN, ACTIVATION_OUT, GRADIENT_IN, GRADIENT_OUT = range(4)
-SLOTS_PER_CHUNK = 4
+"""Ports of a chunk."""
+
+PORTS_PER_CHUNK = 4
+"""Number of ports of a chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StageSlots:
-    """The slots of one stage; buckets and phases are in their order."""
+class StagePorts:
+    """The ports of one stage; buckets and phases are in their order."""
 
     channels: IntArray
-    """The channel in each slot for each replica, or `NONE`, shape ``(d, S)``."""
+    """Channel in each port for each replica, or `NONE`, shape ``(d, S)``."""
 
     before: Numbers
-    """Phases before the optimizer step: gradients, then the tied embedding."""
+    """Ports of the phases before the optimizer step: gradients, then the tied
+    embedding."""
 
     after: Numbers
-    """Phases after the optimizer step: parameter gather."""
+    """Ports of the phases of the parameter gather after the optimizer step."""
 
-    teams: tuple[Numbers, ...]
-    """Phases of each `TeamTraffic`."""
+    in_passes: tuple[Numbers, ...]
+    """Ports of the phases of each `LockstepTraffic`."""
 
     gather_buckets: tuple[Numbers, ...]
-    """Phases of each bucket."""
+    """Ports of the phases of each gather bucket."""
 
     reduce_buckets: tuple[Numbers, ...]
-    """Phases of each bucket."""
+    """Ports of the phases of each reduce bucket."""
 
     signal: int
-    """To the communication stream, or `NONE`."""
+    """Port to the communication stream, or `NONE`."""
 
     def bucket_ends(self) -> list[tuple[int, int]]:
-        """Return the slot of each bucket's last message, and which one there it is.
+        """Return the port of each bucket's last message, and which one there it is.
 
         In the order in which the communication stream sends them: parameters, then
-        gradients. Messages are counted as it posts them, since a slot serves several
+        gradients. Messages are counted as it posts them, since a port serves several
         buckets, and several phases of one: the reduce-scatter and the all-gather inside
         of nodes that belong to one all-reduce.
         """
@@ -417,9 +441,9 @@ class StageSlots:
         return ends
 
 
-def stage_slots(flows: Flows, stage: int) -> StageSlots:
-    """Lay out the slots of one stage."""
-    columns = _boundary_columns(flows, stage)
+def stage_ports(flows: Flows, stage: int, virtual: VirtualStages) -> StagePorts:
+    """Lay out the ports of one stage, which holds some of the virtual stages."""
+    columns = _boundary_columns(flows, virtual.number[stage])
     num_replicas = flows.signal.shape[1]
 
     def give(channels: list[IntArray]) -> Numbers:
@@ -434,32 +458,31 @@ def stage_slots(flows: Flows, stage: int) -> StageSlots:
     tied = flows.tied if stage in {0, num_stages - 1} else ()
     before = give(whole_stage((*flows.reduce[stage], *tied)))
     after = give(whole_stage(flows.gather[stage]))
-    teams = tuple(give(list(phases)) for phases in flows.teams[stage])
+    in_passes = tuple(give(list(phases)) for phases in flows.in_passes[stage])
     buckets = flows.gather_buckets[stage], flows.reduce_buckets[stage]
-    distinct = tuple(sorted({f for own in buckets for flow in own for f in flow}))
-    slot_of = dict(zip(distinct, give(whole_stage(distinct)), strict=True))
+    distinct = tuple(sorted({k for some in buckets for bucket in some for k in bucket}))
+    port_of = dict(zip(distinct, give(whole_stage(distinct)), strict=True))
     gathers, reduces = (
-        tuple(tuple(slot_of[f] for f in bucket) for bucket in own) for own in buckets
+        tuple(tuple(port_of[k] for k in bucket) for bucket in some) for some in buckets
     )
     (signal,) = give([flows.signal[stage]]) if reduces else (NONE,)
-    return StageSlots(
+    return StagePorts(
         channels=np.stack(columns, axis=1).astype(np.int64),
         before=before,
         after=after,
-        teams=teams,
+        in_passes=in_passes,
         gather_buckets=gathers,
         reduce_buckets=reduces,
         signal=signal,
     )
 
 
-def _boundary_columns(flows: Flows, stage: int) -> list[IntArray]:
-    """Return the channels of each chunk, in and out for either direction."""
-    num_stages, num_replicas = flows.signal.shape
-    nobody = np.full(num_replicas, NONE)
+def _boundary_columns(flows: Flows, held: IntArray) -> list[IntArray]:
+    """Return the channels of virtual stages, in and out for either direction."""
+    nobody = np.full(flows.signal.shape[1], NONE)
     last = len(flows.activation)
     columns = []
-    for k in range(stage, last + 1, num_stages):
+    for k in held.tolist():
         columns += [
             flows.activation[k - 1] if k > 0 else nobody,
             flows.activation[k] if k < last else nobody,

@@ -14,29 +14,21 @@ members:
   same classes of links, so they are frozen together, at the same level. The search for
   what a change concerns reaches whole classes, for the same reason.
 - *Channels.* All channels of a class wait for posts of the same classes of actors, by
-  the same slots; they are complete at the same moment.
+  the same ports; they are complete at the same moment.
 - *Actors.* All actors of a class run one program, and have a channel of the same class
-  in each slot: they wait equally long.
+  in each port: they wait equally long.
 - What happens at one moment does not depend on the order inside it: nothing is granted
   to whoever comes first.
 
 A class of flows has the *link's* count ``n(l, F)`` as its weight on a class of links.
-A class of channels waits for one post of each class of actors and slot that post to
+A class of channels waits for one post of each class of actors and port that post to
 it, because only one member of each class is simulated.
 
 That the classes are stable is checked without hashes in every run; as long as the check
 fails, they are divided further. Hence no collision of hashes can make a folding wrong.
 
-Letters: ``A`` actors, ``S`` slots, ``C`` channels, ``L`` links.
-
-Lanes of flows: their routes, and the links that the flows then cross.
-
-A lane is one sender and one receiver. The lanes of a flow run at one rate; its weight
-on a link is the number of lanes there, or the sum of their weights.
-
-Letters: ``F`` flows, ``N`` lanes, ``E`` links.
-
-The programs of a system as arrays.
+Letters: ``A`` actors, ``S`` ports, ``C`` channels, ``L`` links; of a network ``F``
+flows, ``N`` pairs of devices, ``E`` links.
 """
 
 from collections.abc import Sequence
@@ -56,10 +48,10 @@ from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.network import Links, Network, Routes
 
 _SEED = 0x6E657374
-"""Of the first round's hashes; any number does."""
+"""Seed of the first round's hashes; any number does."""
 
 _UNITS = 2.0**20
-"""Weights are multiples of its inverse."""
+"""Weights are whole multiples of its inverse."""
 
 
 class Classes(NamedTuple):
@@ -69,7 +61,7 @@ class Classes(NamedTuple):
     """Class of each item; classes are numbered by their first members."""
 
     first: IntArray
-    """First member of each class: it stands for the others."""
+    """First member of each class, which represents the others."""
 
     @property
     def sizes(self) -> IntArray:
@@ -77,32 +69,40 @@ class Classes(NamedTuple):
         return np.bincount(self.of, minlength=self.first.size)
 
     @property
-    def stand_in(self) -> IntArray:
-        """The item that stands for each item."""
+    def representative(self) -> IntArray:
+        """The first member of each item's class."""
         return self.first[self.of]
 
 
 class _Graph(NamedTuple):
     """Who depends on whom, as the kernels want it."""
 
-    slots: IntArray
+    ports: IntArray
+    """Channel in each port of each actor, `NONE` where there is none, shape
+    ``(A, S)``."""
+
     senders: tuple[IntArray, IntArray]
+    """Posts ``actor * S + port`` to each channel, in compressed rows."""
+
     flow_links: tuple[IntArray, IntArray]
+    """Links that each channel's flow crosses, in compressed rows."""
+
     link_flows: tuple[IntArray, IntArray, IntArray]
+    """Channels whose flows cross each link, in compressed rows, and their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Folding:
-    """A system, and what it stands for."""
+    """A system, and the larger one that it represents."""
 
     system: System
     """One actor, channel and link of each class."""
 
     actors: Classes
-    """The actors that were given."""
+    """Classes of the actors that were given."""
 
     channels: Classes
-    """The channels that were given."""
+    """Classes of the channels that were given."""
 
     num_rounds: int
     """Divisions until the classes were stable."""
@@ -135,7 +135,7 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
         Actors of different colours stay apart, also if they behave alike, shape
         ``(A,)``.
     channel_colours
-        The same for channels, shape ``(C,)``.
+        Channels of different colours stay apart likewise, shape ``(C,)``.
     """
     graph = _graph(system)
     actors = numbered(system.program, actor_colours)
@@ -155,7 +155,7 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
 
 
 def unfolded(system: System) -> Folding:
-    """Return the folding in which everything stands for itself."""
+    """Return the folding in which everything represents itself."""
     actors, channels = np.arange(system.program.size), np.arange(system.latency.size)
     return Folding(
         system=system,
@@ -216,7 +216,7 @@ def _each(logs: Sequence[FloatArray], classes: Classes) -> tuple[FloatArray, ...
 def _graph(system: System) -> _Graph:
     flow_links = _in_units(system.incidence)
     return _Graph(
-        np.ascontiguousarray(system.slots),
+        np.ascontiguousarray(system.ports),
         _senders(system),
         flow_links[:2],
         kernels.by_link(*flow_links, system.capacity.size),
@@ -231,11 +231,11 @@ def _in_units(incidence: Incidence) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _senders(system: System) -> tuple[IntArray, IntArray]:
-    """Return who posts to each channel: ``actor * S + slot``, in compressed rows."""
-    num_slots = system.slots.shape[1]
-    posts = num_posts(system.programs, num_slots)[system.program] > 0
-    found = np.flatnonzero(posts & (system.slots != NONE))
-    channel = system.slots.ravel()[found]
+    """Return who posts to each channel: ``actor * S + port``, in compressed rows."""
+    num_ports = system.ports.shape[1]
+    posts = num_posts(system.programs, num_ports)[system.program] > 0
+    found = np.flatnonzero(posts & (system.ports != NONE))
+    channel = system.ports.ravel()[found]
     counts = np.bincount(channel, minlength=system.num_sources.size)
     assert np.all((counts == system.num_sources) | (counts == 0))
     order = np.argsort(channel, kind="stable")
@@ -246,11 +246,11 @@ def _quotient(
     system: System, graph: _Graph, actors: Classes, channels: Classes, links: Classes
 ) -> System:
     """Return the system of the classes."""
-    slots = system.slots[actors.first]
+    ports = system.ports[actors.first]
     return replace(
         system,
         program=system.program[actors.first],
-        slots=np.append(channels.of, NONE)[slots],
+        ports=np.append(channels.of, NONE)[ports],
         num_sources=_num_sources(graph, actors, channels),
         latency=system.latency[channels.first],
         num_bytes=system.num_bytes[channels.first],
@@ -262,8 +262,8 @@ def _quotient(
 def _num_sources(graph: _Graph, actors: Classes, channels: Classes) -> IntArray:
     """Count the classes of posts to each class of channels."""
     row, post = _rows(graph.senders[0], channels.first, graph.senders[1])
-    num_slots = max(1, graph.slots.shape[1])
-    kind = actors.of[post // num_slots] * num_slots + post % num_slots
+    num_ports = max(1, graph.ports.shape[1])
+    kind = actors.of[post // num_ports] * num_ports + post % num_ports
     distinct = kernels.first_members(numbered(row, kind))
     counts = np.bincount(row[distinct], minlength=channels.first.size)
     return np.maximum(counts, 1)
@@ -297,29 +297,33 @@ def _indptr(counts: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-class Lanes(NamedTuple):
-    """The lanes of several flows, flow by flow."""
+class DevicePairs(NamedTuple):
+    """Senders and receivers of several flows, flow by flow.
+
+    The pairs of a flow run at one rate; its weight on a link is the number of pairs
+    whose routes cross it, or the sum of their weights.
+    """
 
     counts: IntArray
-    """Lanes of each flow, shape ``(F,)``."""
+    """Pairs of each flow, shape ``(F,)``."""
 
     sources: IntArray
-    """Device that sends, shape ``(N,)``."""
+    """Device that sends in each pair, shape ``(N,)``."""
 
     targets: IntArray
-    """Device that receives, shape ``(N,)``."""
+    """Device that receives in each pair, shape ``(N,)``."""
 
     weights: FloatArray | None = None
-    """Multiples of 2**-20, shape ``(N,)``; all 1 if None."""
+    """Weight of each pair, a multiple of 2**-20, shape ``(N,)``; all 1 if None."""
 
     def routes(self, network: Network) -> Routes:
-        """Return the route of every lane; there may be none."""
+        """Return the route of every pair; there may be none."""
         if not self.sources.size:
             return Routes(np.zeros(1, np.int64), np.zeros(0, np.int64))
         return network.routes(self.sources, self.targets)
 
     def latencies(self, network: Network, routes: Routes) -> FloatArray:
-        """Return the largest route latency among each flow's lanes [s].
+        """Return the largest route latency among each flow's pairs [s].
 
         Each route is summed on its own, so that equal routes have bitwise equal
         latencies.
@@ -332,15 +336,15 @@ class Lanes(NamedTuple):
         return largest(np.concatenate(([0], np.cumsum(self.counts))), latency)
 
     def incidence(self, routes: Routes, num_links: int) -> Incidence:
-        """Add up the lanes of each flow on each link."""
+        """Add up the pairs of each flow on each link."""
         # Sums of multiples of 2**-20 are exact, in any order.
         weights = np.zeros(0) if self.weights is None else self.weights
         rows = np.array(routes.indptr), np.array(routes.links)
         return Incidence(*add_lanes(self.counts, weights, *rows, num_links))
 
 
-def joined(parts: list[Lanes]) -> Lanes:
-    """Return the lanes of several lists of flows, one after another."""
+def joined(parts: list[DevicePairs]) -> DevicePairs:
+    """Return the pairs of several lists of flows, one after another."""
     weights = None
     if any(part.weights is not None for part in parts):
         weights = np.concatenate(
@@ -350,7 +354,7 @@ def joined(parts: list[Lanes]) -> Lanes:
             ]
         )
     nothing = np.zeros(0, dtype=np.int64)
-    return Lanes(
+    return DevicePairs(
         np.concatenate([nothing, *(part.counts for part in parts)]),
         np.concatenate([nothing, *(part.sources for part in parts)]),
         np.concatenate([nothing, *(part.targets for part in parts)]),
@@ -413,10 +417,19 @@ class Listing(NamedTuple):
     """First step of each program, and behind the last one."""
 
     duration: FloatArray
+    """Duration of each step, a multiple of the tick [s]."""
+
     source: IntArray
+    """Port that each step waits for, or `NONE`."""
+
     need: IntArray
+    """Messages that must have arrived there before each step."""
+
     target: IntArray
+    """Port that each step posts to, or `NONE`."""
+
     span: IntArray
+    """Flags of each step: `OPENS`, `CLOSES`, `WHOLE` or 0."""
 
     @property
     def program(self) -> IntArray:
@@ -427,8 +440,8 @@ class Listing(NamedTuple):
     def symbols(self) -> IntArray:
         """Return numbers, equal for steps that do the same.
 
-        They take as long, wait for as many messages more of the same slot, post to the
-        same slot, and open and close spans alike.
+        They take as long, wait for as many messages more of the same port, post to the
+        same port, and open and close spans alike.
         """
         further = further_needs(self.first, self.source, self.need)
         return numbered(self.duration, self.source, self.target, self.span, further)
@@ -440,22 +453,22 @@ def list_steps(system: System) -> Listing:
     nothing = np.zeros(0, np.int64)
     return Listing(
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
-        np.concatenate([*(one.duration for one in system.programs), np.zeros(0)]),
-        np.concatenate([*(one.source for one in system.programs), nothing]),
-        np.concatenate([*(one.need for one in system.programs), nothing]),
-        np.concatenate([*(one.target for one in system.programs), nothing]),
-        np.concatenate([*(one.span for one in system.programs), nothing]),
+        np.concatenate([*(steps.duration for steps in system.programs), np.zeros(0)]),
+        np.concatenate([*(steps.source for steps in system.programs), nothing]),
+        np.concatenate([*(steps.need for steps in system.programs), nothing]),
+        np.concatenate([*(steps.target for steps in system.programs), nothing]),
+        np.concatenate([*(steps.span for steps in system.programs), nothing]),
     )
 
 
 def num_posts_of_channels(system: System, listing: Listing) -> IntArray:
     """Return the posts to each channel."""
-    num_programs, num_slots = len(system.programs), system.slots.shape[1]
+    num_programs, num_ports = len(system.programs), system.ports.shape[1]
     posting = listing.target != NONE
-    places = listing.program[posting] * num_slots + listing.target[posting]
-    by_program = np.bincount(places, minlength=num_programs * num_slots)
-    by_actor = by_program.reshape(num_programs, num_slots)[system.program]
-    used = system.slots != NONE
+    places = listing.program[posting] * num_ports + listing.target[posting]
+    by_program = np.bincount(places, minlength=num_programs * num_ports)
+    by_actor = by_program.reshape(num_programs, num_ports)[system.program]
+    used = system.ports != NONE
     posts = np.zeros(system.latency.size, np.int64)
-    np.add.at(posts, system.slots[used], by_actor[used])
+    np.add.at(posts, system.ports[used], by_actor[used])
     return posts

@@ -19,41 +19,47 @@ class Spans(NamedTuple):
     """Work on compute streams, in order of start: read-only arrays of one length."""
 
     stage: IntArray
+    """Stage that works."""
     replica: IntArray
+    """Replica that works."""
     kind: IntArray
-    """An index into `SPAN_KINDS`."""
+    """Kind of work, an index into `SPAN_KINDS`."""
     microbatch: IntArray
-    """-1 where there is none."""
+    """Microbatch worked on, -1 where there is none."""
     chunk: IntArray
-    """-1 where there is none."""
+    """Chunk worked on, -1 where there is none."""
     start: FloatArray
+    """Moment at which the work begins [s]."""
     end: FloatArray
+    """Moment at which the work ends [s]."""
 
 
 SPAN_KINDS = ("forward", "backward", "weight", "optimizer")
+"""Names of the kinds of work on a compute stream."""
 
 
 class Transfers(NamedTuple):
     """Stage-to-stage messages and collectives, in order of start."""
 
     kind: IntArray
-    """An index into `TRANSFER_KINDS`."""
+    """Kind of message, an index into `TRANSFER_KINDS`."""
     stage: IntArray
-    """The sending stage; for collectives the stage that it belongs to."""
+    """Stage that sends, or that a collective belongs to."""
     replica: IntArray
-    """-1 for collectives."""
+    """Replica that sends, -1 for collectives."""
     microbatch: IntArray
-    """-1 for collectives."""
+    """Microbatch that a message belongs to, -1 for collectives."""
     chunk: IntArray
-    """The sending chunk; -1 for collectives."""
+    """Chunk that sends, -1 for collectives."""
     posted: FloatArray
-    """When the sender had it ready [s]."""
+    """Moment at which the sender had the message ready [s]."""
     start: FloatArray
-    """When its first byte left (a channel sends one message at a time) [s]."""
+    """Moment at which the first byte left (a channel sends one message at a time)
+    [s]."""
     end: FloatArray
-    """When the receiver had it, latency included [s]."""
+    """Moment at which the receiver had the message, latency included [s]."""
     num_bytes: FloatArray
-    """Per lane or ring member [byte]."""
+    """Bytes between each pair of devices, or of each ring member [byte]."""
 
 
 TRANSFER_KINDS = (
@@ -68,8 +74,9 @@ TRANSFER_KINDS = (
     "layer gather",
     "layer reduce",
 )
-"""The last five are collectives inside of passes: those of tensor-, context- and
-expert-parallel groups, and what ZeRO-2 and 3 send for each layer."""
+"""Names of the kinds of messages. The last five are collectives inside of passes: those
+of tensor-, context- and expert-parallel groups, and what ZeRO-2 and 3 send for each
+layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +87,13 @@ class MemoryTimeline:
     """Moments of change, rising [s]."""
 
     total: tuple[float, ...]
-    """Bytes held from that moment on."""
+    """Memory held from each moment of `times` on [byte]."""
 
     peak: float
-    """The largest total [byte]."""
+    """Largest value of `total` [byte]."""
 
     peak_time: float
-    """First moment at which it is reached [s]."""
+    """First moment at which `peak` is reached [s]."""
 
     peak_parts: Mapping[str, float]
     """What the peak is made of [byte]: the static parts, ``"activations"``,
@@ -100,10 +107,10 @@ class LinkUse:
     """Traffic on every link of the network."""
 
     num_bytes: FloatArray
-    """Carried in the step, shape ``(E,)`` [byte]."""
+    """Bytes that each link carried in the step, shape ``(E,)`` [byte]."""
 
     bin_edges: FloatArray
-    """Time bins, shape ``(K + 1,)`` [s]."""
+    """Edges of the time bins, shape ``(K + 1,)`` [s]."""
 
     rates: FloatArray
     """Mean load of the links in `link_ids` per bin, shape ``(H, K)`` [byte/s]."""
@@ -129,11 +136,14 @@ class LinkUse:
 class Replay:
     """Everything that happened in one simulated training step."""
 
+    schedule: str
+    """Name of the pipeline's schedule, of `planner.step.schedules.SCHEDULES`."""
+
     iteration_time: float
-    """Until the last stage has finished its last duty [s]."""
+    """Time until the last stage has finished its last duty [s]."""
 
     pipeline_time: float
-    """Until the last backward pass has ended [s]."""
+    """Time until the last backward pass has ended [s]."""
 
     spans: Spans
     """Compute: of each class of alike actors the first one's, in order of stages."""
@@ -147,16 +157,17 @@ class Replay:
     transfer_multiplicity: IntArray
     """Channels that each row of `transfers` stands for, itself included."""
 
-    stand_in: IntArray
-    """Whose records hold for each actor: a replica of the same stage, the first one
-    that is alike; the actor's own where all are recorded. Messages between stages have
-    the replica of their sender's stand-in. Shape ``(p, d)``."""
+    representative: IntArray
+    """Replica whose records hold for each actor: the first one of its stage that is
+    alike, the actor's own where all are recorded. Messages between stages have the
+    replica of their sender's representative. Shape ``(p, d)``."""
 
     memory: tuple[MemoryTimeline, ...]
-    """Per stage: the replica with the largest peak, the first one of equals."""
+    """Memory of a device of each stage, in the replica with the largest peak, the first
+    one of equals; empty if it was not asked for."""
 
     links: LinkUse
-    """Link traffic."""
+    """Traffic on every link of the network."""
 
     num_events: int
     """Events that the engine processed."""
@@ -164,7 +175,7 @@ class Replay:
     num_skipped: int
     """Passes that were not simulated, because whole periods repeat exactly."""
 
-    folded: tuple[str, ...]
+    notes: tuple[str, ...]
     """What was not simulated event by event, one sentence each."""
 
     __repr__ = short_repr
@@ -172,9 +183,11 @@ class Replay:
     @property
     def num_actors(self) -> int:
         """Stages of replicas."""
-        return self.stand_in.size
+        return self.representative.size
 
     @property
     def num_classes(self) -> int:
         """Actors that stand for themselves, and for all others."""
-        return int((self.stand_in == np.arange(self.stand_in.shape[1])).sum())
+        return int(
+            (self.representative == np.arange(self.representative.shape[1])).sum()
+        )

@@ -36,8 +36,8 @@ from nestsim.simulator.flows import (
     ACTIVATION_OUT,
     GRADIENT_IN,
     GRADIENT_OUT,
-    SLOTS_PER_CHUNK,
-    StageSlots,
+    PORTS_PER_CHUNK,
+    StagePorts,
 )
 from nestsim.simulator.kernels import steps as kernels
 from nestsim.simulator.outcome import SPAN_KINDS
@@ -54,7 +54,7 @@ from planner.step.schedules import (
 from topologies.arrays import FloatArray, IntArray
 
 RUNNING = -1
-"""Need of a part that waits for all that its actor has posted to the slot so far."""
+"""Need of a part that waits for all that its actor has posted to the port so far."""
 
 
 class Part(NamedTuple):
@@ -64,13 +64,13 @@ class Part(NamedTuple):
     """[s]"""
 
     source: int = NONE
-    """Slot to wait for, or `NONE`."""
+    """Port to wait for, or `NONE`."""
 
     need: int = RUNNING
     """Messages that must have come there."""
 
     target: int = NONE
-    """Slot to post to, or `NONE`."""
+    """Port to post to, or `NONE`."""
 
 
 class Mark(NamedTuple):
@@ -80,28 +80,28 @@ class Mark(NamedTuple):
     """As a fraction of the pass's duration."""
 
     source: int = NONE
-    """Slot to wait for, or `NONE`."""
+    """Port to wait for, or `NONE`."""
 
     need: int = RUNNING
     """Messages that must have come there."""
 
     target: int = NONE
-    """Slot to post to, or `NONE`."""
+    """Port to post to, or `NONE`."""
 
 
 Parts = tuple[Part, ...]
 
 
-def parts_of(moves: Moves, slots: StageSlots) -> Parts:
+def parts_of(moves: Moves, ports: StagePorts) -> Parts:
     """Turn moves into parts; phases after the first are posted where they are due."""
     parts = []
     for wait, duration, post in moves:
         source = NONE
         if wait != NONE:
-            phases = slots.teams[wait]
+            phases = ports.in_passes[wait]
             parts += [Part(0.0, one, target=other) for one, other in pairwise(phases)]
             source = phases[-1]
-        target = slots.teams[post][0] if post != NONE else NONE
+        target = ports.in_passes[post][0] if post != NONE else NONE
         parts.append(Part(duration, source, target=target))
     return tuple(parts)
 
@@ -156,7 +156,7 @@ def between_stages(parts: Parts, arrival: Part, target: int) -> Parts:
     arrival
         A part without duration that waits for the input, or for nothing.
     target
-        Slot of the output, or `NONE`.
+        Port of the output, or `NONE`.
     """
     if arrival.source != NONE:
         first = parts[0]
@@ -187,11 +187,11 @@ def beginning(parts: Parts) -> int:
 
 assert (RUNNING, FORWARD) == (kernels.RUNNING, kernels.FORWARD)
 
-_PORTS = {
+_PORTS_OF_KIND = {
     FORWARD: (ACTIVATION_IN, ACTIVATION_OUT),
     BACKWARD: (GRADIENT_IN, GRADIENT_OUT),
 }
-"""Kind of pass -> slots of its chunk that it receives from and sends to."""
+"""Kind of pass -> ports of its chunk that it receives from and sends to."""
 
 _KINDS = (FORWARD, BACKWARD, WEIGHT)
 
@@ -244,8 +244,8 @@ class Writer:
         Of the passes of every stage, as of `pass_numbers`.
     stage
         Which one this is.
-    slots
-        Its slots.
+    ports
+        Its ports.
     """
 
     def __init__(
@@ -254,15 +254,15 @@ class Writer:
         own: Instructions,
         numbers: Sequence[IntArray],
         stage: int,
-        slots: StageSlots,
+        ports: StagePorts,
     ) -> None:
-        self.work, self.own, self.stage, self.slots = work, own, stage, slots
-        self.num_stages = len(numbers)
+        self.work, self.own, self.stage, self.ports = work, own, stage, ports
+        self.virtual = work.virtual_stages()
         schedule = SCHEDULES[work.schedule]
         self.rendezvous = work.blocking_transfers and not schedule.interleaves
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
-        self.ports = self._ports()
-        self.bucket_ends = slots.bucket_ends()
+        self.pass_ports = self._pass_ports()
+        self.bucket_ends = ports.bucket_ends()
         self.gather_marks = self._gather_marks()
         self.reduce_marks = self._reduce_marks()
         self.codes, self.order = self._order(numbers)
@@ -277,7 +277,7 @@ class Writer:
             np.cumsum([0, *map(len, written)]),
             quantise(rows.duration, tick),
             np.stack((rows.source, rows.need, rows.target, rows.span)),
-            self.slots.channels.shape[1],
+            self.ports.channels.shape[1],
         )
         return Steps(duration, *steps)
 
@@ -289,26 +289,26 @@ class Writer:
         """
         codes, order = kernels.order_blocks(
             *self.own,
-            self.ports,
+            self.pass_ports,
             self._arrivals(numbers),
             self.completing,
-            self.slots.signal != NONE,
+            self.ports.signal != NONE,
             self.rendezvous,
             self.work.blocking_transfers,
         )
         return [_Code(*row) for row in codes.tolist()], order
 
-    def _ports(self) -> IntArray:
-        """Return the slots that passes receive from and send to, or `NONE`.
+    def _pass_ports(self) -> IntArray:
+        """Return the ports that passes receive from and send to, or `NONE`.
 
         Shape ``(2, 3, v)``: by kind and chunk.
         """
         v = self.work.num_chunks
         ports = np.full((2, len(_KINDS), v), NONE)
-        first = np.arange(v) * SLOTS_PER_CHUNK
-        for kind, own in _PORTS.items():
+        first = np.arange(v) * PORTS_PER_CHUNK
+        for kind, own in _PORTS_OF_KIND.items():
             for side, port in enumerate(own):
-                exists = self.slots.channels[0, first + port] != NONE
+                exists = self.ports.channels[0, first + port] != NONE
                 ports[side, kind] = np.where(exists, first + port, NONE)
         return ports
 
@@ -319,13 +319,13 @@ class Writer:
         Shape ``(3, v, m)``.
         """
         arrivals = np.zeros_like(numbers[self.stage])
-        last = self.work.num_chunks * self.num_stages - 1
+        of_virtual = self.virtual
         for kind, step in ((FORWARD, -1), (BACKWARD, 1)):
-            for chunk in range(self.work.num_chunks):
-                sender = chunk * self.num_stages + self.stage + step
-                if 0 <= sender <= last:
-                    sending_chunk, stage = divmod(sender, self.num_stages)
-                    arrivals[kind, chunk] = numbers[stage][kind, sending_chunk]
+            for chunk, virtual in enumerate(of_virtual.number[self.stage].tolist()):
+                sender = virtual + step
+                if 0 <= sender < of_virtual.stage.size:
+                    sent = numbers[of_virtual.stage[sender]]
+                    arrivals[kind, chunk] = sent[kind, of_virtual.chunk[sender]]
         return arrivals
 
     def _block(self, code: _Code, slowdown: float) -> _Block:
@@ -333,7 +333,7 @@ class Writer:
         block, kind, chunk, place, filling, before = code
         if block == kernels.END:
             return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
-        source, target = self.ports[:, kind, chunk].tolist()
+        source, target = self.pass_ports[:, kind, chunk].tolist()
         if block == kernels.SEND:
             return _steps((Part(0.0, target),))
         if block == kernels.RECEIVE:
@@ -347,7 +347,7 @@ class Writer:
         self, kind: int, chunk: int, slowdown: float, place: int, *, filling: bool
     ) -> Parts:
         """Return the parts of a pass, its buckets included."""
-        virtual = chunk * self.num_stages + self.stage
+        virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
         sent = self.work.sent_time.get(kind)
@@ -356,7 +356,7 @@ class Writer:
         def stretch(factor: float) -> float:
             return 1.0 + (factor - 1.0) * (1.0 - share)
 
-        parts = scaled(parts_of(moves, self.slots), stretch(slowdown))
+        parts = scaled(parts_of(moves, self.ports), stretch(slowdown))
         beside = stretch(self.work.interference)
         if filling:
             parts = scaled(parts, beside)
@@ -373,20 +373,20 @@ class Writer:
         """Return where the first forward pass of each chunk waits."""
         own = self.work.gather_buckets[self.stage]
         marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
-        for bucket, (slot, need) in zip(own, self.bucket_ends, strict=False):
-            marks[bucket.chunk].append(Mark(bucket.at, slot, need))
+        for bucket, (port, need) in zip(own, self.bucket_ends, strict=False):
+            marks[bucket.chunk].append(Mark(bucket.at, port, need))
         return marks
 
     def _reduce_marks(self) -> list[list[Mark]]:
         """Return where the pass that completes the gradients of each chunk posts."""
         marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
         for bucket in self.work.reduce_buckets[self.stage]:
-            marks[bucket.chunk].append(Mark(bucket.at, target=self.slots.signal))
+            marks[bucket.chunk].append(Mark(bucket.at, target=self.ports.signal))
         return marks
 
     def _receive(self, source: int, kind: int, before: int) -> _Block:
         """Be ready for the input: the sender waits for that."""
-        pending = int(self.ports[1, before, 0]) if before != NONE else NONE
+        pending = int(self.pass_ports[1, before, 0]) if before != NONE else NONE
         if pending == NONE:
             return _steps((Part(0.0, target=source),))
         if before == kind:
@@ -398,17 +398,17 @@ class Writer:
         """Return the collectives of the step's end and the optimizer step."""
         steps = []
         pending, need = NONE, 0
-        if self.slots.reduce_buckets:
+        if self.ports.reduce_buckets:
             pending, need = self.bucket_ends[-1]
-        for slot in self.slots.before:
-            steps.append(Step(0.0, pending, need, slot, 0))
-            pending, need = slot, 1
-        after = self.slots.after
+        for port in self.ports.before:
+            steps.append(Step(0.0, pending, need, port, 0))
+            pending, need = port, 1
+        after = self.ports.after
         following = after[0] if after else NONE
         steps.append(Step(optimizer, pending, need, following, WHOLE))
         followers = (*after[1:], NONE)[: len(after)]
-        for slot, follower in zip(after, followers, strict=True):
-            steps.append(Step(0.0, slot, 1, follower, 0))
+        for port, follower in zip(after, followers, strict=True):
+            steps.append(Step(0.0, port, 1, follower, 0))
         return tuple(steps)
 
 
@@ -459,7 +459,7 @@ class Programs(NamedTuple):
 
 
 def build_programs(
-    work: PipelineWork, slots: Sequence[StageSlots], *, tick: float
+    work: PipelineWork, ports: Sequence[StagePorts], *, tick: float
 ) -> Programs:
     """Return the programs of all actors.
 
@@ -480,12 +480,12 @@ def build_programs(
     for stage, own in enumerate(lists):
         kinds = np.append(_SPAN_OF_KIND[own.kind], OPTIMIZER)
         meaning = kinds, np.append(own.microbatch, -1), np.append(own.chunk, -1)
-        writer = Writer(work, own, numbers, stage, slots[stage])
+        writer = Writer(work, own, numbers, stage, ports[stage])
         values, which = _values(work.slowdown[stage])
         of_actor.append(len(distinct) + which)
         distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]
-    for stage, own_slots in enumerate(slots):
-        steps = _stream(own_slots)
+    for stage, ports_of_stage in enumerate(ports):
+        steps = _stream(ports_of_stage)
         if len(steps):
             streams.append(stage)
             of_actor.append(np.full(num_replicas, len(distinct)))
@@ -504,7 +504,7 @@ def _values(slowdown: FloatArray) -> tuple[list[float], IntArray]:
     return values.tolist(), which.ravel()
 
 
-def _stream(slots: StageSlots) -> Steps:
+def _stream(ports: StagePorts) -> Steps:
     """Return the program of a stage's communication streams, empty if there is none.
 
     Gathers leave one after another from the beginning on; then each gradient bucket
@@ -514,21 +514,21 @@ def _stream(slots: StageSlots) -> Steps:
     posted: dict[int, int] = {}
     pending = NONE
 
-    def post(slot: int) -> None:
+    def post(port: int) -> None:
         nonlocal pending
-        steps.append(Step(0.0, pending, posted.get(pending, 0), slot, 0))
-        posted[slot] = posted.get(slot, 0) + 1
-        pending = slot
+        steps.append(Step(0.0, pending, posted.get(pending, 0), port, 0))
+        posted[port] = posted.get(port, 0) + 1
+        pending = port
 
-    for phases in slots.gather_buckets:
-        for slot in phases:
-            post(slot)
-    for number, phases in enumerate(slots.reduce_buckets, 1):
+    for phases in ports.gather_buckets:
+        for port in phases:
+            post(port)
+    for number, phases in enumerate(ports.reduce_buckets, 1):
         if pending != NONE:
             steps.append(Step(0.0, pending, posted[pending], NONE, 0))
-        steps.append(Step(0.0, slots.signal, number, phases[0], 0))
+        steps.append(Step(0.0, ports.signal, number, phases[0], 0))
         posted[phases[0]] = posted.get(phases[0], 0) + 1
         pending = phases[0]
-        for slot in phases[1:]:
-            post(slot)
+        for port in phases[1:]:
+            post(port)
     return Steps.of(steps)

@@ -1,21 +1,17 @@
-"""Replay one placed training step over the links of the network.
+"""Replay one lowered training step over the links of the network.
 
 Every stage of every replica is an actor with its schedule's instructions; activations,
 gradients and collectives are flows that share links max-min fairly. Actors that are
 provably alike are simulated once.
 
-Run a system on the engine that suits it, and say beforehand how long it will take.
+A system runs on the engine that suits it, and a long run says beforehand how long it
+will take. Both engines give bitwise the same run, so the choice is one of time alone.
+Times were measured on one core of a small shared machine (Python 3.11, SimPy 4.1, numba
+0.68), for rings and pipelines of 16 to 6,400 actors, in-layer collectives included;
+compiling is not counted.
 
-Both engines give bitwise the same run, so the choice is one of time alone. Times were
-measured on one core of a small shared machine (Python 3.11, SimPy 4.1, numba 0.68), for
-rings and pipelines of 16 to 6,400 actors, in-layer collectives included; compiling is
-not counted.
-
-How a training step is replayed.
-
-From the logs of actors and channels to the records of spans and transfers.
-
-Logs know slots and numbers of messages; records know stages, replicas and microbatches.
+What a run leaves are logs, which know ports and numbers of messages; from them come
+records, which know stages, replicas and microbatches.
 """
 
 import dataclasses
@@ -50,7 +46,10 @@ from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
 
 GRANULARITIES = ("stage", "layer")
+"""Values of `ReplaySettings.granularity`."""
+
 ENGINES = ("auto", "simpy", "compiled")
+"""Values of `ReplaySettings.engine`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,22 +75,24 @@ class ReplaySettings:
     Both give the same bits."""
 
     seed: int = 0
-    """Of everything drawn at random."""
+    """Seed of everything drawn at random."""
 
 
 LONG = 0.3
-"""A run that SimPy needs longer for is compiled. Loading the compiled engine takes 0.01
-s, but seconds the first time after an installation, which short runs are spared [s]."""
+"""Forecast of SimPy's running time above which a run is compiled. Loading the compiled
+engine takes 0.01 s, but seconds the first time after an installation, which short runs
+are spared [s]."""
 
 
 class _Cost(NamedTuple):
-    """What an engine takes, on average."""
+    """Average running time of an engine."""
 
     per_step: float
-    """Without its message [s]."""
+    """Running time of a step without its message [s]."""
 
     per_message: float
-    """From its post to its arrival, solving the rates included [s]."""
+    """Running time of a message from its post to its arrival, solving the rates
+    included [s]."""
 
 
 # A step with a message: SimPy 13 us where each flow has links of its own, 18 us where
@@ -102,7 +103,7 @@ _COSTS: Mapping[str, _Cost] = MappingProxyType(
         "compiled": _Cost(0.2e-6, 2.0e-6),
     }
 )
-"""Engine -> cost."""
+"""Engine -> its average running times."""
 
 
 def run_system(system: System, settings: ReplaySettings) -> Run:
@@ -144,8 +145,8 @@ def forecast_seconds(system: System) -> Mapping[str, float]:
     length = np.array([len(steps) for steps in system.programs], np.int64)
     num_steps = int(length[system.program].sum())
     # A message of several senders takes a post of each.
-    each = num_posts(system.programs, system.slots.shape[1])[system.program]
-    sources = np.append(system.num_sources, 1)[system.slots]
+    each = num_posts(system.programs, system.ports.shape[1])[system.program]
+    sources = np.append(system.num_sources, 1)[system.ports]
     num_messages = round(float((each / sources).sum()))
     return {
         engine: num_steps * cost.per_step + num_messages * cost.per_message
@@ -154,6 +155,7 @@ def forecast_seconds(system: System) -> Mapping[str, float]:
 
 
 _NONE = np.zeros(0, np.int64)
+"""Microbatches of no messages."""
 
 
 def collect_spans(model: Model, folding: Folding, run: Run) -> tuple[Spans, IntArray]:
@@ -220,12 +222,12 @@ def _microbatches(model: Model, system: System) -> list[IntArray]:
     steps of no microbatch.
     """
     found = [_NONE] * system.num_bytes.size
-    for program, counts in enumerate(num_posts(system.programs, system.slots.shape[1])):
+    for program, counts in enumerate(num_posts(system.programs, system.ports.shape[1])):
         actors = np.flatnonzero(system.program == program)
         targets, posted = _posted(model.programs[program])
-        for slot in np.flatnonzero(counts).tolist():
-            sent = posted[targets == slot]
-            for channel in system.slots[actors, slot].tolist():
+        for port in np.flatnonzero(counts).tolist():
+            sent = posted[targets == port]
+            for channel in system.ports[actors, port].tolist():
                 known = found[channel]
                 # A receiver that says that it is ready has no microbatch.
                 found[channel] = np.maximum(known, sent) if known.size else sent
@@ -233,7 +235,7 @@ def _microbatches(model: Model, system: System) -> list[IntArray]:
 
 
 def _posted(program: StageProgram) -> tuple[IntArray, IntArray]:
-    """Return the slot that each step posts to, and the microbatch that it posts.
+    """Return the port that each step posts to, and the microbatch that it posts.
 
     That of the span that the step is part of, -1 for what is posted outside of any.
     """
@@ -256,8 +258,8 @@ def _freeze(*columns: NDArray[np.generic]) -> None:
 
 _DEFAULT = ReplaySettings()
 
-_LONG = 5.0
-"""A run that is forecast to take longer says so before it starts [s]."""
+_WORTH_A_WORD = 5.0
+"""Forecast of the running time above which a run reports it before it starts [s]."""
 
 
 def replay(
@@ -289,7 +291,7 @@ def replay(
         Whether to record what every actor and channel did, instead of one of each
         class; that takes memory in proportion to the cluster.
     progress
-        Told before a long run about how long it will take.
+        Called before a long run with about how long it will take.
 
     Raises
     ------
@@ -302,28 +304,29 @@ def replay(
     num_recorded = max(traffic.num_rows, folding.channels.first.size)
     system = dataclasses.replace(folding.system, num_recorded=num_recorded)
     if progress is not None:
-        _announce(system, settings, progress)
+        _report_forecast(system, settings, progress)
     run = run_system(system, settings)
     links = traffic.record(run)
-    folded = (*model.folded, *_said(model, folding), *_said_of_skips(run.skips))
+    notes = (*model.notes, *_folding_notes(model, folding), *_skip_notes(run.skips))
     if every_actor:
         run, folding = folding.unfolded(run), unfolded(model.system)
     spans, span_multiplicity = collect_spans(model, folding, run)
     transfers, transfer_multiplicity = collect_transfers(model, folding, run)
     passes = spans.kind != SPAN_KINDS.index("optimizer")
     return Replay(
+        schedule=work.schedule,
         iteration_time=run.end,
         pipeline_time=float(spans.end[passes].max(initial=0.0)),
         spans=spans,
         span_multiplicity=span_multiplicity,
         transfers=transfers,
         transfer_multiplicity=transfer_multiplicity,
-        stand_in=_stand_in(model, folding),
+        representative=_representatives(model, folding),
         memory=_memory(model, folding, run, work) if memory else (),
         links=links,
         num_events=run.num_events,
         num_skipped=run.num_skipped,
-        folded=folded,
+        notes=notes,
     )
 
 
@@ -363,43 +366,47 @@ def fold_model(model: Model) -> Folding:
     )
 
 
-def _announce(system: System, settings: ReplaySettings, progress: Progress) -> None:
+def _report_forecast(
+    system: System, settings: ReplaySettings, progress: Progress
+) -> None:
     """Say how long a long run will take."""
     seconds = forecast_seconds(system)[choose_engine(system, settings)]
-    if seconds > _LONG:
+    if seconds > _WORTH_A_WORD:
         unless = ", less if its state repeats" if settings.skipping else ""
         progress(f"about {seconds:.0f} s{unless}", None)
 
 
-def _stand_in(model: Model, folding: Folding) -> IntArray:
+def _representatives(model: Model, folding: Folding) -> IntArray:
     """Return the replica that stands for each, by stage."""
     num_stages = len(model.flows.reduce)
-    replicas = folding.actors.stand_in % model.num_replicas
+    replicas = folding.actors.representative % model.num_replicas
     # Communication streams come after the actors of the stages.
     of_stages = replicas[: num_stages * model.num_replicas].copy()
     of_stages.flags.writeable = False
     return of_stages.reshape(-1, model.num_replicas)
 
 
-def _said(model: Model, folding: Folding) -> tuple[str, ...]:
+def _folding_notes(model: Model, folding: Folding) -> tuple[str, ...]:
     """Return what folding did, in words; nothing if it did nothing."""
-    stand_in = _stand_in(model, folding)
-    own = stand_in == np.arange(model.num_replicas)
-    if own.all():
+    representative = _representatives(model, folding)
+    is_recorded = representative == np.arange(model.num_replicas)
+    if is_recorded.all():
         return ()
-    numbers = np.arange(len(stand_in))[:, None] * model.num_replicas + stand_in
-    sizes = np.bincount(numbers.ravel(), minlength=own.size)
-    sizes = np.sort(sizes[own.ravel()])
+    numbers = (
+        np.arange(len(representative))[:, None] * model.num_replicas + representative
+    )
+    sizes = np.bincount(numbers.ravel(), minlength=is_recorded.size)
+    sizes = np.sort(sizes[is_recorded.ravel()])
     members = f"{sizes[0]} to {sizes[-1]}" if sizes[0] < sizes[-1] else f"{sizes[0]}"
     return (
-        f"{sizes.size:,} of {own.size:,} actors (a stage of a replica each) are "
-        f"simulated, each for a class of {members} that are provably alike, and "
+        f"{sizes.size:,} of {is_recorded.size:,} actors (a stage of a replica each) "
+        f"are simulated, each for a class of {members} that are provably alike, and "
         f"{folding.channels.first.size:,} of {len(model.flows):,} channels; this "
         "changes no moment at which anything happens.",
     )
 
 
-def _said_of_skips(skips: tuple[Skip, ...]) -> tuple[str, ...]:
+def _skip_notes(skips: tuple[Skip, ...]) -> tuple[str, ...]:
     """Return what was skipped, in words; nothing if nothing was."""
     if not skips:
         return ()

@@ -169,7 +169,7 @@ class Watch:
     def __init__(self, system: System, listing: Listing, *, most_deposits: int) -> None:
         self._listing = listing
         self._loops = _find_loops(self._listing)
-        self._slots = system.slots
+        self._ports = system.ports
         self._first = self._listing.first[system.program]
         self._length = np.diff(self._listing.first)[system.program]
         self._opens = _running(self._listing.span & OPENS)
@@ -283,8 +283,8 @@ class Watch:
             once = np.arange(loops.begin[k], loops.begin[k] + loops.unit[k])
             waiting = once[listing.source[once] != NONE]
             gained = listing.need[waiting + loops.unit[k]] - listing.need[waiting]
-            slots, index = np.unique(listing.source[waiting], return_index=True)
-            carried = messages[self._slots[np.ix_(actors, slots)]]
+            ports, index = np.unique(listing.source[waiting], return_index=True)
+            carried = messages[self._ports[np.ix_(actors, ports)]]
             if not np.array_equal(carried, units[:, None] * gained[index]):
                 return False
         return True
@@ -294,7 +294,7 @@ class Watch:
     ) -> bool:
         """Whether nothing came that actors wait for that have not moved."""
         actors = np.flatnonzero(stuck)
-        channels = self._slots[actors, self._listing.source[at[actors]]]
+        channels = self._ports[actors, self._listing.source[at[actors]]]
         return not np.any(messages[channels])
 
 

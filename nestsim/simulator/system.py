@@ -1,19 +1,17 @@
 """What an engine runs, and what it gives back: actors, channels, flows on links.
 
 Nothing here knows of stages, replicas or devices. An *actor* runs a program, a static
-list of steps. A *channel* carries messages, one at a time, first in, first out, each a
-flow over links; sending never blocks the sender. An actor, a channel or a link may
-stand for many that are alike: a class of flows is a flow with a larger weight.
+list of steps, which names the actor's channels by their *ports*. A *channel* carries
+messages, one at a time, first in, first out, each a flow over links; sending never
+blocks the sender. An actor, a channel or a link may stand for many that are alike: a
+class of flows is a flow with a larger weight.
 
-Letters: ``A`` actors, ``S`` slots, ``C`` channels, ``L`` links.
+Durations are rounded to the clock's tick, so that sums of them are exact. A float64 has
+53 bits: multiples of 2**-40 s below 2**13 s are all representable, and so are their
+sums and differences. Moments that should coincide then do, and the same state at
+another time evolves bit for bit alike.
 
-The clock's tick: durations are rounded to it, so that sums of them are exact.
-
-A float64 has 53 bits: multiples of 2**-40 s below 2**13 s are all representable, and
-so are their sums and differences. Moments that should coincide then do, and the same
-state at another time evolves bit for bit alike.
-
-Which programs post to which slots, and how often.
+Letters: ``A`` actors, ``S`` ports, ``C`` channels, ``L`` links.
 """
 
 import math
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from topologies.arrays import FloatArray, IntArray
 
 NONE = -1
-"""No slot, no channel in a slot, or no span."""
+"""No port, no channel in a port, or no span."""
 
 OPENS = 1
 """Flag of a step: a span begins when it begins to work."""
@@ -43,16 +41,16 @@ class Step(NamedTuple):
     """One step of a program: wait, work, post."""
 
     duration: float
-    """A multiple of the tick [s]."""
+    """Duration of the work, a multiple of the tick [s]."""
 
     source: int
-    """Slot of the channel to wait for, or `NONE`."""
+    """Port of the channel to wait for, or `NONE`."""
 
     need: int
-    """Messages that must have arrived there."""
+    """Messages that must have arrived in the source."""
 
     target: int
-    """Slot of the channel to post to at the end, or `NONE`."""
+    """Port of the channel to post to at the end, or `NONE`."""
 
     span: int
     """`OPENS`, `CLOSES`, `WHOLE`, or 0 for a step that only waits, works or posts as
@@ -64,10 +62,19 @@ class Steps:
     """A program: the fields of `Step` as columns of one length."""
 
     duration: FloatArray
+    """Duration of each step's work, a multiple of the tick [s]."""
+
     source: IntArray
+    """Port of the channel that each step waits for, or `NONE`."""
+
     need: IntArray
+    """Messages that must have arrived in the source of each step."""
+
     target: IntArray
+    """Port of the channel that each step posts to at its end, or `NONE`."""
+
     span: IntArray
+    """Flags of each step: `OPENS`, `CLOSES`, `WHOLE` or 0."""
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "Steps":
@@ -82,20 +89,23 @@ class Steps:
 
     def __iter__(self) -> Iterator[Step]:
         columns = (self.duration, self.source, self.need, self.target, self.span)
-        return map(Step._make, zip(*(one.tolist() for one in columns), strict=True))
+        return map(
+            Step._make, zip(*(column.tolist() for column in columns), strict=True)
+        )
 
 
 class Incidence(NamedTuple):
     """Which flow crosses which link with what weight, in compressed rows by flow."""
 
     indptr: IntArray
-    """Shape ``(C + 1,)``."""
+    """First entry of each flow, and behind the last one, shape ``(C + 1,)``."""
 
     links: IntArray
-    """Rising within a flow."""
+    """Links that flows cross, rising within a flow."""
 
     weights: FloatArray
-    """Lanes of the flow on the link; positive, integer or a multiple of 2**-20."""
+    """Pairs of devices of the flow on the link; positive, integer or a multiple of
+    2**-20."""
 
     def restricted(self, links: IntArray, num_links: int) -> "Incidence":
         """Keep the given links of ``num_links``, numbered from 0 in their order."""
@@ -113,31 +123,33 @@ class System:
     """Everything that an engine needs."""
 
     programs: tuple[Steps, ...]
-    """The distinct programs."""
+    """Distinct programs of the actors."""
 
     program: IntArray
-    """Which program each actor runs, shape ``(A,)``."""
+    """Program that each actor runs, shape ``(A,)``."""
 
-    slots: IntArray
-    """Channel in each slot of each actor, `NONE` where there is none; rows shorter
-    than the longest are filled up with `NONE`, shape ``(A, S)``."""
+    ports: IntArray
+    """Channel in each port of each actor, `NONE` where there is none and behind the
+    last, shape ``(A, S)``."""
 
     num_sources: IntArray
     """Posts before a message of each channel is complete: one from each sender, shape
     ``(C,)``. No sender posts for the next message before all have posted for this."""
 
     latency: FloatArray
-    """Between leaving and arriving, a multiple of the tick, shape ``(C,)`` [s]."""
+    """Time from a message's leaving to its arrival in each channel, a multiple of the
+    tick, shape ``(C,)`` [s]."""
 
     num_bytes: FloatArray
-    """Of a message, per lane, shape ``(C,)`` [byte]; 0 needs no time on a link."""
+    """Bytes of a message of each channel, between each pair of its devices; 0 needs no
+    time on a link. Shape ``(C,)`` [byte]."""
 
     incidence: Incidence
     """Links that can limit each channel's flow; a message whose flow has none, because
     it stays on one device, needs no time on a link."""
 
     capacity: FloatArray
-    """Of each link, shape ``(L,)``; positive [byte/s]."""
+    """Capacity of each link, positive, shape ``(L,)`` [byte/s]."""
 
     tick: float
     """Unit of the clock [s]."""
@@ -155,56 +167,57 @@ class Skip(NamedTuple):
     """Periods in a row that were not simulated."""
 
     begin: float
-    """When the period before them ended [s]."""
+    """Moment at which the period before them ended [s]."""
 
     period: float
-    """What each of them takes [s]."""
+    """Duration of each of the periods [s]."""
 
     num_periods: int
-    """How many they are."""
+    """Number of periods skipped."""
 
     num_spans: int
-    """Spans that ended in them."""
+    """Spans that ended in the periods."""
 
     num_events: int
-    """Events in them, counted as in `Run.num_events`."""
+    """Events in the periods, counted as in `Run.num_events`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """What happened."""
+    """What happened in the run of a system."""
 
     end: float
-    """When the last actor was done [s]."""
+    """Moment at which the last actor was done [s]."""
 
     span_starts: tuple[FloatArray, ...]
-    """Of each actor, in order of its program [s]."""
+    """Moments at which the spans of each actor began, in order of its program [s]."""
 
     span_ends: tuple[FloatArray, ...]
-    """Of each actor, in order of its program [s]."""
+    """Moments at which the spans of each actor ended, in order of its program [s]."""
 
     posts: tuple[FloatArray, ...]
-    """When each message of each channel was complete at its senders [s]."""
+    """Moments at which the messages of each channel were complete at their senders
+    [s]."""
 
     departures: tuple[FloatArray, ...]
-    """When its first byte left [s]."""
+    """Moments at which the first bytes of the messages of each channel left [s]."""
 
     arrivals: tuple[FloatArray, ...]
-    """When the receivers had it [s]."""
+    """Moments at which the receivers had the messages of each channel [s]."""
 
     bins: FloatArray
-    """Bytes that each channel's flow moved per lane in each time bin, shape
-    ``(C, K)``."""
+    """Bytes that each channel's flow moved between each pair of devices in each time
+    bin, shape ``(C, K)`` [byte]."""
 
     bin_width: float
-    """Of a time bin [s]."""
+    """Width of a time bin [s]."""
 
     num_events: int
     """Steps, messages that left, messages that arrived, and instants at which rates
     were solved; without those that were skipped."""
 
     skips: tuple[Skip, ...] = ()
-    """What was not simulated, because whole periods repeat exactly; in order."""
+    """Periods that were not simulated, because they repeat exactly; in order."""
 
     @property
     def num_skipped(self) -> int:
@@ -241,10 +254,10 @@ def quantise(
     return float(rounded) if np.ndim(duration) == 0 else rounded
 
 
-def num_posts(programs: Sequence[Steps], num_slots: int) -> IntArray:
-    """Return the messages that each program posts to each slot, shape ``(P, S)``."""
-    counts = np.zeros((len(programs), num_slots), np.int64)
+def num_posts(programs: Sequence[Steps], num_ports: int) -> IntArray:
+    """Return the messages that each program posts to each port, shape ``(P, S)``."""
+    counts = np.zeros((len(programs), num_ports), np.int64)
     for number, steps in enumerate(programs):
         posted = steps.target[steps.target != NONE]
-        counts[number] = np.bincount(posted, minlength=num_slots)
+        counts[number] = np.bincount(posted, minlength=num_ports)
     return counts

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS, Replay
+from planner.step.schedules import SCHEDULES, VirtualStages
 from topologies.arrays import FloatArray, IntArray
 
 _DIRECTIONS = {
@@ -210,7 +211,7 @@ def write_chrome_trace(
         Links to show: name -> share of the capacity in use in each of the time bins of
         ``replay.links``.
     """
-    num_replicas = replay.stand_in.shape[1]
+    num_replicas = replay.representative.shape[1]
     left_out = []
     shown = num_replicas
     if replay.num_classes < replay.num_actors:
@@ -263,7 +264,7 @@ def _events(
     ]
     events.extend(_memory_counters(replay))
     events.extend(_link_counters(replay, link_use))
-    events.extend(_arrows(compute, sends, replay.stand_in))
+    events.extend(_arrows(compute, sends, replay))
     return sorted(events, key=_order)
 
 
@@ -343,13 +344,16 @@ def _link_counters(
 
 
 def _arrows(
-    compute: list[Track], sends: list[Track], stand_in: IntArray
+    compute: list[Track], sends: list[Track], replay: Replay
 ) -> Iterator[Event]:
     """Lead from each message to its pass; slices too short to be seen have none."""
     number = 0
+    virtual = SCHEDULES[replay.schedule].virtual_stages(
+        _num_stages(replay), int(replay.spans.chunk.max(initial=0)) + 1
+    )
     for kind, offset in ((_ACTIVATION, 1), (_GRADIENT, -1)):
-        passes = dict(_places(compute[kind], stand_in, 0))
-        for key, place in _places(sends[kind], stand_in, offset):
+        passes = dict(_places(compute[kind], replay.representative, virtual, 0))
+        for key, place in _places(sends[kind], replay.representative, virtual, offset):
             if key not in passes:
                 continue
             number += 1
@@ -359,21 +363,20 @@ def _arrows(
 
 
 def _places(
-    track: Track, stand_in: IntArray, offset: int
+    track: Track, representative: IntArray, virtual: VirtualStages, offset: int
 ) -> Iterator[tuple[tuple[int, int, int], dict[str, float]]]:
     """Return where each visible slice begins, by receiver, replica and microbatch.
 
     The receiver is ``offset`` virtual stages from the track's own; the replica is the
     one that stands for it there.
     """
-    num_stages = len(stand_in)
     for thread, stage, replica, microbatch, chunk, _, begin, length in zip(
         *(column.tolist() for column in track[2:]), strict=True
     ):
         if length > 0:
             place = {"pid": stage, "tid": thread, "ts": begin / 1000}
-            receiver = chunk * num_stages + stage + offset
-            recorded = int(stand_in[receiver % num_stages, replica])
+            receiver = int(virtual.number[stage, chunk]) + offset
+            recorded = int(representative[virtual.stage[receiver], replica])
             yield (receiver, recorded, microbatch), place
 
 
@@ -391,7 +394,7 @@ def _names(replay: Replay, shown: int, events: list[Event]) -> Iterable[Event]:
         name, replica = threads.name(thread)
         if shown > 1 and replica >= 0:
             name += f", replica {replica}"
-            count = int((replay.stand_in[stage] == replica).sum())
+            count = int((replay.representative[stage] == replica).sum())
             name += f" and {count - 1} alike" if count > 1 else ""
         yield _metadata("thread_name", stage, thread, name=name)
         yield _metadata("thread_sort_index", stage, thread, sort_index=thread)

@@ -1,18 +1,18 @@
-"""What the simulator is given: one training step, placed.
+"""What the simulator is given: one training step, lowered to work, messages and memory.
 
 Letters: ``p`` stages (0 is the first, with the embedding), ``v`` chunks per stage (1
-without interleaving), ``d`` replicas, ``t`` lanes (tensor- and context-parallel ranks),
-``m`` microbatches, ``E`` links. An *actor* is one stage of one replica: its lanes work
-in lock-step. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
+without interleaving), ``d`` replicas, ``t`` ranks of a replica (tensor- and
+context-parallel), ``m`` microbatches, ``E`` links. An *actor* is one stage of one
+replica: its ranks work in lockstep. Virtual stages are the chunks of all stages in the
+order of the chain; the schedule says which stage holds which.
 
 A pass of a stage is one duration, or a list of moves between which the actor sends
-and waits. What a *team* of replicas sends together inside of passes (the lanes of one
-replica in a tensor-parallel collective, all ranks that share experts in an all-to-all)
-is one coupled flow, for which all of them must be ready.
+and waits. What a *lockstep group* of replicas sends together inside of passes (the
+ranks of one replica in a tensor-parallel collective, all ranks that share experts in an
+all-to-all) is one coupled flow, for which all of them must be ready.
 
-Phases of collectives: which devices send to which others in lock-step.
-
-Rings, or any messages at all; of one stage, or of teams of its replicas.
+A phase of a collective says which devices send to which others in lockstep, round rings
+or by any messages at all: those of one stage, or of lockstep groups of its replicas.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,15 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
+from planner.step.schedules import VirtualStages, find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
+"""Devices that send, and the device that each of them sends to."""
 
 
 class RingPhase(NamedTuple):
-    """One phase of a collective of one stage: rings that turn in lock-step."""
+    """One phase of a collective of one stage: rings that turn in lockstep."""
 
     rings: IntArray
     """Shape ``(R, n)``: device ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``."""
@@ -45,7 +47,7 @@ class RingPhase(NamedTuple):
 
 
 class EdgePhase(NamedTuple):
-    """One phase of a collective of one stage: messages that move in lock-step."""
+    """One phase of a collective of one stage: messages that move in lockstep."""
 
     sources: IntArray
     """Device that sends, shape ``(M,)``."""
@@ -67,20 +69,21 @@ class EdgePhase(NamedTuple):
 Phase = RingPhase | EdgePhase
 
 
-class TeamPhase(NamedTuple):
-    """One phase of an in-layer collective: rings of every team of a stage."""
+class LockstepRingPhase(NamedTuple):
+    """One phase of an in-layer collective: rings of every lockstep group."""
 
     rings: IntArray
-    """Shape ``(R, n)``, as in `RingPhase`; those of a team next to each other."""
+    """Shape ``(R, n)``: device ``rings[r, k]`` sends to ``rings[r, (k + 1) % n]``; the
+    rings of a lockstep group are adjacent."""
 
-    team: IntArray
-    """Of each ring, rising from 0, shape ``(R,)``."""
+    lockstep: IntArray
+    """Lockstep group of each ring, rising from 0, shape ``(R,)``."""
 
     bytes_per_member: float
-    """As in `RingPhase` [byte]."""
+    """What a member of weight 1 sends through its port in the whole phase [byte]."""
 
     num_steps: int
-    """As in `RingPhase`."""
+    """Rounds; each pays the ring's largest route latency once."""
 
     weights: FloatArray | None = None
     """What each member sends over `bytes_per_member`, shape ``(R, n)``; multiples of
@@ -90,39 +93,40 @@ class TeamPhase(NamedTuple):
         """Return who sends to whom, one message a member."""
         return _around(self.rings)
 
-    def team_of_message(self) -> IntArray:
-        """Return the team of each message."""
-        return np.repeat(self.team, self.rings.shape[1])
+    def lockstep_of_message(self) -> IntArray:
+        """Return the lockstep group of each message."""
+        return np.repeat(self.lockstep, self.rings.shape[1])
 
 
-class TeamEdgePhase(NamedTuple):
-    """One phase of an in-layer collective: messages of every team of a stage."""
+class LockstepEdgePhase(NamedTuple):
+    """One phase of an in-layer collective: messages of every lockstep group."""
 
     sources: IntArray
-    """As in `EdgePhase`, shape ``(M,)``; those of a team next to each other."""
+    """Device that sends each message, those of a lockstep group adjacent, shape
+    ``(M,)``."""
 
     targets: IntArray
-    """As in `EdgePhase`, shape ``(M,)``."""
+    """Device that receives each message, shape ``(M,)``."""
 
-    team: IntArray
-    """Of each message, rising from 0, shape ``(M,)``."""
+    lockstep: IntArray
+    """Lockstep group of each message, rising from 0, shape ``(M,)``."""
 
     bytes_per_member: float
-    """As in `EdgePhase` [byte]."""
+    """What each message carries in the whole phase [byte]."""
 
     num_steps: int
-    """As in `EdgePhase`."""
+    """Rounds; each pays the largest route latency once."""
 
     weights: None = None
-    """Every message carries the same."""
+    """None: every message carries `bytes_per_member`."""
 
     def ends(self) -> Ends:
         """Return who sends to whom."""
         return self.sources, self.targets
 
-    def team_of_message(self) -> IntArray:
-        """Return the team of each message."""
-        return self.team
+    def lockstep_of_message(self) -> IntArray:
+        """Return the lockstep group of each message."""
+        return self.lockstep
 
 
 def _around(rings: IntArray) -> Ends:
@@ -130,31 +134,31 @@ def _around(rings: IntArray) -> Ends:
     return rings.ravel(), following.ravel()
 
 
-class TeamTraffic(NamedTuple):
+class LockstepTraffic(NamedTuple):
     """Collectives of one kind and size that passes of one stage wait for."""
 
     kind: str
     """A name of `nestsim.simulator.outcome.TRANSFER_KINDS`."""
 
-    team: IntArray
-    """Of each replica, shape ``(d,)``: those of a team send together."""
+    lockstep: IntArray
+    """Lockstep group of each replica, whose members send together, shape ``(d,)``."""
 
-    phases: tuple[TeamPhase | TeamEdgePhase, ...]
-    """One after another; at least one."""
+    phases: tuple[LockstepRingPhase | LockstepEdgePhase, ...]
+    """Phases of the collective, one after another; at least one."""
 
 
 class Move(NamedTuple):
     """Part of a pass: wait, work, send."""
 
     wait: int
-    """Number of the stage's `TeamTraffic` to wait for, until everything that this
+    """Number of the stage's `LockstepTraffic` to wait for, until everything that this
     actor has sent of it so far has arrived; or `NONE`."""
 
     duration: float
-    """Of the compute on a device that is not slow [s]."""
+    """Compute between waiting and sending, on a device that is not slow [s]."""
 
     post: int
-    """Number of the stage's `TeamTraffic` to send once, or `NONE`. Its first phase
+    """Number of the stage's `LockstepTraffic` to send once, or `NONE`; its first phase
     starts at once, later ones when the actor comes to wait for it."""
 
 
@@ -165,8 +169,8 @@ Moves = tuple[Move, ...]
 class LayerTraffic:
     """What passes consist of, layer by layer."""
 
-    teams: tuple[tuple[TeamTraffic, ...], ...]
-    """Per stage: what its moves number."""
+    collectives: tuple[tuple[LockstepTraffic, ...], ...]
+    """Collectives of each stage, in the order in which its moves number them."""
 
     passes: Mapping[int, tuple[Moves, ...]]
     """Kind of pass (as in `planner.step.schedules`) -> moves in each virtual stage; at
@@ -177,33 +181,33 @@ class Bucket(NamedTuple):
     """Parameters of a stage that are reduced or gathered together."""
 
     chunk: int
-    """Whose parameters they are."""
+    """Chunk of the stage that the parameters belong to."""
 
     at: float
-    """Where in a pass, as a fraction of its duration without waits: the last backward
-    pass has filled the bucket, or the first forward pass needs it."""
+    """Moment of a pass at which the last backward pass has filled the bucket, or the
+    first forward pass needs it, as a fraction of its duration without waits."""
 
     phases: tuple[Phase, ...]
-    """The collective, one phase after another; at least one."""
+    """Phases of the collective, one after another; at least one."""
 
 
 class Held(NamedTuple):
     """Memory of one purpose, held during passes or from one pass to another."""
 
     part: str
-    """What it is for, e.g. ``"activations"``."""
+    """What the memory is for, e.g. ``"activations"``."""
 
     chunk: int
-    """Whose passes these are."""
+    """Chunk of the stage whose passes hold the memory."""
 
     begin: int
-    """Kind of pass at whose start it is allocated, as in `planner.step.schedules`."""
+    """Kind of pass (`planner.step.schedules`) at whose start it is allocated."""
 
     end: int
     """Kind of pass, of the same chunk and microbatch, at whose end it is released."""
 
     num_bytes: float
-    """For one microbatch [byte]."""
+    """Memory that one microbatch holds [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,21 +215,20 @@ class StageMemory:
     """Memory of one device of one stage, by what it is for [byte]."""
 
     static: Mapping[str, float]
-    """Held for the whole step: ``"weights"``, ``"gradients"``, ``"optimizer"``."""
+    """Memory held for the whole step, by part: ``"weights"``, ``"gradients"``,
+    ``"optimizer"`` [byte]."""
 
     held: tuple[Held, ...]
     """What passes allocate and release. Passes of one actor do not overlap."""
 
     step_end: Mapping[str, float] = field(default_factory=dict)
-    """What the optimizer makes for its step, behind all passes."""
+    """Memory that the optimizer takes for its step, behind all passes, by part
+    [byte]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PipelineWork:
-    """One training step, placed: everything that the replay needs beside the network.
-
-    What is folded into durations instead of being sent, `folded` says in words.
-    """
+    """One training step, lowered: all that the replay needs beside the network."""
 
     schedule: str
     """A name of `planner.step.schedules.SCHEDULES`."""
@@ -240,26 +243,27 @@ class PipelineWork:
     """Device numbers, shape ``(p, d, t)``."""
 
     forward_time: FloatArray
-    """Of one microbatch in each virtual stage, without what `layers` sends, shape
-    ``(v p,)`` [s]."""
+    """Forward pass of one microbatch through each virtual stage, without what `layers`
+    sends, shape ``(v p,)`` [s]."""
 
     backward_time: FloatArray
-    """Likewise, shape ``(v p,)`` [s]."""
+    """Backward pass of one microbatch through each virtual stage, without what `layers`
+    sends, shape ``(v p,)`` [s]."""
 
     weight_time: FloatArray
-    """Pass for the weights' gradients alone, of schedules that have one, shape
-    ``(v p,)`` [s]."""
+    """Pass for the weights' gradients alone of one microbatch through each virtual
+    stage, in schedules that have one, shape ``(v p,)`` [s]."""
 
     sent_time: Mapping[int, FloatArray]
-    """Kind of pass -> the part of its time above that is communication and that a slow
-    device does not stretch, shape ``(v p,)`` [s]; none where a kind is missing."""
+    """Kind of pass -> the part of its time that is communication, which a slow device
+    does not stretch, shape ``(v p,)``; 0 where a kind is missing [s]."""
 
     layers: LayerTraffic | None
     """What passes send; None if that is part of their durations."""
 
     boundary_bytes: FloatArray
-    """What each lane sends over the boundary after each virtual stage, forward; the
-    same comes back, shape ``(v p - 1,)`` [byte]."""
+    """What each rank of a replica sends over the boundary after each virtual stage,
+    forward; as much comes back, shape ``(v p - 1,)`` [byte]."""
 
     blocking_transfers: bool
     """Whether stages stop for transfers between them. Without interleaving a message
@@ -267,21 +271,21 @@ class PipelineWork:
     sender waits for its arrival."""
 
     reduce_buckets: tuple[tuple[Bucket, ...], ...]
-    """Per stage: gradient collectives behind the last backward pass of each chunk, in
-    the order in which they start; the optimizer step waits for them."""
+    """Gradient collectives of each stage behind the last backward pass of each chunk,
+    in the order in which they start; the optimizer step waits for them."""
 
     reduce_phases: tuple[tuple[Phase, ...], ...]
-    """Per stage: gradient collective after the last backward pass and the buckets,
+    """Gradient collective of each stage after the last backward pass and the buckets,
     before the optimizer step; empty with one replica."""
 
     optimizer_time: FloatArray
-    """Optimizer step, shape ``(p,)`` [s]."""
+    """Optimizer step of each stage, shape ``(p,)`` [s]."""
 
     gather_phases: tuple[tuple[Phase, ...], ...]
-    """Per stage: parameter all-gather after the optimizer step (ZeRO-1 and 2)."""
+    """Parameter all-gather of each stage after the optimizer step (ZeRO-1 and 2)."""
 
     gather_buckets: tuple[tuple[Bucket, ...], ...]
-    """Per stage: parameter all-gathers from the beginning of the step on, in their
+    """Parameter all-gathers of each stage from the beginning of the step on, in their
     order, that the first forward pass of each chunk waits for. In a steady stream of
     steps they are what follows the optimizer step of the one before."""
 
@@ -291,8 +295,8 @@ class PipelineWork:
     optimizer step; empty if nothing is tied."""
 
     slowdown: FloatArray
-    """Of the compute of each actor, at least 1, shape ``(p, d)``: that of its slowest
-    lane."""
+    """Factor on the compute of each actor, that of its slowest rank, at least 1, shape
+    ``(p, d)``."""
 
     interference: float
     """Factor on the duration of compute that is beside buckets: from a stage's first
@@ -300,10 +304,15 @@ class PipelineWork:
     buckets."""
 
     memory: tuple[StageMemory, ...]
-    """Per stage; empty if nobody asks."""
+    """What a device of each stage holds; empty if it was not asked for."""
 
-    folded: tuple[str, ...]
+    notes: tuple[str, ...]
     """What is part of the durations instead of being simulated, one sentence each."""
+
+    def virtual_stages(self) -> VirtualStages:
+        """Return which stage holds which part of the chain, as the schedule says."""
+        schedule = find_schedule(self.schedule)
+        return schedule.virtual_stages(len(self.devices), self.num_chunks)
 
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""
@@ -313,14 +322,14 @@ class PipelineWork:
         return (Move(NONE, float(times[virtual]), NONE),)
 
 
-def slowest_lanes(devices: IntArray, slowdown: FloatArray) -> FloatArray:
+def actor_slowdowns(devices: IntArray, slowdown: FloatArray) -> FloatArray:
     """Return each actor's slowdown from that of every device of the network.
 
     Parameters
     ----------
     devices
-        Shape ``(p, d, t)``.
+        Devices of each actor, shape ``(p, d, t)``.
     slowdown
-        Of each device, at least 1.
+        Factor on the compute of each device of the network, at least 1.
     """
     return np.asarray(slowdown[devices].max(axis=2), dtype=np.float64)

@@ -25,10 +25,9 @@ from nestsim.scenario.settings import BackgroundSpec, ConditionSpec, StressSpec
 from topologies.builders import build_network
 from topologies.degrade import Degradation, SlowLinks
 from topologies.errors import InputError
-from topologies.fabrics.tree_routing import TreeRouting
 from topologies.network import Network, Tier
 from topologies.selectors import select_links
-from topologies.specs import FatTreeSpec, NetworkSpec, RailSpec, SpineLeafSpec
+from topologies.specs import NetworkSpec
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ def built_ratios(network: Network) -> dict[str, float]:
     network
         As it was built; empty for tori and lists of links, which have no such levels.
     """
-    if not isinstance(network.routing, TreeRouting):
-        return {}
     tiers = network.tiers()
     return {tier.name: tier.oversubscription for tier in tiers if tier.num_uplinks}
 
@@ -98,24 +95,7 @@ def _with_ratio(spec: NetworkSpec, number: int, ratio: float) -> NetworkSpec:
         raise InputError(
             "must be a positive ratio", got=ratio, expected=f"at most {MOST_RATIO:g}"
         )
-    network = build_network(spec)
-    built = list(built_ratios(network).values())[number]
-    if isinstance(spec, SpineLeafSpec | RailSpec):
-        if number:
-            return replace(spec, oversubscription=ratio)
-        return replace(spec, nic_bandwidth=spec.nic_bandwidth * built / ratio)
-    assert isinstance(spec, FatTreeSpec)
-    assert isinstance(network.routing, TreeRouting)
-    above = network.routing.switch_tiers[number + 1]
-    levels = list(spec.levels)
-    levels[number] = replace(levels[number], oversubscription=None)
-    # As many cables as before, so that names and hashes of cables stay what they are.
-    levels[number + 1] = replace(
-        levels[number + 1],
-        bandwidth=above.child_bandwidth * built / ratio,
-        num_cables=above.num_parallel * above.num_cables,
-    )
-    return replace(spec, levels=tuple(levels))
+    return spec.with_oversubscription(build_network(spec).tiers(), number, ratio)
 
 
 AS_BUILT = "as built"
@@ -142,7 +122,9 @@ def apply_condition(scenario: "Scenario", condition: ConditionSpec) -> "Scenario
         traffic leaves nothing of a link.
     """
     try:
-        spec = _with_seed(scenario.network_spec, condition.ecmp_seed)
+        spec = scenario.network_spec
+        if condition.ecmp_seed is not None:
+            spec = spec.with_ecmp_seed(condition.ecmp_seed)
         try:
             spec = with_ratios(spec, condition.oversubscription)
         except InputError as error:
@@ -156,19 +138,6 @@ def apply_condition(scenario: "Scenario", condition: ConditionSpec) -> "Scenario
     except InputError as error:
         raise error.at(f'condition "{condition.name}"', ": ") from None
     return changed
-
-
-def _with_seed(spec: NetworkSpec, seed: int | None) -> NetworkSpec:
-    if seed is None:
-        return spec
-    if not isinstance(spec, FatTreeSpec | SpineLeafSpec | RailSpec):
-        raise InputError(
-            "there are no parallel cables for a hash to choose from",
-            where="ecmp_seed",
-            got=seed,
-            expected="a tree of switches",
-        )
-    return replace(spec, trunk="ecmp", ecmp_seed=seed)
 
 
 def _joined(first: Degradation | None, second: Degradation) -> Degradation | None:

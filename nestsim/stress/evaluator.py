@@ -17,7 +17,7 @@ import numpy as np
 from nestsim.cluster import device_slowdowns, job_network
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.simulator.outcome import Replay
@@ -32,7 +32,6 @@ from planner.step.plan import Plan
 from topologies.errors import InputError
 from topologies.fabrics.link_file import link_file_bytes
 from topologies.network import Network
-from topologies.specs import CustomSpec
 
 MOST_LINKS = 8
 """Kinds of links that are kept of a replay, hottest first."""
@@ -272,7 +271,7 @@ class ConditionEvaluator:
             # The same bits; compiling pays over so many replays: 3 times as fast.
             settings = replace(settings, engine="compiled")
         slowdown = device_slowdowns(changed, network.num_devices)
-        work = place_work(network, self.workload, priced, settings, slowdown=slowdown)
+        work = lower_plan(network, self.workload, priced, settings, slowdown=slowdown)
         done = replay(network, work, settings, memory=False)
         return ConditionResult(
             planned=priced.iteration_time,
@@ -286,8 +285,8 @@ class ConditionEvaluator:
 def scenario_digest(scenario: Scenario) -> str:
     """Return a hash of everything that plans and replays depend on."""
     digest = hashlib.sha256(scenario.content().encode())
-    if isinstance(scenario.network_spec, CustomSpec):
-        digest.update(link_file_bytes(scenario.network_spec.path))
+    for path in scenario.network_spec.files:
+        digest.update(link_file_bytes(path))
     return digest.hexdigest()
 
 

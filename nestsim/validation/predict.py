@@ -15,7 +15,7 @@ from estimators.constants import Constants, load_constants
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import LINK_EFFICIENCIES
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import replay
 from nestsim.validation.rows.columns import refusing
 from nestsim.validation.rows.plan import Case
@@ -28,7 +28,7 @@ from planner.step.memory import block_stage_memory
 from topologies.builders import build_network
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.specs import FatTreeSpec, NetworkSpec
+from topologies.specs import FatTreeSpec
 
 if TYPE_CHECKING:
     from estimators.models.spec import TransformerSpec
@@ -212,7 +212,7 @@ class Predictor:
             model = replace(case.model, num_layers=num_layers)
             return self.workload(replace(case, model=model))
 
-        def built(network: "NetworkSpec") -> Network:
+        def built(network: FatTreeSpec) -> Network:
             return self._network(replace(case, network=network))
 
         time = uneven_step_time(deepened, built, case.network, case.stages)
@@ -233,7 +233,7 @@ class Predictor:
             return self._uneven(case, memory=memory)
         network, workload = self._network(case), self.workload(case)
         priced = _priced(network, workload, case)
-        work = place_work(network, workload, priced)
+        work = lower_plan(network, workload, priced)
         done = replay(network, work, memory=memory)
         peaks = tuple(timeline.peak for timeline in done.memory)
         return Prediction(
@@ -244,7 +244,11 @@ class Predictor:
         )
 
     def _network(self, case: Case) -> Network:
-        spec = _reached(case.network, self.constants)
+        reached = self.constants.values
+        spec = case.network.with_efficiencies(
+            reached.get(LINK_EFFICIENCIES["node"]),
+            reached.get(LINK_EFFICIENCIES["fabric"]),
+        )
         key = spec, case.accelerator.name, case.software.library
         if key not in self._networks:
             fabric = find_transport(case.accelerator.name, inside_node=False)
@@ -315,20 +319,6 @@ def memory_share(workload: Workload, peak: float) -> float:
     """Return a peak of tensors over what a device has for them."""
     usable = workload.tensor_memory()
     return peak / usable if usable > 0.0 else math.inf
-
-
-def _reached(spec: NetworkSpec, constants: Constants) -> NetworkSpec:
-    """Return a network whose links reach what constants say, where they say it."""
-    node = constants.values.get(LINK_EFFICIENCIES["node"])
-    fabric = constants.values.get(LINK_EFFICIENCIES["fabric"])
-    if not isinstance(spec, FatTreeSpec) or (node is None and fabric is None):
-        return spec
-    inner, *outer = spec.levels
-    levels = [
-        inner if node is None else replace(inner, efficiency=node),
-        *(one if fabric is None else replace(one, efficiency=fabric) for one in outer),
-    ]
-    return replace(spec, levels=tuple(levels))
 
 
 def _stage_memory(

@@ -27,6 +27,7 @@ from planner.cost.stage import stage_price
 from planner.cost.timeline import PlanTimeline
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from planner.step.schedules import find_schedule
 from topologies import InputError, Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -197,8 +198,11 @@ def _check_cover(plan: Plan, num_layers: int) -> None:
     v = plan.virtual_pipeline_model_parallel_size
     expected = 0
     counts = {len(stage.chunks) for stage in plan.stages}
+    virtual = find_schedule(plan.schedule).virtual_stages(len(plan.stages), v)
     order = [
-        stage.chunks[c] for c in range(v) for stage in plan.stages if counts == {v}
+        plan.stages[s].chunks[c]
+        for s, c in zip(virtual.stage, virtual.chunk, strict=True)
+        if counts == {v}
     ]
     for first, last in order:
         if first != expected or last < first:

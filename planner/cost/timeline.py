@@ -61,11 +61,15 @@ class PlanTimeline:
         schedule = SCHEDULES[plan.schedule]
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
         self.program: Program = schedule.program(p, plan.num_microbatches, v)
-        sizes = np.diff(self.program.indptr)
-        virtual = self.program.chunk * p + np.repeat(np.arange(p), sizes)
-        order = [(c, s) for c in range(v) for s in range(p)]
-        times = np.array([stages[s].cost.chunk_times[c] for c, s in order]).T
-        self.plain = np.ascontiguousarray(times[self.program.kind, virtual])
+        self.virtual = schedule.virtual_stages(p, v)
+        self.chunk = self.virtual.chunk[self.program.virtual_stage]
+        order = zip(
+            self.virtual.stage.tolist(), self.virtual.chunk.tolist(), strict=True
+        )
+        times = np.array([stages[s].cost.chunk_times[c] for s, c in order]).T
+        self.plain = np.ascontiguousarray(
+            times[self.program.kind, self.program.virtual_stage]
+        )
         self.nothing = np.zeros(self.plain.size)
 
     def last_pass(self, boundaries: FloatArray) -> float:
@@ -153,7 +157,7 @@ class PlanTimeline:
         """Slow down the passes of a stage that follow its first gradient bucket."""
         if self.slowdown == 1.0:
             return
-        kinds, chunks = self.program.kind[rest], self.program.chunk[rest]
+        kinds, chunks = self.program.kind[rest], self.chunk[rest]
         for kind, chunk in set(zip(kinds.tolist(), chunks.tolist(), strict=True)):
             which = (kinds == kind) & (chunks == chunk)
             durations[rest][which] *= self._beside(number, kind, chunk)
@@ -167,7 +171,7 @@ class PlanTimeline:
     def _places(self, positions: slice, kind: int, chunk: int) -> IntArray:
         """Return where in its list a stage has passes of a kind."""
         is_one = (self.program.kind[positions] == kind) & (
-            self.program.chunk[positions] == chunk
+            self.chunk[positions] == chunk
         )
         return np.flatnonzero(is_one)
 
@@ -176,9 +180,7 @@ class PlanTimeline:
     ) -> tuple[FloatArray, FloatArray]:
         """Return the start of each instruction and the end of each stage's last [s]."""
         num_bytes = self.stages[0].cost.boundary_bytes
-        # Shape (p, 2, directions), once for each round but the last wrap-around.
-        rounds = self.plan.virtual_pipeline_model_parallel_size
-        laid = np.tile(boundary, (rounds, 1, 1))[:-1]
+        laid = self.virtual.after_each(boundary)
         wire = laid[:, 1] * num_bytes
         starts: FloatArray
         ends: FloatArray

@@ -1,8 +1,8 @@
 """Exact timeline of a pipeline whose transfers do not compete: a max-plus recurrence.
 
 Letters: ``p`` stages, ``m`` microbatches, ``v`` chunks of each stage, ``N``
-instructions of all stages. Virtual stage ``s = c p + i`` is chunk ``c`` of stage ``i``;
-boundary ``s`` lies between virtual stages ``s`` and ``s + 1``.
+instructions of all stages. Boundary ``s`` lies between virtual stages ``s`` and
+``s + 1``, wherever a schedule has put these.
 
 References
 ----------
@@ -26,7 +26,7 @@ def instruction_timeline(
     indptr: IntVector,
     kind: IntVector,
     microbatch: IntVector,
-    chunk: IntVector,
+    virtual_stage: IntVector,
     num_microbatches: int,
     durations: FloatVector,
     floors: FloatVector,
@@ -57,7 +57,7 @@ def instruction_timeline(
 
     Parameters
     ----------
-    indptr, kind, microbatch, chunk
+    indptr, kind, microbatch, virtual_stage
         Instruction lists of the stages in compressed rows, shapes ``(p + 1,)``,
         ``(N,)``, ``(N,)``, ``(N,)``; kind 0 forward, 1 backward, 2 weight gradients.
     num_microbatches
@@ -104,7 +104,7 @@ def instruction_timeline(
             while position[i] < indptr[i + 1]:
                 o = position[i]
                 k = microbatch[o]
-                s = chunk[o] * num_stages + i
+                s = virtual_stage[o]
                 ready = 0.0
                 if kind[o] == FORWARD:
                     ready = activation[s, k]
@@ -136,7 +136,7 @@ def timeline(
     indptr: IntVector,
     kind: IntVector,
     microbatch: IntVector,
-    chunk: IntVector,
+    virtual_stage: IntVector,
     num_microbatches: int,
     durations: FloatMatrix,
     forward_wire: FloatVector,
@@ -149,12 +149,11 @@ def timeline(
     As `instruction_timeline`, without floors and with durations by kind and virtual
     stage, shape ``(3, v p)`` [s].
     """
-    num_stages = indptr.shape[0] - 1
     each = np.empty(kind.shape[0])
-    for i in range(num_stages):
-        for o in range(indptr[i], indptr[i + 1]):
-            each[o] = durations[kind[o], chunk[o] * num_stages + i]
+    for o in range(kind.shape[0]):
+        each[o] = durations[kind[o], virtual_stage[o]]
     return instruction_timeline(
-        indptr, kind, microbatch, chunk, num_microbatches, each, np.zeros(each.size),
-        forward_wire, backward_wire, forward_latency, backward_latency,
+        indptr, kind, microbatch, virtual_stage, num_microbatches, each,
+        np.zeros(each.size), forward_wire, backward_wire, forward_latency,
+        backward_latency,
     )  # fmt: skip

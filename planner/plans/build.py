@@ -23,6 +23,7 @@ from planner.plans.spec import PlanSpec, order_names
 from planner.search.placements import Extents, Placement, placements, whole_dimensions
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
+from planner.step.schedules import VirtualStages, find_schedule
 from planner.step.virtual import block_span
 from topologies import InputError, Network
 
@@ -164,8 +165,18 @@ def _chunks(workload: Workload, degrees: Degrees, spec: PlanSpec) -> Chunks:
     starts = first + np.cumsum(counts[:-1])
     bounds = [0, *starts.tolist(), len(is_block)]
     intervals = [(start, end - 1) for start, end in pairwise(bounds)]
-    pp = spec.pipeline_model_parallel_size
-    return tuple(tuple(intervals[stage::pp]) for stage in range(pp))
+    virtual = _virtual_stages(spec)
+    return tuple(tuple(intervals[k] for k in held) for held in virtual.number.tolist())
+
+
+def _virtual_stages(spec: PlanSpec) -> VirtualStages:
+    try:
+        schedule = find_schedule(_schedule(spec))
+    except InputError as error:
+        raise error.at("schedule") from None
+    return schedule.virtual_stages(
+        spec.pipeline_model_parallel_size, spec.virtual_pipeline_model_parallel_size
+    )
 
 
 def _counts(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
@@ -180,8 +191,8 @@ def _counts(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
         or spec.account_for_loss_in_pipeline_split
     ):
         return _accounted(spec, num_layers)
-    v = spec.virtual_pipeline_model_parallel_size
-    return tuple(count // v for count in _blocks(spec, num_layers)) * v
+    blocks, v = _blocks(spec, num_layers), spec.virtual_pipeline_model_parallel_size
+    return tuple(blocks[stage] // v for stage in _virtual_stages(spec).stage.tolist())
 
 
 def _check_inner(layout: tuple[int, ...]) -> None:

@@ -26,7 +26,7 @@ for name in ("planner", "estimators", "topologies"):
 import nestsim
 assert nestsim.__file__.startswith(sys.argv[1])
 report = nestsim.run(sys.argv[3])
-assert type(report.best.priced.plan).__module__ == "nestsim.planner.plan"
+assert type(report.best.priced.plan).__module__ == "nestsim.planner.step.plan"
 sys.stdout.write(report.to_json())
 """
 
@@ -103,11 +103,11 @@ def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
         ("from planner import plan", "from nestsim.planner import plan"),
         (
             "    from planner.step.plan import A",
-            "    from nestsim.planner.plan import A",
+            "    from nestsim.planner.step.plan import A",
         ),
         ("import estimators", "from nestsim import estimators"),
-        ("import planner.step.plan as p", "import nestsim.planner.plan as p"),
-        ('at = "planner.step.plan"', 'at = "nestsim.planner.plan"'),
+        ("import planner.step.plan as p", "import nestsim.planner.step.plan as p"),
+        ('at = "planner.step.plan"', 'at = "nestsim.planner.step.plan"'),
         ('row["planner"]', 'row["planner"]'),
         ("from planners import x", "from planners import x"),
         ('files("topologies") / "catalog"', 'files("nestsim.topologies") / "catalog"'),
@@ -120,5 +120,5 @@ def test_sources_are_rewritten_where_they_name_a_module(
 
 
 def test_an_import_that_cannot_be_moved_stops_the_build(hook: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"import planner\.plan"):
+    with pytest.raises(ValueError, match=r"import planner\.step\.plan"):
         hook.rewritten("import planner.step.plan")

@@ -21,7 +21,7 @@ import sys
 import time
 from pathlib import Path
 
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.objective import PricedPlan
 from planner.search.replayed.search import (
@@ -129,7 +129,7 @@ def replayed_search(
     settings = ReplaySettings()
 
     def judge(priced: PricedPlan, cutoff: float) -> float:
-        work = place_work(network, workload, priced, settings, memory=False)
+        work = lower_plan(network, workload, priced, settings, memory=False)
         return replayed_time(network, work, settings, cutoff=cutoff)
 
     return search_replayed(network, workload, spec, Replays(judge=judge))

@@ -69,7 +69,7 @@ class Case:
         return self.tp * self.pp * self.dp
 
     def problem(self) -> tuple[Network, Workload, PricedPlan]:
-        """Return what `place_work` takes, nothing of it used before."""
+        """Return what `lower_plan` takes, nothing of it used before."""
         network = build_network(self.network)
         batch = self.dp * self.num_microbatches
         workload = Workload(

@@ -117,7 +117,7 @@ def replay_warm_up(case: Case) -> None:
 
 def measure(case: Case) -> Row:
     """Replay once in this process, everything warm."""
-    from nestsim.lowering.lower import place_work
+    from nestsim.lowering.lower import lower_plan
     from nestsim.simulator.replay import replay
     from nestsim.simulator.trace import write_chrome_trace
 
@@ -125,7 +125,7 @@ def measure(case: Case) -> Row:
     idle = peak_bytes()
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.perf_counter(), time.process_time()
-        work = place_work(network, workload, priced, case.settings)
+        work = lower_plan(network, workload, priced, case.settings)
         result = replay(network, work, case.settings)
         if case.with_trace:
             write_chrome_trace(result, Path(folder) / "trace.json")

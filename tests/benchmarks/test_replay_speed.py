@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import replay
 from planner.kernels.timeline import timeline
 from planner.step.schedules import SCHEDULES
@@ -27,7 +27,7 @@ def test_replay_per_instruction(benchmark, replicas, chunks):
         num_replicas=replicas,
         num_stages=8,
         num_microbatches=192 // chunks,
-        lanes=1,
+        ranks=1,
         num_chunks=chunks,
     )
     replay(net, work)
@@ -57,7 +57,7 @@ def test_replay_of_a_named_figure(benchmark, case):
     network, workload, priced = case.problem()
 
     def whole():
-        work = place_work(network, workload, priced, case.settings)
+        work = lower_plan(network, workload, priced, case.settings)
         return replay(network, work, case.settings)
 
     whole()

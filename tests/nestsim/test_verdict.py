@@ -7,7 +7,7 @@ import pytest
 
 from estimators.tracing.trace import trace_model
 from estimators.training import ParallelismConfig, TrainingSpec
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.verdict import explain_gap, gap_by_cause, judge
 from planner.cost.pricing import price_plan
@@ -68,7 +68,7 @@ def plan(devices, num_microbatches):
 def judged(devices, uplink, memory=2.0**40):
     net, work = network(uplink), workload()
     priced = price_plan(net, work, plan(devices, 64 // len(devices[0])))
-    done = replay(net, place_work(net, work, priced))
+    done = replay(net, lower_plan(net, work, priced))
     verdict = judge(net, priced, done, tolerance=0.05, memory=memory)
     return priced, done, verdict
 
@@ -110,7 +110,7 @@ def test_the_terms_of_the_gap_add_up(uplink):
 def explained(devices, uplink, settings=ReplaySettings(), slowdown=1.0):  # noqa: B008
     net, work = network(uplink), workload()
     priced = price_plan(net, work, plan(devices, 64 // len(devices[0])))
-    placed = place_work(net, work, priced, settings)
+    placed = lower_plan(net, work, priced, settings)
     placed = replace(placed, slowdown=slowdown * placed.slowdown)
     done = replay(net, placed, settings)
     gap = explain_gap(net, priced, done, placed, settings)
@@ -194,5 +194,5 @@ def test_a_replay_of_a_replaced_plan_uses_its_algorithm():
     times = []
     for one in (flat, levels):
         priced = price_plan(net, work, one)
-        times.append(replay(net, place_work(net, work, priced)).iteration_time)
+        times.append(replay(net, lower_plan(net, work, priced)).iteration_time)
     assert times[0] != times[1]

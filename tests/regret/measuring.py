@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nestsim.evaluate import Evaluator
 from nestsim.job import build_job
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay
 from planner.cost.pricing import price_plan
@@ -125,7 +125,7 @@ class _Judge:
         """Return the time of a plan's replay [s]."""
         settings = self.scenario.simulation.replay
         priced = price_plan(self.network, self.workload, plan)
-        work = place_work(self.network, self.workload, priced, settings)
+        work = lower_plan(self.network, self.workload, priced, settings)
         self.count += 1
         found = replay(self.network, work, settings, memory=False)
         return float(found.iteration_time)

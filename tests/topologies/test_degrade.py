@@ -33,9 +33,6 @@ from topologies import (
     degrade,
     slowdowns,
 )
-from topologies.fabrics.custom import CustomRouting
-from topologies.fabrics.detours import DegradedRouting
-from topologies.fabrics.route_tables import route_table
 from topologies.selectors import select_links, select_switches
 
 SPINE_LEAF = SpineLeafSpec(
@@ -69,9 +66,7 @@ def removed(network, *links, switches=()):
 
 def present(network):
     """Which links are still there."""
-    if isinstance(network.routing, DegradedRouting | CustomRouting):
-        return network.routing.kept
-    return np.ones(len(network.links), dtype=bool)
+    return network.routing.kept
 
 
 def vertices(network, source, target):
@@ -450,8 +445,8 @@ def test_slowed_links_leave_the_table_of_routes_as_it_was():
     network = build_network(SPINE_LEAF)
     slow = Degradation(slow_links=(SlowLinks(links="level leaf", factor=2.0),))
     for mine, theirs in zip(
-        route_table(degrade(network, slow).routing),
-        route_table(network.routing),
+        degrade(network, slow).routing.table(),
+        network.routing.table(),
         strict=True,
     ):
         assert np.array_equal(mine, theirs)

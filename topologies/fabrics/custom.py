@@ -14,8 +14,18 @@ import numpy as np
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.fabrics.link_file import LinkList, read_link_file
+from topologies.fabrics.route_tables import PathTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
-from topologies.network import Level, Links, Network, Routes, Tier
+from topologies.network import (
+    Family,
+    Level,
+    Links,
+    Network,
+    Rerouted,
+    Routes,
+    Routing,
+    Tier,
+)
 from topologies.specs import CustomSpec
 from topologies.units import format_bandwidth
 
@@ -39,6 +49,8 @@ class CustomRouting:
         Of the network.
     """
 
+    family: Family = "custom"
+
     def __init__(
         self, links: Links, kept: BoolArray, num_vertices: int, num_devices: int
     ) -> None:
@@ -60,6 +72,41 @@ class CustomRouting:
     def num_vertices(self) -> int:
         """Devices and switches."""
         return int(self.last_link.shape[1])
+
+    @property
+    def built(self) -> Routing:
+        """The rule itself, which is found anew where links are slowed or removed."""
+        return self
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return what is left of each link: what there was is not known [byte/s]."""
+        return self.links.bandwidth
+
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes: no hash picks any part of them."""
+        del kept
+        return self.routes(sources, targets)
+
+    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return no pairs: routes only use what is there."""
+        del sources, targets
+        return np.empty(0, dtype=np.int64)
+
+    def degraded(
+        self, levels: tuple[Level, ...], links: Links, kept: BoolArray
+    ) -> Rerouted:
+        """Return shortest routes and classes of pairs anew, over what is left."""
+        del levels
+        routing = CustomRouting(links, kept, self.num_vertices, self.num_devices)
+        return Rerouted(routing, routing.links, routing.planner_levels())
+
+    def table(self) -> PathTable:
+        """Return the routes as plain arrays, for kernels."""
+        return PathTable(
+            rows=self.last_link,
+            tails=self.links.source.astype(np.int32),
+            longest=self.num_vertices,
+        )
 
     def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return the class of each pair."""
@@ -124,15 +171,18 @@ class CustomRouting:
         ends = np.sort(np.stack([links.source, links.target]), axis=0)
         rows = []
         for index, level in enumerate(self.planner_levels()):
-            cables = np.unique(ends[:, links.level == index], axis=1)
+            of_class = links.level == index
+            cables = np.unique(ends[:, of_class], axis=1)
             rows.append(
                 Tier(
                     name=level.name,
+                    fan_out=level.block_size,
+                    bandwidth=level.bandwidth,
+                    latency=float(links.latency[of_class].max(initial=0.0)),
+                    joins_devices=True,
                     num_blocks=level.num_blocks,
                     block_size=level.block_size,
                     num_links=cables.shape[1],
-                    link_bandwidth=level.bandwidth,
-                    num_uplinks=0,
                     uplink_bandwidth=level.uplink_bandwidth,
                     oversubscription=level.oversubscription,
                 )

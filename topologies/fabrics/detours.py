@@ -9,16 +9,90 @@ the last link; devices pass on what is not for them.
 Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 """
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.arrays import BoolArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
+from topologies.fabrics.route_tables import BuiltTable, DetourTable, RouteTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
-from topologies.fabrics.tree_routing import TreeRouting
-from topologies.network import Links, Routes, Routing, Tier
+from topologies.network import Family, Level, Links, Rerouted, Routes, Tier
 
 _MOST_ENTRIES = 2**24
 """Entries of the trees of detours that are held at a time, to bound the memory."""
+
+
+class BuiltRouting(ABC):
+    """A rule by arithmetic, which stays as it is where links are slowed or removed."""
+
+    family: Family
+    num_devices: int
+    num_vertices: int
+
+    @abstractmethod
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the route of each pair; empty where source equals target."""
+
+    @abstractmethod
+    def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return the level of each pair; 0 where source equals target."""
+
+    @abstractmethod
+    def bisection_bandwidth(self) -> float:
+        """Return the capacity between two halves of the devices [byte/s]."""
+
+    @abstractmethod
+    def tiers(self) -> tuple[Tier, ...]:
+        """Return the physical tiers, from the inside out."""
+
+    @abstractmethod
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s]."""
+
+    @abstractmethod
+    def levels_left(
+        self, levels: tuple[Level, ...], links: Links, capacity: FloatArray
+    ) -> tuple[Level, ...]:
+        """Return levels with what is left of their bandwidths.
+
+        ``capacity`` is that of each link, 0 where it was removed [byte/s].
+        """
+
+    @abstractmethod
+    def table(self) -> BuiltTable:
+        """Return the rule as plain arrays, for kernels."""
+
+    @property
+    def built(self) -> "BuiltRouting":
+        """The rule itself."""
+        return self
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each link is still there: all are, shape ``(E,)``."""
+        return np.ones(self.built_bandwidths().shape, dtype=np.bool_)
+
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes as built: no hash picks any part of them."""
+        del kept
+        return self.routes(sources, targets)
+
+    def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
+        """Return no pairs: none is cut."""
+        del sources, targets
+        return np.empty(0, dtype=np.int64)
+
+    def degraded(
+        self, levels: tuple[Level, ...], links: Links, kept: BoolArray
+    ) -> Rerouted:
+        """Return this rule with detours, and what is left of the levels."""
+        capacity = np.where(kept, links.bandwidth, 0.0)
+        return Rerouted(
+            routing=DegradedRouting(self, links, kept),
+            links=links,
+            levels=self.levels_left(levels, links, capacity),
+        )
 
 
 class DegradedRouting:
@@ -31,25 +105,22 @@ class DegradedRouting:
     links
         All links, removed ones included, with what bandwidth is left.
     kept
-        Which of them are still there, shape ``(E,)``.
-    num_vertices, num_devices
-        Of the network. Every device reaches every other over the links that are kept.
+        Which of them are still there, shape ``(E,)``. Every device reaches every other
+        over them.
     """
 
-    def __init__(
-        self,
-        built: Routing,
-        links: Links,
-        kept: BoolArray,
-        num_vertices: int,
-        num_devices: int,
-    ) -> None:
+    def __init__(self, built: BuiltRouting, links: Links, kept: BoolArray) -> None:
         self.built = built
+        self.family = built.family
         self.links = links
         self.kept = kept
-        self.num_vertices = num_vertices
-        self.num_devices = num_devices
+        self.num_vertices = built.num_vertices
+        self.num_devices = built.num_devices
         self._trees: dict[int, NDArray[np.int32]] = {}
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link as it was built [byte/s]."""
+        return self.built.built_bandwidths()
 
     def levels(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return the level that each pair was built to have."""
@@ -64,13 +135,17 @@ class DegradedRouting:
         targets = np.asarray(targets, dtype=np.int64)
         routes = self.built.routes(sources, targets)
         cut = self._cut(routes)
-        if cut.size and isinstance(self.built, TreeRouting):
-            hashed = self.built.routes(sources[cut], targets[cut], self.kept)
+        if cut.size:
+            hashed = self.built.rehashed(sources[cut], targets[cut], self.kept)
             routes = _spliced(routes, cut, hashed)
             cut = cut[self._cut(hashed)]
         if cut.size:
             routes = _spliced(routes, cut, self._detours(sources[cut], targets[cut]))
         return routes
+
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes of the rule that was built, hashed among links kept."""
+        return self.built.rehashed(sources, targets, kept)
 
     def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return which pairs, rising, do not have the routes that were built."""
@@ -124,6 +199,17 @@ class DegradedRouting:
     def tiers(self) -> tuple[Tier, ...]:
         """Return the tiers as they were built."""
         return self.built.tiers()
+
+    def degraded(
+        self, levels: tuple[Level, ...], links: Links, kept: BoolArray
+    ) -> Rerouted:
+        """Return the rule that was built, with detours round all that is gone."""
+        return self.built.degraded(levels, links, kept)
+
+    def table(self) -> RouteTable:
+        """Return the built rule's table, and which links are left if some are gone."""
+        table = self.built.table()
+        return table if self.kept.all() else DetourTable(table, self.kept)
 
 
 def _spliced(routes: Routes, pairs: IntArray, others: Routes) -> Routes:

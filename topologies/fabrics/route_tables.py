@@ -6,17 +6,17 @@ for each family of rules; integers are 32 bits wide where they come in numbers, 
 that the table of 16,384 devices stays in a core's cache.
 """
 
-from functools import singledispatch
 from typing import NamedTuple
 
 import numpy as np
 
 from topologies.arrays import BoolArray, Int32Array, IntArray
-from topologies.fabrics.custom import CustomRouting
-from topologies.fabrics.detours import DegradedRouting
-from topologies.fabrics.tori import TorusRouting
-from topologies.fabrics.tree_routing import TreeRouting
-from topologies.network import Routing
+
+_ALL = np.empty(0, dtype=np.bool_)
+"""Which links are kept where none was removed."""
+
+_NO_TAILS = np.empty(0, dtype=np.int32)
+"""Where links start, in tables of which routes are not walked back."""
 
 
 class TreeTable(NamedTuple):
@@ -47,6 +47,31 @@ class TreeTable(NamedTuple):
     longest: int
     """Links of the longest route, or more."""
 
+    @property
+    def numbers(self) -> list[int]:
+        """Everything but the rows, in the order in which kernels read it."""
+        return [
+            len(self.down),
+            self.num_planes,
+            int(self.relay),
+            int(self.nic_per_device),
+            int(max(self.num_choices) > 1),
+            len(self.rows),
+            *self.down.tolist(),
+            *self.num_choices,
+            *(seed - 2**64 if seed >= 2**63 else seed for seed in self.seeds),
+        ]
+
+    @property
+    def tails(self) -> Int32Array:
+        """No vertices: routes are not walked back."""
+        return _NO_TAILS
+
+    @property
+    def kept(self) -> BoolArray:
+        """Links that are still there; empty where none was removed."""
+        return _ALL
+
 
 class TorusTable(NamedTuple):
     """Dimension by dimension, each the shorter way round, for ``A`` dimensions."""
@@ -67,11 +92,27 @@ class TorusTable(NamedTuple):
     longest: int
     """Links of the longest route."""
 
+    @property
+    def numbers(self) -> list[int]:
+        """Everything but the rows, in the order in which kernels read it."""
+        axes = np.stack([self.shape, self.strides, self.wrap], axis=1)
+        return [len(axes), *axes.ravel().tolist()]
+
+    @property
+    def tails(self) -> Int32Array:
+        """No vertices: routes are not walked back."""
+        return _NO_TAILS
+
+    @property
+    def kept(self) -> BoolArray:
+        """Links that are still there; empty where none was removed."""
+        return _ALL
+
 
 class PathTable(NamedTuple):
     """Any fixed routes, one tree of them per source."""
 
-    last_link: Int32Array
+    rows: Int32Array
     """Shape ``(N, V)``: the last link of the route from a device to a vertex."""
 
     tails: Int32Array
@@ -79,6 +120,20 @@ class PathTable(NamedTuple):
 
     longest: int
     """Links of the longest route, or more."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """Nothing: the rows and the tails say it all."""
+        return []
+
+    @property
+    def kept(self) -> BoolArray:
+        """Links that are still there; empty where none was removed."""
+        return _ALL
+
+
+BuiltTable = TreeTable | TorusTable | PathTable
+"""A table of a network of which no link has been removed."""
 
 
 class DetourTable(NamedTuple):
@@ -88,11 +143,26 @@ class DetourTable(NamedTuple):
     them, pair by pair.
     """
 
-    built: TreeTable | TorusTable | PathTable
-    """Of the undisturbed network."""
+    built: BuiltTable
+    """Table of the undisturbed network."""
 
     kept: BoolArray
     """Links that are still there, shape ``(E,)``."""
+
+    @property
+    def rows(self) -> Int32Array:
+        """Rows of the undisturbed network."""
+        return self.built.rows
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the undisturbed network."""
+        return self.built.numbers
+
+    @property
+    def tails(self) -> Int32Array:
+        """Vertex where each link starts, if the undisturbed network's table has it."""
+        return self.built.tails
 
     @property
     def longest(self) -> int:
@@ -100,64 +170,5 @@ class DetourTable(NamedTuple):
         return self.built.longest
 
 
-RouteTable = TreeTable | TorusTable | PathTable | DetourTable
-
-
-@singledispatch
-def route_table(routing: Routing) -> RouteTable:
-    """Return the table of a routing rule; a new family of rules registers its own."""
-    raise TypeError(f"no route table for {type(routing).__name__}")
-
-
-@route_table.register
-def _(routing: TreeRouting) -> RouteTable:
-    devices = np.arange(routing.num_devices, dtype=np.int64)
-    depth = len(routing.switch_tiers)
-    up = [routing.up(devices, k) for k in range(depth)]
-    blocks = [devices // size for size in routing.block_sizes]
-    num_up = [
-        count * tier.num_choices
-        for count, tier in zip(routing.num_children, routing.switch_tiers, strict=True)
-    ]
-    return TreeTable(
-        rows=np.stack([*up, *blocks], axis=1).astype(np.int32),
-        down=np.array(num_up, dtype=np.int64),
-        num_planes=routing.num_planes,
-        relay=routing.relay,
-        nic_per_device=routing.nic_per_device,
-        num_choices=tuple(tier.num_choices for tier in routing.switch_tiers),
-        seeds=routing.seeds,
-        longest=2 * depth + 2,
-    )
-
-
-@route_table.register
-def _(routing: DegradedRouting) -> RouteTable:
-    built = route_table(routing.built)
-    assert not isinstance(built, DetourTable), "a degraded network is built once"
-    return built if routing.kept.all() else DetourTable(built, routing.kept)
-
-
-@route_table.register
-def _(routing: TorusRouting) -> RouteTable:
-    devices = np.arange(routing.spec.num_devices, dtype=np.int64)
-    strides = np.array(routing.strides, dtype=np.int64)
-    shape = np.array(routing.shape, dtype=np.int64)
-    positions = devices[:, None] // strides % shape
-    links = routing.link_towards.reshape(len(devices), -1)
-    return TorusTable(
-        rows=np.concatenate([positions, links], axis=1).astype(np.int32),
-        shape=shape,
-        strides=strides,
-        wrap=np.array(routing.spec.wrap, dtype=np.int64),
-        longest=routing.diameter,
-    )
-
-
-@route_table.register
-def _(routing: CustomRouting) -> RouteTable:
-    return PathTable(
-        last_link=routing.last_link,
-        tails=routing.links.source.astype(np.int32),
-        longest=routing.num_vertices,
-    )
+RouteTable = BuiltTable | DetourTable
+"""Every form of table."""

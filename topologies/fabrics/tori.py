@@ -19,18 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.arrays import FloatArray, IntArray
-from topologies.network import Level, Links, Network, Routes, Tier
+from topologies.fabrics.detours import BuiltRouting
+from topologies.fabrics.route_tables import TorusTable
+from topologies.network import Family, Level, Links, Network, Routes, Tier
 from topologies.specs import TorusSpec
 
 MAX_LEVELS = 5
 """Classes of hop distance, at most."""
 
 
-class TorusRouting:
+class TorusRouting(BuiltRouting):
     """Dimension-ordered shortest routes; by arithmetic and one table of links."""
+
+    family: Family = "torus"
 
     def __init__(self, spec: TorusSpec) -> None:
         self.spec = spec
+        self.num_devices = self.num_vertices = spec.num_devices
         self.shape = spec.dimensions
         self.strides = tuple(
             math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))
@@ -133,6 +138,32 @@ class TorusRouting:
             current += moved * stride
         return Routes(indptr=indptr, links=links)
 
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s]."""
+        return np.full(self.source.shape, self.spec.capacity)
+
+    def levels_left(
+        self, levels: tuple[Level, ...], links: Links, capacity: FloatArray
+    ) -> tuple[Level, ...]:
+        """Return levels of which the narrowest link left sets the bandwidth."""
+        del levels, links
+        return self.planner_levels(capacity)
+
+    def table(self) -> TorusTable:
+        """Return the rule as plain arrays, for kernels."""
+        devices = np.arange(self.num_devices, dtype=np.int64)
+        strides = np.array(self.strides, dtype=np.int64)
+        shape = np.array(self.shape, dtype=np.int64)
+        positions = devices[:, None] // strides % shape
+        links = self.link_towards.reshape(len(devices), -1)
+        return TorusTable(
+            rows=np.concatenate([positions, links], axis=1).astype(np.int32),
+            shape=shape,
+            strides=strides,
+            wrap=np.array(self.spec.wrap, dtype=np.int64),
+            longest=self.diameter,
+        )
+
     def _link(self, device: IntArray, axis: int, direction: IntArray) -> IntArray:
         links: IntArray = self.link_towards[device, axis, direction]
         return links
@@ -156,14 +187,14 @@ class TorusRouting:
         used = self.link_towards[:, axis, :]
         return Tier(
             name=f"dimension {axis} ({'ring' if self.spec.wrap[axis] else 'line'})",
+            fan_out=size,
+            bandwidth=self.spec.bandwidth,
+            latency=self.spec.latency,
+            efficiency=self.spec.efficiency,
+            joins_devices=True,
             num_blocks=self.spec.num_devices // size,
             block_size=size,
             num_links=int((used >= 0).sum()) // 2,
-            link_bandwidth=self.spec.bandwidth,
-            num_uplinks=0,
-            uplink_bandwidth=math.inf,
-            oversubscription=1.0,
-            efficiency=self.spec.efficiency,
         )
 
     def planner_levels(self, capacity: FloatArray | None = None) -> tuple[Level, ...]:
@@ -175,7 +206,7 @@ class TorusRouting:
         is that of the narrowest one left.
         """
         if capacity is None:
-            capacity = np.full(self.source.shape, self.spec.capacity)
+            capacity = self.built_bandwidths()
         middle = sum(
             size // 2 * stride
             for size, stride in zip(self.shape, self.strides, strict=True)
@@ -248,7 +279,7 @@ def build_torus(spec: TorusSpec) -> Network:
         links=Links(
             source=routing.source,
             target=routing.target,
-            bandwidth=np.full(num_links, spec.capacity),
+            bandwidth=routing.built_bandwidths(),
             latency=np.full(num_links, spec.latency),
             level=np.zeros(num_links, dtype=np.int64),
             num_parallel=np.ones(num_links, dtype=np.int64),

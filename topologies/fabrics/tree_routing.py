@@ -23,16 +23,16 @@ References
 .. [2] Cumulus Linux documentation, "Equal cost multipath: resilient hashing".
 .. [3] Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
    OOPSLA 2014, Figure 16.
-
-One tier of the tree core `topologies.fabrics.tree_routing`.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, HashArray, IntArray
-from topologies.network import Level, Links, Routes, Tier
+from topologies.fabrics.detours import BuiltRouting
+from topologies.fabrics.route_tables import TreeTable
+from topologies.network import Family, Level, Links, Routes, Tier
 
 
 def scramble(values: HashArray) -> HashArray:
@@ -93,59 +93,7 @@ def pick_among(hashes: HashArray, usable: BoolArray) -> IntArray:
     return picks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeTier:
-    """One tier of switches, every value given."""
-
-    name: str
-    """Also the first part of its switches' names."""
-
-    fan_out: int
-    """Blocks of the tier below in one block; devices at tier 0."""
-
-    bandwidth: float
-    """Of the link from one child to one switch, per direction [byte/s]."""
-
-    latency: float
-    """Of that link [s]."""
-
-    num_parallel: int = 1
-    """Cables that the link stands for."""
-
-    num_planes: int = 1
-    """Switches of one block; a child is joined to the one of its number modulo this."""
-
-    num_spines: int = 1
-    """Switches of one block that every child is joined to; a hash picks one. For the
-    outermost tier only."""
-
-    num_cables: int = 1
-    """Separate links between a child and its switch; a hash picks one, the same one on
-    the way up and on the way down."""
-
-    joins_devices: bool = False
-    """Whether the children are devices although the tier is not the innermost."""
-
-    efficiency: float = 1.0
-    """Fraction of the link's bandwidth that traffic reaches."""
-
-    @property
-    def capacity(self) -> float:
-        """What traffic reaches on the link, per direction [byte/s]."""
-        return self.bandwidth * self.efficiency
-
-    @property
-    def child_bandwidth(self) -> float:
-        """All links of one child into the tier together, per direction [byte/s]."""
-        return self.num_choices * self.bandwidth
-
-    @property
-    def num_choices(self) -> int:
-        """Links of one child into the tier, of which a pair keeps to one."""
-        return self.num_spines * self.num_cables
-
-
-class TreeRouting:
+class TreeRouting(BuiltRouting):
     """Up to the lowest common switch, and down again; by arithmetic alone.
 
     Parameters
@@ -160,8 +108,10 @@ class TreeRouting:
         Of the hash that picks spines and cables.
     """
 
+    family: Family = "tree"
+
     def __init__(
-        self, tiers: tuple[TreeTier, ...], *, relay: bool = True, seed: int = 0
+        self, tiers: tuple[Tier, ...], *, relay: bool = True, seed: int = 0
     ) -> None:
         self.switch_tiers = tiers
         self.relay = relay
@@ -182,6 +132,8 @@ class TreeRouting:
             for count, tier in zip(self.num_children, tiers, strict=True)
         ]
         self.first_link = [0, *(int(n) for n in np.cumsum(sizes))]
+        self.num_vertices = self._first_switch(len(tiers))
+        self.switch_tiers = tuple(self._counted(k) for k in range(len(tiers)))
 
     def _count_children(self, k: int) -> int:
         if self._joins_devices(k):
@@ -208,14 +160,21 @@ class TreeRouting:
             lowest += (lowest == 1) & other_plane
         return lowest
 
-    def routes(
-        self, sources: IntArray, targets: IntArray, kept: BoolArray | None = None
-    ) -> Routes:
-        """Return the routes; O(pairs x tiers), no loop over pairs.
+    def routes(self, sources: IntArray, targets: IntArray) -> Routes:
+        """Return the routes; O(pairs x tiers), no loop over pairs."""
+        return self._routes(sources, targets, None)
 
-        With ``kept``, of all links, pairs whose spine or cable is not kept both ways
-        take one that is, if there is one.
+    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+        """Return the routes over links that are kept, where there is a choice.
+
+        Pairs whose spine or cable is not kept both ways take one that is, if there is
+        one.
         """
+        return self._routes(sources, targets, kept)
+
+    def _routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray | None
+    ) -> Routes:
         sources = np.asarray(sources, dtype=np.int64)
         targets = np.asarray(targets, dtype=np.int64)
         lowest = np.where(sources == targets, -1, self.levels(sources, targets))
@@ -308,33 +267,90 @@ class TreeRouting:
         return halved
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Return one row per tier of switches."""
-        return tuple(self._tier(k) for k in range(len(self.switch_tiers)))
+        """Return the tiers of switches, from the inside out."""
+        return self.switch_tiers
 
-    def _tier(self, k: int) -> Tier:
+    def _counted(self, k: int) -> Tier:
+        """Return a tier with what follows from all of them together."""
         tier = self.switch_tiers[k]
-        uplinks, uplink, ratio = 0, float("inf"), 1.0
-        if k + 1 < len(self.switch_tiers):
-            above = self.switch_tiers[k + 1]
-            uplinks = self._links_per_block(k + 1, k) * above.num_parallel
-            uplink = self._links_per_block(k + 1, k) * above.bandwidth
-            ratio = self._links_per_block(k, k) * tier.bandwidth / uplink
-        into_all = self.num_children[k] * tier.num_choices * tier.num_parallel
-        return Tier(
-            name=tier.name,
+        counted = replace(
+            tier,
             num_blocks=self.num_blocks[k],
             block_size=self.block_sizes[k],
-            num_links=into_all,
-            link_bandwidth=tier.bandwidth / tier.num_parallel,
-            num_uplinks=uplinks,
+            num_links=self.num_children[k] * tier.num_choices * tier.num_parallel,
+        )
+        if k + 1 == len(self.switch_tiers):
+            return counted
+        above = self.switch_tiers[k + 1]
+        uplink = self._links_per_block(k + 1, k) * above.bandwidth
+        return replace(
+            counted,
+            num_uplinks=self._links_per_block(k + 1, k) * above.num_parallel,
             uplink_bandwidth=uplink,
-            oversubscription=ratio,
-            efficiency=tier.efficiency,
+            oversubscription=self._links_per_block(k, k) * tier.bandwidth / uplink,
         )
 
     def planner_levels(self) -> tuple[Level, ...]:
         """Return the levels; of several routes, the longest and narrowest counts."""
         return tuple(self._level(k) for k in range(len(self.switch_tiers)))
+
+    def built_bandwidths(self) -> FloatArray:
+        """Return the capacity of each link before any was slowed [byte/s]."""
+        return self.links().bandwidth
+
+    def levels_left(
+        self, levels: tuple[Level, ...], links: Links, capacity: FloatArray
+    ) -> tuple[Level, ...]:
+        """Return levels with what is left of their bandwidths; latencies stay.
+
+        A level's bandwidth is that of the slowest link left among those that its
+        undisturbed routes may cross. What leaves a block, and the oversubscription, are
+        those of the block that has most left: so bounds made of them hold for all.
+        """
+        narrowest = []
+        for k, tier in enumerate(self.switch_tiers):
+            left = capacity[links.level == k]
+            narrowest.append(float(left[left > 0].min(initial=tier.capacity)))
+        left_levels = []
+        for k, level in enumerate(levels):
+            bandwidth = min(narrowest[tier] for tier in self.path(k))
+            uplink, ratio = level.uplink_bandwidth, level.oversubscription
+            if k + 1 < len(levels):
+                leaving = self.sums_by_block(capacity, k + 1, k)
+                best = int(leaving.argmax())
+                uplink = float(leaving[best])
+                sending = float(self.sums_by_block(capacity, k, k)[best])
+                ratio = sending / uplink if uplink else float("inf")
+            left_levels.append(
+                replace(
+                    level,
+                    bandwidth=bandwidth,
+                    uplink_bandwidth=uplink,
+                    oversubscription=ratio,
+                )
+            )
+        return tuple(left_levels)
+
+    def table(self) -> TreeTable:
+        """Return the rule as plain arrays, for kernels."""
+        devices = np.arange(self.num_devices, dtype=np.int64)
+        depth = len(self.switch_tiers)
+        up = [self.up(devices, k) for k in range(depth)]
+        blocks = [devices // size for size in self.block_sizes]
+        num_up = [
+            count * tier.num_choices
+            for count, tier in zip(self.num_children, self.switch_tiers, strict=True)
+        ]
+        return TreeTable(
+            rows=np.stack([*up, *blocks], axis=1).astype(np.int32),
+            down=np.array(num_up, dtype=np.int64),
+            num_planes=self.num_planes,
+            relay=self.relay,
+            nic_per_device=self.nic_per_device,
+            num_choices=tuple(tier.num_choices for tier in self.switch_tiers),
+            seeds=self.seeds,
+            longest=2 * depth + 2,
+        )
 
     def path(self, k: int) -> tuple[int, ...]:
         """Return the tiers whose links routes at a level may cross, up and down."""

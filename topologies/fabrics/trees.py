@@ -14,8 +14,8 @@ References
 import math
 
 from topologies.errors import InputError
-from topologies.fabrics.tree_routing import TreeRouting, TreeTier
-from topologies.network import CollectiveRules, Network
+from topologies.fabrics.tree_routing import TreeRouting
+from topologies.network import CollectiveRules, Network, Tier
 from topologies.specs import (
     MAX_CABLES,
     MAX_SPINE_LINKS,
@@ -31,7 +31,7 @@ def build_fat_tree(spec: FatTreeSpec) -> Network:
     With ideal trunks a link is one of all its cables together. With ECMP every cable
     is a link with an equal share of the capacity.
     """
-    tiers: list[TreeTier] = []
+    tiers: list[Tier] = []
     for index, level in enumerate(spec.levels):
         bandwidth, cables = level.bandwidth, 1
         if bandwidth is None:
@@ -44,7 +44,7 @@ def build_fat_tree(spec: FatTreeSpec) -> Network:
 
 
 def _derived_trunk(
-    below: TreeTier, ratio: float, spec: FatTreeSpec, index: int
+    below: Tier, ratio: float, spec: FatTreeSpec, index: int
 ) -> tuple[float, int]:
     """Return bandwidth and cables of the link from a child into level ``index``."""
     children = below.fan_out
@@ -57,9 +57,7 @@ def _derived_trunk(
     return children * below.child_bandwidth / ratio, cables
 
 
-def _tree_tier(
-    spec: FatTreeSpec, index: int, bandwidth: float, cables: int
-) -> TreeTier:
+def _tree_tier(spec: FatTreeSpec, index: int, bandwidth: float, cables: int) -> Tier:
     """Return a tier whose children have links of this bandwidth and these cables."""
     level = spec.levels[index]
     if cables > MAX_CABLES:
@@ -80,7 +78,7 @@ def _tree_tier(
             got=num_children * separate,
             expected=f"at most {MAX_SPINE_LINKS} cables on a level",
         )
-    return TreeTier(
+    return Tier(
         name=level.name,
         fan_out=level.fan_out,
         bandwidth=bandwidth / separate,
@@ -102,7 +100,7 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
     nics = spec.nodes_per_leaf * (spec.devices_per_node if spec.nic == "device" else 1)
     tiers = (
         _node_tier(spec),
-        TreeTier(
+        Tier(
             name="leaf",
             fan_out=spec.nodes_per_leaf,
             bandwidth=spec.nic_bandwidth,
@@ -122,7 +120,7 @@ def build_rail(spec: RailSpec) -> Network:
     """
     tiers = (
         _node_tier(spec),
-        TreeTier(
+        Tier(
             name="rail unit",
             fan_out=spec.nodes_per_unit,
             bandwidth=spec.nic_bandwidth,
@@ -137,13 +135,11 @@ def build_rail(spec: RailSpec) -> Network:
     return _network(spec, routing)
 
 
-def _spine_tier(
-    spec: SpineLeafSpec | RailSpec, fan_out: int, num_nics: int
-) -> TreeTier:
+def _spine_tier(spec: SpineLeafSpec | RailSpec, fan_out: int, num_nics: int) -> Tier:
     """Return the tier of spines over switches that join so many NICs each."""
     trunk = num_nics * spec.nic_bandwidth / spec.oversubscription
     separate = spec.num_spines if spec.trunk == "ecmp" else 1
-    return TreeTier(
+    return Tier(
         name="spine",
         fan_out=fan_out,
         bandwidth=trunk / separate,
@@ -154,8 +150,8 @@ def _spine_tier(
     )
 
 
-def _node_tier(spec: SpineLeafSpec | RailSpec) -> TreeTier:
-    return TreeTier(
+def _node_tier(spec: SpineLeafSpec | RailSpec) -> Tier:
+    return Tier(
         name="node",
         fan_out=spec.devices_per_node,
         bandwidth=spec.node_bandwidth,

@@ -320,11 +320,11 @@ def timeline_bars(replay: Replay, replica: int = 0) -> Bars:
     first and at the last stage.
     """
     spans, transfers = replay.spans, replay.transfers
-    stand_in = replay.stand_in[:, replica]
-    own = spans.replica == stand_in[spans.stage]
+    representative = replay.representative[:, replica]
+    own = spans.replica == representative[spans.stage]
     names = [kind if kind in COLLECTIVE_KINDS else "send" for kind in TRANSFER_KINDS]
     bar_of = np.array([BAR_KINDS.index(name) for name in names])
-    sent = transfers.replica == stand_in[transfers.stage]
+    sent = transfers.replica == representative[transfers.stage]
     rows = (sent | (transfers.replica < 0)) & ~np.isin(transfers.kind, _INSIDE)
     tied = np.flatnonzero(transfers.kind == TRANSFER_KINDS.index("tied"))
     pick = np.concatenate((np.flatnonzero(rows), tied))
@@ -353,7 +353,10 @@ def timeline_windows(replay: Replay) -> tuple[Window, ...]:
     whole = Window("The whole step", 0.0, total)
     spans = replay.spans
     first = (spans.stage == 0) & (spans.kind == SPAN_KINDS.index("backward"))
-    if replay.span_multiplicity[first].sum() / replay.stand_in.shape[1] <= _DENSE / 2:
+    if (
+        replay.span_multiplicity[first].sum() / replay.representative.shape[1]
+        <= _DENSE / 2
+    ):
         return (whole,)
     warm_up = 1.1 * float(spans.end[first].min())
     tail = max(replay.pipeline_time - warm_up, 0.0)

@@ -177,6 +177,7 @@ def draw_level_means(axes: "Axes", levels: LinkRows) -> None:
             label=name,
         )
     axes.set_ylim(0, max(1.15 * float(shares.max()), 1.0))
+    axes.locator_params(axis="y", nbins=5)
     axes.set_xlim(0, levels.bin_edges[-1] / scale)
     axes.set_xlabel(f"time [{unit}]")
     axes.set_ylabel("mean of the\nlinks in use [%]")

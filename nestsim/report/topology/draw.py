@@ -5,12 +5,14 @@ used. Pictures hold no date and no version: the same network gives the same byte
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from nestsim.report.figures.canvas import PNG_ENCODER, save_figure
 from topologies.units import format_bandwidth
 
 if TYPE_CHECKING:
+    from topologies.fabrics.tori import TorusRouting
+    from topologies.fabrics.tree_routing import TreeRouting
     from topologies.network import Network
 
 _WIDTH, _HEIGHT, _DPI = 14.0, 9.0, 100
@@ -41,10 +43,8 @@ def draw_topology(network: "Network", path: Path) -> None:
     from matplotlib.figure import Figure
 
     from nestsim.report.topology.graphs import draw_custom, draw_torus
-    from nestsim.report.topology.marks import NOTE, find_wear, routing_as_built
+    from nestsim.report.topology.marks import NOTE, find_wear
     from nestsim.report.topology.trees import draw_tree
-    from topologies.fabrics.tori import TorusRouting
-    from topologies.fabrics.tree_routing import TreeRouting
 
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -54,13 +54,14 @@ def draw_topology(network: "Network", path: Path) -> None:
         _write_title(figure, network)
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.89))
         axes.set_axis_off()
-        routing, wear = routing_as_built(network), find_wear(network)
-        if isinstance(routing, TreeRouting):
-            draw_tree(axes, routing, wear, _spines(network))
-        elif isinstance(routing, TorusRouting):
-            draw_torus(axes, routing, wear)
-        else:
-            draw_custom(axes, network, wear)
+        built, wear = network.routing.built, find_wear(network)
+        match network.routing.family:
+            case "tree":
+                draw_tree(axes, cast("TreeRouting", built), wear, _spines(network))
+            case "torus":
+                draw_torus(axes, cast("TorusRouting", built), wear)
+            case "custom":
+                draw_custom(axes, network, wear)
         if wear:
             figure.text(0.015, 0.908, NOTE, size=12, color="#c1121f", va="top")
         form = path.suffix.lower()

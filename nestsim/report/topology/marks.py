@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nestsim.report.wording import percent
-from topologies.fabrics.custom import CustomRouting
-from topologies.fabrics.detours import DegradedRouting
-from topologies.fabrics.tori import TorusRouting
-from topologies.fabrics.tree_routing import TreeRouting
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:
@@ -19,11 +15,12 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from topologies.arrays import BoolArray, FloatArray
-    from topologies.network import Network, Routing, Tier
+    from topologies.arrays import FloatArray
+    from topologies.fabrics.tree_routing import TreeRouting
+    from topologies.network import Network, Tier
 
 
-def blocks_label(routing: TreeRouting, tier: int) -> str:
+def blocks_label(routing: "TreeRouting", tier: int) -> str:
     """Say what one tier consists of."""
     facts = routing.switch_tiers[tier]
     blocks, size = routing.num_blocks[tier], routing.block_sizes[tier]
@@ -37,7 +34,7 @@ def blocks_label(routing: TreeRouting, tier: int) -> str:
     return "\n".join(lines)
 
 
-def links_label(routing: TreeRouting, tier: int, row: "Tier") -> str:
+def links_label(routing: "TreeRouting", tier: int, row: "Tier") -> str:
     """Say what the links into one tier are, as built, and what of it is reached."""
     facts = routing.switch_tiers[tier]
     lines = [f"{row.num_links:,} x {format_bandwidth(row.link_bandwidth)}"]
@@ -73,12 +70,11 @@ def find_wear(network: "Network") -> Wear:
 
     O(E log E).
     """
-    built, kept = _as_built(network)
-    links = network.links
+    links, routing = network.links, network.routing
     ends = links.source * len(network.vertex_names) + links.target
     pairs, which = np.unique(ends, return_inverse=True)
-    left = np.bincount(which, links.bandwidth * kept)
-    part = left / np.bincount(which, built)
+    left = np.bincount(which, links.bandwidth * routing.kept)
+    part = left / np.bincount(which, routing.built_bandwidths())
     wear: Wear = {}
     worn = np.flatnonzero(part < 1.0)
     sources, targets = np.divmod(pairs[worn], len(network.vertex_names))
@@ -88,26 +84,6 @@ def find_wear(network: "Network") -> Wear:
         pair = (min(a, b), max(a, b))
         wear[pair] = min(rest, wear.get(pair, 1.0))
     return wear
-
-
-def routing_as_built(network: "Network") -> "Routing":
-    """Return the rule that the network was built with."""
-    routing = network.routing
-    return routing.built if isinstance(routing, DegradedRouting) else routing
-
-
-def _as_built(network: "Network") -> "tuple[FloatArray, BoolArray]":
-    """Return the links' bandwidth before they were slowed, and which are left."""
-    routing, links = network.routing, network.links
-    if isinstance(routing, CustomRouting):
-        return links.bandwidth, routing.kept
-    if not isinstance(routing, DegradedRouting):
-        return links.bandwidth, np.ones(len(links), dtype=np.bool_)
-    built = routing.built
-    if isinstance(built, TreeRouting):
-        return built.links().bandwidth, routing.kept
-    assert isinstance(built, TorusRouting)
-    return np.full(len(links), built.spec.capacity), routing.kept
 
 
 def draw_worn(

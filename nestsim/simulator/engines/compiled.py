@@ -129,7 +129,7 @@ class CompiledEngine:
             marked,
             listing.duration,
             np.stack((listing.source, listing.need, listing.target, listing.span)),
-            np.array(system.slots, dtype=np.int64),
+            np.array(system.ports, dtype=np.int64),
             self._actors,
             self._channels,
             np.array(system.latency, dtype=np.float64),

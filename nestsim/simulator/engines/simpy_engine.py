@@ -158,7 +158,7 @@ class Engine:
                 [None if c == NONE else self.channels[c] for c in slots],
             )
             for program, slots in zip(
-                system.program.tolist(), system.slots.tolist(), strict=True
+                system.program.tolist(), system.ports.tolist(), strict=True
             )
         ]
         self._fluid = Fluid(system, remember=skipping, recording=recording)

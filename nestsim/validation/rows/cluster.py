@@ -20,7 +20,7 @@ from nestsim.validation.rows.columns import (
     is_unstated,
 )
 from topologies.accelerators import Accelerator, accelerator_names, load_accelerator
-from topologies.specs import FatTreeSpec, LevelSpec, NetworkSpec, Nic
+from topologies.specs import FatTreeSpec, LevelSpec, Nic
 
 NODE_LATENCY = 0.5e-6
 """Of a link inside a node; an assumption of the usual order [s]."""
@@ -149,7 +149,7 @@ def _variant(name: str) -> Accelerator:
 
 def read_network(
     reading: Reading, accelerator: Accelerator, num_devices: int
-) -> NetworkSpec:
+) -> FatTreeSpec:
     """Return the network of a row: nodes below one switch, non-blocking.
 
     Raises

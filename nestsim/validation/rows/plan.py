@@ -27,7 +27,7 @@ from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
 from topologies.accelerators import Accelerator
-from topologies.specs import NetworkSpec, check_num_devices
+from topologies.specs import FatTreeSpec, check_num_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Case:
     accelerator: Accelerator
     """The device."""
 
-    network: NetworkSpec
+    network: FatTreeSpec
     """Nodes and links."""
 
     plan: PlanSpec

@@ -52,7 +52,7 @@ from planner.step.memory import BlockStage
 from planner.step.plan import Plan
 from topologies.accelerators import Accelerator
 from topologies.network import Network
-from topologies.specs import FatTreeSpec, NetworkSpec
+from topologies.specs import FatTreeSpec
 
 _ACESO_OPERATORS = 13
 """Operators of a layer in Aceso's GPT (runtime/megatron/model): norm, qkv, scores,
@@ -382,14 +382,14 @@ def _chain(model: TransformerSpec) -> int:
 Deepened = Callable[[int], Workload]
 """Number of blocks -> the job with a model of that depth."""
 
-Built = Callable[[NetworkSpec], Network]
+Built = Callable[[FatTreeSpec], Network]
 """Description of a network -> as the job's library sees it."""
 
 
 def uneven_step_time(
     deepened: Deepened,
     built: Built,
-    network: NetworkSpec,
+    network: FatTreeSpec,
     stages: Sequence[SizedStage],
 ) -> float:
     """Return the time of a step of a 1F1B pipeline [s].
@@ -425,9 +425,8 @@ def uneven_step_time(
     return PlanTimeline(plan, prices, slowdown=1.0).ends(directions).step
 
 
-def _with_devices(network: NetworkSpec, count: int) -> NetworkSpec:
+def _with_devices(network: FatTreeSpec, count: int) -> FatTreeSpec:
     """Return a node with as many devices as plans of like stages have."""
-    assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
     if count <= network.num_devices:
         return network
     if len(network.levels) > 1:

@@ -7,10 +7,10 @@ from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.validation.rows.columns import Reading, RowRefusedError
 from topologies.accelerators import Accelerator
-from topologies.specs import FatTreeSpec, NetworkSpec
+from topologies.specs import FatTreeSpec
 
 
-def read_software(reading: Reading, network: NetworkSpec, num_devices: int) -> Software:
+def read_software(reading: Reading, network: FatTreeSpec, num_devices: int) -> Software:
     """Return the preset's software, as far as the row does not say otherwise.
 
     Parameters
@@ -29,7 +29,6 @@ def read_software(reading: Reading, network: NetworkSpec, num_devices: int) -> S
         software, num_ranks=num_devices, many_nodes=num_devices > per_node
     )
     if reading.preset.sends_tokens_once:
-        assert isinstance(network, FatTreeSpec), "rows are read as nodes and a fabric"
         software = replace(software, ranks_per_node=network.levels[0].fan_out)
     return software
 

@@ -1,10 +1,11 @@
 """Pipeline schedules: the order in which a stage works on its microbatches.
 
 A schedule is a rule that writes a list of instructions for each stage; nothing else
-limits what is in flight. The planner's recurrence and the simulator read the same
-lists. To add a schedule, write a file with the function of its instructions and of its
-in-flight count, and add one entry to `SCHEDULES`. A closed form of its cycle time, if
-there is one, goes to `tests.planner.step.cycle_time`.
+limits what is in flight; and it says which stage holds which part of the chain. The
+planner's recurrence and the simulator read the same. To add a schedule, write a file
+with the function of its instructions and of its in-flight count, and of where its
+virtual stages are if they are not dealt in turn, and add one entry to `SCHEDULES`. A
+closed form of its cycle time, if there is one, goes to `tests.planner.step.cycle_time`.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from planner.step.schedules.language import (
     Instructions,
     Program,
     Schedule,
+    VirtualStages,
 )
 from planner.step.schedules.one_f_one_b import ONE_F_ONE_B
 from planner.step.schedules.zb_h1 import ZB_H1
@@ -32,6 +34,7 @@ __all__ = [
     "Instructions",
     "Program",
     "Schedule",
+    "VirtualStages",
     "find_schedule",
 ]
 

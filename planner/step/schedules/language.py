@@ -1,7 +1,10 @@
 """The language of schedules: what each stage does, as a list of instructions.
 
 Letters: ``p`` stages, ``m`` microbatches, ``v`` chunks of each stage, stage ``i`` and
-chunk ``c`` from 0. Virtual stage ``c p + i`` is chunk ``c`` of stage ``i``.
+chunk ``c`` from 0. The ``v p`` virtual stages are the chunks of all stages in the order
+of the chain of layers; a schedule says which stage holds which (`Schedule.stage_of`).
+Chunk ``c`` of a stage is the ``c``-th virtual stage that it holds, ``c p + i`` if they
+are dealt in turn.
 """
 
 from collections.abc import Callable
@@ -10,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.errors import InputError
 
 FORWARD = 0
@@ -52,8 +55,50 @@ class Program(NamedTuple):
     microbatch: IntArray
     """From 0."""
 
+    virtual_stage: IntArray
+    """From 0, in the order of the chain."""
+
+
+class VirtualStages(NamedTuple):
+    """Which stage holds which part of the chain."""
+
+    stage: IntArray
+    """Stage of each virtual stage, shape ``(v p,)``."""
+
     chunk: IntArray
-    """From 0."""
+    """Which of its stage's chunks each virtual stage is, shape ``(v p,)``."""
+
+    number: IntArray
+    """Virtual stage that is each chunk of each stage, shape ``(p, v)``."""
+
+    def after_each(self, rates: FloatArray) -> FloatArray:
+        """Return what messages over the boundary after each virtual stage meet.
+
+        Parameters
+        ----------
+        rates
+            What they meet over the boundary after each stage, the last one being that
+            to the first stage, with the direction in the last axis: activations, which
+            go to the stage after, and gradients, which come back; ``(p, .., 2)``.
+
+        Returns
+        -------
+        FloatArray
+            Shape ``(v p - 1, .., 2)``: 0 where the next virtual stage is on the same
+            stage, and with the directions exchanged where it is on the stage before.
+        """
+        here, there = self.stage[:-1], self.stage[1:]
+        num_stages = len(self.number)
+        stays = here == there
+        goes_on = ~stays & (there == (here + 1) % num_stages)
+        returns = ~stays & ~goes_on
+        assert (here[returns] == (there[returns] + 1) % num_stages).all(), (
+            "virtual stages in a row are on stages in a row"
+        )
+        crossed = np.zeros((here.size, *rates.shape[1:]))
+        crossed[goes_on] = rates[here[goes_on]]
+        crossed[returns] = rates[there[returns]][..., ::-1]
+        return crossed
 
 
 class ScheduleSizes(NamedTuple):
@@ -62,6 +107,11 @@ class ScheduleSizes(NamedTuple):
     p: int
     m: int
     v: int
+
+
+def dealt_in_turn(virtual_stage: int, num_stages: int) -> int:
+    """Return the stage of a virtual stage: each gets one, then each the next one."""
+    return virtual_stage % num_stages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +138,10 @@ class Schedule:
 
     count: Callable[[int, ScheduleSizes], int]
     """``(stage, sizes)`` -> the most activations that the stage keeps at once."""
+
+    stage_of: Callable[[int, int], int] = dealt_in_turn
+    """``(virtual stage, p)`` -> the stage whose devices hold it. The first one is on
+    the first stage, two in a row are on one stage or on neighbours."""
 
     def check(
         self, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -225,11 +279,27 @@ class Schedule:
             self.instructions(stage, num_stages, num_microbatches, num_chunks)
             for stage in range(num_stages)
         ]
+        number = self.virtual_stages(num_stages, num_chunks).number
         lengths = [0, *(one.kind.size for one in lists)]
         return Program(
-            np.cumsum(lengths, dtype=np.int64),
-            *(np.concatenate(columns) for columns in zip(*lists, strict=True)),
+            indptr=np.cumsum(lengths, dtype=np.int64),
+            kind=np.concatenate([one.kind for one in lists]),
+            microbatch=np.concatenate([one.microbatch for one in lists]),
+            virtual_stage=np.concatenate(
+                [number[stage, one.chunk] for stage, one in enumerate(lists)]
+            ),
         )
+
+    def virtual_stages(self, num_stages: int, num_chunks: int = 1) -> VirtualStages:
+        """Return which stage holds which part of the chain."""
+        count = num_stages * num_chunks
+        stage = np.array([self.stage_of(k, num_stages) for k in range(count)], np.int64)
+        held = [np.flatnonzero(stage == one) for one in range(num_stages)]
+        assert {one.size for one in held} == {num_chunks}, "as many for every stage"
+        number = np.stack(held)
+        chunk = np.empty(count, dtype=np.int64)
+        chunk[number] = np.arange(num_chunks)
+        return VirtualStages(stage, chunk, number)
 
 
 def in_turn(sizes: ScheduleSizes) -> tuple[IntArray, IntArray]:

@@ -37,7 +37,6 @@ from topologies import (
     degrade,
 )
 from topologies.compiling import kernel
-from topologies.fabrics.route_tables import route_table
 
 networks = built_networks | cabled_fat_trees | degraded
 
@@ -425,8 +424,3 @@ def test_threads_share_a_networks_arrays():
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_a_rule_without_a_table_is_refused():
-    with pytest.raises(TypeError, match="no route table for object"):
-        route_table(object())

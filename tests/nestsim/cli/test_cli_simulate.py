@@ -466,7 +466,7 @@ def test_every_setting_of_the_replay_reaches_it(
     lines = [f"{name} = {json.dumps(value)}" for name, value in wanted.items()]
     text = "\n".join([EIGHT + PLAN, "[simulation]", *lines])
     seen: list[object] = []
-    for name in ("place_work", "replay"):
+    for name in ("lower_plan", "replay"):
         monkeypatch.setattr(
             nestsim.job, name, _watched(getattr(nestsim.job, name), seen)
         )
@@ -491,7 +491,7 @@ def test_the_trace_shows_all_devices_on_request(folder: Path) -> None:
         events = trace["traceEvents"]
         passes = sum(event.get("cat") == "forward" for event in events)
         shown.append((left_out, passes))
-        replicas = result.candidate.replay.stand_in.shape[1]
+        replicas = result.candidate.replay.representative.shape[1]
     (few, some), (nothing, every) = shown
     assert few.endswith("alike to others")
     assert nothing == "nothing"

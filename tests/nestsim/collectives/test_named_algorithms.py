@@ -12,14 +12,14 @@ from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
 from nestsim.cli import main
 from nestsim.job import build_job
-from nestsim.lowering.groups import collective_team_phases, find_teams
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups
+from nestsim.lowering.lower import lower_plan
 from nestsim.lowering.step_end import collective_phases
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
-from nestsim.simulator.work import LayerTraffic, TeamTraffic
+from nestsim.simulator.work import LayerTraffic, LockstepTraffic
 from planner.cost.pricing import price_plan, rates_of
 from planner.cost.rates import AlgorithmChoice, PricedGrid
 from planner.plans.build import build_plan
@@ -78,10 +78,10 @@ def lone_flow_time(network, flows, numbers):
 def test_phases_of_a_stage_take_as_long_alone_as_the_price_says(
     placed, name, operation
 ):
-    network, lanes = placed
-    groups = np.ascontiguousarray(lanes.T)
+    network, devices = placed
+    groups = np.ascontiguousarray(devices.T)
     phases = collective_phases(network, operation, groups, name, 1e6)
-    work = pipeline(lanes[None], 1, reduce_phases=(phases,))
+    work = pipeline(devices[None], 1, reduce_phases=(phases,))
     flows = build_flows(network, work)
     found = lone_flow_time(network, flows, flows.reduce[0])
     used = algorithm_or_ring(name, operation)
@@ -95,16 +95,16 @@ def test_phases_of_a_stage_take_as_long_alone_as_the_price_says(
 @given(placed=placed_groups(), name=NAMES, operation=OPERATIONS)
 @relaxed
 def test_phases_of_teams_are_those_of_their_groups(placed, name, operation):
-    network, lanes = placed
-    teams = find_teams(lanes.T, np.ascontiguousarray(lanes.T))
-    phases = collective_team_phases(network, teams, operation, name, 1e6)
-    traffic = TeamTraffic("tensor", teams.team, phases)
-    layers = LayerTraffic(teams=((traffic,),), passes={})
-    work = pipeline(lanes.T[None], 1, layers=layers)
+    network, devices = placed
+    lockstep = find_lockstep_groups(devices.T, np.ascontiguousarray(devices.T))
+    phases = collective_lockstep_phases(network, lockstep, operation, name, 1e6)
+    traffic = LockstepTraffic("tensor", lockstep.of_replica, phases)
+    layers = LayerTraffic(collectives=((traffic,),), passes={})
+    work = pipeline(devices.T[None], 1, layers=layers)
     flows = build_flows(network, work)
     used = algorithm_or_ring(name, operation)
-    for number, group in enumerate(lanes.T):
-        alone = flows.teams[0][0][:, number]
+    for number, group in enumerate(devices.T):
+        alone = flows.in_passes[0][0][:, number]
         (rate,) = collective_rates(network, operation, group[None, None], used)
         level_by_level = used.startswith("hierarchical")
         if not level_by_level:
@@ -112,7 +112,7 @@ def test_phases_of_teams_are_those_of_their_groups(placed, name, operation):
             found = lone_flow_time(network, flows, alone)
             assert found == pytest.approx(rate.time(1e6), rel=1e-9)
         ends = [
-            phase.sources[phase.team == number].tolist()
+            phase.sources[phase.lockstep == number].tolist()
             for phase in phases
             if hasattr(phase, "sources")
         ]
@@ -143,7 +143,7 @@ def test_a_plan_of_one_stage_is_replayed_in_the_time_that_it_is_priced_at(
     assert (plan.gradient_algorithm, plan.tensor_algorithm) == (name, name)
     priced = price_plan(network, workload, plan)
     how = ReplaySettings(granularity=granularity)
-    done = replay(network, place_work(network, workload, priced, how), how)
+    done = replay(network, lower_plan(network, workload, priced, how), how)
     assert done.iteration_time == pytest.approx(priced.iteration_time, rel=1e-6)
 
 

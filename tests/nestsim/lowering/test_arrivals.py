@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import ALGORITHM_NAMES
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.build import build_model
 from nestsim.simulator.outcome import SPAN_KINDS
 from nestsim.simulator.replay import GRANULARITIES, ReplaySettings
@@ -60,7 +60,7 @@ def test_all_that_a_plan_sends_arrives_before_it_is_needed(
     priced = price_plan(network, job, plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
-        work = place_work(network, job, priced, chosen)
+        work = lower_plan(network, job, priced, chosen)
     assert_nothing_is_left(network, work)
     assert_all_arrives(build_model(network, work))
 
@@ -80,7 +80,7 @@ def test_gradients_reduced_level_by_level_arrive_before_the_optimizer_step(zero)
     net, job, priced = real("tensor", data_parallel_size=8, zero_stage=zero, **whole)
     plan = replace(priced.plan, gradient_algorithm="hierarchical")
     job = executed(job, overlap_grad_reduce=True, overlap_param_gather=True)
-    work = place_work(net, job, price_plan(net, job, plan))
+    work = lower_plan(net, job, price_plan(net, job, plan))
     phases = [len(one.phases) for own in work.reduce_buckets for one in own]
     assert max(phases) == 3 - zero
     result = assert_nothing_is_left(net, work)

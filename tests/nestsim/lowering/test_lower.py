@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.groups import Teams, all_to_all_phase
-from nestsim.lowering.lower import _stages, place_work
-from nestsim.lowering.notes import left_out_sentences
+from nestsim.lowering.groups import LockstepGroups, all_to_all_phase
+from nestsim.lowering.lower import _stages, lower_plan
+from nestsim.lowering.notes import left_out_level_notes
 from nestsim.lowering.passes import Pass
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
@@ -70,7 +70,7 @@ def priced_plans(draw, problems=SMALL):
 @relaxed
 def test_passes_take_as_long_as_the_planner_says(case):
     network, job, priced = case
-    by_stage = place_work(network, job, priced)
+    by_stage = lower_plan(network, job, priced)
     v = priced.plan.virtual_pipeline_model_parallel_size
     expected = [stage.chunk_times[c] for c in range(v) for stage in priced.stages]
     times = by_stage.forward_time, by_stage.backward_time, by_stage.weight_time
@@ -153,8 +153,8 @@ def test_layer_by_layer_a_real_model_takes_as_long_where_nothing_is_shared(name)
     net, job, priced = real(name)
     # One microbatch: no transfer meets a collective.
     priced = price_plan(net, job, replace(priced.plan, num_microbatches=1))
-    whole = replay(net, place_work(net, job, priced))
-    split = replay(net, place_work(net, job, priced, BY_LAYER))
+    whole = replay(net, lower_plan(net, job, priced))
+    split = replay(net, lower_plan(net, job, priced, BY_LAYER))
     in_layers = split.transfers.kind >= TRANSFER_KINDS.index("tensor")
     assert in_layers.any()
     # Every move and every collective is rounded to a tick.
@@ -168,7 +168,7 @@ def test_layer_by_layer_a_real_model_takes_as_long_where_nothing_is_shared(name)
 def test_every_collective_of_every_layer_is_sent():
     net, job, priced = real("sequence")
     m = priced.plan.num_microbatches
-    sent = replay(net, place_work(net, job, priced, BY_LAYER)).transfers
+    sent = replay(net, lower_plan(net, job, priced, BY_LAYER)).transfers
     tensor = sent.kind == TRANSFER_KINDS.index("tensor")
     table = job.table(plan_degrees(priced.plan))
     for stage, one in enumerate(priced.plan.stages):
@@ -186,8 +186,8 @@ def test_every_collective_of_every_layer_is_sent():
 @settings(relaxed, max_examples=15)
 def test_any_plan_is_replayed_layer_by_layer(case):
     network, job, priced = case
-    result = replay(network, place_work(network, job, priced, BY_LAYER))
-    whole = replay(network, place_work(network, job, priced))
+    result = replay(network, lower_plan(network, job, priced, BY_LAYER))
+    whole = replay(network, lower_plan(network, job, priced))
     assert result.span_multiplicity.sum() == whole.span_multiplicity.sum()
     assert result.links.num_bytes.sum() >= whole.links.num_bytes.sum() * (1 - 1e-12)
     # What went over each link is what its load adds up to.
@@ -213,7 +213,7 @@ def test_folding_and_skipping_change_nothing_whatever_overlaps(case, switches, s
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
-        work = place_work(network, job, priced, chosen)
+        work = lower_plan(network, job, priced, chosen)
     plain = replace(chosen, folding=False, skipping=False)
     whole = replay(network, work, plain)
     found = replay(network, work, chosen, every_actor=True)
@@ -282,7 +282,7 @@ def joined(said):
 def by_hand(devices, job, settings, *, zero=0, **overlaps):
     one = plan(devices, (), m=1, zero=zero)
     job = executed(job, **overlaps)
-    return place_work(TREE, job, price_plan(TREE, job, one), settings)
+    return lower_plan(TREE, job, price_plan(TREE, job, one), settings)
 
 
 def test_tensor_collectives_follow_the_compute_of_their_layer():
@@ -364,7 +364,7 @@ def test_gradient_buckets_are_full_when_their_parameters_are_done(monkeypatch):
     (gathers,) = work.gather_buckets
     assert [one.at * 7 for one in gathers] == pytest.approx([0.0, 2.2, 5.4])
     assert work.reduce_phases == work.gather_phases == ((),)
-    later = place_work(
+    later = lower_plan(
         TREE,
         workload(global_batch=2),
         price_plan(TREE, workload(global_batch=2), plan([[[0], [1]]], (), m=1, zero=1)),
@@ -381,8 +381,8 @@ def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
     network, job, priced = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nestsim.lowering.lower.bucket_parameters", lambda _: size)
-        hidden = place_work(network, executed(job, **IN_BUCKETS), priced)
-    shown = place_work(network, job, priced)
+        hidden = lower_plan(network, executed(job, **IN_BUCKETS), priced)
+    shown = lower_plan(network, job, priced)
     pairs = (
         (hidden.reduce_buckets, shown.reduce_phases),
         (hidden.gather_buckets, shown.gather_phases),
@@ -411,8 +411,10 @@ def test_buckets_move_the_bytes_of_the_whole_collectives(case, size):
 @given(st.integers(2, 9), st.floats(1.0, 9.0), st.booleans())
 def test_the_busiest_rank_gets_its_share_and_the_others_the_rest(n, skew, combine):
     skew = min(skew, float(n))
-    teams = Teams(np.arange(n)[None], np.zeros(1, np.int64), np.zeros(1, np.int64))
-    phase = all_to_all_phase(teams, float(n), skew, combine=combine)
+    lockstep = LockstepGroups(
+        np.arange(n)[None], np.zeros(1, np.int64), np.zeros(1, np.int64)
+    )
+    phase = all_to_all_phase(lockstep, float(n), skew, combine=combine)
     weights = np.ones(phase.rings.shape) if phase.weights is None else phase.weights
     receivers = np.roll(phase.rings, -1, axis=1)
     ends = phase.rings if combine else receivers
@@ -431,7 +433,7 @@ def test_a_skewed_routing_makes_passes_longer(granularity):
     times = [
         replay(
             net,
-            place_work(
+            lower_plan(
                 net,
                 executed(job, expert_skew=skew),
                 priced,
@@ -452,7 +454,7 @@ def test_a_skewed_routing_makes_passes_longer(granularity):
 @settings(relaxed, max_examples=40)
 def test_the_peak_is_never_above_the_planners_bound(case):
     network, job, priced = case
-    result = replay(network, place_work(network, job, priced))
+    result = replay(network, lower_plan(network, job, priced))
     for found, cost in zip(result.memory, priced.stages, strict=True):
         assert found.peak <= cost.peak_memory * (1 + 1e-12)
         assert sum(found.peak_parts.values()) == pytest.approx(found.peak, rel=1e-12)
@@ -468,14 +470,14 @@ def test_with_one_chunk_and_its_backward_pass_whole_the_bound_is_met(name):
     net, job, priced = real(name)
     if SCHEDULES[priced.plan.schedule].splits_backward:
         return
-    result = replay(net, place_work(net, job, priced))
+    result = replay(net, lower_plan(net, job, priced))
     for found, cost in zip(result.memory, priced.stages, strict=True):
         assert found.peak == pytest.approx(cost.peak_memory, rel=1e-9)
 
 
 def test_what_is_held_has_a_name_and_its_passes():
     net, job, priced = real("zero-3")
-    memory = place_work(net, job, priced).memory
+    memory = lower_plan(net, job, priced).memory
     for stage in memory:
         passes = {
             part: {(one.begin, one.end) for one in stage.held if one.part == part}
@@ -490,7 +492,7 @@ def test_what_is_held_has_a_name_and_its_passes():
 
 def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
     net, job, priced = real("tensor")
-    whole, without = (place_work(net, job, priced, memory=m) for m in (True, False))
+    whole, without = (lower_plan(net, job, priced, memory=m) for m in (True, False))
     assert whole.memory
     assert without.memory == ()
     assert replay(net, without).iteration_time == replay(net, whole).iteration_time
@@ -498,15 +500,15 @@ def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
 
 def test_a_cluster_that_is_slow_everywhere_is_said():
     net, job, priced = real("tensor")
-    work = place_work(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
-    assert any("slow devices" in one for one in work.folded)
-    work = place_work(net, job, priced, slowdown=np.ones(net.num_devices))
-    assert not any("slow devices" in one for one in work.folded)
+    work = lower_plan(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
+    assert any("slow devices" in one for one in work.notes)
+    work = lower_plan(net, job, priced, slowdown=np.ones(net.num_devices))
+    assert not any("slow devices" in one for one in work.notes)
 
 
 def test_the_logits_are_held_by_the_last_stage_alone():
     net, job, priced = real("tensor")
-    first, last = replay(net, place_work(net, job, priced)).memory
+    first, last = replay(net, lower_plan(net, job, priced)).memory
     assert "logits" not in first.peak_parts
     table = job.table(plan_degrees(priced.plan))
     head = table.saved_bytes["none"][-1] + table.working_bytes["none"][-1]
@@ -515,7 +517,7 @@ def test_the_logits_are_held_by_the_last_stage_alone():
 
 def test_weight_gradients_keep_what_they_need():
     net, job, priced = real("split")
-    (_, stage) = place_work(net, job, priced).memory
+    (_, stage) = lower_plan(net, job, priced).memory
     assert {(one.begin, one.end) for one in stage.held} >= {(FORWARD, WEIGHT)}
     bucket = [one for one in stage.held if one.part == "gradient bucket"]
     assert {(one.begin, one.end) for one in bucket} == {(WEIGHT, WEIGHT)}
@@ -538,8 +540,8 @@ def test_levels_that_hierarchical_collectives_leave_out_are_said():
     devices = np.arange(12).reshape(2, 6, 1)
     flat = plan(devices, (2,), m=1, zero=1)
     levels = replace(flat, gradient_algorithm="hierarchical")
-    assert left_out_sentences(twelve, flat) == ()
-    assert left_out_sentences(twelve, levels) == (
+    assert left_out_level_notes(twelve, flat) == ()
+    assert left_out_level_notes(twelve, levels) == (
         "Data-parallel collectives of stages 0, 1 leave out the node level: its "
         "blocks do not hold as many members of a group each.",
     )
@@ -547,20 +549,20 @@ def test_levels_that_hierarchical_collectives_leave_out_are_said():
         plan(devices.reshape(3, 4, 1), (1, 2), m=1, zero=1),
         gradient_algorithm="hierarchical",
     )
-    assert left_out_sentences(twelve, even) == ()
+    assert left_out_level_notes(twelve, even) == ()
     job = workload(global_batch=6)
-    folded = place_work(twelve, job, price_plan(twelve, job, levels)).folded
+    folded = lower_plan(twelve, job, price_plan(twelve, job, levels)).notes
     assert any("leave out the node level" in one for one in folded)
 
 
 def test_what_is_folded_and_modelled_is_said():
     net, job, priced = real("zero-2")
-    by_stage = place_work(net, job, priced).folded
+    by_stage = lower_plan(net, job, priced).notes
     assert any("not hidden behind compute" in one for one in by_stage)
     job = executed(
         job, overlap_p2p_comm=False, communication_slowdown=1.5, expert_skew=2.0
     )
-    everything = place_work(net, job, priced, BY_LAYER).folded
+    everything = lower_plan(net, job, priced, BY_LAYER).notes
     assert not any("part of the stage times" in one for one in everything)
     for words in ("both sides are ready", "slowed down beside", "busiest"):
         assert any(words in one for one in everything)

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nestsim.job import build_job
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import ReplaySettings, replay
@@ -91,7 +91,7 @@ def priced_in_buckets(case, size):
         for reader in ("planner.cost.stage", "nestsim.lowering.lower"):
             patch.setattr(f"{reader}.bucket_parameters", lambda _: size)
         priced = price_plan(network, job, plan)
-        return priced, place_work(network, job, priced)
+        return priced, lower_plan(network, job, priced)
 
 
 def rounding(priced):
@@ -210,6 +210,6 @@ def test_the_demo_takes_in_the_replay_what_was_planned(preset, tmp_path):
     network, job = build_job(scenario, None)
     plan = propose(network, job, scenario.search).plan
     priced = price_plan(network, job, plan)
-    work = place_work(network, job, priced)
+    work = lower_plan(network, job, priced)
     found = replay(network, work, memory=False).iteration_time
     assert found == pytest.approx(priced.iteration_time, rel=0.02)

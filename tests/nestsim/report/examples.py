@@ -18,6 +18,7 @@ from nestsim.results import (
     JobResult,
     PlannedCandidate,
     PlanResult,
+    ReplayedResult,
     Throughput,
 )
 from nestsim.simulator.outcome import (
@@ -350,13 +351,14 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         transfers = Transfers(*(column[:0] for column in transfers))
     total = float(max(spans.end.max(), transfers.end.max(initial=0.0)))
     return Replay(
+        schedule=plan.schedule,
         iteration_time=total,
         pipeline_time=pipeline_time,
         spans=spans,
         span_multiplicity=np.ones(spans.start.size, dtype=np.int64),
         transfers=transfers,
         transfer_multiplicity=np.ones(transfers.start.size, dtype=np.int64),
-        stand_in=np.tile(np.arange(shape.d), (shape.p, 1)),
+        representative=np.tile(np.arange(shape.d), (shape.p, 1)),
         memory=tuple(
             _memory(
                 spans,
@@ -369,7 +371,7 @@ def make_replay(shape: Shape, plan: Plan, network: Network) -> Replay:
         links=_link_use(transfers, plan, network, total),
         num_events=3 * len(log.spans) + 2 * len(log.transfers),
         num_skipped=0,
-        folded=(
+        notes=(
             "tensor-parallel collectives are part of the forward and backward times",
         ),
     )
@@ -496,7 +498,7 @@ ASSUMED = Assumptions(
 
 
 @cache
-def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
+def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> ReplayedResult:
     """Return a job whose candidates have these shapes, on devices for the largest."""
     network = cluster(max(s.p * s.d * s.t for s in shapes))
     candidates = [make_candidate(s, network, i + 1) for i, s in enumerate(shapes)]
@@ -509,6 +511,7 @@ def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
     )
     confirmed = [i for i, c in enumerate(candidates) if c.verdict.kind == "confirmed"]
     return JobResult(
+        kind="run",
         scenario_name=name,
         assumptions=ASSUMED,
         network=network,
@@ -528,10 +531,11 @@ def make_job(*shapes: Shape, name: str = "llama2-7b [64 x h100]") -> JobResult:
     )
 
 
-def plans_of(job: JobResult) -> PlanResult:
+def plans_of(job: ReplayedResult) -> PlanResult:
     """Return the same candidates as the search alone would report them."""
     ranked = sorted(job.candidates, key=lambda candidate: candidate.rank)
-    return PlanResult(
+    return JobResult(
+        kind="plan",
         scenario_name=job.scenario_name,
         assumptions=job.assumptions,
         network=job.network,
@@ -548,9 +552,10 @@ def plans_of(job: JobResult) -> PlanResult:
     )
 
 
-def nothing_fits() -> JobResult:
+def nothing_fits() -> ReplayedResult:
     """Return the result of a search that found nothing."""
     return JobResult(
+        kind="run",
         scenario_name="too large",
         assumptions=ASSUMED,
         network=cluster(8),
@@ -565,7 +570,7 @@ def nothing_fits() -> JobResult:
     )
 
 
-def nothing_found_yet() -> JobResult:
+def nothing_found_yet() -> ReplayedResult:
     """Return the result of a search that a limit stopped before it had a plan."""
     spent = Spent(work=250_000_000, stopped_by=WORK_LIMIT)
     return replace(

@@ -54,11 +54,11 @@ def test_classes_weigh_as_much_as_their_members(
 
 @settings(deadline=None, max_examples=25)
 @given(step=steps())
-def test_every_replica_has_the_bars_of_its_stand_ins(
+def test_every_replica_has_the_bars_of_their_representatives(
     step: tuple[Network, PipelineWork],
 ) -> None:
     folded, whole = both(*step)
-    for replica in range(folded.stand_in.shape[1]):
+    for replica in range(folded.representative.shape[1]):
         ours, theirs = (timeline_bars(each, replica) for each in (folded, whole))
         found, expected = (
             sorted(zip(*(column.tolist() for column in bars), strict=True))
@@ -108,7 +108,9 @@ def test_the_trace_shows_one_of_each_class_and_says_for_how_many(
     assert sum(e["ph"] == "f" for e in events) == 3 * 2 * 3
 
 
-def test_arrows_lead_to_the_pass_of_the_receivers_stand_in(tmp_path: Path) -> None:
+def test_arrows_lead_to_the_pass_of_the_receivers_representative(
+    tmp_path: Path,
+) -> None:
     net, work = contended_step(num_replicas=6)
     folded, whole = both(net, work)
     assert 1 < folded.num_classes < folded.num_actors

@@ -7,30 +7,22 @@ import pytest
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
+from nestsim.job import first_confirmed
 from nestsim.report.folder import summary_rows
 from nestsim.report.json import job_json, reported_candidate
 from nestsim.report.text import print_result, result_json, simulation_json
-from nestsim.results import SimulateResult
+from nestsim.results import ReplayedResult
 from tests.nestsim.report.examples import FOUR_STAGES, INTERLEAVED, Shape, make_job
 
 
-def given(shape: Shape) -> SimulateResult:
+def given(shape: Shape) -> ReplayedResult:
     """Return a plan of this shape as if it had been given."""
     job = make_job(shape)
-    (candidate,) = job.candidates
-    return SimulateResult(
-        scenario_name=job.scenario_name,
-        assumptions=job.assumptions,
-        network=job.network,
-        layer_names=job.layer_names,
-        device_memory=job.device_memory,
-        usable_memory=job.usable_memory,
-        candidate=replace(candidate, rank=0),
-        max_trace_events=job.max_trace_events,
-    )
+    given = replace(job.candidate, rank=0)
+    return replace(job, kind="simulate", candidates=(given,))
 
 
-def shown(result: SimulateResult) -> str:
+def shown(result: ReplayedResult) -> str:
     """Return what a pipe of 100 columns gets, without the padding of lines."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=100, color_system=None, force_terminal=False)
@@ -62,7 +54,7 @@ def test_a_given_plan_has_no_rank_and_is_chosen_if_confirmed() -> None:
     full = replace(
         result.candidate, verdict=replace(result.candidate.verdict, kind="infeasible")
     )
-    refused = replace(result, candidate=full)
-    assert refused.chosen is None
+    assert first_confirmed([full]) is None
+    refused = replace(result, candidates=(full,), chosen=None)
     assert reported_candidate(refused) is full
     assert shown(refused).startswith("NOT CONFIRMED (infeasible)")

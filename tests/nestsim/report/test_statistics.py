@@ -53,6 +53,7 @@ def replay_of(
     )
     whole = np.full(len(names), -1)
     return Replay(
+        schedule="1f1b",
         iteration_time=iteration_time,
         pipeline_time=pipeline_time,
         spans=Spans(
@@ -77,7 +78,7 @@ def replay_of(
             np.zeros(len(names)),
         ),
         transfer_multiplicity=np.ones(len(names), dtype=np.int64),
-        stand_in=np.tile(np.arange(max(replica) + 1), (num_stages, 1)),
+        representative=np.tile(np.arange(max(replica) + 1), (num_stages, 1)),
         memory=tuple(
             MemoryTimeline(
                 times=(0.0,), total=(1.0,), peak=1.0, peak_time=0.0, peak_parts={}
@@ -94,7 +95,7 @@ def replay_of(
         ),
         num_events=0,
         num_skipped=0,
-        folded=(),
+        notes=(),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from nestsim.cli import main
 from nestsim.cluster import cluster_network, device_slowdowns
 from nestsim.job import build_job
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario
 from nestsim.simulator.replay import replay
@@ -147,14 +147,14 @@ def planned():
 def test_a_slow_device_slows_down_the_actor_that_it_is_part_of(planned):
     scenario, network, workload, best = planned
     slowdown = device_slowdowns(scenario, network.num_devices)
-    work = place_work(network, workload, best, slowdown=slowdown)
+    work = lower_plan(network, workload, best, slowdown=slowdown)
     slow = (work.devices == 21).any(axis=2)
     assert slow.sum() == 1
     assert (work.slowdown == np.where(slow, SLOWDOWN, 1.0)).all()
-    assert any("21 (" in said for said in work.folded)
-    even = place_work(network, workload, best)
+    assert any("21 (" in said for said in work.notes)
+    even = lower_plan(network, workload, best)
     assert (even.slowdown == 1.0).all()
-    assert not any("slow device" in said for said in even.folded)
+    assert not any("slow device" in said for said in even.notes)
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
@@ -167,7 +167,7 @@ def test_a_slower_device_never_shortens_the_step_and_folding_is_exact(
     for factor in (1.0, 1.25, 3.0):
         slowdown = np.ones(64)
         slowdown[21] = factor
-        work = place_work(network, workload, best, settings, slowdown=slowdown)
+        work = lower_plan(network, workload, best, settings, slowdown=slowdown)
         folded = replay(network, work, settings)
         unfolded = replay(network, work, replace(settings, folding=False))
         assert folded.iteration_time == unfolded.iteration_time

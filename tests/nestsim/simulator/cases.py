@@ -162,7 +162,7 @@ def pipeline(devices, num_microbatches, *, num_chunks=1, **changes):
         "slowdown": np.ones(devices.shape[:2]),
         "interference": 1.0,
         "memory": (StageMemory(static={"weights": 0.0}, held=()),) * p,
-        "folded": (),
+        "notes": (),
     }
     fields.update(changes)
     for name in (*PASS_TIMES, "boundary_bytes", "optimizer_time", "slowdown"):
@@ -177,7 +177,7 @@ def ring_all_reduce(members, size):
 
 
 def contended_step(
-    *, num_replicas=4, num_stages=4, num_microbatches=6, lanes=2, num_chunks=1
+    *, num_replicas=4, num_stages=4, num_microbatches=6, ranks=2, num_chunks=1
 ):
     """Build a network and a step in which nearly everything shares links.
 
@@ -186,9 +186,9 @@ def contended_step(
     the work of their stage.
     """
     v, num_virtual = num_chunks, num_chunks * num_stages
-    size = num_stages * num_replicas * lanes
+    size = num_stages * num_replicas * ranks
     net = two_tiers(size // 4, 4, bandwidth=2e9, uplink=3e9, latency=2e-6)
-    devices = np.arange(size).reshape(num_replicas, num_stages, lanes)
+    devices = np.arange(size).reshape(num_replicas, num_stages, ranks)
     devices = devices.transpose(1, 0, 2)
     rings = [devices[s].T for s in range(num_stages)]
     memory = tuple(
@@ -218,5 +218,5 @@ def contended_step(
         gather_phases=tuple((RingPhase(r, 1e6, num_replicas - 1),) for r in rings),
         tied_phases=(tied,),
         memory=memory,
-        folded=("Tensor collectives are in the durations.",),
+        notes=("Tensor collectives are in the durations.",),
     )

@@ -10,10 +10,10 @@ from nestsim.simulator.system import NONE, quantise
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
+    LockstepRingPhase,
+    LockstepTraffic,
     Move,
     RingPhase,
-    TeamPhase,
-    TeamTraffic,
 )
 from planner.step.schedules import BACKWARD, FORWARD
 from tests.nestsim.simulator.cases import pipeline
@@ -75,7 +75,7 @@ def networks(draw):
 
 
 def grid(devices, shape, nesting):
-    """Place (stages, replicas, lanes); what the nesting names last lies closest."""
+    """Place (stages, replicas, ranks); what the nesting names last lies closest."""
     p, d, t = shape
     devices = np.asarray(devices[: p * d * t])
     if nesting == "pipeline inside":
@@ -159,14 +159,14 @@ def layers_of(devices, num_chunks, alike):
     """Let passes send within each replica, and among pairs of replicas."""
     p, d, t = devices.shape
     pairs = np.arange(d) // 2
-    teams = []
+    collectives = []
     for stage in range(p):
-        inside = TeamPhase(devices[stage], np.arange(d), 1e7, t - 1)
-        among = TeamPhase(devices[stage], pairs, 2e7, t - 1)
-        teams.append(
+        inside = LockstepRingPhase(devices[stage], np.arange(d), 1e7, t - 1)
+        among = LockstepRingPhase(devices[stage], pairs, 2e7, t - 1)
+        collectives.append(
             (
-                TeamTraffic("tensor", np.arange(d), (inside,)),
-                TeamTraffic("expert", pairs, (among, among)),
+                LockstepTraffic("tensor", np.arange(d), (inside,)),
+                LockstepTraffic("expert", pairs, (among, among)),
             )
         )
     longer = [1.0 if alike else 1.0 + k / 9 for k in range(p * num_chunks)]
@@ -177,7 +177,7 @@ def layers_of(devices, num_chunks, alike):
         )
         for kind, time in ((FORWARD, 4e-4), (BACKWARD, 9e-4))
     }
-    return LayerTraffic(teams=tuple(teams), passes=moves)
+    return LayerTraffic(collectives=tuple(collectives), passes=moves)
 
 
 def with_slow_actors(model, actors, factor):

@@ -61,7 +61,7 @@ class Builder:
         return System(
             programs=tuple(Steps.of(steps) for steps in self.programs),
             program=np.arange(num_actors),
-            slots=np.tile(np.arange(num_channels), (num_actors, 1)),
+            ports=np.tile(np.arange(num_channels), (num_actors, 1)),
             num_sources=np.array([len(c[0]) for c in self.channels], np.int64),
             latency=quantise(np.array([c[1] for c in self.channels]), TICK),
             num_bytes=np.array([float(c[2]) for c in self.channels]),

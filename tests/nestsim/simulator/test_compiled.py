@@ -67,7 +67,7 @@ def test_contended_steps_agree_in_both_engines(schedule, data):
 def test_the_order_of_actors_makes_no_difference(system, random):
     order = list(range(system.program.size))
     random.shuffle(order)
-    shuffled = replace(system, program=system.program[order], slots=system.slots[order])
+    shuffled = replace(system, program=system.program[order], ports=system.ports[order])
     for engine in (simulate, simulate_compiled):
         run, other = engine(system, skipping=True), engine(shuffled, skipping=True)
         starts = tuple(run.span_starts[actor] for actor in order)
@@ -143,8 +143,8 @@ def test_settings_choose_engine_and_skipping():
 
 def test_a_run_leaves_the_system_as_it_was():
     system = long_chain(20)
-    for values in (system.slots, system.latency, system.num_bytes, system.capacity):
+    for values in (system.ports, system.latency, system.num_bytes, system.capacity):
         values.flags.writeable = False
-    before = system.slots.copy()
+    before = system.ports.copy()
     agree(system)
-    assert np.array_equal(before, system.slots)
+    assert np.array_equal(before, system.ports)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nestsim.simulator.build import build_model
 from nestsim.simulator.replay import fold_model
-from nestsim.simulator.work import RingPhase, slowest_lanes
+from nestsim.simulator.work import RingPhase, actor_slowdowns
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.folding_cases import grid, spine_leaf, steps
 from tests.nestsim.simulator.test_folding import assert_same_run
@@ -33,7 +33,7 @@ def degraded_steps(draw):
         )
     )
     each = slowdowns(Degradation(slow_devices=tuple(slow)), built.num_devices)
-    return left, dataclasses.replace(work, slowdown=slowest_lanes(work.devices, each))
+    return left, dataclasses.replace(work, slowdown=actor_slowdowns(work.devices, each))
 
 
 @settings(
@@ -54,7 +54,7 @@ def test_a_lost_nic_and_a_slow_device_leave_few_classes_of_512_devices(nesting):
     devices = grid(range(512), (4, 16, 8), nesting)
     each = np.ones(512)
     each[devices[2, 5, 3]] = 1.5
-    slowdown = slowest_lanes(devices, each)
+    slowdown = actor_slowdowns(devices, each)
     assert np.argwhere(slowdown > 1.0).tolist() == [[2, 5]]
     phases = tuple((RingPhase(stage.T, 2e9, 30),) for stage in devices)
     work = pipeline(

@@ -64,7 +64,7 @@ def test_a_flow_of_two_lanes_takes_twice_the_share_of_a_link(engine):
         builder.step(actor, 0.0, target=actor)
         builder.step(actor, 0.0, source=actor)
     run = engine(builder.system([1.0]))
-    # Three lanes of 1/3 each: all lanes have their byte after 3 s.
+    # Three pairs of 1/3 each: all have their byte after 3 s.
     assert run.arrivals[0].tolist() == run.arrivals[1].tolist()
     assert run.end == pytest.approx(3.0, abs=1e-11)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.groups import find_teams
+from nestsim.lowering.groups import find_lockstep_groups
 from nestsim.simulator.engines.fluid import max_min_rates
 from nestsim.simulator.flows import SIGNAL, build_flows
 from nestsim.simulator.folding import binding as find_binding
@@ -64,7 +64,7 @@ def test_a_collective_weighs_as_many_ring_edges_as_cross_a_link():
 
 
 def test_every_flow_is_listed_once_with_its_bytes_and_senders():
-    net, work = contended_step(num_replicas=3, num_stages=4, lanes=1)
+    net, work = contended_step(num_replicas=3, num_stages=4, ranks=1)
     flows = build_flows(net, work)
     listed = [
         *flows.activation.ravel(),
@@ -72,7 +72,7 @@ def test_every_flow_is_listed_once_with_its_bytes_and_senders():
         *(f for phases in (*flows.reduce, *flows.gather) for f in phases),
         *flows.tied,
     ]
-    assert flows.teams == ((),) * 4
+    assert flows.in_passes == ((),) * 4
     assert sorted(listed) == list(range(len(flows)))
     for boundary in range(3):
         for flow in (*flows.activation[boundary], *flows.gradient[boundary]):
@@ -121,24 +121,24 @@ def test_replicas_that_share_a_group_are_one_team(data):
     size = data.draw(
         st.sampled_from([n for n in range(1, d * t + 1) if d * t % n == 0])
     )
-    lanes = np.arange(d * t).reshape(d, t)
-    teams = find_teams(lanes, np.array(order).reshape(-1, size))
-    assert sorted(map(tuple, teams.groups.tolist())) == sorted(
+    devices = np.arange(d * t).reshape(d, t)
+    lockstep = find_lockstep_groups(devices, np.array(order).reshape(-1, size))
+    assert sorted(map(tuple, lockstep.groups.tolist())) == sorted(
         tuple(order[k : k + size]) for k in range(0, d * t, size)
     )
     # By repeated union, the other way round.
     together = [{replica} for replica in range(d)]
-    for group in teams.groups.tolist():
+    for group in lockstep.groups.tolist():
         joined = set().union(*(together[device // t] for device in group))
         for replica in joined:
             together[replica] = joined
     for one in range(d):
         for other in range(d):
-            same = teams.team[one] == teams.team[other]
+            same = lockstep.of_replica[one] == lockstep.of_replica[other]
             assert same == (other in together[one])
-    assert teams.team_of_group.tolist() == sorted(teams.team_of_group.tolist())
-    for group, team in zip(teams.groups.tolist(), teams.team_of_group, strict=True):
-        assert {teams.team[device // t] for device in group} == {team}
+    assert lockstep.of_group.tolist() == sorted(lockstep.of_group.tolist())
+    for group, number in zip(lockstep.groups.tolist(), lockstep.of_group, strict=True):
+        assert {lockstep.of_replica[device // t] for device in group} == {number}
 
 
 def test_buckets_of_one_size_share_a_flow():

@@ -43,7 +43,7 @@ def flows_alone(links, capacity, sizes, num_recorded=1):
     return System(
         programs=(),
         program=np.zeros(0, np.int64),
-        slots=np.zeros((0, 0), np.int64),
+        ports=np.zeros((0, 0), np.int64),
         num_sources=np.ones(sizes.size, np.int64),
         latency=np.zeros(sizes.size),
         num_bytes=sizes,
@@ -120,7 +120,7 @@ def test_equal_flows_get_bit_for_bit_what_one_of_their_weight_gets(network, data
     copies = data.draw(
         st.lists(st.integers(1, 9), min_size=len(weights), max_size=len(weights))
     )
-    # A weight counts the lanes, so w n lanes are n flows of weight w only if all flows
+    # A weight counts the pairs, so w n pairs are n flows of weight w only if all flows
     # of a class use the same links.
     together = max_min_rates(
         incidence(weights * np.array(copies, dtype=np.float64)[:, None]), capacity

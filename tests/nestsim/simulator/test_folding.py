@@ -137,7 +137,7 @@ def naive_classes(system, actor_colours, channel_colours):
     links, weights = system.incidence.links.tolist(), system.incidence.weights.tolist()
     posts = [
         (actor, slot, channel)
-        for actor, row in enumerate(system.slots.tolist())
+        for actor, row in enumerate(system.ports.tolist())
         for slot, channel in enumerate(row)
         if channel != NONE
         and any(s.target == slot for s in system.programs[system.program[actor]])
@@ -162,12 +162,12 @@ def naive_classes(system, actor_colours, channel_colours):
         senders = [set() for _ in channels]
         for actor, slot, channel in posts:
             senders[channel].add((actors[actor], slot))
-        slots = [
+        ports = [
             tuple(channels[c] if c != NONE else NONE for c in row)
-            for row in system.slots.tolist()
+            for row in system.ports.tolist()
         ]
         # Classes are named by numbers again, so that names do not grow.
-        actors = ranked(zip(actors, slots, strict=True))
+        actors = ranked(zip(actors, ports, strict=True))
         channels = ranked(
             (old, frozenset(sent), frozenset(over))
             for old, sent, over in zip(channels, senders, crossed, strict=True)
@@ -204,13 +204,13 @@ def systems(draw):
         drawn = st.lists(values, min_size=count, max_size=count)
         return np.array(draw(drawn), dtype=np.int64)
 
-    num_actors, num_slots = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    num_actors, num_ports = draw(st.integers(1, 8)), draw(st.integers(1, 3))
     num_channels, num_links = draw(st.integers(1, 8)), draw(st.integers(1, 6))
-    targets = draw(st.lists(st.sets(st.integers(0, num_slots - 1)), min_size=1))
+    targets = draw(st.lists(st.sets(st.integers(0, num_ports - 1)), min_size=1))
     program = numbers(st.integers(0, len(targets) - 1), num_actors)
-    slots = numbers(st.integers(NONE, num_channels - 1), num_actors * num_slots)
-    slots = slots.reshape(num_actors, num_slots)
-    posts = [slots[a, s] for a in range(num_actors) for s in targets[program[a]]]
+    ports = numbers(st.integers(NONE, num_channels - 1), num_actors * num_ports)
+    ports = ports.reshape(num_actors, num_ports)
+    posts = [ports[a, s] for a in range(num_actors) for s in targets[program[a]]]
     posts = np.array([c for c in posts if c != NONE], dtype=np.int64)
     weights = numbers(st.integers(0, 2), num_channels * num_links)
     crossed = weights.reshape(num_channels, num_links) > 0
@@ -220,7 +220,7 @@ def systems(draw):
             for one in targets
         ),
         program=program,
-        slots=slots,
+        ports=ports,
         num_sources=np.maximum(np.bincount(posts, minlength=num_channels), 1),
         latency=numbers(st.integers(0, 1), num_channels).astype(float),
         num_bytes=numbers(st.integers(1, 2), num_channels).astype(float),
@@ -302,7 +302,7 @@ def test_members_of_a_class_that_post_together_count_once():
     system = System(
         programs=tuple(Steps.of([Step(t, NONE, 0, 0, WHOLE)]) for t in (1.0, 2.0)),
         program=np.array([0, 1, 0, 1]),
-        slots=np.zeros((4, 1), np.int64),
+        ports=np.zeros((4, 1), np.int64),
         num_sources=np.array([4]),
         latency=np.zeros(1),
         num_bytes=np.ones(1),
@@ -326,7 +326,7 @@ def test_a_flow_of_a_class_weighs_as_much_as_its_link_carries():
             Steps.of([Step(1.0, NONE, 0, 0, WHOLE), Step(0.0, 0, 1, NONE, WHOLE)]),
         ),
         program=np.zeros(3, np.int64),
-        slots=np.arange(3)[:, None],
+        ports=np.arange(3)[:, None],
         num_sources=np.ones(3, np.int64),
         latency=np.zeros(3),
         num_bytes=np.full(3, 6.0),
@@ -343,7 +343,7 @@ def test_a_flow_of_a_class_weighs_as_much_as_its_link_carries():
     assert folding.system.incidence.weights.tolist() == [1.0, 6.0]
     assert folding.system.capacity.tolist() == [4.0, 12.0]
     run = simulate(folding.system)
-    # 12 bytes/s for six lanes: 2 bytes/s each.
+    # 12 bytes/s for six pairs: 2 bytes/s each.
     assert run.end == 1.0 + 6.0 / 2.0
     assert_same_run(folding, system)
 
@@ -397,7 +397,7 @@ def test_a_folded_replay_records_what_every_actor_did(step):
         ):
             assert ours.tobytes() == theirs.tobytes()
     assert whole.memory == all_of_it.memory == folded.memory
-    assert whole.stand_in.tolist() == all_of_it.stand_in.tolist()
+    assert whole.representative.tolist() == all_of_it.representative.tolist()
     for result in (folded, all_of_it):
         assert result.iteration_time == whole.iteration_time
         assert result.pipeline_time == whole.pipeline_time
@@ -406,14 +406,14 @@ def test_a_folded_replay_records_what_every_actor_did(step):
     )
     assert folded.span_multiplicity.sum() == whole.spans.start.size
     assert folded.transfer_multiplicity.sum() == whole.transfers.start.size
-    # What a replica did is what its stand-in did.
+    # What a replica did is what its representative did.
     stage, replica = whole.spans.stage, whole.spans.replica
     found = {
         (s, r, kind, k, c): (start, end)
         for s, r, kind, k, c, start, end in zip(*folded.spans, strict=True)
     }
-    stand_in = folded.stand_in[stage, replica]
-    rows = zip(stage, stand_in, *whole.spans[2:], strict=True)
+    representative = folded.representative[stage, replica]
+    rows = zip(stage, representative, *whole.spans[2:], strict=True)
     for s, r, kind, k, c, start, end in rows:
         assert found[s, r, kind, k, c] == (start, end)
 
@@ -438,7 +438,7 @@ def test_what_was_folded_is_said():
     work = pipeline(grid(range(512), (4, 16, 8), "data inside"), 2)
     result = replay(net, work)
     assert (result.num_actors, result.num_classes) == (64, 4)
-    (said,) = [each for each in result.folded if "alike" in each]
+    (said,) = [each for each in result.notes if "alike" in each]
     assert said.startswith("4 of 64 actors")
     assert "a class of 16 " in said
-    assert not [each for each in replay(net, work, UNFOLDED).folded if "alike" in each]
+    assert not [each for each in replay(net, work, UNFOLDED).notes if "alike" in each]

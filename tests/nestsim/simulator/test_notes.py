@@ -14,7 +14,7 @@ def equal_stages(num_microbatches=64):
 
 
 def skip_sentences(result):
-    return [sentence for sentence in result.folded if "repeated" in sentence]
+    return [sentence for sentence in result.notes if "repeated" in sentence]
 
 
 def test_skipped_periods_are_said_with_the_passes_and_events_they_saved():

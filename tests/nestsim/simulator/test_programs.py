@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.build import build_system
+from nestsim.simulator.build import build_model
 from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.programs import Mark, Part, marked
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Step, Steps
 from nestsim.simulator.work import (
     Bucket,
     LayerTraffic,
+    LockstepRingPhase,
+    LockstepTraffic,
     Move,
     RingPhase,
-    TeamPhase,
-    TeamTraffic,
-    slowest_lanes,
+    actor_slowdowns,
 )
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.nestsim.simulator.cases import (
@@ -104,12 +104,12 @@ def test_every_pass_is_one_span_whatever_it_consists_of(schedule, data):
         st.lists(st.integers(1, 3), min_size=3 * v * p, max_size=3 * v * p)
     )
     one = np.zeros(1, np.int64)
-    teams = tuple(
+    collectives = tuple(
         (
-            TeamTraffic(
+            LockstepTraffic(
                 "tensor",
                 one,
-                (TeamPhase(np.array([[2 * s, 2 * s + 1]]), one, 5.0, 1),) * 2,
+                (LockstepRingPhase(np.array([[2 * s, 2 * s + 1]]), one, 5.0, 1),) * 2,
             ),
         )
         for s in range(p)
@@ -122,9 +122,9 @@ def test_every_pass_is_one_span_whatever_it_consists_of(schedule, data):
         m,
         num_chunks=v,
         schedule=schedule,
-        layers=LayerTraffic(teams=teams, passes=passes),
+        layers=LayerTraffic(collectives=collectives, passes=passes),
     )
-    system = build_system(switch(2 * p, bandwidth=10.0), work).system
+    system = build_model(switch(2 * p, bandwidth=10.0), work).system
     for stage, steps in enumerate(system.programs):
         kinds = SCHEDULES[schedule].instructions(stage, p, m, v).kind
         flags = [step.span for step in steps if step.span]
@@ -147,10 +147,10 @@ def test_every_pass_is_one_span_whatever_it_consists_of(schedule, data):
 
 def test_a_team_waits_for_its_slowest_replica():
     # Two replicas exchange inside of their forward passes; the second one works longer.
-    team = TeamTraffic(
+    collective = LockstepTraffic(
         "expert",
         np.zeros(2, np.int64),
-        (TeamPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 4.0, 1),),
+        (LockstepRingPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 4.0, 1),),
     )
     passes = {
         FORWARD: ((Move(NONE, 1.0, 0), Move(0, 1.0, NONE)),),
@@ -159,7 +159,7 @@ def test_a_team_waits_for_its_slowest_replica():
     work = pipeline(
         [[[0], [1]]],
         1,
-        layers=LayerTraffic(teams=((team,),), passes=passes),
+        layers=LayerTraffic(collectives=((collective,),), passes=passes),
         slowdown=[[1.0, 3.0]],
     )
     result = replay_all(switch(2, bandwidth=2.0), work)
@@ -170,10 +170,10 @@ def test_a_team_waits_for_its_slowest_replica():
 
 
 def test_traffic_beside_compute_takes_no_longer_than_the_longer_one():
-    team = TeamTraffic(
+    collective = LockstepTraffic(
         "tensor",
         np.zeros(1, np.int64),
-        (TeamPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 4.0, 1),),
+        (LockstepRingPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 4.0, 1),),
     )
     for seconds, expected in ((1.0, 2.0), (5.0, 5.0)):
         passes = {
@@ -183,7 +183,9 @@ def test_traffic_beside_compute_takes_no_longer_than_the_longer_one():
             BACKWARD: ((Move(NONE, 1.0, NONE),),),
         }
         work = pipeline(
-            [[[0, 1]]], 1, layers=LayerTraffic(teams=((team,),), passes=passes)
+            [[[0, 1]]],
+            1,
+            layers=LayerTraffic(collectives=((collective,),), passes=passes),
         )
         result = replay_all(switch(2, bandwidth=2.0), work)
         assert result.iteration_time == expected + 1.0
@@ -192,10 +194,10 @@ def test_traffic_beside_compute_takes_no_longer_than_the_longer_one():
 def test_a_collective_shares_its_links_with_a_transfer():
     # Stage 0 has devices 0 and 1: 2 bytes go round them inside of each forward pass,
     # over the same link out of device 0 as 4 bytes to stage 1, at 1 byte/s.
-    team = TeamTraffic(
+    collective = LockstepTraffic(
         "tensor",
         np.zeros(1, np.int64),
-        (TeamPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 2.0, 1),),
+        (LockstepRingPhase(np.array([[0, 1]]), np.zeros(1, np.int64), 2.0, 1),),
     )
     passes = {
         FORWARD: (
@@ -209,7 +211,7 @@ def test_a_collective_shares_its_links_with_a_transfer():
         2,
         schedule="gpipe",
         boundary_bytes=[4.0],
-        layers=LayerTraffic(teams=((team,), ()), passes=passes),
+        layers=LayerTraffic(collectives=((collective,), ()), passes=passes),
     )
     result = replay_all(switch(4, bandwidth=1.0), work)
     # The first pass is done at 3 s. The second one begins its collective at 4 s, when
@@ -224,11 +226,13 @@ def test_lanes_with_more_to_send_weigh_more():
     # Rank 0 gets 1.5 of what the mean of three gets: 0.75 go to each of the others.
     pairs = np.array([[0, 1], [0, 2], [1, 2]])
     weights = np.array([[0.75, 1.5], [0.75, 1.5], [0.75, 0.75]])
-    phase = TeamPhase(pairs, np.zeros(3, np.int64), 1.0, 1, weights)
-    team = TeamTraffic("expert", np.zeros(3, np.int64), (phase,))
+    phase = LockstepRingPhase(pairs, np.zeros(3, np.int64), 1.0, 1, weights)
+    collective = LockstepTraffic("expert", np.zeros(3, np.int64), (phase,))
     passes = {k: ((Move(NONE, 0.0, 0), Move(0, 0.0, NONE)),) for k in range(2)}
     work = pipeline(
-        [[[0], [1], [2]]], 1, layers=LayerTraffic(teams=((team,),), passes=passes)
+        [[[0], [1], [2]]],
+        1,
+        layers=LayerTraffic(collectives=((collective,),), passes=passes),
     )
     result = replay_all(switch(3, bandwidth=1.0), work)
     # 3 bytes come down the link to rank 0, in each pass.
@@ -455,12 +459,12 @@ def test_a_slow_device_slows_its_actor_alone(schedule):
         schedule=schedule,
         weight_time=np.full(v * p, 1.0 * SCHEDULES[schedule].splits_backward),
         optimizer_time=[1.0] * p,
-        slowdown=slowest_lanes(devices, slowdown),
+        slowdown=actor_slowdowns(devices, slowdown),
     )
     assert work.slowdown.tolist()[1] == [2.5, 1.0]
-    built = build_system(full_mesh(p * 4), work)
-    assert len(built.system.programs) == p + 1
-    assert built.system.program.tolist()[:4] == [0, 0, 2, 1]
+    model = build_model(full_mesh(p * 4), work)
+    assert len(model.system.programs) == p + 1
+    assert model.system.program.tolist()[:4] == [0, 0, 2, 1]
     spans = replay_all(full_mesh(p * 4), work).spans
     slow = (spans.stage == 1) & (spans.replica == 0)
     lengths = spans.end - spans.start

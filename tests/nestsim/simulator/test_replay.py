@@ -60,7 +60,8 @@ def recurrence(work, delay, wires, rounded):
     ``wires`` are the times that messages forward and back are on the wire.
     """
     p, m, v = work.devices.shape[0], work.num_microbatches, work.num_chunks
-    low, high = np.arange(v * p - 1) % p, np.arange(1, v * p) % p
+    virtual = work.virtual_stages()
+    low, high = virtual.stage[:-1], virtual.stage[1:]
     program = SCHEDULES[work.schedule].program(p, m, v)
     durations = np.zeros((3, v * p))
     durations[:2] = work.forward_time, work.backward_time
@@ -70,15 +71,15 @@ def recurrence(work, delay, wires, rounded):
     )
     assert status == 0
     stage = np.repeat(np.arange(p), np.diff(program.indptr))
-    keys = zip(stage, program.kind, program.microbatch, program.chunk, strict=True)
+    chunk = virtual.chunk[program.virtual_stage]
+    keys = zip(stage, program.kind, program.microbatch, chunk, strict=True)
     return dict(zip(keys, zip(start, end, strict=True), strict=True))
 
 
 def wires_of_pairs(work, speed):
     """Return how long messages are on the wire at the speeds of their pair's links."""
-    p, last = work.devices.shape[0], work.boundary_bytes.size
-    low, high = np.arange(last) % p, np.arange(1, last + 1) % p
-    volume = work.boundary_bytes
+    stage, volume = work.virtual_stages().stage, work.boundary_bytes
+    low, high = stage[:-1], stage[1:]
     return volume / speed[low, high], volume / speed[high, low]
 
 
@@ -375,7 +376,7 @@ def snapshot(result):
     arrays = [*result.spans, *result.transfers]
     arrays += [result.links.num_bytes, result.links.bin_edges, result.links.rates]
     numbers = (result.iteration_time, result.pipeline_time, result.num_events)
-    return [a.tobytes() for a in arrays], numbers, result.memory, result.folded
+    return [a.tobytes() for a in arrays], numbers, result.memory, result.notes
 
 
 def test_the_same_step_gives_the_same_bytes(contended):
@@ -400,7 +401,7 @@ def test_the_order_in_which_processes_are_created_changes_nothing(
         if shuffled:
             random.Random(seed).shuffle(order)
         done = simulate(
-            replace(system, program=system.program[order], slots=system.slots[order])
+            replace(system, program=system.program[order], ports=system.ports[order])
         )
         back = np.argsort(order)
         logs = [
@@ -427,13 +428,13 @@ def test_links_left_out_do_not_change_the_replay(monkeypatch):
     net, work = contended_step(num_microbatches=3)
     net = two_tiers(8, 4, bandwidth=2e9, uplink=8e9, latency=2e-6)
     pruned = replay(net, work)
-    assert any("never limit" in sentence for sentence in pruned.folded)
+    assert any("never limit" in sentence for sentence in pruned.notes)
     monkeypatch.setattr(
         "nestsim.simulator.folding.binding_links",
         lambda order, *_: np.ones(order.size, dtype=bool),
     )
     whole = replay(net, work)
-    assert not any("never limit" in sentence for sentence in whole.folded)
+    assert not any("never limit" in sentence for sentence in whole.notes)
     np.testing.assert_allclose(pruned.spans.end, whole.spans.end, rtol=1e-9)
     np.testing.assert_allclose(
         pruned.links.num_bytes, whole.links.num_bytes, rtol=1e-12
@@ -442,8 +443,8 @@ def test_links_left_out_do_not_change_the_replay(monkeypatch):
 
 def test_what_is_folded_is_said(contended):
     _, work, result = contended
-    assert result.folded[: len(work.folded)] == work.folded
-    assert any("2 tensor-parallel lanes" in sentence for sentence in result.folded)
+    assert result.notes[: len(work.notes)] == work.notes
+    assert any("2 tensor-parallel lanes" in sentence for sentence in result.notes)
 
 
 def test_no_account_of_memory_is_kept_when_none_is_wanted(contended):

@@ -39,18 +39,18 @@ def expected_bytes(net, work):
     replicas=st.integers(1, 4),
     stages=st.integers(1, 4),
     microbatches=st.integers(1, 5),
-    lanes=st.sampled_from([4, 8]),
+    ranks=st.sampled_from([4, 8]),
     chunks=st.integers(1, 3),
 )
 def test_links_carry_every_byte_and_never_more_than_they_can(
-    replicas, stages, microbatches, lanes, chunks
+    replicas, stages, microbatches, ranks, chunks
 ):
     interleaves = stages > 1 and chunks > 1
     net, work = contended_step(
         num_replicas=replicas,
         num_stages=stages,
         num_microbatches=microbatches * (stages if interleaves else 1),
-        lanes=lanes,
+        ranks=ranks,
         num_chunks=chunks if interleaves else 1,
     )
     use = replay(net, work).links

@@ -15,7 +15,7 @@ from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.training import TrainingSpec
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import ReplaySettings, replayed_time
 from planner.cost.pricing import price_plan
@@ -94,7 +94,7 @@ class World(NamedTuple):
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
         priced = price_plan(self.network, self.workload, plan)
-        work = place_work(
+        work = lower_plan(
             self.network, self.workload, priced, self.settings, slowdown=self.slowdown
         )
         return replayed_time(self.network, work, self.settings)
