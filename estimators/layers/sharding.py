@@ -46,14 +46,11 @@ from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
 from estimators.layers.shares import (
     Shares,
     device_shares,
-    divisibility_problem,
     layer_collectives,
     padded_vocab_size,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
-
-__all__ = ["divisibility_problem", "layer_work", "tied_parameters"]
 
 _FLASH_BACKWARD = 2.5
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}

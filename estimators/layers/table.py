@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from topologies.arrays import FloatArray, IntArray
 
@@ -204,23 +203,3 @@ def _is_attention(operator: TracedOperator) -> bool:
     return operator.operation == "attention" or (
         operator.core and operator.operation == "matmul"
     )
-
-
-def closed_form_training_flops(
-    spec: TransformerSpec, *, global_batch_size: int, full_recompute: bool
-) -> float:
-    """Return the FLOPs of one step by the formula for GPTs [FLOP].
-
-    With full recompute 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)), equation 3 of [1]_;
-    without it 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)). Both are exact for a
-    feed-forward width of 4 h and as many key heads as query heads.
-    """
-    s, h, n, v = (
-        spec.sequence_length,
-        spec.hidden_size,
-        spec.num_layers,
-        spec.vocab_size,
-    )
-    factor, share = (96, 16) if full_recompute else (72, 12)
-    blocks = factor * global_batch_size * s * n * h**2
-    return blocks * (1 + s / (6 * h) + v / (share * n * h))

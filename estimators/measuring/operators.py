@@ -128,7 +128,7 @@ def measure_profile(
     quick
         Fewer sizes, and fewer samples of each.
     progress
-        Told before each measurement.
+        Called before each measurement.
     """
     start = time.perf_counter()
     sizes = SIZES[device.type]
@@ -239,7 +239,7 @@ def _floating(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Call:
-    """Return a call that goes back from outputs to leaves, as often as wanted."""
+    """Return a call that goes back from outputs to leaves, any number of times."""
     given = tuple(torch.ones_like(tensor) for tensor in outputs)
     return lambda: torch.autograd.grad(outputs, leaves, given, retain_graph=True)
 

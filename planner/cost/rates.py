@@ -16,13 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.cost import (
-    ALGORITHMS,
-    RING_OPERATIONS,
-    collective_rates,
-    rates_by_algorithm,
-)
+from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.messages import level_shapes, slowest_edges
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from planner.kernels import tables as columns
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray

@@ -57,16 +57,6 @@ from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
-__all__ = [
-    "PART_OF_GROUP",
-    "ParameterShare",
-    "passes_differ",
-    "sharding_of",
-    "stage_price",
-    "stage_share",
-]
-
-
 PART_OF_GROUP = {
     "tensor": "tensor collectives",
     "context": "context ring",

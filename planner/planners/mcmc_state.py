@@ -459,7 +459,7 @@ def _order(name: str) -> str:
 def _fitting(
     chain: PlacedChain, bounds: tuple[int, ...], preferred: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
-    """Return a choice for each stage, the wanted one if it fits; None if none does."""
+    """Return a choice that fits for each stage, the preferred one where it does."""
     classes = chain.classes(np.array(bounds))
     fits = chain.slots[:, classes] >= chain.in_flight
     if not fits.any(axis=0).all():

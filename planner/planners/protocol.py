@@ -34,7 +34,7 @@ that fits, or one with data parallelism alone."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """What planners may be told beside the space; each reads what concerns it."""
+    """Settings of planners beside the space; each reads what concerns it."""
 
     time_limit: float | None = None
     """Time after which a search returns what it has, once it has a plan; None for

@@ -94,11 +94,6 @@ class Relaxation:
         """
         return self.constants[[kernel.HOP_LATENCY, kernel.HOP_INVERSE]]
 
-    @property
-    def has_racks(self) -> bool:
-        """Whether blocks lie between a node and the cluster."""
-        return bool(self.constants[kernel.HAS_RACKS])
-
     def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 

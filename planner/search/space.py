@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import LaunchRules

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import (
@@ -60,7 +60,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, of `planner.search.launch_rules.SPLITS`.
+        What the framework has, keys of `planner.search.launchable.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.
