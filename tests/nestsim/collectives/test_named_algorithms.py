@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
 from nestsim.cli import main
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups
 from nestsim.lowering.lower import lower_plan
 from nestsim.lowering.step_end import collective_phases
