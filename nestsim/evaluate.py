@@ -1,13 +1,26 @@
-"""Find a planner's plans for a scenario: the best of them in the replay comes first."""
+"""From a job to plans, and from a plan to what it reaches.
+
+A planner's plans are found, the best of them in the replay first; a plan is priced,
+lowered to a step of the simulator, replayed, judged.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from nestsim.cluster import device_slowdowns
+from estimators.layers.table import model_flops_per_sequence
+from estimators.layers.work import Degrees
+from estimators.tracing.trace import trace_model
+from estimators.user_files.constants import constants_with
+from nestsim.cluster import cluster_software, device_slowdowns, job_network
 from nestsim.lowering.lower import lower_plan
+from nestsim.results import Candidate, Throughput
 from nestsim.scenario.load import Scenario
-from nestsim.simulator.replay import replayed_time
+from nestsim.scenario.settings import SimulationSpec
+from nestsim.simulator.outcome import Replay
+from nestsim.simulator.replay import replay, replayed_time
+from nestsim.simulator.work import PipelineWork
+from nestsim.verdict import Gap, Verdict, explain_gap, judge
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.explain.infeasibility import explain_infeasibility
@@ -15,11 +28,13 @@ from planner.planners import PLANNERS
 from planner.planners.manual import manual_plans
 from planner.planners.protocol import PlannerOutcome, PlannerSettings, fits
 from planner.search.best_first import search
+from planner.search.launchable import BrokenRule, LaunchFacts, broken_rules
 from planner.search.replayed.search import Replays
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from planner.work import Progress, Work
+from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.network import Network
 
@@ -38,10 +53,10 @@ _BEYOND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evaluator:
-    """Judges the plans of one scenario on one network by replay."""
+    """Finds, prices, lowers, replays and judges plans of one job on one network.
 
-    scenario: Scenario
-    """Its search, and how it replays."""
+    The one way from a plan to what it reaches: every job takes it.
+    """
 
     network: Network
     """The cluster."""
@@ -49,26 +64,155 @@ class Evaluator:
     workload: Workload
     """Model, job and device."""
 
-    def judge(self, priced: PricedPlan, cutoff: float = math.inf) -> float:
+    search: SearchSpec = field(default_factory=SearchSpec)
+    """What the planner may try, and what it holds plans to."""
+
+    simulation: SimulationSpec = field(default_factory=SimulationSpec)
+    """How plans are replayed and judged."""
+
+    slowdown: FloatArray | None = None
+    """What each device's compute times are multiplied by, shape ``(N,)``; None for
+    devices that are equally fast. Plans take them to be; the replay does not."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
+        """Build the network of a scenario, and trace its model.
+
+        Raises
+        ------
+        InputError
+            If parts of the scenario do not go together.
+        """
+        return cls.on(scenario, *build_job(scenario, progress))
+
+    @classmethod
+    def on(
+        cls, scenario: Scenario, network: Network, workload: Workload
+    ) -> "Evaluator":
+        """Return the evaluator of a scenario whose network and workload are there."""
+        return cls(
+            network=network,
+            workload=workload,
+            search=scenario.search,
+            simulation=scenario.simulation,
+            slowdown=device_slowdowns(scenario, network.num_devices),
+        )
+
+    def price(self, plan: Plan) -> PricedPlan:
+        """Return a plan with its planned times and memory."""
+        return price_plan(self.network, self.workload, plan)
+
+    def planned(self, priced: PricedPlan) -> Throughput:
+        """Return what a plan promises."""
+        peak = max(stage.peak_memory for stage in priced.stages)
+        return _throughput(self.network, self.workload, priced.iteration_time, peak)
+
+    def lower(self, priced: PricedPlan, *, memory: bool = True) -> PipelineWork:
+        """Return one step of a plan as the simulator takes it."""
+        return lower_plan(
+            self.network,
+            self.workload,
+            priced,
+            self.simulation.replay,
+            slowdown=self.slowdown,
+            memory=memory,
+        )
+
+    def replay(
+        self,
+        work: PipelineWork,
+        *,
+        memory: bool = True,
+        every_actor: bool = False,
+        progress: Progress | None = None,
+    ) -> Replay:
+        """Run one step over the links of the network.
+
+        A long replay says before it starts about how long it will take.
+        """
+        return replay(
+            self.network,
+            work,
+            self.simulation.replay,
+            memory=memory,
+            every_actor=every_actor,
+            progress=progress,
+        )
+
+    def replayed_time(self, priced: PricedPlan, cutoff: float = math.inf) -> float:
         """Return the replayed iteration time of a plan [s].
 
         Infinite if the step has too many passes to be replayed; from the cutoff on any
         longer time may stand for it.
         """
-        settings = self.scenario.simulation.replay
-        slowdown = device_slowdowns(self.scenario, self.network.num_devices)
         try:
-            work = lower_plan(
-                self.network,
-                self.workload,
-                priced,
-                settings,
-                slowdown=slowdown,
-                memory=False,
-            )
+            work = self.lower(priced, memory=False)
         except InputError:
             return math.inf
-        return replayed_time(self.network, work, settings, cutoff=cutoff)
+        return replayed_time(self.network, work, self.simulation.replay, cutoff=cutoff)
+
+    def judge(
+        self, priced: PricedPlan, done: Replay, rank: int, gap: Gap | None = None
+    ) -> Verdict:
+        """Compare a plan with its replay; ``rank`` is 0 for a plan that was given.
+
+        A plan that this replay chose promises the replayed time itself.
+        """
+        by_replay = rank > 0 and self.search.objective == "replayed"
+        return judge(
+            self.network,
+            priced,
+            done,
+            tolerance=None if by_replay else self.simulation.tolerance,
+            memory=self.workload.tensor_memory(self.search.memory_reserve),
+            gap=gap,
+        )
+
+    def evaluate(
+        self, priced: PricedPlan, rank: int, progress: Progress | None = None
+    ) -> Candidate:
+        """Replay a plan and judge it; ``rank`` is 0 for a plan that was given."""
+        done = self.replay(self.lower(priced), progress=progress)
+        peak = max(timeline.peak for timeline in done.memory)
+        return Candidate(
+            rank=rank,
+            priced=priced,
+            planned=self.planned(priced),
+            replay=done,
+            simulated=_throughput(
+                self.network, self.workload, done.iteration_time, peak
+            ),
+            verdict=self.judge(priced, done, rank),
+            broken_rules=self.launch_breaches(priced.plan),
+        )
+
+    def explain(
+        self, candidate: Candidate, progress: Progress | None = None
+    ) -> Candidate:
+        """Look closer at the plan that is reported: by more runs of its step.
+
+        The gap is split by level of the network; where the trace shows all devices,
+        the replay records all of them.
+        """
+        work = self.lower(candidate.priced)
+        done = candidate.replay
+        progress_of(progress, "replay: explain the reported plan")
+        if self.simulation.trace == "all":
+            done = self.replay(work, every_actor=True)
+        settings = self.simulation.replay
+        gap = explain_gap(self.network, candidate.priced, done, work, settings)
+        verdict = self.judge(candidate.priced, done, candidate.rank, gap)
+        return replace(candidate, replay=done, verdict=verdict)
+
+    def launch_breaches(self, plan: Plan) -> tuple[BrokenRule, ...]:
+        """Return the rules of the framework that a plan breaks."""
+        search = self.search
+        if search.rules is None:
+            return ()
+        facts = LaunchFacts.of(
+            self.workload, self.network.num_devices, idle_devices=search.idle_devices
+        )
+        return broken_rules(plan, search.rules, facts)
 
     def find(
         self,
@@ -99,11 +243,11 @@ class Evaluator:
         InputError
             If the planner refuses the space, or the plan that it is given.
         """
-        spec = self.scenario.search
+        spec = self.search
         if spec.objective == "replayed":
-            by_layer = self.scenario.simulation.replay.granularity == "layer"
+            by_layer = self.simulation.replay.granularity == "layer"
             replays = Replays(
-                judge=self.judge,
+                judge=self.replayed_time,
                 by_layer=by_layer,
                 starts=tuple(starts),
                 ordinary=self._ordinary_plans,
@@ -120,7 +264,7 @@ class Evaluator:
         if spec.objective == "planned" or planner == "nest":
             return outcome
         plans = [*outcome.plans, *self._priced(starts if outcome.plans else ())]
-        times = [self.judge(priced) for priced in plans]
+        times = [self.replayed_time(priced) for priced in plans]
         order = sorted(range(len(times)), key=times.__getitem__)
         return replace(
             outcome,
@@ -130,16 +274,12 @@ class Evaluator:
 
     def _priced(self, plans: Sequence[Plan]) -> list[PricedPlan]:
         """Price plans that fit in memory."""
-        network, workload = self.network, self.workload
-        return [
-            price_plan(network, workload, plan)
-            for plan in plans
-            if fits(workload, self.scenario.search, plan)
-        ]
+        _network, workload = self.network, self.workload
+        return [self.price(plan) for plan in plans if fits(workload, self.search, plan)]
 
     def _ordinary_plans(self) -> Sequence[Plan]:
         """Return what a competent user would try, and the best as planned."""
-        spec = self.scenario.search
+        spec = self.search
         try:
             plans = manual_plans(self.network, self.workload, spec, Work())
             wider = replace(spec, keep_best=max(MOST_PLANNED, spec.keep_best))
@@ -153,7 +293,7 @@ class Evaluator:
 
     def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
         """Say why a search found nothing, and what would change that."""
-        spec = self.scenario.search
+        spec = self.search
         if spec.objective == "replayed" and spec.launchable:
             wider = replace(spec, keep_best=1)
             found = search(self.network, self.workload, wider, progress=progress)
@@ -162,6 +302,73 @@ class Evaluator:
         return explain_infeasibility(
             self.network, self.workload, spec, outcome.why_not, progress=progress
         )
+
+
+def _throughput(
+    network: Network, workload: Workload, iteration_time: float, peak_memory: float
+) -> Throughput:
+    sequences = workload.training.global_batch_size
+    tokens = sequences * workload.graph.spec.sequence_length / iteration_time
+    flops = sequences * model_flops_per_sequence(workload.graph) / iteration_time
+    causal = sequences * model_flops_per_sequence(workload.graph, counts_masked=False)
+    per_device = flops / network.num_devices
+    peak = workload.accelerator.peak_flops[workload.training.precision]
+    return Throughput(
+        iteration_time=iteration_time,
+        tokens_per_second=tokens,
+        tokens_per_second_per_device=tokens / network.num_devices,
+        flops_per_device=per_device,
+        mfu=per_device / peak,
+        mfu_causal=causal / iteration_time / network.num_devices / peak,
+        peak_memory=peak_memory,
+    )
+
+
+def build_job(
+    scenario: Scenario, progress: Progress | None
+) -> tuple[Network, Workload]:
+    """Build the network of a scenario, and trace its model."""
+    if progress is not None:
+        progress("network: build", None)
+    network = job_network(scenario)
+    if progress is not None:
+        progress("model: trace", None)
+    workload = Workload(
+        graph=trace_model(scenario.spec),
+        training=scenario.training,
+        accelerator=scenario.accelerator,
+        software=cluster_software(scenario, network),
+        execution=scenario.execution,
+        constants=constants_with(scenario.constants),
+        links=scenario.links,
+        profile=scenario.profile,
+    )
+    if scenario.profile is not None:
+        _check_measured(workload)
+    return network, workload
+
+
+def _check_measured(workload: Workload) -> None:
+    """Refuse a profile that lacks an operation of the model, before hours of work."""
+    try:
+        workload.table(Degrees())
+    except InputError as error:
+        raise InputError(
+            error.problem,
+            where="cluster.profile",
+            expected=error.expected,
+            hint=error.hint,
+        ) from None
+
+
+def progress_of(
+    progress: Progress | None, doing: str, share: float | None = None
+) -> Progress | None:
+    """Say what is being done, and return what takes details of it."""
+    if progress is None:
+        return None
+    progress(doing, share)
+    return lambda detail, _: progress(f"{doing}: {detail}", share)
 
 
 def _share_of(spec: SearchSpec) -> Work:

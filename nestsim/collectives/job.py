@@ -42,16 +42,12 @@ from nestsim.collectives.runs import (
     wires_of,
 )
 from nestsim.evaluate import Evaluator
-from nestsim.job import build_job
+from nestsim.job import price_table_plan
 from nestsim.lowering.traffic import GroupTraffic, plan_traffic
 from nestsim.scenario.load import Scenario
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import price_plan
-from planner.plans.build import build_plan
-from planner.step.execution import Workload
 from planner.work import Progress, Spent
 from topologies.arrays import FloatArray, IntArray
-from topologies.errors import InputError
 from topologies.network import Network
 from topologies.short_repr import short_repr
 
@@ -310,12 +306,12 @@ def collectives_job(
     InputError
         If parts of the scenario do not go together.
     """
-    network, workload = build_job(scenario, progress)
+    evaluator = Evaluator.of(scenario, progress)
+    network, workload = evaluator.network, evaluator.workload
     shortfall, priced, spent = "", None, None
     if scenario.plan is not None:
-        priced = _given(scenario, network, workload)
+        priced = price_table_plan(scenario, network, workload)
     else:
-        evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
         found = evaluator.find("nest", scenario.planner_settings, progress=progress)
         spent, shortfall = found.spent, found.why_not
         priced = found.plans[0] if found.plans else None
@@ -331,13 +327,3 @@ def collectives_job(
         spent=spent,
         tables=tables,
     )
-
-
-def _given(scenario: Scenario, network: Network, workload: Workload) -> PricedPlan:
-    """Return the plan of the table [plan]."""
-    assert scenario.plan is not None
-    try:
-        plan = build_plan(network, workload, scenario.plan)
-        return price_plan(network, workload, plan)
-    except InputError as error:
-        raise error.at("plan") from None

@@ -14,7 +14,7 @@ import tomli
 
 from nestsim.compare.measure import for_comparison, measure
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.scenario.load import Scenario
 from nestsim.store import Outcome, Point, Row, Store, content_key
 from nestsim.sweep.runner import run_sweep

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from nestsim.compare.record import BestPlan, PlannerEntry
-from nestsim.evaluate import Evaluator
-from nestsim.job import build_job, explain_candidate, progress_of, replay_plan
+from nestsim.evaluate import Evaluator, progress_of
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
 from planner.planners.protocol import PlannerSettings
@@ -69,10 +68,9 @@ def measure(
         If parts of the scenario do not go together. What a planner refuses is a
         result.
     """
-    network, workload = build_job(scenario, progress)
+    evaluator = Evaluator.of(scenario, progress)
     progress_of(progress, planner)
     try:
-        evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
         return PlannerEntry(planner=planner, why_not=_refusal(error))
@@ -80,8 +78,7 @@ def measure(
     if outcome.plans:
         told = progress_of(progress, f"{planner}: replay")
         best = outcome.plans[0]
-        candidate = replay_plan(scenario, network, workload, best, 1, told)
-        candidate = explain_candidate(scenario, network, workload, candidate)
+        candidate = evaluator.explain(evaluator.evaluate(best, 1, told))
         found = BestPlan(
             plan=best.plan,
             planned=candidate.planned,

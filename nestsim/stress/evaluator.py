@@ -14,19 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nestsim.cluster import device_slowdowns, job_network
-from nestsim.evaluate import Evaluator
-from nestsim.job import build_job
-from nestsim.lowering.lower import lower_plan
+from nestsim.cluster import job_network
+from nestsim.evaluate import Evaluator, build_job
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.simulator.outcome import Replay
-from nestsim.simulator.replay import replay
 from nestsim.store import content_key
 from nestsim.stress.conditions import AS_BUILT, apply_condition, ratio_condition
 from nestsim.verdict import gap_by_cause
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import price_plan
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from topologies.errors import InputError
@@ -253,9 +249,7 @@ class ConditionEvaluator:
     def _find(
         self, scenario: Scenario, network: Network, planner: str, kept: Plan | None
     ) -> PlanMade:
-        evaluator = Evaluator(
-            scenario=scenario, network=network, workload=self.workload
-        )
+        evaluator = Evaluator.on(scenario, network, self.workload)
         settings = replace(scenario.planner_settings, fixed=scenario.plan)
         starts = () if kept is None else (kept,)
         found = evaluator.find(planner, settings, starts=starts)
@@ -265,14 +259,16 @@ class ConditionEvaluator:
     def run(self, condition: ConditionSpec, plan: Plan) -> ConditionResult:
         """Price and replay a plan under a condition."""
         changed, network = self.under(condition)
-        priced = price_plan(network, self.workload, plan)
         settings = changed.simulation.replay
         if settings.engine == "auto":
             # The same bits; compiling pays over so many replays: 3 times as fast.
             settings = replace(settings, engine="compiled")
-        slowdown = device_slowdowns(changed, network.num_devices)
-        work = lower_plan(network, self.workload, priced, settings, slowdown=slowdown)
-        done = replay(network, work, settings, memory=False)
+        simulation = replace(changed.simulation, replay=settings)
+        changed = replace(changed, simulation=simulation)
+        evaluator = Evaluator.on(changed, network, self.workload)
+        priced = evaluator.price(plan)
+        work = evaluator.lower(priced)
+        done = evaluator.replay(work, memory=False)
         return ConditionResult(
             planned=priced.iteration_time,
             simulated=done.iteration_time,

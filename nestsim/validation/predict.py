@@ -15,8 +15,7 @@ from estimators.constants import Constants, load_constants
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import LINK_EFFICIENCIES
-from nestsim.lowering.lower import lower_plan
-from nestsim.simulator.replay import replay
+from nestsim.evaluate import Evaluator
 from nestsim.validation.rows.columns import refusing
 from nestsim.validation.rows.plan import Case
 from nestsim.validation.rows.stages import SizedStage, uneven_step_time
@@ -233,8 +232,8 @@ class Predictor:
             return self._uneven(case, memory=memory)
         network, workload = self._network(case), self.workload(case)
         priced = _priced(network, workload, case)
-        work = lower_plan(network, workload, priced)
-        done = replay(network, work, memory=memory)
+        evaluator = Evaluator(network=network, workload=workload)
+        done = evaluator.replay(evaluator.lower(priced), memory=memory)
         peaks = tuple(timeline.peak for timeline in done.memory)
         return Prediction(
             iteration_time=done.iteration_time,

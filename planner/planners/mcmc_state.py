@@ -459,7 +459,10 @@ def _order(name: str) -> str:
 def _fitting(
     chain: PlacedChain, bounds: tuple[int, ...], preferred: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
-    """Return a choice that fits for each stage, the preferred one where it does."""
+    """Return a choice that fits for each stage, the preferred one where it does.
+
+    None if nothing fits some stage.
+    """
     classes = chain.classes(np.array(bounds))
     fits = chain.slots[:, classes] >= chain.in_flight
     if not fits.any(axis=0).all():

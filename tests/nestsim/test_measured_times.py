@@ -11,7 +11,7 @@ import torch
 from estimators.operators.profile import Profile, read_profile, write_profile
 from estimators.operators.profiled_times import ProfiledTimes
 from nestsim.cli import main
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.scenario import load_scenario
 from topologies.errors import InputError
 

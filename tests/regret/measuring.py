@@ -9,8 +9,7 @@ import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from nestsim.evaluate import Evaluator
-from nestsim.job import build_job
+from nestsim.evaluate import Evaluator, build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.scenario.load import Scenario, scenario_of
 from nestsim.simulator.replay import replay
@@ -146,7 +145,7 @@ def measure(drawn: Drawn, *, most_others: int, seconds: float = math.inf) -> Row
     text = drawn.text.encode()
     scenario = scenario_of(parse_toml(text), Path("scenario.toml"), text)
     network, workload = build_job(scenario, None)
-    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    evaluator = Evaluator.on(scenario, network, workload)
     begun = time.process_time()
     found = evaluator.find("nest", scenario.planner_settings)
     spent = time.process_time() - begun

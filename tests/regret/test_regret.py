@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nestsim.evaluate import Evaluator
-from nestsim.job import build_job
+from nestsim.evaluate import Evaluator, build_job
 from nestsim.scenario.load import scenario_of
 from planner.planners.manual import manual_plans
 from planner.search.launch_rules import LAUNCH_RULES
@@ -98,7 +97,7 @@ def test_a_stopped_search_answers_with_what_can_be_launched() -> None:
     rules = LAUNCH_RULES["fsdp"]
     ordinary = manual_plans(network, workload, search)
     assert any(broken_rules(plan, rules, facts) for plan in ordinary)
-    evaluator = Evaluator(scenario=scenario, network=network, workload=workload)
+    evaluator = Evaluator.on(scenario, network, workload)
     found = evaluator.find("nest", scenario.planner_settings)
     assert found.spent.is_stopped
     assert found.plans

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-import nestsim.job
+import nestsim.evaluate
 from nestsim.cli import main
-from nestsim.job import simulate_job
+from nestsim.evaluate import simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.settings import SimulationTable
 from nestsim.scenario.software import EXECUTION
@@ -212,13 +212,13 @@ def test_a_replay_that_is_too_slow_is_status_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Plans are upper bounds where links are free, so that the time is put on here."""
-    run = nestsim.job.replay
+    run = nestsim.evaluate.replay
 
     def slower(*arguments: Any, **options: Any) -> Any:
         done = run(*arguments, **options)
         return replace(done, iteration_time=1.2 * done.iteration_time)
 
-    monkeypatch.setattr(nestsim.job, "replay", slower)
+    monkeypatch.setattr(nestsim.evaluate, "replay", slower)
     status, out = simulated(capsys, write(folder, EIGHT + PLAN))
     assert status == NOT_CONFIRMED
     assert out.startswith("NOT CONFIRMED (slower)")
@@ -468,7 +468,7 @@ def test_every_setting_of_the_replay_reaches_it(
     seen: list[object] = []
     for name in ("lower_plan", "replay"):
         monkeypatch.setattr(
-            nestsim.job, name, _watched(getattr(nestsim.job, name), seen)
+            nestsim.evaluate, name, _watched(getattr(nestsim.evaluate, name), seen)
         )
     scenario = write(folder, text)
     simulated(capsys, scenario)

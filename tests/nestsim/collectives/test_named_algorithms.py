@@ -12,7 +12,7 @@ from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
 from estimators.collectives.cost import ALGORITHMS, collective_rates
 from estimators.collectives.ring_phases import RING_OPERATIONS
 from nestsim.cli import main
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups
 from nestsim.lowering.lower import lower_plan
 from nestsim.lowering.step_end import collective_phases

@@ -21,7 +21,8 @@ from nestsim.compare.job import (
 from nestsim.compare.measure import measure
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import sentences
-from nestsim.job import build_job, simulate_job
+from nestsim.evaluate import build_job
+from nestsim.job import simulate_job
 from nestsim.store import Store
 from planner.cost.pricing import price_plan
 from planner.planners import PLANNERS

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.load import load_scenario

@@ -9,7 +9,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.cluster import cluster_network, device_slowdowns
-from nestsim.job import build_job
+from nestsim.evaluate import build_job
 from nestsim.lowering.lower import lower_plan
 from nestsim.report.topology.marks import find_wear
 from nestsim.scenario.load import load_scenario

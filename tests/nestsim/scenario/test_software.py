@@ -11,7 +11,8 @@ import pytest
 from estimators.training import TrainingSpec
 from nestsim.cli import main
 from nestsim.cluster import cluster_network, cluster_software
-from nestsim.job import build_job, plan_job
+from nestsim.evaluate import build_job
+from nestsim.job import plan_job
 from nestsim.presets import NAMED_PRESETS
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
 from nestsim.scenario import Scenario, load_scenario

@@ -15,7 +15,8 @@ from estimators.user_files.constants import (
 )
 from nestsim.cli import main
 from nestsim.compare.job import digest
-from nestsim.job import build_job, simulate_job
+from nestsim.evaluate import build_job
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import axis
 from nestsim.sweep.scenario_task import ScenarioTask

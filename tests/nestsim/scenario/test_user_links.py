@@ -11,7 +11,8 @@ from estimators.layers.work import Degrees
 from nestsim.cli import main
 from nestsim.cluster import cluster_network
 from nestsim.compare.job import digest
-from nestsim.job import build_job, simulate_job
+from nestsim.evaluate import build_job
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.load import Scenario
 from nestsim.sweep.scenario_task import ScenarioTask
