@@ -54,7 +54,8 @@ class PlacedChain:
     [s]."""
 
     tail: FloatArray
-    """After the last backward pass, likewise [s]."""
+    """Time after the last backward pass by distinct rates, choice and class, shape
+    ``(sig, C, K)`` [s]."""
 
     slots: IntArray
     """Passes in flight that memory allows, shape ``(C, K)``."""
@@ -66,7 +67,8 @@ class PlacedChain:
     """Time that transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
 
     tied: FloatArray
-    """What tied embeddings add to each stage's tail, shape ``(p,)`` [s]."""
+    """Time that tied embeddings add to the end of each stage's step, shape ``(p,)``
+    [s]."""
 
     in_flight: IntArray
     """Passes in flight at each stage, shape ``(p,)``."""
