@@ -150,7 +150,7 @@ def _best_of(
     best, chosen = math.inf, None
     for number in placed:
         chain = prices.chain(configuration, number)
-        value, bounds, picked = _split(chain)
+        value, bounds, picked = _best_split(chain)
         if value < best:
             best, chosen = value, (chain, bounds, picked)
     if chosen is None:
@@ -162,7 +162,7 @@ def _best_of(
     )
 
 
-def _split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
+def _best_split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
     value, bounds, picked = kernel.best_split(
         chain.class_of,
         chain.time,
