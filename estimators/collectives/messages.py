@@ -136,7 +136,7 @@ def network_arrays(network: Network) -> NetworkArrays:
 def run_kernel(
     network: Network, kernel: Callable[..., Result], *args: object
 ) -> Result:
-    """Call an edge kernel until it knows all routes that it needs.
+    """Call an edge kernel until it knows all routes it needs.
 
     Once, where no link has been removed.
     """

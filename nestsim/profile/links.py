@@ -1,8 +1,8 @@
 """From a sweep over collectives to the constants of the links that it ran on.
 
 The law is that of `estimators.collectives.transports` and the fit that of published
-curves (`nestsim.calibration.transports`): robust, in the logarithm of time, with a
-weak pull that keeps constants in place that no point decides.
+curves (`nestsim.calibration.transports`): robust, in the logarithm of time, with a weak
+pull that keeps constants in place that no point decides.
 
 Measured links for people: the table of nccl-tests, and the constants behind it.
 """

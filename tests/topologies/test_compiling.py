@@ -7,13 +7,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from planner.kernels import memory_bound, relaxed, tables
-from topologies.arrays import FloatVector
-from topologies.compiling import declared_types, kernel
+from topologies.arrays import FloatVector, IntVector
+from topologies.compiling import check_once, declared_types, kernel, writing_kernel
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -158,6 +160,48 @@ def test_the_first_call_refuses_what_does_not_convert():
     assert first(np.ones(1)) == 1.0
 
 
+class Pair(NamedTuple):
+    """Two arrays of one type, for which numba has a class of its own."""
+
+    first: FloatVector
+    second: FloatVector
+
+
+class Nested(NamedTuple):
+    """What kernels get that have much state."""
+
+    pair: Pair
+    count: IntVector
+    scale: float
+
+
+def test_a_kernel_takes_nested_named_tuples():
+    @writing_kernel
+    def count_up(state: Nested) -> float:
+        state.count[0] += 1
+        state.pair.second[0] += state.scale * state.pair.first[0]
+        return state.pair.second[0]
+
+    state = Nested(Pair(np.ones(1), np.zeros(1)), np.zeros(1, np.int64), 2.0)
+    assert count_up(state) == 2.0
+    assert check_once(count_up, state)(state) == 4.0
+    assert state.count[0] == 2
+    wrong = state._replace(count=np.zeros(1))
+    for call in (count_up, check_once):
+        with pytest.raises(TypeError):
+            call(*((count_up, wrong) if call is check_once else (wrong,)))
+    assert check_once(count_up.py_func, state) is count_up.py_func
+
+
+def test_a_kernel_that_does_not_count_references_cannot_make_arrays():
+    def make(size: int) -> float:
+        return np.ones(size).sum()
+
+    with pytest.raises(NumbaError):
+        writing_kernel(make)(3)
+    assert kernel(make)(3) == 3.0
+
+
 def kernel_files():
     return [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
 
@@ -171,7 +215,7 @@ def test_kernels_are_made_from_files_of_their_own_folder(file):
         if isinstance(node, ast.Import):
             assert {name.name for name in node.names} <= may
         elif isinstance(node, ast.ImportFrom):
-            assert node.module in may
+            assert node.module in may or node.module.startswith(f"{own}.")
             assert node.level == 0
 
 
