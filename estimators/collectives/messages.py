@@ -36,20 +36,6 @@ _MOST_FOUND = 2**21
 """Pairs of whose routes those that are missing are found at a time."""
 
 
-class NetworkArrays(NamedTuple):
-    """A network as the kernels' first arguments; their module says what they mean."""
-
-    kind: int
-    numbers: IntArray
-    rows: Int32Array
-    tails: Int32Array
-    detours: edges.Detours
-    bandwidth: FloatArray
-    latency: FloatArray
-    longest: int
-    counts: IntArray
-
-
 class _Prepared:
     """A network's arrays, and the routes around removed links met so far."""
 
@@ -62,7 +48,7 @@ class _Prepared:
         assert not isinstance(table, DetourTable)
         kind, numbers, rows = _rule(table, network.num_devices)
         tails = table.tails if isinstance(table, PathTable) else np.empty(0, np.int32)
-        self.arrays = NetworkArrays(
+        self.arrays = edges.NetworkArrays(
             kind=kind,
             numbers=np.array(numbers, dtype=np.int64),
             rows=np.ascontiguousarray(rows),
@@ -74,8 +60,8 @@ class _Prepared:
                 links=np.empty(0, dtype=np.uint32),
                 missing=np.zeros(_MOST_MISSING if kept.size else 0, dtype=np.int64),
             ),
-            bandwidth=network.links.bandwidth,
-            latency=network.links.latency,
+            bandwidth=_frozen(network.links.bandwidth),
+            latency=_frozen(network.links.latency),
             longest=table.longest,
             counts=np.zeros(len(network.links) + 1, dtype=np.int64),
         )
@@ -118,6 +104,13 @@ class _Prepared:
         return np.union1d(missed, pairs[cut])
 
 
+def _frozen(values: FloatArray) -> FloatArray:
+    """Return the values as the kernels declare them: nobody may write to them."""
+    frozen = values.view()
+    frozen.flags.writeable = False
+    return frozen
+
+
 @lru_cache(maxsize=4)
 def _prepared(network: Network) -> _Prepared:
     """Return a network's arrays, made once.
@@ -128,8 +121,8 @@ def _prepared(network: Network) -> _Prepared:
     return _Prepared(network)
 
 
-def network_arrays(network: Network) -> NetworkArrays:
-    """Return a network as the kernels' first arguments."""
+def network_arrays(network: Network) -> edges.NetworkArrays:
+    """Return a network as the kernels' first argument."""
     return _prepared(network).arrays
 
 
@@ -141,9 +134,9 @@ def run_kernel(
     Once, where no link has been removed.
     """
     prepared = _prepared(network)
-    result = kernel(*prepared.arrays, *args)
+    result = kernel(prepared.arrays, *args)
     while prepared.find_missing():
-        result = kernel(*prepared.arrays, *args)
+        result = kernel(prepared.arrays, *args)
     return result
 
 

@@ -47,8 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import refine as kernels
-from nestsim.simulator.kernels.lanes import add_lanes
-from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.kernels.links import Neighbours, add_lanes, binding_links
 from nestsim.simulator.kernels.refine import first_members
 from nestsim.simulator.kernels.steps import further_needs
 from nestsim.simulator.system import NONE, Incidence, Run, System, num_posts
@@ -391,19 +390,18 @@ def binding(routes: Routes, links: Links) -> BoolArray:
         order,
         np.array(links.bandwidth),
         inner,
-        *_row_keys(second, first, num_links),
-        *_row_keys(first, second, num_links),
+        _neighbours(second, first, num_links),
+        _neighbours(first, second, num_links),
     )
     return kept
 
 
-def _row_keys(
-    rows: IntArray, values: IntArray, num_links: int
-) -> tuple[IntArray, IntArray]:
-    """Return distinct pairs as the rising values of each row, in compressed rows."""
-    keys = np.sort(rows * num_links + values)
+def _neighbours(links: IntArray, values: IntArray, num_links: int) -> Neighbours:
+    """Return distinct pairs as the rising values of each link."""
+    keys = np.sort(links * num_links + values)
     indptr = np.searchsorted(keys, np.arange(num_links + 1) * num_links)
-    return indptr.astype(np.int64), (keys % max(1, num_links)).astype(np.int64)
+    values = (keys % max(1, num_links)).astype(np.int64)
+    return Neighbours(indptr.astype(np.int64), values)
 
 
 class Listing(NamedTuple):

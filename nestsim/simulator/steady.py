@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.folding import Listing
-from nestsim.simulator.kernels.repeats import find_repeats
+from nestsim.simulator.kernels.steps import find_repeats
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Skip, System
 from topologies.arrays import BoolArray, FloatArray, IntArray
 

@@ -14,6 +14,7 @@ import numpy as np
 from nestsim.simulator.engines.fluid import Fluid, empty_calendar
 from nestsim.simulator.folding import Listing, list_steps, num_posts_of_channels
 from nestsim.simulator.kernels import event_loop as kernels
+from nestsim.simulator.kernels.steps import StepColumns
 from nestsim.simulator.steady import Jump, SteadyState, Watch
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Run, Skip, System
 from topologies.arrays import FloatArray, IntArray
@@ -93,13 +94,13 @@ class CompiledEngine:
         self._loop = _loop_state(self._first.size)
         self._state = kernels.RunState(
             reference=reference,
-            steps=kernels.StepColumns(
+            is_marked=marked,
+            steps=StepColumns(
                 listing.duration,
                 listing.source,
                 listing.need,
                 listing.target,
                 listing.span,
-                is_marked=marked,
             ),
             actors=actors,
             channels=channels,

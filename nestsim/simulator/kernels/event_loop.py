@@ -21,6 +21,7 @@ from nestsim.simulator.kernels.fluid import (
     solve_rates,
     start_flow,
 )
+from nestsim.simulator.kernels.steps import StepColumns
 from topologies.arrays import (
     BoolVector,
     FloatArray,
@@ -45,28 +46,6 @@ CUT_OFF = 5
 
 _MOST_INSTANTS = 10_000
 """Instants before `advance` returns, so that Python hears what it is asked to do."""
-
-
-class StepColumns(NamedTuple):
-    """The steps of all programs, as in `nestsim.simulator.system.Step`."""
-
-    duration: FloatVector
-    """How long the step works, shape ``(T,)`` [s]."""
-
-    source: IntVector
-    """Port of the channel to wait for, negative for none, shape ``(T,)``."""
-
-    need: IntVector
-    """Messages that must have arrived there, shape ``(T,)``."""
-
-    target: IntVector
-    """Port of the channel to post to, negative for none, shape ``(T,)``."""
-
-    span: IntVector
-    """Bits `OPENS` and `CLOSES`, shape ``(T,)``."""
-
-    is_marked: BoolVector
-    """Whether the run is looked at when the reference comes to it, ``(T + 1,)``."""
 
 
 class ActorState(NamedTuple):
@@ -194,8 +173,11 @@ class RunState(NamedTuple):
     reference: int
     """The actor whose marked steps are looked at, negative for none."""
 
+    is_marked: BoolVector
+    """Whether the run is looked at when the reference comes to a step, ``(T + 1,)``."""
+
     steps: StepColumns
-    """What actors do."""
+    """The steps of all programs."""
 
     actors: ActorState
     """What each is doing."""
@@ -326,7 +308,7 @@ def _go_on(now: float, a: int, state: RunState) -> None:
             _post(now, actors.ports[a, steps.target[i]], state)
         i += 1
         actors.position[a] = i
-        if a == state.reference and steps.is_marked[i]:
+        if a == state.reference and state.is_marked[i]:
             state.loop.is_marked[0] = 1
 
 
