@@ -81,15 +81,6 @@ class Classes(NamedTuple):
         return self.first[self.of]
 
 
-class _Graph(NamedTuple):
-    """Who depends on whom, as the kernels want it."""
-
-    slots: IntArray
-    senders: tuple[IntArray, IntArray]
-    flow_links: tuple[IntArray, IntArray]
-    link_flows: tuple[IntArray, IntArray, IntArray]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Folding:
     """A system, and what it stands for."""
@@ -141,10 +132,11 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
     channels = numbered(system.num_bytes, system.latency, channel_colours)
     links = numbered(system.capacity)
     num_rounds = 0
-    while not kernels.certify(*graph, actors, channels, links):
-        kernels.refine(*graph, actors, channels, links, _SEED + num_rounds)
+    partition = kernels.Partition(actors, channels, links)
+    while not kernels.certify(graph, partition):
+        kernels.refine(graph, partition, _SEED + num_rounds)
         num_rounds += 1
-    classes = [_classes(each) for each in (actors, channels, links)]
+    classes = [_classes(each) for each in partition]
     return Folding(
         system=_quotient(system, graph, *classes),
         actors=classes[0],
@@ -212,9 +204,9 @@ def _each(logs: Sequence[FloatArray], classes: Classes) -> tuple[FloatArray, ...
     return tuple(logs[number] for number in classes.of.tolist())
 
 
-def _graph(system: System) -> _Graph:
+def _graph(system: System) -> kernels.ActorGraph:
     flow_links = _in_units(system.incidence)
-    return _Graph(
+    return kernels.ActorGraph(
         np.ascontiguousarray(system.slots),
         _senders(system),
         flow_links[:2],
@@ -242,7 +234,11 @@ def _senders(system: System) -> tuple[IntArray, IntArray]:
 
 
 def _quotient(
-    system: System, graph: _Graph, actors: Classes, channels: Classes, links: Classes
+    system: System,
+    graph: kernels.ActorGraph,
+    actors: Classes,
+    channels: Classes,
+    links: Classes,
 ) -> System:
     """Return the system of the classes."""
     slots = system.slots[actors.first]
@@ -258,10 +254,12 @@ def _quotient(
     )
 
 
-def _num_sources(graph: _Graph, actors: Classes, channels: Classes) -> IntArray:
+def _num_sources(
+    graph: kernels.ActorGraph, actors: Classes, channels: Classes
+) -> IntArray:
     """Count the classes of posts to each class of channels."""
     row, post = _rows(graph.senders[0], channels.first, graph.senders[1])
-    num_slots = max(1, graph.slots.shape[1])
+    num_slots = max(1, graph.ports.shape[1])
     kind = actors.of[post // num_slots] * num_slots + post % num_slots
     distinct = kernels.first_members(numbered(row, kind))
     counts = np.bincount(row[distinct], minlength=channels.first.size)

@@ -293,10 +293,12 @@ class Writer:
             kernels.Passes(*self.own),
             self.ports,
             self._arrivals(numbers),
-            self.completing,
-            self.slots.signal != NONE,
-            self.rendezvous,
-            self.work.blocking_transfers,
+            kernels.BlockRules(
+                completing=self.completing,
+                fills=self.slots.signal != NONE,
+                rendezvous=self.rendezvous,
+                blocking=self.work.blocking_transfers,
+            ),
         )
         columns = (column.tolist() for column in codes)
         return [_Code(*row) for row in zip(*columns, strict=True)], order

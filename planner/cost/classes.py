@@ -248,9 +248,11 @@ def choices_of(
     )
 
 
-def choice_array(choices: tuple[MemoryChoice, ...]) -> IntArray:
-    """Return the choices as the kernels read them, shape ``(C, 3)``."""
-    return np.array(
-        [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],
-        dtype=np.int64,
-    ).reshape(-1, 3)
+def choice_columns(choices: tuple[MemoryChoice, ...]) -> rows.Choices:
+    """Return the choices as the kernels read them."""
+    modes = [RECOMPUTE_MODES[choice.recompute] for choice in choices]
+    return rows.Choices(
+        recompute=np.array(modes, dtype=np.int64),
+        zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
+        sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
+    )

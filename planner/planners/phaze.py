@@ -297,7 +297,8 @@ class PhazeProgram:
         folded = splitter.folded(configuration)
         sums = folded.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
-        choices = np.array([(mode, 0, 0) for mode in (tables.NONE, *modes)])
+        zeros = np.zeros(1 + len(modes), dtype=np.int64)
+        choices = tables.Choices(np.array([tables.NONE, *modes]), zeros, zeros)
         time, _ = tables.time_and_tail(
             sums,
             folded.table.traffic,

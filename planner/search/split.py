@@ -15,7 +15,7 @@ from estimators.layers.work import Degrees
 from planner.cost.classes import (
     ClassTable,
     MemoryChoice,
-    choice_array,
+    choice_columns,
     choices_of,
     class_table,
 )
@@ -23,6 +23,7 @@ from planner.cost.pricing import iteration_weights
 from planner.cost.rates import StageRates
 from planner.kernels import split as kernel
 from planner.kernels import tables
+from planner.kernels.tables import Choices, JobConstants
 from planner.search.bounds import LayerBounds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
@@ -68,12 +69,12 @@ class Splitter:
     """Bounds of the layer tables of the search."""
     memory: float
     """What plans may use of each device [byte]."""
-    job: FloatArray
+    job: JobConstants
     """`planner.search.bounds.job_constants`."""
     work: Work
     """What splits are counted on."""
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
-    _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], IntArray]] = (
+    _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], Choices]] = (
         field(default_factory=dict)
     )
 
@@ -94,7 +95,7 @@ class Splitter:
         adder, constant = kernel.stage_adders(
             rates.boundary, folded.boundary_bytes, v, weights.sum, weights.max
         )
-        choices = self.choice_array(configuration, len(rates.group_sizes))
+        choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
         time, tail = tables.time_and_tail(
             table.sums,
@@ -107,12 +108,12 @@ class Splitter:
             KERNEL_LEDGER,
         )
         tail += self._sending_time(choices, rates.senders)
-        slots = tables.memory_slots(
+        most_in_flight = tables.most_in_flight(
             table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
         )
         if v > 1:
             # Every stage has a block in each of its chunks.
-            slots[:, folded.no_block] = 0
+            most_in_flight[:, folded.no_block] = 0
         p = configuration.pp
         signature = np.zeros(p + 1, dtype=np.int64)
         signature[1:] = rates.signature[::-1]
@@ -120,33 +121,35 @@ class Splitter:
         if p > 1 and folded.tied_bytes > 0.0:
             tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
         value: float
+        chain = kernel.Chain(
+            class_of=table.classes.class_of,
+            layer_minima=folded.minima,
+            time=time,
+            tail=tail,
+            most_in_flight=most_in_flight,
+            signature=signature,
+            adder=adder,
+            tail_adder=tied,
+            in_flight=self.in_flight(configuration),
+            sum_weight=weights.sum,
+            max_weight=weights.max,
+            least_tail=_least_tail(table, tail, p),
+        )
         status, value, bounds, picked, tried = kernel.split_chain(
-            table.classes.class_of,
-            folded.minima,
-            time,
-            tail,
-            slots,
-            signature,
-            adder,
-            tied,
-            self.in_flight(configuration),
-            weights.sum,
-            weights.max,
-            _least_tail(table, tail, p),
-            cutoff - constant,
+            chain, cutoff - constant
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
-        numbers = time.size + tail.size + slots.size
+        numbers = time.size + tail.size + most_in_flight.size
         self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
 
-    def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
+    def _sending_time(self, choices: Choices, senders: FloatArray) -> FloatArray:
         """Return what sending shards out rank by rank takes each choice [s].
 
         Shape ``(C, 1)``; what is gathered in every pass is in none of it.
         """
-        times = gathers_once(choices[:, tables.CHOICE_ZERO])
-        ranks = times * senders[choices[:, tables.CHOICE_SHARDING]]
+        times = gathers_once(choices.zero_stage)
+        ranks = times * senders[choices.sharding]
         return np.asarray(self.workload.shard_time * ranks[:, None])
 
     def fits(
@@ -157,13 +160,14 @@ class Splitter:
         ``group_sizes`` are the ranks that may share ZeRO's shards.
         """
         table = self.folded(configuration).table
-        choices = self.choice_array(configuration, len(group_sizes))
+        choices = self.choice_columns(configuration, len(group_sizes))
         constants = self.constants(configuration, memory)
-        slots = tables.memory_slots(
+        most_in_flight = tables.most_in_flight(
             table.sums, choices, group_sizes, constants, KERNEL_LEDGER
         )
         in_flight = self.in_flight(configuration)
-        return bool(kernel.fits_in_memory(table.classes.class_of, slots, in_flight))
+        class_of = table.classes.class_of
+        return bool(kernel.fits_in_memory(class_of, most_in_flight, in_flight))
 
     def in_flight(self, configuration: Configuration) -> IntArray:
         """Return passes in flight by position, entry 0 unused."""
@@ -176,13 +180,13 @@ class Splitter:
         """Return what the stages of a configuration may choose from."""
         return self._numbered(configuration, num_options)[0]
 
-    def choice_array(self, configuration: Configuration, num_options: int) -> IntArray:
-        """Return them as the kernels read them, shape ``(C, 3)``."""
+    def choice_columns(self, configuration: Configuration, num_options: int) -> Choices:
+        """Return them as the kernels read them."""
         return self._numbered(configuration, num_options)[1]
 
     def _numbered(
         self, configuration: Configuration, num_options: int
-    ) -> tuple[tuple[MemoryChoice, ...], IntArray]:
+    ) -> tuple[tuple[MemoryChoice, ...], Choices]:
         """Return choices, and the same as the kernels read them, made once."""
         # Only whether there is more than one matters.
         replicas = min(configuration.dp * configuration.cp, 2)
@@ -195,7 +199,7 @@ class Splitter:
                 num_options=num_options,
                 num_chunks=key[2],
             )
-            self._choices[key] = choices, choice_array(choices)
+            self._choices[key] = choices, choice_columns(choices)
         return self._choices[key]
 
     def num_microbatches(self, configuration: Configuration) -> int:
@@ -226,13 +230,10 @@ class Splitter:
             ~classes.has_block,
         )
 
-    def constants(self, configuration: Configuration, memory: float) -> FloatArray:
+    def constants(self, configuration: Configuration, memory: float) -> JobConstants:
         """Return the job's constants, as the kernels read them."""
-        constants = self.job.copy()
-        constants[tables.MEMORY] = memory
         members = configuration.dp * configuration.cp // configuration.ep
-        constants[tables.EXPERT_GROUP] = members
-        return constants
+        return self.job._replace(memory=memory, expert_group=float(members))
 
 
 def schedule_name(v: int) -> str:

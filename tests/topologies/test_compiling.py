@@ -27,17 +27,17 @@ FOLDERS = (
 PARAMETER_COST = """
 import numpy as np
 from planner.kernels import memory_bound, tables
-inner = np.zeros(memory_bound.NUM_INNER)
-inner[memory_bound.NUM_BLOCKS] = 1.0
-inner[memory_bound.BLOCK_DENSE] = 3.0
+numbers = dict.fromkeys(memory_bound.InnerTerms._fields, 0.0)
+numbers |= {"num_blocks": 1.0, "block_dense": 3.0, "saved": np.zeros(4)}
+inner = memory_bound.InnerTerms(**numbers | {"recompute": np.zeros(4)})
 rows = 10.0 + np.arange(64.0).reshape(1, 64)
 boundary = np.zeros((1, 1, 2))
-job = 1.0 + np.arange(float(tables.NUM_CONSTANTS))
-job[tables.MEMORY] = 1e9
-choices = np.array([[0, 2, 0]])
-ledger = np.eye(4, tables.NUM_LEDGER)
-ledger[2, tables.REDUCED_EACH] = ledger[2, tables.REDUCED_ACROSS] = 1.0
-arguments = (inner, rows, boundary, choices, 2.0, job, ledger, np.ones(1), 1, 1.0, 1.0)
+job = tables.JobConstants(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e9, 9.0)
+one = np.zeros(1, dtype=np.int64)
+ledger = np.eye(4, len(tables.ZeroTerms._fields))
+ledger[2] = tables.ZeroTerms(1.0, *[0.0] * 10)._replace(reduced_across=1.0)
+options = memory_bound.ChoiceTerms(tables.Choices(one, one + 2, one), 2.0, job, ledger)
+arguments = (inner, rows, boundary, options, np.ones(1), 1, 1.0, 1.0)
 print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))
 """
 """Prints a bound that reads constants of another kernel file, compiled and not."""

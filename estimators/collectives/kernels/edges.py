@@ -112,6 +112,22 @@ class NetworkArrays(NamedTuple):
     shape ``(E + 1,)``."""
 
 
+class FoldTables(NamedTuple):
+    """Phases of ``C`` collectives, for stages of ``U`` forms, each phase once."""
+
+    rings: IntCube
+    """Stride and size of the rings of each phase by form, shape ``(P, U, 2)``: the
+    member at place ``i`` of its group sends to the one at ``i + stride``, the last one
+    of a ring to its first. Size 1: nothing is sent."""
+
+    turns: IntMatrix
+    """Phases of each collective, in order, then -1, shape ``(C, T)``."""
+
+    factors: FloatHypercube
+    """What to multiply latency and inverse bandwidth of each turn with, its number of
+    steps and its fraction, shape ``(C, T, U, 2)``."""
+
+
 _ONE = np.uint64(1)
 
 
@@ -472,9 +488,7 @@ def price_rings(
     network: NetworkArrays,
     ordered: IntCube,
     form_of: IntVector,
-    folds: IntCube,
-    turns: IntMatrix,
-    factors: FloatHypercube,
+    tables: FoldTables,
     together: bool,
     rates: FloatCube,
 ) -> None:
@@ -486,16 +500,8 @@ def price_rings(
         Device numbers, shape ``(S, G, n)``.
     form_of
         Which of the ``U`` forms a stage has, shape ``(S,)``.
-    folds
-        Stride and size of the rings of each phase by form, shape ``(P, U, 2)``: the
-        member at place ``i`` of its group sends to the one at ``i + stride``, the
-        last one of a ring to its first. Size 1: nothing is sent.
-    turns
-        For each of ``C`` collectives the phases it consists of, in order, then -1,
-        shape ``(C, T)``.
-    factors
-        What to multiply latency and inverse bandwidth of each turn with, by form,
-        shape ``(C, T, U, 2)``.
+    tables
+        Phases of ``C`` collectives by form.
     together
         Whether a phase of all stages is one round, or a round each.
     rates
@@ -506,6 +512,7 @@ def price_rings(
         with ``slowest`` as by `price_rounds`. Each phase is priced once:
         O(P S G n h + C T S).
     """
+    folds, turns, factors = tables
     num_stages, num_groups, size = ordered.shape
     num_rounds = 1 if together else num_stages
     shape = (num_rounds, num_stages // num_rounds, num_groups * size)

@@ -20,10 +20,41 @@ References
    2014, Figure 16 (the finaliser of SplitMix64).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from topologies.arrays import HashVector, IntArray, IntMatrix, IntVector
 from topologies.compiling import kernel, subkernel
+
+
+class ActorGraph(NamedTuple):
+    """Who depends on whom."""
+
+    ports: IntMatrix
+    """Channel at each port, negative where there is none, shape ``(A, P)``."""
+
+    senders: tuple[IntVector, IntVector]
+    """Compressed rows by channel: posts to it, ``actor * P + port``."""
+
+    flow_links: tuple[IntVector, IntVector]
+    """Compressed rows by flow: its links."""
+
+    link_flows: tuple[IntVector, IntVector, IntVector]
+    """Compressed rows by link: its flows, and their weights in units of 2**-20."""
+
+
+class Partition(NamedTuple):
+    """The class of everything."""
+
+    actors: IntVector
+    """Class of each actor, shape ``(A,)``."""
+
+    channels: IntVector
+    """Class of each channel, shape ``(C,)``."""
+
+    links: IntVector
+    """Class of each link, shape ``(L,)``."""
 
 
 @subkernel
@@ -140,14 +171,14 @@ def split_links(
 
 @subkernel
 def _split_channels(
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
+    graph: ActorGraph,
     link_class: IntVector,
     post_class: IntVector,
     channel_class: IntVector,
     seed: int,
 ) -> int:
     """Divide classes of channels by their sets of classes of posts and of links."""
+    senders, flow_links = graph.senders, graph.flow_links
     hashes = np.zeros(channel_class.size, np.uint64)
     seen = _unset(link_class.size + 1)
     posted = _unset(post_class.size + 1)
@@ -177,40 +208,18 @@ def _post_classes(ports: IntMatrix, actor_class: IntVector) -> IntArray:
 
 
 @kernel
-def refine(
-    ports: IntMatrix,
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
-    link_flows: tuple[IntVector, IntVector, IntVector],
-    actor_class: IntVector,
-    channel_class: IntVector,
-    link_class: IntVector,
-    seed: int,
-) -> None:
+def refine(graph: ActorGraph, classes: Partition, seed: int) -> None:
     """Divide all classes once by what their members depend on. O(A P + C + L + E).
 
     The sums of hashes do not depend on an order. Items that depend on the same stay
     together; a collision of hashes may leave others together, never the reverse.
-
-    Parameters
-    ----------
-    ports
-        Channel at each port, negative where there is none, shape ``(A, P)``.
-    senders
-        Compressed rows by channel: posts to it, ``actor * P + port``.
-    flow_links
-        Compressed rows by flow: its links.
-    link_flows
-        Compressed rows by link: its flows, and their weights in units of 2**-20.
-    actor_class, channel_class, link_class
-        Overwritten.
-    seed
-        Of the hashes.
+    ``seed`` is that of the hashes.
     """
-    indptr, flows, weights = link_flows
+    ports, (indptr, flows, weights) = graph.ports, graph.link_flows
+    actor_class, channel_class, link_class = classes
     split_links(indptr, flows, weights, channel_class, link_class, seed)
     posts = _post_classes(ports, actor_class)
-    _split_channels(senders, flow_links, link_class, posts, channel_class, seed)
+    _split_channels(graph, link_class, posts, channel_class, seed)
     hashes = np.zeros(actor_class.size, np.uint64)
     for a in range(ports.shape[0]):
         for s in range(ports.shape[1]):
@@ -274,20 +283,14 @@ def _sets_alike(
 
 
 @kernel
-def certify(
-    ports: IntMatrix,
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
-    link_flows: tuple[IntVector, IntVector, IntVector],
-    actor_class: IntVector,
-    channel_class: IntVector,
-    link_class: IntVector,
-) -> bool:
+def certify(graph: ActorGraph, classes: Partition) -> bool:
     """Return whether classes are stable; the check uses no hashes.
 
-    Every member is compared with the first one of its class. Parameters as of
-    `refine`; O(A P + C + L + E) if members of a class have about as many neighbours.
+    Every member is compared with the first one of its class. O(A P + C + L + E) if
+    members of a class have about as many neighbours.
     """
+    ports, senders, flow_links, link_flows = graph
+    actor_class, channel_class, link_class = classes
     first = first_members(actor_class)
     for a in range(ports.shape[0]):
         other = first[actor_class[a]]

@@ -70,6 +70,22 @@ class Passes(NamedTuple):
     """Chunk of the stage that the pass goes through."""
 
 
+class BlockRules(NamedTuple):
+    """What a stage does beside its passes."""
+
+    completing: int
+    """Kind of the passes that complete gradients."""
+
+    fills: bool
+    """Whether they fill buckets."""
+
+    rendezvous: bool
+    """Whether a message leaves when its receiver is ready, which then waits for it."""
+
+    blocking: bool
+    """Whether senders wait for the arrival of their messages."""
+
+
 class BlockCodes(NamedTuple):
     """What tells blocks apart, shape ``(U,)`` each."""
 
@@ -127,10 +143,7 @@ def order_blocks(
     passes: Passes,
     ports: IntCube,
     arrivals: IntCube,
-    completing: int,
-    fills: bool,
-    rendezvous: bool,
-    blocking: bool,
+    rules: BlockRules,
 ) -> tuple[BlockCodes, BlockOrder]:
     """Return the distinct blocks of a program, and their order in it. O(n).
 
@@ -144,14 +157,8 @@ def order_blocks(
     arrivals
         Messages that have come to a pass when its own has, by kind, chunk and
         microbatch, shape ``(3, v, m)``.
-    completing
-        Kind of the passes that complete gradients.
-    fills
-        Whether they fill buckets.
-    rendezvous
-        Whether a message leaves when its receiver is ready, which then waits for it.
-    blocking
-        Whether senders wait for the arrival of their messages.
+    rules
+        What the stage does beside its passes.
 
     Returns
     -------
@@ -165,9 +172,9 @@ def order_blocks(
     for i in range(num_passes):
         if kind[i] == FORWARD:
             first[chunk[i]] = min(first[chunk[i]], i)
-        if kind[i] == completing:
+        if kind[i] == rules.completing:
             last[chunk[i]] = i
-    filled_from = last.min() if fills else num_passes
+    filled_from = last.min() if rules.fills else num_passes
     number = np.full((4, 3, num_chunks, 3, 2, 4), -1)
     codes = BlockCodes(
         np.empty(number.size, np.int64),
@@ -191,7 +198,7 @@ def order_blocks(
                 k, c = kind[i], chunk[i]
                 receives, sends = ports[0, k, c] >= 0, ports[1, k, c] >= 0
                 if block == RECEIVE:
-                    if not (rendezvous and receives):
+                    if not (rules.rendezvous and receives):
                         continue
                     before = kind[i - 1] if i > 0 else -1
                 elif block == PASS:
@@ -203,10 +210,10 @@ def order_blocks(
                         place = LAST
                     filling = 1 if i > filled_from else 0
                 elif block == SEND:
-                    if not (blocking and sends):
+                    if not (rules.blocking and sends):
                         continue
                     if (
-                        rendezvous
+                        rules.rendezvous
                         and i + 1 < num_passes
                         and ports[0, kind[i + 1], chunk[i + 1]] >= 0
                     ):

@@ -329,9 +329,9 @@ def every_kernel(network, sources, targets, rounds, members):
     turns = np.array([[0, 1, 0], [1, -1, -1]])
     factors = np.arange(24.0).reshape(2, 3, 2, 2)
     rates = np.zeros((2, 2, len(ordered), 2))
-    tables = (form_of, folds, turns, factors)
+    tables = edges.FoldTables(folds, turns, factors)
     for index, together in enumerate((True, False)):
-        edges.price_rings(arrays, ordered, *tables, together, rates[index])
+        edges.price_rings(arrays, ordered, form_of, tables, together, rates[index])
     return [
         sorted_enough,
         bits(prices),
