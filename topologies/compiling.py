@@ -2,8 +2,9 @@
 
 A kernel is compiled once, for the types that its annotations declare, when it is first
 called; `topologies.arrays` has the aliases that say how many dimensions an array has.
-A function that other kernels of its file call is a `subkernel`: it is compiled into
-them, and in Python it is a plain function.
+A function that other kernels of its folder call is a `subkernel`: it is compiled into
+them, and in Python it is a plain function. What many kernels read and write goes from
+one to the other in named tuples of arrays; their classes stand beside the kernels.
 
 The machine code is kept among the user's caches, in a file named by all that it
 depends on: the contents of every file of the kernel's folder and of this module, the
@@ -74,7 +75,7 @@ def writing_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def subkernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a function into the kernels of its file; for Python it stays as it is."""
+    """Compile a function into kernels of its folder; for Python it stays as it is."""
     if config.DISABLE_JIT:
         return function
     return cast("Callable[P, R]", _Subkernel(function))

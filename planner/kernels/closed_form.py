@@ -69,10 +69,10 @@ def least_cost(
 ) -> float:
     """Return the least that a parameter costs the mean stage, over ZeRO stages [s].
 
-    Its tail, and ``weight`` times what it sends in every microbatch. ``inverse`` bounds
-    a reduce-scatter or all-gather among devices that share shards, ``scattered`` one of
-    gradients once a step, ``reduced`` half of an all-reduce of all replicas. What is
-    reduced across may cost nothing. O(1).
+    Its step end, and ``weight`` times what it sends in every microbatch. ``inverse``
+    bounds a reduce-scatter or all-gather among devices that share shards, ``scattered``
+    one of gradients once a step, ``reduced`` half of an all-reduce of all replicas.
+    What is reduced across may cost nothing. O(1).
     """
     least = np.inf
     gradient, weights, step = job.reduce_bytes, job.gather_bytes, job.step_time
@@ -107,13 +107,14 @@ def closed_form(
         (ws + wm / p) (W + X) + Y(ws + wm / p)
 
     where some stage holds at least ``ceil(blocks / (v p))`` blocks in each of its ``v``
-    chunks, and ``Y(w)`` is what parameters cost the mean stage in its tail plus ``w``
-    times what all stages send for them in every microbatch: the largest tail is at
-    least the mean one, every stage chooses its ZeRO stage for itself, and the least of
-    a sum is at least the sum of the least. Hybrid sharding pays for gradients at least
-    as much as the whole group in a reduce-scatter under ZeRO-1, and may pay next to
-    nothing else. Memory is that of the mean stage under the thriftiest ZeRO stage.
-    ``ledger`` has rows of the ZeRO stages that may be chosen. O(1) each.
+    chunks, and ``Y(w)`` is what parameters cost the mean stage in its step end plus
+    ``w`` times what all stages send for them in every microbatch: the largest step end
+    is at least the mean one, every stage chooses its ZeRO stage for itself, and the
+    least of a sum is at least the sum of the least. Hybrid sharding pays for gradients
+    at least as much as the whole group in a reduce-scatter under ZeRO-1, and may pay
+    next to nothing else. Memory is that of the mean stage under the thriftiest ZeRO
+    stage. ``ledger`` has rows of the ZeRO stages that may be chosen. O(1)
+    each.
     """
     bounds = np.empty(pp.shape[0])
     memory = np.empty(pp.shape[0])
@@ -143,7 +144,7 @@ def closed_form(
         value = 0.0
         for variant in range(2):
             weight = ws if variant == 0 else mean
-            # Tails are the mean stage's, what is sent is all stages' together.
+            # Step ends are the mean stage's, what is sent is all stages' together.
             cost = (
                 dense
                 / p

@@ -2,12 +2,14 @@
 
 Letters: ``L`` layers, ``K`` interval classes, ``p`` stages from the first to the last,
 ``C`` choices of recompute and ZeRO, ``F`` choices of a stage that no other one beats in
-both time and tail. With ``t_s`` and ``y_s`` the time and the tail of stage ``s``::
+both time and step end. With ``t_s`` and ``y_s`` the time and the step end of stage
+``s``::
 
     T = ws sum_s t_s + wm max_s (t_s + x_s) + max_s y_s
 
-Once the longest tail is given, stages are independent: each takes its fastest choice
-with a tail at most as long. So every tail that some stage may have is tried.
+Once the longest step end is given, stages are independent: each takes its fastest
+choice with a step end at most as long. So every step end that some stage may have is
+tried.
 """
 
 from typing import NamedTuple
@@ -37,7 +39,7 @@ class StagedChain(NamedTuple):
     time: FloatCube
     """Time of one microbatch, by signature, choice and class, ``(sig, C, K)`` [s]."""
 
-    tail: FloatCube
+    step_end: FloatCube
     """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
 
     most_in_flight: IntMatrix
@@ -50,7 +52,7 @@ class StagedChain(NamedTuple):
     """What transfers add to a stage in the maximum, shape ``(p,)`` [s]."""
 
     tied: FloatVector
-    """What tied embeddings add to each stage's tail, shape ``(p,)`` [s]."""
+    """What tied embeddings add to each stage's step end, shape ``(p,)`` [s]."""
 
     in_flight: IntVector
     """Passes in flight at each stage, shape ``(p,)``."""
@@ -69,7 +71,7 @@ def _fill_fronts(chain: StagedChain, front: IntCube, length: IntMatrix) -> None:
     ``front (p, K, C)`` holds their numbers, ``length (p, K)`` how many there are. Of
     equal choices the first one stays. O(p K C^2).
     """
-    time, tail, tied = chain.time, chain.tail, chain.tied
+    time, step_end, tied = chain.time, chain.step_end, chain.tied
     signature, in_flight = chain.signature, chain.in_flight
     most_in_flight = chain.most_in_flight
     num_choices = most_in_flight.shape[0]
@@ -84,21 +86,21 @@ def _fill_fronts(chain: StagedChain, front: IntCube, length: IntMatrix) -> None:
                 for c in range(num_choices):
                     if used[c] or most_in_flight[c, k] < in_flight[s]:
                         continue
-                    if not tail[row, c, k] + tied[s] < shortest:
+                    if not step_end[row, c, k] + tied[s] < shortest:
                         continue
                     if (
                         picked < 0
                         or time[row, c, k] < time[row, picked, k]
                         or (
                             time[row, c, k] == time[row, picked, k]
-                            and tail[row, c, k] < tail[row, picked, k]
+                            and step_end[row, c, k] < step_end[row, picked, k]
                         )
                     ):
                         picked = c
                 if picked < 0:
                     break
                 used[picked] = True
-                shortest = tail[row, picked, k] + tied[s]
+                shortest = step_end[row, picked, k] + tied[s]
                 front[s, k, count] = picked
                 count += 1
             length[s, k] = count
@@ -111,7 +113,7 @@ def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
     Ties go to the split whose cuts come first in lexicographic order.
     O(binom(L - 1, p - 1) (p F)^2).
     """
-    class_of, time, tail = chain.class_of, chain.time, chain.tail
+    class_of, time, step_end = chain.class_of, chain.time, chain.step_end
     signature, adder, tied = chain.signature, chain.adder, chain.tied
     p = len(signature)
     num_layers = class_of.shape[0] - 1
@@ -136,11 +138,11 @@ def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
                 possible = False
                 break
             last = front[s, k, length[s, k] - 1]
-            shortest = max(shortest, tail[signature[s], last, k] + tied[s])
+            shortest = max(shortest, step_end[signature[s], last, k] + tied[s])
         for one in range(p if possible else 0):
             k = classes[one]
             for place in range(length[one, k]):
-                longest = tail[signature[one], front[one, k, place], k] + tied[one]
+                longest = step_end[signature[one], front[one, k, place], k] + tied[one]
                 if longest < shortest:
                     break
                 total = 0.0
@@ -150,13 +152,13 @@ def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
                     j = classes[s]
                     row = signature[s]
                     turn = 0
-                    while tail[row, front[s, j, turn], j] + tied[s] > longest:
+                    while step_end[row, front[s, j, turn], j] + tied[s] > longest:
                         turn += 1
                     c = front[s, j, turn]
                     picked[s] = c
                     total += time[row, c, j]
                     most = max(most, time[row, c, j] + adder[s])
-                    latest = max(latest, tail[row, c, j] + tied[s])
+                    latest = max(latest, step_end[row, c, j] + tied[s])
                 value = chain.sum_weight * total + chain.max_weight * most + latest
                 if value < best:
                     best = value

@@ -4,7 +4,7 @@ A stage that does not fit recomputes activations or shards more, and pays for it
 every microbatch. Per block and stage, with ``c`` a recompute mode and a ZeRO stage
 under a sharding option::
 
-    cost_c = (ws + wm / p) (recompute_c + sent_c) + tail_c / p
+    cost_c = (ws + wm / p) (recompute_c + sent_c) + end_c / p
     mem_cs = static_c + f_s saved_c           f_s passes in flight at position s
 
 A split is a way to hand ``B`` blocks to ``p`` stages of memory ``M``. Its linear
@@ -134,9 +134,9 @@ def parameter_cost(
     dense: float,
     expert: float,
 ) -> tuple[float, float]:
-    """Return what parameters send in every microbatch, and their tail [s].
+    """Return what parameters send in every microbatch, and their step end [s].
 
-    The bytes' share of `planner.kernels.tables.time_and_tail`. O(1).
+    The bytes' share of `planner.kernels.tables.time_and_step_end`. O(1).
     """
     weight, gradient = job.gather_bytes, job.reduce_bytes
     inside = row[_SHARD_PASS + 4 * option + 1]
@@ -146,14 +146,14 @@ def parameter_cost(
     updated = dense + expert
     if sent.shards_optimizer > 0.0:
         updated = dense / group + expert / job.expert_group
-    tail = job.step_time * updated
-    tail += sent.reduced_whole * gradient * reduced
-    tail += sent.reduced_across * gradient * dense / group * across
-    tail += sent.reduced_once * gradient * shared
-    tail += sent.gathered_once * weight * shared
+    step_end = job.step_time * updated
+    step_end += sent.reduced_whole * gradient * reduced
+    step_end += sent.reduced_across * gradient * dense / group * across
+    step_end += sent.reduced_once * gradient * shared
+    step_end += sent.gathered_once * weight * shared
     each = sent.reduced_each * gradient * shared
     each += sent.gathered_each * weight * shared
-    return each, tail
+    return each, step_end
 
 
 @subkernel
@@ -227,11 +227,11 @@ def choice_costs(
     for c in range(num_choices):
         mode, option = choices.recompute[c], choices.sharding[c]
         own = zero_terms(options.ledger, choices.zero_stage[c])
-        sent, tail = parameter_cost(row, job, group, own, option, dense, expert)
+        sent, step_end = parameter_cost(row, job, group, own, option, dense, expert)
         others = parameter_cost(row, job, group, own, option, other_dense, other_expert)
         rest = min(rest, per_microbatch * others[0] + others[1] / p)
         redone = inner.recompute[mode]
-        cost[c] = per_microbatch * (redone + sent) + tail / p
+        cost[c] = per_microbatch * (redone + sent) + step_end / p
         dearest = max(dearest, cost[c])
         cheapest = min(cheapest, cost[c])
         sharded = dense / group + expert / job.expert_group

@@ -264,7 +264,7 @@ class _Stages(NamedTuple):
     work: FloatVector
     """All passes of a microbatch, shape ``(p,)`` [s]."""
 
-    tails: FloatVector
+    step_ends: FloatVector
     """What is still to do after the last backward pass, shape ``(p,)`` [s]."""
 
     hidden: FloatVector
@@ -503,12 +503,12 @@ def _fill_ends(
         stages.hidden[i] = later if job.reduces_behind else 0.0
         stages.released[i] = 0.0
         if job.reduces_behind:
-            stages.tails[i] = optimizer + max(0.0, reduced - later)
+            stages.step_ends[i] = optimizer + max(0.0, reduced - later)
         else:
-            stages.tails[i] = optimizer + reduced
+            stages.step_ends[i] = optimizer + reduced
         if i > 0:
             continue
-        first_end = stages.tails[0]
+        first_end = stages.step_ends[0]
         if job.reduces_behind and v > 1:
             alone = _reduction(rate, plan, first_dense, first_expert, constants)
             first_end = optimizer + max(0.0, alone - b[0])
@@ -555,7 +555,7 @@ def _longest_path(
             done += count * f[chunk * p + i]
         end = max(arrived + busy, there + before + busy - done)
         value = max(value, end + returned + first_end)
-        value = max(value, end + stages.tails[i])
+        value = max(value, end + stages.step_ends[i])
         stages.released[i] = max(stages.released[i], end - stages.hidden[i])
         most_work = max(most_work, work[i])
         arrived += f[i] + wires[r, i, 0]
@@ -684,7 +684,7 @@ def replay_bounds(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
         work=np.empty(p),
-        tails=np.empty(p),
+        step_ends=np.empty(p),
         hidden=np.empty(p),
         released=np.empty(p),
         sizes=np.empty((2, p)),

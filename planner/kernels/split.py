@@ -6,12 +6,12 @@ and ZeRO, ``m`` microbatches, ``v`` virtual stages, ``r`` replicas. With ``C_s``
 time of one microbatch in the stage at ``s``, ``x[r, s]`` its transfers at both
 boundaries in replica ``r`` and ``X_r`` their sum over ``s``::
 
-    T = max_r { ws sum_s (C_s + x[r, s]) + wm max_s (C_s + x[r, s]) } + max_s tail_s
+    T = max_r { ws sum_s (C_s + x[r, s]) + wm max_s (C_s + x[r, s]) } + max_s end_s
 
 with ``ws = 1 / v`` and ``wm = m - 1 / v``. Since the transfers do not depend on the
 cuts (every cut carries the same bytes), the maximum over replicas moves inside::
 
-    T = ws sum_s C_s + wm max_s (C_s + xi_s) + max_s tail_s,
+    T = ws sum_s C_s + wm max_s (C_s + xi_s) + max_s end_s,
     xi_s = max_r { x[r, s] + ws / wm X_r }
 
 which is minimised over all splits into ``p`` non-empty intervals and all choices that
@@ -27,8 +27,9 @@ that prefix sums of lower bounds leave open; ``C(s; i, j) = best[s, class(i, j)]
 Every solution whose maximum lies in ``[M', B)`` costs at least ``ws f(B) + wm M'``
 with ``M'`` the maximum of the solution found under ``B``; the threshold therefore
 falls through a finite set, and the loop stops when no maximum that is left can pay
-for the smallest sum (inner proof). A tail below ``Y`` is a restriction on the choices;
-``Y`` falls likewise (outer proof). Ties go to the earliest cut and the first choice.
+for the smallest sum (inner proof). A step end below ``Y`` is a restriction on the
+choices; ``Y`` falls likewise (outer proof). Ties go to the earliest cut and the first
+choice.
 """
 
 from typing import NamedTuple
@@ -69,7 +70,7 @@ class Chain(NamedTuple):
     time: FloatCube
     """Time of one microbatch, by signature, choice and class, ``(sig, C, K)`` [s]."""
 
-    tail: FloatCube
+    step_end: FloatCube
     """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
 
     most_in_flight: IntMatrix
@@ -81,8 +82,8 @@ class Chain(NamedTuple):
     adder: FloatVector
     """``xi`` of each position, shape ``(p + 1,)`` [s]."""
 
-    tail_adder: FloatVector
-    """What each position adds to the tail, shape ``(p + 1,)`` [s]."""
+    step_end_adder: FloatVector
+    """What each position adds to the step end, shape ``(p + 1,)`` [s]."""
 
     in_flight: IntVector
     """Passes in flight at each position, shape ``(p + 1,)``."""
@@ -93,8 +94,8 @@ class Chain(NamedTuple):
     max_weight: float
     """``wm >= 0``."""
 
-    least_tail: float
-    """Lower bound of the largest tail of any solution [s]."""
+    least_step_end: float
+    """Lower bound of the largest step end of any solution [s]."""
 
 
 class _Trial(NamedTuple):
@@ -133,31 +134,31 @@ class _Trial(NamedTuple):
 
 @subkernel
 def _best_choice(
-    s: int, k: int, chain: Chain, trial: _Trial, tail_limit: float, version: int
+    s: int, k: int, chain: Chain, trial: _Trial, step_end_limit: float, version: int
 ) -> float:
     """Return ``best[s, k]``, filled once per version: the fastest choice that fits.
 
     Choice ``c`` fits class ``k`` at position ``s`` iff ``most_in_flight[c, k] >=
-    in_flight[s]`` and its tail is below ``tail_limit``. Of equally fast choices the one
-    with the smaller tail, then the first; infinity if none fits. O(C).
+    in_flight[s]`` and its step end is below ``step_end_limit``. Of equally fast choices
+    the one with the smaller step end, then the first; infinity if none fits. O(C).
     """
     if trial.stamp[s, k] == version:
         known: float = trial.best[s, k]
         return known
     fastest = np.inf
-    smallest_tail = np.inf
+    smallest_step_end = np.inf
     picked = -1
     row = chain.signature[s]
     for c in range(chain.most_in_flight.shape[0]):
         if chain.most_in_flight[c, k] < chain.in_flight[s]:
             continue
-        y = chain.tail[row, c, k] + chain.tail_adder[s]
-        if not y < tail_limit:
+        y = chain.step_end[row, c, k] + chain.step_end_adder[s]
+        if not y < step_end_limit:
             continue
         t = chain.time[row, c, k]
-        if t < fastest or (t == fastest and y < smallest_tail):
+        if t < fastest or (t == fastest and y < smallest_step_end):
             fastest = t
-            smallest_tail = y
+            smallest_step_end = y
             picked = c
     trial.stamp[s, k] = version
     trial.best[s, k] = fastest
@@ -167,7 +168,7 @@ def _best_choice(
 
 @subkernel
 def _bottleneck(
-    chain: Chain, trial: _Trial, tail_limit: float, version: int, cut: float
+    chain: Chain, trial: _Trial, step_end_limit: float, version: int, cut: float
 ) -> tuple[float, int]:
     """Return the smallest possible maximum, infinity if it exceeds ``cut``.
 
@@ -197,7 +198,7 @@ def _bottleneck(
                 if rest >= value:
                     continue
                 k = chain.class_of[i, j]
-                t = adder[s] + _best_choice(s, k, chain, trial, tail_limit, version)
+                t = adder[s] + _best_choice(s, k, chain, trial, step_end_limit, version)
                 t = max(t, rest)
                 if t <= cut and t < value:
                     value = t
@@ -210,7 +211,7 @@ def _bottleneck(
 def _smallest_sum(
     chain: Chain,
     trial: _Trial,
-    tail_limit: float,
+    step_end_limit: float,
     version: int,
     threshold: float,
     strict: bool,
@@ -242,7 +243,7 @@ def _smallest_sum(
                 if rest == np.inf:
                     continue
                 k = chain.class_of[i, j]
-                t = _best_choice(s, k, chain, trial, tail_limit, version)
+                t = _best_choice(s, k, chain, trial, step_end_limit, version)
                 load = adder[s] + t
                 if load > threshold or (strict and load == threshold):
                     continue
@@ -256,23 +257,23 @@ def _smallest_sum(
 
 @subkernel
 def _walk(chain: Chain, trial: _Trial) -> tuple[float, float]:
-    """Read a solution back; return its largest load and its largest tail."""
+    """Read a solution back; return its largest load and its largest step end."""
     p = trial.best.shape[0] - 1
     i = 0
     largest = 0.0
-    largest_tail = 0.0
+    largest_step_end = 0.0
     for s in range(p, 0, -1):
         j = trial.following[s, i]
         k = chain.class_of[i, j]
         c = trial.choice[s, k]
         largest = max(largest, chain.adder[s] + trial.best[s, k])
-        tail = chain.tail[chain.signature[s], c, k] + chain.tail_adder[s]
-        largest_tail = max(largest_tail, tail)
+        step_end = chain.step_end[chain.signature[s], c, k] + chain.step_end_adder[s]
+        largest_step_end = max(largest_step_end, step_end)
         trial.bounds[p - s] = i
         trial.choices[p - s] = c
         i = j
     trial.bounds[p] = i
-    return largest, largest_tail
+    return largest, largest_step_end
 
 
 @subkernel
@@ -288,34 +289,36 @@ def _keep(trial: _Trial) -> None:
 def _search(chain: Chain, trial: _Trial, cutoff: float) -> tuple[int, float, int]:
     """Return status, value and how many cuts were tried; the split is in ``trial``."""
     sum_weight, max_weight = chain.sum_weight, chain.max_weight
-    least_tail = chain.least_tail
+    least_step_end = chain.least_step_end
     least_sum = trial.prefix[len(chain.layer_minima)]
     weight = max(max_weight, 1e-30)
     upper = cutoff
     value = np.inf
-    tail_limit = np.inf
+    step_end_limit = np.inf
     version = 0
     tried = 0
     while True:
-        room = upper - least_tail
+        room = upper - least_step_end
         cut = (room - sum_weight * least_sum) / weight
         if not cut > 0.0:
             break
         version += 1
-        lowest, more = _bottleneck(chain, trial, tail_limit, version, cut)
+        lowest, more = _bottleneck(chain, trial, step_end_limit, version, cut)
         tried += more
         if lowest == np.inf:
             break
-        total, more = _smallest_sum(chain, trial, tail_limit, version, lowest, False)
+        total, more = _smallest_sum(
+            chain, trial, step_end_limit, version, lowest, False
+        )
         tried += more
         if total == np.inf:
             # Only if a layer takes less than its lower bound.
             return BROKEN, value, tried
-        largest, last_tail = _walk(chain, trial)
+        largest, last_step_end = _walk(chain, trial)
         front = sum_weight * total + max_weight * largest
-        front_tail = last_tail
-        if front + last_tail < value:
-            value = front + last_tail
+        front_step_end = last_step_end
+        if front + last_step_end < value:
+            value = front + last_step_end
             _keep(trial)
         upper = min(upper, value)
         covered_sum = least_sum
@@ -325,25 +328,25 @@ def _search(chain: Chain, trial: _Trial, cutoff: float) -> tuple[int, float, int
             if threshold <= lowest * (1.0 + 1e-12):
                 break
             total, more = _smallest_sum(
-                chain, trial, tail_limit, version, threshold, True
+                chain, trial, step_end_limit, version, threshold, True
             )
             tried += more
             if total == np.inf:
                 break
-            largest, last_tail = _walk(chain, trial)
+            largest, last_step_end = _walk(chain, trial)
             cost = sum_weight * total + max_weight * largest
             if cost < front:
                 front = cost
-                front_tail = last_tail
-            if cost + last_tail < value:
-                value = cost + last_tail
+                front_step_end = last_step_end
+            if cost + last_step_end < value:
+                value = cost + last_step_end
                 _keep(trial)
             upper = min(upper, value)
             covered_sum = max(covered_sum, total)
             threshold = largest
-        if front + least_tail >= upper:
+        if front + least_step_end >= upper:
             break
-        tail_limit = min(front_tail, upper - front)
+        step_end_limit = min(front_step_end, upper - front)
     return (OK if value < cutoff else NOT_BETTER), value, tried
 
 

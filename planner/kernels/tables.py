@@ -1,9 +1,9 @@
 """Costs of every class of intervals under every choice: what the split kernel reads.
 
 Letters: ``K`` interval classes, ``C`` choices, ``J`` kinds of in-layer collectives,
-``z`` ZeRO stage, ``g`` devices that share dense shards, ``ge`` those of experts. Rows
-of sums, traffic and rates are named by the constants below. A rate is a pair of latency
-[s] and inverse bandwidth [s/byte].
+``z`` ZeRO stage, ``g`` devices that share dense shards, ``ge`` those of experts,
+``R`` recompute modes. Columns of rates are named by the constants below. A rate is a
+pair of latency [s] and inverse bandwidth [s/byte].
 
 What ``z`` sends and holds stands in a row of the ledger (`planner.step.ledger`): how
 many times, by the fields of `ZeroTerms`. Time of one microbatch (``P`` dense and ``E``
@@ -14,7 +14,7 @@ layers)::
     + reduced_each reduce-scatter(n, G P; G E)
     + gathered_each all-gather(n, W P; W E)
 
-Tail, after the last backward pass::
+Step end, after the last backward pass::
 
       reduced_whole all-reduce(G P) + all-reduce(G E)
     + reduced_across across(G P / g)
@@ -48,25 +48,6 @@ FULL = 2
 STAGE = 3
 NUM_MODES = 4
 
-# Rows of the class sums, shape (NUM_SUMS, K).
-COMPUTE = 0
-RECOMPUTE = 1  # + mode: extra compute of the backward pass
-SAVED = 5  # + mode: kept per pass in flight
-WORKING = 9  # + mode: alive inside one pass
-ONCE = 13  # saved by layers that have one pass in flight at most
-NUM_LAYERS = 14
-PARAMETERS = 15
-EXPERT_PARAMETERS = 16
-LARGEST_LAYER = 17
-NUM_SUMS = 18
-
-# Rows of the traffic of one kind of collective, shape (J, NUM_TRAFFIC, K).
-COUNT = 0
-BYTES = 1
-RECOMPUTE_COUNT = 2  # + mode
-RECOMPUTE_BYTES = 6  # + mode
-NUM_TRAFFIC = 10
-
 # Columns of the rates of a stage: latency, and inverse bandwidth in the next one.
 TENSOR_REDUCE = 0
 TENSOR_PASS = 2
@@ -78,6 +59,56 @@ EXPERT_PASS = 12
 SHARD_PASS = 14  # + 4 * sharding option
 SHARD_ACROSS = 16  # + 4 * sharding option
 NUM_FIXED_RATES = 14
+
+
+class ClassSums(NamedTuple):
+    """What the intervals of each class take and hold, shape ``(K,)`` each."""
+
+    compute: FloatVector
+    """Passes without communication [s]."""
+
+    recompute: FloatMatrix
+    """Extra compute of the backward pass by recompute mode, shape ``(R, K)`` [s]."""
+
+    saved: FloatMatrix
+    """Kept per pass in flight by recompute mode, shape ``(R, K)`` [byte]."""
+
+    working: FloatMatrix
+    """Alive inside one pass by recompute mode, shape ``(R, K)`` [byte]."""
+
+    once: FloatVector
+    """Saved by layers that have one pass in flight at most [byte]."""
+
+    num_layers: FloatVector
+    """Layers whose parameters are sent one after another."""
+
+    parameters: FloatVector
+    """Parameters outside of experts."""
+
+    expert_parameters: FloatVector
+    """Parameters of experts."""
+
+    largest_layer: FloatVector
+    """Most parameters that are gathered together."""
+
+
+class ClassTraffic(NamedTuple):
+    """What the intervals of each class send inside of layers, ``J`` kinds of it."""
+
+    rate: IntVector
+    """Column of the rates for each kind, shape ``(J,)``."""
+
+    num_calls: FloatMatrix
+    """Collectives of both passes, shape ``(J, K)``."""
+
+    num_bytes: FloatMatrix
+    """What they send, shape ``(J, K)`` [byte]."""
+
+    recompute_count: FloatCube
+    """Collectives that are repeated by recompute mode, shape ``(J, R, K)``."""
+
+    recompute_bytes: FloatCube
+    """What those send, shape ``(J, R, K)`` [byte]."""
 
 
 class Choices(NamedTuple):
@@ -175,26 +206,24 @@ def zero_terms(ledger: FloatMatrix, zero_stage: int) -> ZeroTerms:
 
 
 @kernel
-def time_and_tail(
-    sums: FloatMatrix,
-    traffic: FloatCube,
-    traffic_rate: IntVector,
+def time_and_step_end(
+    sums: ClassSums,
+    traffic: ClassTraffic,
     choices: Choices,
     group_sizes: FloatVector,
     rates: FloatMatrix,
     job: JobConstants,
     ledger: FloatMatrix,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return time and tail, each of shape ``(sig, C, K)`` [s].
+    """Return time and step end, each of shape ``(sig, C, K)`` [s].
 
-    ``traffic_rate (J,)`` says which rate each kind of collective has; ``group_sizes``
-    the devices of each sharding option; ``rates (sig, R)`` the rates of each signature;
-    ``ledger`` what each ZeRO stage sends. O(sig C K).
+    ``group_sizes`` are the devices of each sharding option, ``rates`` a row for each
+    signature, ``ledger`` what each ZeRO stage sends. O(sig C K).
     """
-    num_classes = sums.shape[1]
+    num_classes = sums.compute.shape[0]
     shape = (rates.shape[0], choices.zero_stage.shape[0], num_classes)
     time = np.empty(shape)
-    tail = np.empty(shape)
+    step_end = np.empty(shape)
     weight, gradient, step = job.gather_bytes, job.reduce_bytes, job.step_time
     expert_group = job.expert_group
     plain = np.empty(num_classes)
@@ -202,17 +231,17 @@ def time_and_tail(
     for row in range(shape[0]):
         rate = rates[row]
         for k in range(num_classes):
-            plain[k] = sums[COMPUTE, k]
+            plain[k] = sums.compute[k]
             for mode in range(NUM_MODES):
-                extra[mode, k] = sums[RECOMPUTE + mode, k]
-            for j in range(traffic.shape[0]):
-                a = rate[traffic_rate[j]]
-                b = rate[traffic_rate[j] + 1]
-                plain[k] += traffic[j, COUNT, k] * a + traffic[j, BYTES, k] * b
+                extra[mode, k] = sums.recompute[mode, k]
+            for j in range(traffic.rate.shape[0]):
+                a = rate[traffic.rate[j]]
+                b = rate[traffic.rate[j] + 1]
+                plain[k] += traffic.num_calls[j, k] * a + traffic.num_bytes[j, k] * b
                 for mode in range(NUM_MODES):
                     extra[mode, k] += (
-                        traffic[j, RECOMPUTE_COUNT + mode, k] * a
-                        + traffic[j, RECOMPUTE_BYTES + mode, k] * b
+                        traffic.recompute_count[j, mode, k] * a
+                        + traffic.recompute_bytes[j, mode, k] * b
                     )
         for c in range(shape[1]):
             mode, option = choices.recompute[c], choices.sharding[c]
@@ -222,9 +251,9 @@ def time_and_tail(
             group = group_sizes[option]
             is_sharded = sent.shards_optimizer > 0.0
             for k in range(num_classes):
-                dense = sums[PARAMETERS, k]
-                expert = sums[EXPERT_PARAMETERS, k]
-                layers = sums[NUM_LAYERS, k]
+                dense = sums.parameters[k]
+                expert = sums.expert_parameters[k]
+                layers = sums.num_layers[k]
                 expert_layers = layers if expert > 0.0 else 0.0
                 t = plain[k] + extra[mode, k]
                 if sent.reduced_each > 0.0:
@@ -263,20 +292,20 @@ def time_and_tail(
                     gather += present * rate[EXPERT_PASS]
                     gather += weight * expert * rate[EXPERT_PASS + 1]
                     y += sent.gathered_once * gather
-                tail[row, c, k] = y
-    return time, tail
+                step_end[row, c, k] = y
+    return time, step_end
 
 
 @kernel
 def most_in_flight(
-    sums: FloatMatrix,
+    sums: ClassSums,
     choices: Choices,
     group_sizes: FloatVector,
     job: JobConstants,
     ledger: FloatMatrix,
 ) -> IntArray:
     """Return how many passes may be in flight, shape ``(C, K)``; 0 if none. O(C K)."""
-    num_classes = sums.shape[1]
+    num_classes = sums.compute.shape[0]
     most = np.zeros((choices.zero_stage.shape[0], num_classes), dtype=np.int64)
     expert_group = job.expert_group
     for c in range(choices.zero_stage.shape[0]):
@@ -287,8 +316,8 @@ def most_in_flight(
         buffers = holds.whole_gradients * job.gradient_bytes
         buffers += holds.whole_weights * job.gather_bytes
         for k in range(num_classes):
-            dense = sums[PARAMETERS, k]
-            expert = sums[EXPERT_PARAMETERS, k]
+            dense = sums.parameters[k]
+            expert = sums.expert_parameters[k]
             sharded = dense / group + expert / expert_group
             whole = dense + expert
             updated = sharded if holds.shards_optimizer > 0.0 else whole
@@ -300,11 +329,11 @@ def most_in_flight(
             )
             if held + job.copies_bytes * updated > job.memory:
                 continue
-            held += shared * buffers * sums[LARGEST_LAYER, k]
-            room = job.memory - held - sums[ONCE, k] - sums[WORKING + mode, k]
+            held += shared * buffers * sums.largest_layer[k]
+            room = job.memory - held - sums.once[k] - sums.working[mode, k]
             if room < 0.0:
                 continue
-            saved = sums[SAVED + mode, k]
+            saved = sums.saved[mode, k]
             if saved * 4e18 > room:
                 most[c, k] = np.int64(np.floor(room / saved))
             else:

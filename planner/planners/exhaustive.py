@@ -162,7 +162,7 @@ def _split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
         kernel.StagedChain(
             class_of=chain.class_of,
             time=chain.time,
-            tail=chain.tail,
+            step_end=chain.step_end,
             most_in_flight=chain.most_in_flight,
             signature=chain.signature,
             adder=chain.adder,

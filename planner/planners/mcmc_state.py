@@ -51,7 +51,7 @@ class PlacedChain:
     time: FloatArray
     """Of one microbatch, by distinct rates, choice and class, ``(sig, C, K)`` [s]."""
 
-    tail: FloatArray
+    step_end: FloatArray
     """After the last backward pass, likewise [s]."""
 
     most_in_flight: IntArray
@@ -64,7 +64,7 @@ class PlacedChain:
     """What transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
 
     tied: FloatArray
-    """What tied embeddings add to each stage's tail, shape ``(p,)`` [s]."""
+    """What tied embeddings add to each stage's step end, shape ``(p,)`` [s]."""
 
     in_flight: IntArray
     """Passes in flight at each stage, shape ``(p,)``."""
@@ -104,13 +104,13 @@ class PlacedChain:
         if (self.most_in_flight[picked, classes] < self.in_flight).any():
             return np.inf
         time = self.time[self.signature, picked, classes]
-        tail = self.tail[self.signature, picked, classes] + self.tied
+        step_end = self.step_end[self.signature, picked, classes] + self.tied
         most = (time + self.adder).max()
         return float(
             self.constant
             + self.weights.sum * time.sum()
             + self.weights.max * most
-            + tail.max()
+            + step_end.max()
         )
 
 
@@ -163,10 +163,9 @@ class ChainPrices:
         numbers = splitter.choice_columns(configuration, len(read.group_sizes))
         constants = splitter.constants(configuration, splitter.memory)
         table = folded.table
-        time, tail = tables.time_and_tail(
+        time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
-            table.traffic_rate,
             numbers,
             read.group_sizes,
             read.rows,
@@ -175,11 +174,11 @@ class ChainPrices:
         )
         times = gathers_once(numbers.zero_stage)
         ranks = times * read.senders[numbers.sharding]
-        tail += workload.shard_time * ranks[:, None]
+        step_end += workload.shard_time * ranks[:, None]
         most_in_flight = tables.most_in_flight(
             table.sums, numbers, read.group_sizes, constants, KERNEL_LEDGER
         )
-        priced = time.size + tail.size + most_in_flight.size
+        priced = time.size + step_end.size + most_in_flight.size
         candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
         if v > 1:
             # Every stage has a block in each of its chunks.
@@ -193,7 +192,7 @@ class ChainPrices:
             choices=splitter.choices(configuration, len(rates.shardings)),
             class_of=table.classes.class_of,
             time=time,
-            tail=tail,
+            step_end=step_end,
             most_in_flight=most_in_flight,
             signature=read.signature,
             adder=np.ascontiguousarray(adder[:0:-1]),

@@ -97,17 +97,16 @@ class Splitter:
         )
         choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
-        time, tail = tables.time_and_tail(
+        time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
-            table.traffic_rate,
             choices,
             rates.group_sizes,
             rates.rows,
             constants,
             KERNEL_LEDGER,
         )
-        tail += self._sending_time(choices, rates.senders)
+        step_end += self._sending_time(choices, rates.senders)
         most_in_flight = tables.most_in_flight(
             table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
         )
@@ -125,21 +124,21 @@ class Splitter:
             class_of=table.classes.class_of,
             layer_minima=folded.minima,
             time=time,
-            tail=tail,
+            step_end=step_end,
             most_in_flight=most_in_flight,
             signature=signature,
             adder=adder,
-            tail_adder=tied,
+            step_end_adder=tied,
             in_flight=self.in_flight(configuration),
             sum_weight=weights.sum,
             max_weight=weights.max,
-            least_tail=_least_tail(table, tail, p),
+            least_step_end=_least_step_end(table, step_end, p),
         )
         status, value, bounds, picked, tried = kernel.split_chain(
             chain, cutoff - constant
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
-        numbers = time.size + tail.size + most_in_flight.size
+        numbers = time.size + step_end.size + most_in_flight.size
         self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
 
@@ -241,16 +240,16 @@ def schedule_name(v: int) -> str:
     return "1f1b" if v == 1 else "interleaved-1f1b"
 
 
-def _least_tail(table: ClassTable, tail: FloatArray, num_stages: int) -> float:
-    """Bound the largest tail of any split from below [s].
+def _least_step_end(table: ClassTable, step_end: FloatArray, num_stages: int) -> float:
+    """Bound the largest step end of any split from below [s].
 
-    Some stage holds at least the mean dense parameters, and a tail is a line over
+    Some stage holds at least the mean dense parameters, and a step end is a line over
     them. Experts, which may sit elsewhere, make no such promise.
     """
     whole = table.classes.whole
-    if table.sums[tables.EXPERT_PARAMETERS, whole] > 0:
+    if table.sums.expert_parameters[whole] > 0:
         return 0.0
-    return float(tail[:, :, whole].min()) / num_stages * kernel.SAFE
+    return float(step_end[:, :, whole].min()) / num_stages * kernel.SAFE
 
 
 @lru_cache(maxsize=8192)

@@ -43,6 +43,15 @@ print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*argu
 """Prints a bound that reads constants of another kernel file, compiled and not."""
 
 
+def exchanged(text, first, second):
+    """Exchange the names of two fields, or the values of two constants."""
+    if "=" not in first:
+        return text.replace(first, "\0").replace(second, first).replace("\0", second)
+    (one, low), (other, high) = first.split(" = "), second.split(" = ")
+    changed = text.replace(first, f"{one} = {high}")
+    return changed.replace(second, f"{other} = {low}")
+
+
 def run(code, source, cache, **environment):
     """Run a program on a copy of the sources; return what it prints."""
     return subprocess.run(
@@ -68,17 +77,21 @@ def source(tmp_path):
     return copy
 
 
-def test_an_answer_follows_a_constant_of_another_file(source, tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [("SHARD_PASS = 14", "SHARD_ACROSS = 16"), ("reduced_each:", "gathered_each:")],
+    ids=["constants", "fields"],
+)
+def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names):
     cache = tmp_path / "cache"
     compiled, plain = run(PARAMETER_COST, source, cache).split()
     assert compiled == plain
     file = source / "planner" / "kernels" / "tables.py"
     text = file.read_text()
     status = file.stat()
-    changed = text.replace("SHARD_PASS = 14", "SHARD_PASS = 1x").replace(
-        "SHARD_ACROSS = 16", "SHARD_ACROSS = 14"
-    )
-    file.write_text(changed.replace("SHARD_PASS = 1x", "SHARD_PASS = 16"))
+    swapped = exchanged(text, *names)
+    assert len(swapped) == len(text)
+    file.write_text(swapped)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     again, plain_again = run(PARAMETER_COST, source, cache).split()
     assert again == plain_again
