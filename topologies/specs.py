@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
 from topologies.errors import InputError
-from topologies.fabrics.link_file import read_link_file
+from topologies.link_file import read_link_file
 from topologies.network import Tier
 
 MAX_DEVICES = 2**20
@@ -31,16 +31,16 @@ MAX_SPINE_LINKS = 2**22
 """Most separate leaf-to-spine links (ECMP) that the builders take."""
 
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""Oversubscription outside is no switch."""
+"""Smallest and largest oversubscription that a switch has."""
 
 MIN_EFFICIENCY = 1e-6
-"""Less of a bandwidth is none."""
+"""Smallest fraction of a bandwidth that counts as reached."""
 
 MAX_CABLES = 2**40
-"""Most cables of one link; their number is kept in 64 bits."""
+"""Most cables of one link; the number is kept in 64 bits."""
 
 MAX_SLOWDOWN = 1e9
-"""The product of all factors on one link or device."""
+"""Largest product of all factors on one link or device."""
 
 
 def check_count(where: str, value: object) -> None:
@@ -165,27 +165,27 @@ class LevelSpec:
     """One tier of switches of a fat-tree."""
 
     name: str
-    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
+    """Name of the level, as people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
 
     fan_out: int
     """Children of one switch: devices at level 0, blocks of the level below above."""
 
     latency: float
-    """Of one hop, that is of one child's link [s]."""
+    """Latency of one hop, that is of one child's link [s]."""
 
     bandwidth: float | None = None
-    """Of one child's link into this level's switch, per direction [byte/s]. None:
-    the links of the child's own children together, divided by the oversubscription
-    of the child's level; level 0 has no such child, and must say."""
+    """Bandwidth of one child's link into this level's switch, per direction. None: what
+    the links of the child's children have together, divided by the oversubscription of
+    the child's level; level 0 has no such child, and must say [byte/s]."""
 
     oversubscription: float | None = None
-    """The children's links together over the link to the level above. None: 1, or
-    what an explicit bandwidth of the level above implies."""
+    """Bandwidth of the children's links together over that of the link to the level
+    above. None: 1, or what an explicit bandwidth of the level above implies."""
 
     num_cables: int | None = None
     """Cables that one child's link into this level's switch consists of. None: one if
-    the bandwidth is given; else as many as the child has children of its own, times
-    their cables, divided by the oversubscription and rounded."""
+    the bandwidth is given; else as many as the child has children, times their cables,
+    divided by the oversubscription and rounded."""
 
     efficiency: float = 1.0
     """Fraction of the link's bandwidth that traffic reaches: all times follow from
@@ -217,7 +217,7 @@ class FatTreeSpec(_NetworkRecord):
     kind: ClassVar[str] = "fat-tree"
 
     levels: tuple[LevelSpec, ...]
-    """From the inside out."""
+    """Tiers of switches, from the inside out."""
 
     nic: Nic = "node"
     """``"node"``: the link into level 1 is one that the node's devices share, and
@@ -230,7 +230,7 @@ class FatTreeSpec(_NetworkRecord):
     a hash of source and target picks one at each level."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_levels: int = 1
     """Levels inside a node, whose links libraries do not take for a network's: 2 where
@@ -338,53 +338,53 @@ class SpineLeafSpec(_NetworkRecord):
     kind: ClassVar[str] = "spine-leaf"
 
     devices_per_node: int
-    """Devices of one node."""
+    """Number of devices of one node."""
 
     node_bandwidth: float
-    """Of a device's link inside the node, per direction [byte/s]."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: float
-    """Of that link [s]."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_leaf: int
-    """Nodes below one leaf switch."""
+    """Number of nodes below one leaf switch."""
 
     num_leaves: int
-    """Leaf switches."""
+    """Number of leaf switches."""
 
     nic_bandwidth: float
-    """Of one NIC, per direction [byte/s]."""
+    """Bandwidth of one NIC, per direction [byte/s]."""
 
     nic_latency: float
-    """Of the link from a NIC to the leaf switch [s]."""
+    """Latency of the link from a NIC to the leaf switch [s]."""
 
     spine_latency: float
-    """Of a link from a leaf to a spine [s]."""
+    """Latency of a link from a leaf to a spine [s]."""
 
     nic: Nic = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
     num_spines: int = 1
-    """Spine switches; a leaf has one link to each."""
+    """Number of spine switches; a leaf has one link to each."""
 
     oversubscription: float = 1.0
-    """A leaf's links to NICs together over its links to spines together."""
+    """Bandwidth of a leaf's links to NICs over that of its links to spines."""
 
     trunk: Trunk = "ideal"
     """``"ideal"``: a leaf's links to all spines act as one. ``"ecmp"``: they are
     separate, and a hash of source and target picks the spine."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_efficiency: float = 1.0
     """Fraction of `node_bandwidth` that traffic reaches."""
 
     nic_efficiency: float = 1.0
-    """Of `nic_bandwidth`, likewise."""
+    """Fraction of `nic_bandwidth` that traffic reaches."""
 
     spine_efficiency: float = 1.0
-    """Of the links to spines, likewise."""
+    """Fraction of the bandwidth of links to spines that traffic reaches."""
 
     sharp: bool = False
     """Whether switches outside nodes add up all-reduces on their way [3]_."""
@@ -423,34 +423,34 @@ class RailSpec(_NetworkRecord):
     kind: ClassVar[str] = "rail"
 
     devices_per_node: int
-    """Devices, NICs and rails of one node."""
+    """Number of devices of one node, and of its NICs and rails."""
 
     node_bandwidth: float
-    """Of a device's link inside the node, per direction [byte/s]."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: float
-    """Of that link [s]."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_unit: int
-    """Nodes of a scalable unit: what one rail switch joins."""
+    """Number of nodes of a scalable unit: what one rail switch joins."""
 
     num_units: int
-    """Scalable units."""
+    """Number of scalable units."""
 
     nic_bandwidth: float
-    """Of one device's NIC, per direction [byte/s]."""
+    """Bandwidth of one device's NIC, per direction [byte/s]."""
 
     nic_latency: float
-    """Of the link from a NIC to the rail switch [s]."""
+    """Latency of the link from a NIC to the rail switch [s]."""
 
     spine_latency: float
-    """Of a link from a rail switch to a spine [s]."""
+    """Latency of a link from a rail switch to a spine [s]."""
 
     num_spines: int = 1
-    """Spine switches; a rail switch has one link to each."""
+    """Number of spine switches; a rail switch has one link to each."""
 
     oversubscription: float = 1.0
-    """A rail switch's links to NICs together over its links to spines together."""
+    """Bandwidth of a rail switch's links to NICs over that of its links to spines."""
 
     pxn: bool = True
     """Whether traffic for another local rank first crosses the sender's node to the
@@ -461,16 +461,16 @@ class RailSpec(_NetworkRecord):
     separate, and a hash of source and target picks the spine."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_efficiency: float = 1.0
     """Fraction of `node_bandwidth` that traffic reaches."""
 
     nic_efficiency: float = 1.0
-    """Of `nic_bandwidth`, likewise."""
+    """Fraction of `nic_bandwidth` that traffic reaches."""
 
     spine_efficiency: float = 1.0
-    """Of the links to spines, likewise."""
+    """Fraction of the bandwidth of links to spines that traffic reaches."""
 
     sharp: bool = False
     """Whether switches outside nodes add up all-reduces on their way [3]_."""
@@ -541,14 +541,14 @@ class TorusSpec(_NetworkRecord):
     """Devices along each of 1 to 3 dimensions; the last one is numbered fastest."""
 
     wrap: tuple[bool, ...]
-    """For each dimension, whether its ends are joined. Two devices are joined once,
-    also if their dimension wraps around."""
+    """Whether the ends of each dimension are joined. Two devices are joined once, also
+    if their dimension wraps around."""
 
     bandwidth: float
-    """Of one link between neighbours, per direction [byte/s]."""
+    """Bandwidth of one link between neighbours, per direction [byte/s]."""
 
     latency: float
-    """Of that link [s]."""
+    """Latency of one link between neighbours [s]."""
 
     efficiency: float = 1.0
     """Fraction of a link's bandwidth that traffic reaches."""
@@ -599,7 +599,7 @@ class CustomSpec(_NetworkRecord):
     kind: ClassVar[str] = "custom"
 
     path: Path
-    """TOML file of nodes and links, as `topologies.fabrics.link_file` documents."""
+    """TOML file of nodes and links, as `topologies.link_file` documents."""
 
     @property
     def num_devices(self) -> int:

@@ -18,7 +18,6 @@ from planner.cost.rates import StageRates
 from planner.kernels import relaxed as kernel
 from topologies import Network
 from topologies.arrays import FloatArray
-from topologies.network import TREES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +46,7 @@ class Relaxation:
         constants[kernel.HAS_RACKS] = len(network.block_sizes) > 2
         constants[kernel.BLOCK_SIZE] = network.num_devices
         constants[kernel.ALIGNED] = 1.0
-        if network.kind in TREES and node.num_blocks > 1:
+        if network.is_tree and node.num_blocks > 1:
             outside = links.bandwidth[links.level == 1]
             constants[kernel.BLOCK_SIZE] = node.block_size
             constants[kernel.EXIT_INVERSE] = 1.0 / node.uplink_bandwidth

@@ -17,21 +17,21 @@ _CHUNK = 2**22
 
 
 PairEnds = tuple[IntArray, IntArray]
-"""Sources and targets."""
+"""Sources and targets of pairs, of one length."""
 
 
 class PathTrees(NamedTuple):
     """Best routes from ``S`` vertices to each vertex, shape ``(S, V)``."""
 
     last_link: NDArray[np.int32]
-    """The route's last link; -1 at the source itself and where there is no route."""
+    """Last link of the route; -1 at the source itself and where there is none."""
 
     latency: FloatArray
-    """Sum over the route; infinite where there is none [s]."""
+    """Sum of the latencies along the route; infinite where there is none [s]."""
 
     bandwidth: FloatArray
-    """Of the route's narrowest link; infinite at the source, 0 where there is none
-    [byte/s]."""
+    """Bandwidth of the route's narrowest link; infinite at the source, 0 where there is
+    no route [byte/s]."""
 
 
 def shortest_paths(
