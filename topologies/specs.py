@@ -98,6 +98,10 @@ def check_num_devices(where: str, value: int) -> None:
         raise InputError("too many devices", where=where, got=value, expected=expected)
 
 
+Tiers = Sequence[Tier]
+"""Tiers of the network that is built of a record."""
+
+
 class _NetworkRecord:
     """What all kinds of networks answer, and how those without switches do."""
 
@@ -116,7 +120,7 @@ class _NetworkRecord:
         """Return an error of the network with the setting of a table that it is of."""
         return error.at(table)
 
-    def with_ecmp_seed(self, seed: int) -> "NetworkSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate cables, picked by a hash of this seed.
 
         Raises
@@ -131,21 +135,10 @@ class _NetworkRecord:
             expected="a tree of switches",
         )
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "NetworkSpec":
-        """Return the network with another oversubscription of one tier.
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
+        """Return the network with other links up from one tier, and nothing else.
 
-        The links to the tier above change, and nothing below.
-
-        Parameters
-        ----------
-        tiers
-            Those of the network that is built of this record.
-        number
-            Which of them, from the inside out; not the outermost.
-        ratio
-            What its children's links carry together over its links up.
+        ``tiers`` are those of the network as it is built; ``number`` is of one of them.
 
         Raises
         ------
@@ -207,7 +200,10 @@ class LevelSpec:
 
 
 Nic = Literal["node", "device"]
+"""Who has a link out of a node: the node, or each of its devices."""
+
 Trunk = Literal["ideal", "ecmp"]
+"""Whether parallel cables act as one, or are links that a hash picks from (ECMP)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,13 +240,11 @@ class FatTreeSpec(_NetworkRecord):
         """Devices of the cluster."""
         return math.prod(level.fan_out for level in self.levels)
 
-    def with_ecmp_seed(self, seed: int) -> "FatTreeSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the tree with separate cables, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "FatTreeSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the tree with other bandwidth into the level above that numbered.
 
         There are as many cables as before, so that names and hashes of cables stay what
@@ -266,13 +260,8 @@ class FatTreeSpec(_NetworkRecord):
         )
         return replace(self, levels=tuple(levels))
 
-    def with_efficiencies(
-        self, node: float | None, fabric: float | None
-    ) -> "FatTreeSpec":
-        """Return the tree with other efficiencies, None leaving them as they are.
-
-        ``node`` is that of the innermost level, ``fabric`` that of all others.
-        """
+    def with_efficiencies(self, node: float | None, fabric: float | None) -> Self:
+        """Return the tree with other efficiencies, of a node and above; None: as is."""
         inner, *outer = self.levels
         if node is not None:
             inner = replace(inner, efficiency=node)
@@ -394,13 +383,11 @@ class SpineLeafSpec(_NetworkRecord):
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_leaf * self.num_leaves
 
-    def with_ecmp_seed(self, seed: int) -> "SpineLeafSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate spines, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "SpineLeafSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
         return _with_ratio(self, tiers, number, ratio)
 
@@ -480,13 +467,11 @@ class RailSpec(_NetworkRecord):
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_unit * self.num_units
 
-    def with_ecmp_seed(self, seed: int) -> "RailSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate spines, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "RailSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
         return _with_ratio(self, tiers, number, ratio)
 
@@ -498,12 +483,10 @@ class RailSpec(_NetworkRecord):
         _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
 
 
-_Nodes = TypeVar("_Nodes", SpineLeafSpec, RailSpec)
+_Nodes = TypeVar("_Nodes", bound=SpineLeafSpec | RailSpec)
 
 
-def _with_ratio(
-    spec: _Nodes, tiers: Sequence[Tier], number: int, ratio: float
-) -> _Nodes:
+def _with_ratio(spec: _Nodes, tiers: Tiers, number: int, ratio: float) -> _Nodes:
     if number:
         return replace(spec, oversubscription=ratio)
     built = tiers[number].oversubscription
@@ -627,3 +610,4 @@ class CustomSpec(_NetworkRecord):
 
 
 NetworkSpec = FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec
+"""What any network is built from."""

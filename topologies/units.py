@@ -65,7 +65,10 @@ RANGES: Mapping[str, Range] = MappingProxyType(
 """Dimension of a setting -> its range; outside is a slip of the keyboard."""
 
 NUMBER_PATTERN = r"([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?"
+"""Regular expression of the number of a quantity, without its sign."""
+
 UNIT_PATTERN = r"[A-Za-zµμ]{1,20}( ?/ ?[A-Za-zµμ]{1,20})?"
+"""Regular expression of the unit of a quantity."""
 
 # The units library evaluates what it is given as an expression, powers included: only
 # one number and one unit may reach it, or "9**9**9 s" would never come back.

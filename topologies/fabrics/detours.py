@@ -12,9 +12,8 @@ Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import BoolArray, FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.fabrics.route_tables import BuiltTable, DetourTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
 from topologies.network import Family, Level, Links, Rerouted, Routes, Tier
@@ -116,7 +115,7 @@ class DegradedRouting:
         self.kept = kept
         self.num_vertices = built.num_vertices
         self.num_devices = built.num_devices
-        self._trees: dict[int, NDArray[np.int32]] = {}
+        self._trees: dict[int, Int32Array] = {}
 
     def built_bandwidths(self) -> FloatArray:
         """Return the capacity of each link as it was built [byte/s]."""
@@ -176,7 +175,7 @@ class DegradedRouting:
         indptr = np.concatenate([[0], np.cumsum(np.concatenate(hops))])
         return Routes(indptr, np.concatenate(links)).take(np.argsort(order))
 
-    def _trees_from(self, origins: IntArray) -> NDArray[np.int32]:
+    def _trees_from(self, origins: IntArray) -> Int32Array:
         """Return the last links of the shortest ways from devices, one row for each."""
         held = self._trees
         if (len(held) + len(origins)) * self.num_vertices > _MOST_ENTRIES:

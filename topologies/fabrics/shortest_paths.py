@@ -7,9 +7,8 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.network import Links, Routes
 
 _CHUNK = 2**22
@@ -23,7 +22,7 @@ PairEnds = tuple[IntArray, IntArray]
 class PathTrees(NamedTuple):
     """Best routes from ``S`` vertices to each vertex, shape ``(S, V)``."""
 
-    last_link: NDArray[np.int32]
+    last_link: Int32Array
     """Last link of the route; -1 at the source itself and where there is none."""
 
     latency: FloatArray
@@ -38,7 +37,7 @@ def shortest_paths(
     links: Links,
     num_vertices: int,
     sources: IntArray,
-    kept: NDArray[np.bool_] | None = None,
+    kept: BoolArray | None = None,
 ) -> PathTrees:
     """Find the best route from each of some vertices to each vertex.
 
@@ -59,7 +58,7 @@ def shortest_paths(
 
 
 def walk_back(
-    last_link: NDArray[np.int32], rows: IntArray, ends: PairEnds, links: Links
+    last_link: Int32Array, rows: IntArray, ends: PairEnds, links: Links
 ) -> Routes:
     """Return routes from the trees that hold them, all walked back at once.
 

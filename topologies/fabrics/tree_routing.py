@@ -24,17 +24,14 @@ References
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import BoolArray, FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, HashArray, IntArray
 from topologies.fabrics.detours import BuiltRouting
 from topologies.fabrics.route_tables import TreeTable
 from topologies.network import Family, Level, Links, Routes, Tier
 
-UInt64Array = NDArray[np.uint64]
 
-
-def scramble(values: UInt64Array) -> UInt64Array:
+def scramble(values: HashArray) -> HashArray:
     """Scramble 64-bit integers with the finaliser of SplitMix64 [3]_."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -55,18 +52,18 @@ def tier_seeds(seed: int, num_tiers: int) -> tuple[int, ...]:
 
 def hash_pairs(
     sources: IntArray, targets: IntArray, num_devices: int, seed: int
-) -> UInt64Array:
+) -> HashArray:
     """Return a hash of each pair, of which the order of its devices matters."""
     pairs = (sources * num_devices + targets).astype(np.uint64)
     return scramble(pairs ^ np.uint64(seed))
 
 
-def pick(hashes: UInt64Array, count: int) -> IntArray:
+def pick(hashes: HashArray, count: int) -> IntArray:
     """Return which of ``count`` parallel links each pair takes."""
     return (hashes % np.uint64(count)).astype(np.int64)
 
 
-def pick_among(hashes: UInt64Array, usable: BoolArray) -> IntArray:
+def pick_among(hashes: HashArray, usable: BoolArray) -> IntArray:
     """Return which link each pair takes if it can use some of them only.
 
     Parameters
