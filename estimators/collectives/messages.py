@@ -269,7 +269,7 @@ def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
 
 def ruled_shapes(rules: CollectiveRules | None) -> Shapes:
     """Return what gives the shapes by which collectives go level by level."""
-    if rules is None or not rules.tells_nodes:
+    if rules is None or not rules.depends_on_nodes:
         return level_shapes
     node = rules.node_size
 

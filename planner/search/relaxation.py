@@ -19,7 +19,6 @@ from planner.kernels import relaxed as kernel
 from planner.kernels.tables import NUM_FIXED_RATES
 from topologies import Network
 from topologies.arrays import FloatArray
-from topologies.network import TREES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +46,7 @@ class Relaxation:
                 ports_inverse = 1.0 / float(leaving.max())
         node = network.levels[0]
         block_size, exit_inverse, exit_link_inverse = network.num_devices, 0.0, 0.0
-        if network.kind in TREES and node.num_blocks > 1:
+        if network.is_tree and node.num_blocks > 1:
             outside = links.bandwidth[links.level == 1]
             block_size = node.block_size
             exit_inverse = 1.0 / node.uplink_bandwidth
