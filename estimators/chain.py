@@ -1,9 +1,9 @@
-"""Assemble the planner's table of a model from its traced layers and an accelerator.
+"""From traced layers and a platform to the planner's table of a model.
 
-How long the passes of one layer take on a platform, without what goes over a wire.
-
-Operators follow each other, unless the accelerator has an engine of its own for
-elementwise work: then they are scheduled on both (`estimators.operators.engines`).
+The times of a layer are those of its compute: what goes over a wire depends on the
+placement, and is kept as bytes. Operators follow each other, unless the accelerator has
+an engine of its own for elementwise work: then they are scheduled on both
+(`estimators.operators.engines`).
 """
 
 from typing import NamedTuple

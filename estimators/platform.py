@@ -1,11 +1,11 @@
 """What a model runs on: a device, the software that drives it, and what both reach.
 
-What a device's memory holds beside the tensors of a job.
+A device's memory holds more than the tensors of a job::
 
     allocated = tensors + workspace
-    reserved  = (1 + fragmentation) * allocated
-    device    = reserved + context
-    needed    = (1 + full_fragmentation) * allocated + context
+    reserved = (1 + fragmentation) * allocated
+    device = reserved + context
+    needed = (1 + full_fragmentation) * allocated + context
 
 Allocated is what PyTorch's caching allocator has given out (``max_memory_allocated``):
 tensors, and the workspaces of cuBLAS and its like. Reserved is what it keeps
@@ -17,8 +17,6 @@ cached blocks back, so that jobs run with less than they reserve where there is 
 References
 ----------
 .. [1] PyTorch, "CUDA semantics", sections Memory management and cuBLAS workspaces.
-
-What an optimizer step moves through a device's memory.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What a training job keeps for each parameter, and how much it works on at once.
+"""What a training job is: its batch, what it keeps for each parameter, how it is split.
 
-How a job is split over devices: Megatron's names outside, short letters inside.
+Sizes of parallel groups have Megatron's names outside, and short letters inside.
 """
 
 from collections.abc import Mapping

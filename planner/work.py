@@ -9,8 +9,6 @@ that no compilation counts. `make bench-planner` prints work beside processor ti
 
 Whatever the limits, a search goes on until it has one plan, or has looked at
 everything, or has spent `MOST_WORK`.
-
-How long work reports on itself.
 """
 
 import time

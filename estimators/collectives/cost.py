@@ -28,43 +28,23 @@ import numpy as np
 from estimators.collectives.algorithms import algorithm_or_ring
 from estimators.collectives.kernels import edges
 from estimators.collectives.messages import (
-    EdgeCost,
     Shapes,
-    edge_costs,
     flat_shapes,
     ordered_groups,
     plain,
     ruled_shapes,
     run_kernel,
-    slowest_edges,
 )
 from estimators.collectives.placed import exchange_rates
 from estimators.collectives.ring_phases import (
     RING_OPERATIONS,
     Shape,
-    Turn,
     phases_of_shape,
     ring_phase_tables,
 )
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules
-
-__all__ = [
-    "ALGORITHMS",
-    "FREE",
-    "RING_OPERATIONS",
-    "CollectiveRate",
-    "EdgeCost",
-    "Phase",
-    "Turn",
-    "collective_rates",
-    "edge_costs",
-    "hierarchical_phases",
-    "rates_by_algorithm",
-    "ring_phases",
-    "slowest_edges",
-]
 
 
 class Phase(NamedTuple):

@@ -1,10 +1,11 @@
 """Messages between devices: what they cost when they share links.
 
-The one rule behind all prices of communication. A link used by ``w`` of the messages
+One rule is behind all prices of communication. A link used by ``w`` of the messages
 that are sent at the same time gives each of them at least ``1/w`` of its capacity,
 and max-min sharing gives a message exactly that on the link that limits it.
 
-How the members of groups lie in the blocks of a network.
+Groups of many stages are priced together by their shapes: how their members lie in the
+blocks of the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence

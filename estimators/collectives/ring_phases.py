@@ -3,8 +3,8 @@
 With the members of a group in order of device number, a phase sends from place ``i``
 to place ``i + stride``, and from the last place of a ring back to its first. Phases
 depend only on the group's *shape*: how many parts it has at each level of the network
-within one part of the next level, innermost first. So those of many stages are
-one small table, from which kernels price them without making the rings.
+within one part of the next level, innermost first. So those of many stages are one
+small table, from which kernels price them without making the rings.
 
 References
 ----------
@@ -63,7 +63,7 @@ RING_OPERATIONS: Mapping[str, Callable[[int], Turn]] = MappingProxyType(
 """Operation -> what one ring does for it."""
 
 
-class RingPhase(NamedTuple):
+class RingTurns(NamedTuple):
     """One phase of a collective."""
 
     stride: int
@@ -79,14 +79,14 @@ class RingPhase(NamedTuple):
     """Number of rounds, each of which pays the latency once."""
 
 
-_IDLE = RingPhase(1, 1, 0.0, 0)
+_IDLE = RingTurns(1, 1, 0.0, 0)
 """Phase of a stage that has ended before others of the same round."""
 
 
 @lru_cache(maxsize=4096)
 def phases_of_shape(
     operation: str, shape: Shape, rules: CollectiveRules | None = None
-) -> tuple[RingPhase, ...]:
+) -> tuple[RingTurns, ...]:
     """Return the phases of a collective over groups of a shape [2]_.
 
     All-reduce: reduce-scatter inside the parts, level by level outwards, all-reduce
@@ -114,26 +114,26 @@ def phases_of_shape(
     return _with_library_steps(operation, shape, plain)
 
 
-def _level_by_level(operation: str, shape: Shape) -> tuple[RingPhase, ...]:
+def _level_by_level(operation: str, shape: Shape) -> tuple[RingTurns, ...]:
     """Return one phase of rings for each level, or two."""
     sizes = [size for size in shape if size > 1]
     if not sizes:
         return ()
-    inner: list[RingPhase] = []
+    inner: list[RingTurns] = []
     stride, left = 1, 1.0
     for size in sizes[:-1]:
         turn = ring_pass(size)
-        inner.append(RingPhase(stride, size, turn.fraction * left, turn.num_steps))
+        inner.append(RingTurns(stride, size, turn.fraction * left, turn.num_steps))
         stride *= size
         left /= size
     turn = RING_OPERATIONS[operation](sizes[-1])
-    outermost = RingPhase(stride, sizes[-1], turn.fraction * left, turn.num_steps)
+    outermost = RingTurns(stride, sizes[-1], turn.fraction * left, turn.num_steps)
     before = inner if operation != "all_gather" else []
     after = inner[::-1] if operation != "reduce_scatter" else []
     return (*before, outermost, *after)
 
 
-def _added_in_switches(shape: Shape) -> tuple[RingPhase, ...]:
+def _added_in_switches(shape: Shape) -> tuple[RingTurns, ...]:
     """Return the phases of an all-reduce by switches; none inside one node.
 
     Messages from each node's member to the next one's load the links of a tree as what
@@ -143,13 +143,13 @@ def _added_in_switches(shape: Shape) -> tuple[RingPhase, ...]:
     if outside == 1:
         return ()
     turn = ring_pass(inside)
-    node = (RingPhase(1, inside, *turn),) if inside > 1 else ()
-    return (*node, RingPhase(inside, outside, 1.0 / inside, 2), *node)
+    node = (RingTurns(1, inside, *turn),) if inside > 1 else ()
+    return (*node, RingTurns(inside, outside, 1.0 / inside, 2), *node)
 
 
 def _with_library_steps(
-    operation: str, shape: Shape, plain: tuple[RingPhase, ...]
-) -> tuple[RingPhase, ...]:
+    operation: str, shape: Shape, plain: tuple[RingTurns, ...]
+) -> tuple[RingTurns, ...]:
     """Return phases of the same bytes, with the steps that a library waits for."""
     members = math.prod(max(size, 1) for size in shape)
     found = []

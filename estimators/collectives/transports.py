@@ -229,8 +229,8 @@ def overhead(
 ) -> float:
     """Return what a collective takes beyond its bytes at the bandwidth reached [s].
 
-    Latency and ramp; `transfer_time` and this are `collective_time`. Parameters as
-    there.
+    Latency and ramp. Parameters as in `transfer_time`; ``num_nodes``, which the group
+    spans, as in `Transport.latency`.
     """
     tau = transfer_time(transport, operation, num_ranks, num_bytes, bandwidth)
     return transport.latency(operation, num_ranks, num_nodes) + ramp_time(
@@ -244,36 +244,6 @@ def ramp_time(transport: Transport, operation: str, tau: float) -> float:
     Single messages between pairs show none.
     """
     return 0.0 if operation in _PAIRWISE else math.sqrt(tau * transport.ramp)
-
-
-def collective_time(
-    transport: Transport,
-    operation: str,
-    num_ranks: int,
-    num_bytes: float,
-    bandwidth: float,
-    *,
-    num_nodes: int | None = None,
-) -> float:
-    """Return the time of one collective that has its links to itself [s].
-
-    Parameters
-    ----------
-    transport
-        The interconnect.
-    operation
-        A key of `WIRE_FRACTIONS`.
-    num_ranks
-        Members of the group; one alone takes no time.
-    num_bytes
-        ``S``, of the full tensor [byte].
-    bandwidth
-        ``B``, of a rank's port by its datasheet, one direction [byte/s].
-    num_nodes
-        How many nodes the group spans; None as in `Transport.latency`.
-    """
-    arguments = (transport, operation, num_ranks, num_bytes, bandwidth)
-    return transfer_time(*arguments) + overhead(*arguments, num_nodes=num_nodes)
 
 
 @cache

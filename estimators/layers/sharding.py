@@ -36,13 +36,6 @@ References
 .. [3] Qi, Wan, Huang, Lin, "Zero Bubble Pipeline Parallelism", ICLR 2024, table 1.
 .. [4] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
    ``_apply_ac_to_transformer_block``.
-
-Which products selective recompute by operators keeps.
-
-References
-----------
-.. [1] Liang et al., "TorchTitan", ICLR 2025, section 2.3; torchtitan's
-   ``_apply_ac_to_transformer_block``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,35 +46,11 @@ from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
 from estimators.layers.shares import (
     Shares,
     device_shares,
-    divisibility_problem,
     layer_collectives,
     padded_vocab_size,
 )
 from estimators.layers.work import Degrees, LayerWork, OperatorWork
 from estimators.tracing.graph import LayerGraph, TracedLayer, TracedOperator
-
-
-def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
-    """Return which parts of each operator's results are kept.
-
-    Every second product with a weight, the first included, and fused attention [1]_.
-    The projections of queries, keys and values count one by one, and so do those of the
-    gate and of what it gates, which are one operator here.
-    """
-    parts: list[tuple[bool, ...]] = []
-    count = 0
-    for operator in layer.operators:
-        size = 0
-        if operator.operation == "linear":
-            doubled = gated and operator.sharding in {"column", "expert column"}
-            size = 2 if doubled else len(operator.outputs)
-        kept = tuple((count + place) % 2 == 0 for place in range(size))
-        parts.append((True,) if operator.operation == "attention" else kept)
-        count += size
-    return parts
-
-
-__all__ = ["divisibility_problem", "layer_work", "tied_parameters"]
 
 _FLASH_BACKWARD = 2.5
 _EXTRA_BYTES = {"mask": 1, "fp32": 4}
@@ -255,6 +224,26 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
     inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
     forward = inputs + device.total(_written(operator))
     return forward, device.total(operator.saved) + outputs + inputs
+
+
+def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
+    """Return which parts of each operator's results are kept.
+
+    Every second product with a weight, the first included, and fused attention [4]_.
+    The projections of queries, keys and values count one by one, and so do those of the
+    gate and of what it gates, which are one operator here.
+    """
+    parts: list[tuple[bool, ...]] = []
+    count = 0
+    for operator in layer.operators:
+        size = 0
+        if operator.operation == "linear":
+            doubled = gated and operator.sharding in {"column", "expert column"}
+            size = 2 if doubled else len(operator.outputs)
+        kept = tuple((count + place) % 2 == 0 for place in range(size))
+        parts.append((True,) if operator.operation == "attention" else kept)
+        count += size
+    return parts
 
 
 def _saved_bytes(

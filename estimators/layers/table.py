@@ -5,19 +5,14 @@ Letters: ``L`` layers of the chain, from the embedding to the head and loss; ``t
 microbatch on one device of the group; collectives are kept as bytes, since their
 time depends on where the group is placed.
 
-Floating-point operations that a model needs, however it is run.
-
-Letters: ``B`` sequences, ``s`` sequence length, ``l`` layers, ``h`` hidden size, ``V``
-vocabulary. Matrix products only, two FLOP for a multiply-add, a backward pass of twice
-the forward pass. Of routed experts those that a token uses count. Recomputed work is
-not model FLOPs.
-
-Attention is counted in two ways. The common one takes the full square of attention
-scores even if the mask is causal, ``12 s^2 h`` FLOP for each layer and sequence,
-forward and backward: that of Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's
-model FLOPs utilisation [3]_. The other leaves out what a causal mask hides, half of the
-square, as FlashAttention's figures do [4]_. Models without a causal mask have one
-number.
+Model FLOPs are what a model needs, however it is run: matrix products only, two FLOP
+for a multiply-add, a backward pass of twice the forward pass. Of routed experts those
+that a token uses count. Recomputed work is not model FLOPs. Attention is counted in two
+ways. The common one takes the full square of attention scores even if the mask is
+causal, ``12 s^2 h`` FLOP for each layer and sequence, forward and backward: that of
+Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's model FLOPs utilisation [3]_.
+The other leaves out what a causal mask hides, half of the square, as FlashAttention's
+figures do [4]_. Models without a causal mask have one number.
 
 References
 ----------
@@ -38,7 +33,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph, TracedOperator
 from topologies.arrays import FloatArray, IntArray
 
@@ -209,23 +203,3 @@ def _is_attention(operator: TracedOperator) -> bool:
     return operator.operation == "attention" or (
         operator.core and operator.operation == "matmul"
     )
-
-
-def closed_form_training_flops(
-    spec: TransformerSpec, *, global_batch_size: int, full_recompute: bool
-) -> float:
-    """Return the FLOPs of one step by the formula for GPTs [FLOP].
-
-    With full recompute 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)), equation 3 of [1]_;
-    without it 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)). Both are exact for a
-    feed-forward width of 4 h and as many key heads as query heads.
-    """
-    s, h, n, v = (
-        spec.sequence_length,
-        spec.hidden_size,
-        spec.num_layers,
-        spec.vocab_size,
-    )
-    factor, share = (96, 16) if full_recompute else (72, 12)
-    blocks = factor * global_batch_size * s * n * h**2
-    return blocks * (1 + s / (6 * h) + v / (share * n * h))

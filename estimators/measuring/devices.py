@@ -1,6 +1,4 @@
-"""What torch can measure on, and what it is called.
-
-Time calls on a device: what is waited for, how often, and the statistics.
+"""Devices that torch can measure on, and how calls are timed on them.
 
 On a CPU calls run one after the other between two readings of a clock, many enough to
 be much longer than its resolution. An accelerator works behind a queue: its own events

@@ -155,7 +155,7 @@ def measure_links(
     quick
         Fewer sizes, fewer launches.
     progress
-        Told before each measurement, in the first process.
+        Called before each measurement, in the first process.
 
     Returns
     -------

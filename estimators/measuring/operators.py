@@ -5,11 +5,10 @@ engine of autograd is entered once for each measured backward pass, but once for
 whole model when it trains: what an entry costs is measured and taken off. On an
 accelerator the times are those of the device, where no entry shows.
 
-Predict whole transformer layers from a profile, and measure them too.
-
-The prediction goes the way of every plan: the layer is traced, its operators on one
-device are looked up one by one, and their times are added. What this leaves out shows
-as the error: what operators do to each other in the cache and in the launch queue.
+A profile is checked by whole transformer layers, predicted and measured. The prediction
+goes the way of every plan: the layer is traced, its operators on one device are looked
+up one by one, and their times are added. What this leaves out shows as the error: what
+operators do to each other in the cache and in the launch queue.
 """
 
 import time
@@ -129,7 +128,7 @@ def measure_profile(
     quick
         Fewer sizes, and fewer samples of each.
     progress
-        Told before each measurement.
+        Called before each measurement.
     """
     start = time.perf_counter()
     sizes = SIZES[device.type]
@@ -240,7 +239,7 @@ def _floating(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Call:
-    """Return a call that goes back from outputs to leaves, as often as wanted."""
+    """Return a call that goes back from outputs to leaves, any number of times."""
     given = tuple(torch.ones_like(tensor) for tensor in outputs)
     return lambda: torch.autograd.grad(outputs, leaves, given, retain_graph=True)
 

@@ -2,12 +2,11 @@
 
 Queries, keys and values have the shape (batch, heads, sequence, head).
 
-Multi-head latent attention: keys, values and queries through narrow projections.
-
-Keys and values of a token are made of `TransformerSpec.kv_lora_rank` numbers, and of
-`qk_pos_emb_head_dim` rotary ones that all heads share; queries of `q_lora_rank`.
-Down-projections are whole on every tensor-parallel rank, up-projections split by heads,
-as in Megatron Core's ``MLASelfAttention``.
+Multi-head latent attention [1]_ makes keys and values of a token of
+`TransformerSpec.kv_lora_rank` numbers, and of `qk_pos_emb_head_dim` rotary ones that
+all heads share; queries of `q_lora_rank`. Down-projections are whole on every
+tensor-parallel rank, up-projections split by heads, as in Megatron Core's
+``MLASelfAttention``.
 
 References
 ----------

@@ -1,4 +1,4 @@
-"""The families of models by name, and models built from a specification.
+"""The families of models by name, and layers built from a specification.
 
 A family is what its layers are built of. GPT-2, GPT-3, GPT-NeoX (LayerNorm, GELU,
 biases, learned or rotary positions) and Llama 2, Llama 3, Mistral (RMSNorm, SwiGLU,
@@ -66,40 +66,10 @@ FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
 """`TransformerSpec.family` -> builders of its layers."""
 
 
-class TransformerModel(nn.Module):
-    """A whole model: the chain of its layers."""
-
-    def __init__(self, spec: TransformerSpec, family: ModelFamily) -> None:
-        super().__init__()
-        layers = family.layers(spec)
-        self.embedding = layers["embedding"]
-        others = (family.block(spec) for _ in range(spec.num_layers - 1))
-        self.blocks = nn.ModuleList((layers["block"], *others))
-        self.final_norm = layers.get("final norm", nn.Identity())
-        self.head = layers["head"]
-        if spec.tie_word_embeddings:
-            shared = self.embedding.get_parameter("word_embeddings.weight")
-            self.head.get_submodule("output_layer").register_parameter("weight", shared)
-
-    def forward(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
-        """Return the loss; `inputs` and `labels` as embedding and head take them."""
-        hidden = self.embedding(*inputs)
-        for block in self.blocks:
-            hidden = block(hidden)
-        loss: Tensor = self.head(self.final_norm(hidden), *labels)
-        return loss
-
-
 def build_layers(spec: TransformerSpec, device: str = "meta") -> dict[str, nn.Module]:
     """Build one layer of each distinct kind, in the order of the chain."""
     with torch.device(device):
         return FAMILIES[spec.family].layers(spec)
-
-
-def build_model(spec: TransformerSpec, device: str = "meta") -> TransformerModel:
-    """Build the whole model; on the meta device it takes no memory."""
-    with torch.device(device):
-        return TransformerModel(spec, FAMILIES[spec.family])
 
 
 def example_inputs(

@@ -1,8 +1,7 @@
 """Read the TOML files that nestsim wrote for a user, and say what is wrong with one.
 
-What a sweep over collectives measured, as plain data.
-
-Nothing here measures or needs torch: `estimators.measuring.links` makes a sweep.
+A sweep over collectives that `estimators.measuring.links` measured is plain data here,
+which needs no torch.
 """
 
 import math

@@ -33,12 +33,12 @@ from nestsim.lowering.groups import (
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
 from planner.cost.classes import recompute_shares
 from planner.cost.objective import PricedPlan
+from planner.cost.passes import sharding_of
 from planner.cost.pricing import device_grid, plan_degrees
 from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
-from planner.cost.stage import sharding_of, stage_share
 from planner.step.execution import Workload
 from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
-from planner.step.memory import ParameterShare
+from planner.step.memory import ParameterShare, stage_share
 from planner.step.plan import Plan, Stage
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray

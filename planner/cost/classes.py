@@ -1,7 +1,5 @@
 """A layer table summed over the interval classes of its chain, for the kernels.
 
-Intervals of the layer chain, grouped by what they contain.
-
 A chain of ``L`` layers has ``L (L + 1) / 2`` intervals, but every cost of a stage
 except its boundaries depends only on how many layers of each kind it holds. A model
 with a hundred equal blocks has a few hundred such classes, so tables are kept per

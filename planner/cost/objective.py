@@ -15,7 +15,7 @@ PART_NAMES = (
     "recompute",
     "zero gathers",
 )
-"""What the time of a stage is made of."""
+"""Names of the parts of a stage's time."""
 
 
 class ChunkTimes(NamedTuple):

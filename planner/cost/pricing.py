@@ -2,16 +2,12 @@
 
 The iteration time is the exact timeline of the step where transfers never meet, with
 everything hidden that the framework hides (`planner.cost.timeline`). Beside it stands
-what the search with the planned objective minimises, a closed form over the loads of
-the stages that hides nothing.
+what the search with the planned objective minimises: a closed form over the loads of
+the stages, which hides nothing, and overestimates what waits for the first and the last
+microbatch.
 
 Links are those of the network that is given, slowed and removed ones included. Devices
 are all taken to be equally fast; what slow ones cost, only a replay shows.
-
-The closed form of the planned objective: transfers, and how stages are weighed.
-
-It hides nothing, and overestimates what waits for the first and the last microbatch;
-the time that a plan is reported with is `planner.cost.timeline`'s.
 
 Letters as in `planner.kernels.split`: ``x[r, s]`` the transfers at both boundaries of
 stage ``s`` in replica ``r``, ``ws`` and ``wm`` the weights of sum and maximum.

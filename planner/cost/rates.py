@@ -5,10 +5,8 @@ same time, so that groups that share links share them in the price. In-layer gro
 and gradients are priced at the slowest group of a stage; boundaries replica by replica,
 all replicas of a boundary sending at the same time in either direction.
 
-Latency and inverse bandwidth of everything that a placement's stages send.
-
-Types only; `planner.cost.rates` fills them in, `planner.search.relaxation` and
-`planner.search.placements` bound them.
+`planner.search.relaxation` and `planner.search.placements` fill the same types with
+bounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.cost import (
-    ALGORITHMS,
-    RING_OPERATIONS,
-    collective_rates,
-    rates_by_algorithm,
-)
+from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.messages import level_shapes, slowest_edges
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from planner.kernels import tables as columns
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray

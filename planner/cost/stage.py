@@ -4,7 +4,7 @@ Causes are charged in full. What passes hide of them, where the framework sends 
 beside compute, is missing from the times of the passes (`planner.step.exposure`).
 
 This evaluator shares rates and layer tables with the search but none of its interval
-classes, folded chains and kernels: tests hold one against the other.
+classes, interleaved chains and kernels: tests hold one against the other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,16 +56,6 @@ from planner.step.memory import (
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
-
-__all__ = [
-    "PART_OF_GROUP",
-    "ParameterShare",
-    "passes_differ",
-    "sharding_of",
-    "stage_price",
-    "stage_share",
-]
-
 
 PART_OF_GROUP = {
     "tensor": "tensor collectives",

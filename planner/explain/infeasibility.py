@@ -83,7 +83,7 @@ def smallest_change(
 
     One setting at a time, least intrusive first: recompute modes, ZeRO stages,
     sequence parallelism, micro-batch size, then the parallel sizes, the values nearest
-    to those allowed first; then all of them together. What is said to fit has been
+    to those allowed first; then all of them together. What is reported to fit has been
     solved on a true placement; of many sizes only some are tried (`MOST_TRIED`). Empty
     where the scenario restricts nothing, or where looking takes more than
     `DEFAULT_WORK`.

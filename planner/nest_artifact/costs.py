@@ -14,21 +14,13 @@ incoming and outgoing link::
     BW(b)   = longest path backwards, from outside over x(b, c)
     RB(b)   = as BW, but no node starts before R = sum of *backward* times
     load    = FW(f) + RB(b) with recompute and s > 1, else FW(f) + BW(b)
-    T       = max load * (ceil(B / d) + S - 1) + D
+    T       = max load * (ceil(B / d) + S - 1) + D(d, parameters of the first stage)
 
 Charging the recomputed forward pass with backward times, a factor of 2 for a switch
 but none inside level 0, the inner levels of D again at every level: all of this is the
-artifact's. `planner.nest_artifact.costs` puts stages together.
-
-Price any given plan as the published NEST artifact does, in plain Python.
-
-Stages are packed from the last one, which gets devices 0, 1, ..; the level of a link
-is that between the neighbouring devices of two stages. With ``s`` the position of a
-stage counted from the end, ``S`` stages, ``d`` replicas and ``B`` microbatches::
-
-    T = max load * (ceil(B / d) + S - 1) + D(d, parameters of the first stage)
-
-Every replica is taken to be like the first, which starts at device 0.
+artifact's. Stages are packed from the last one, which gets devices 0, 1, ..; the level
+of a link is that between the neighbouring devices of two stages. Every replica is taken
+to be like the first, which starts at device 0.
 """
 
 import itertools

@@ -1,10 +1,8 @@
-"""An instance of the published NEST artifact: what its solver is given.
+"""An instance of the published NEST artifact, read from its JSON file and checked.
 
 Times of nodes are in the unit of the file; the artifact adds seconds of communication
 to them, so a consistent file has seconds. Nodes are renumbered: everywhere in this
 package a node is its position in the chain, and `NestInstance.ids` leads back.
-
-Read an instance file of the published NEST artifact (JSON) and check it.
 
 The checks are those of the artifact, and that the graph is a chain, without which its
 solver gives up. Keys that no cost depends on may be missing.

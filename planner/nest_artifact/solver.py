@@ -4,12 +4,10 @@ For every tensor-parallel width a dynamic program over stages from the end, see
 `planner.kernels.nest_compat`; the best width wins. Widths without a solution are
 passed over, where the artifact gives up.
 
-Price the fixed configurations that an instance of the NEST artifact stores.
-
-The artifact scores them with the pipeline back to front, see
-`planner.nest_artifact.costs.price_split`. Here each is priced three ways: as the
-artifact scores it, with the stages in their true order and the same cuts, and with the
-best cuts for its width, depth and replicas.
+The plans by hand that an instance stores are priced three ways: as the artifact scores
+them, which is with the pipeline back to front (`planner.nest_artifact.costs`), with the
+stages in their true order and the same cuts, and with the best cuts for their width,
+depth and replicas.
 """
 
 import itertools

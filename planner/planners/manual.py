@@ -53,7 +53,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import Sizes
 from planner.cost.classes import RECOMPUTE_MODES
@@ -371,7 +371,7 @@ class _Recipe:
         return [mode for mode in allowed if mode != "stage"] or allowed
 
     def _layouts(self, sizes: Sizes, m: int) -> list[_BlockLayout]:
-        """Return how blocks may be shared out: whole stages, then chunks as wanted.
+        """Return how blocks may be shared out: whole stages, then chunks as preferred.
 
         Parameters
         ----------

@@ -1,9 +1,13 @@
 """``mcmc``: Metropolis walks over the space of the search, after FlexFlow and TopoOpt.
 
-From a start, a walk proposes neighbours (`planner.planners.mcmc`). A plan that
-is slower by the fraction ``x`` is accepted with probability ``exp(-alpha x)``; one that
-does not fit in memory never is. Every `reset_span` steps the walk goes back to its
-best. One walk for each seed; the best plans of all of them count.
+From a start, a walk proposes neighbours. A plan that is slower by the fraction ``x`` is
+accepted with probability ``exp(-alpha x)``; one that does not fit in memory never is.
+Every `reset_span` steps the walk goes back to its best. One walk for each seed; the
+best plans of all of them count.
+
+A neighbour is made by a move, which returns another state, or None where the space has
+none of the kind. Megatron's sequence parallelism has no move: the space has it on
+wherever the tensor-parallel size exceeds 1, or off.
 
 FlexFlow compares milliseconds where this compares fractions, redraws the devices of an
 operator where this redraws the placement, and has no account of memory. Its number of
@@ -15,13 +19,6 @@ References
 .. [1] Jia et al., "Beyond Data and Model Parallelism" (FlexFlow), MLSys 2019, section
    6.2.
 .. [2] Wang et al., "TopoOpt", NSDI 2023, section 4: budgets and independent runs.
-
-Proposals of a Metropolis walk: each changes a state a little.
-
-A move returns another state, or None where the space has none of the kind. It may lead
-to a state that does not fit in memory, which the walk rejects. Megatron's sequence
-parallelism has no move: the space has it on wherever the tensor-parallel size exceeds
-1, or off.
 """
 
 import math

@@ -1,10 +1,9 @@
 """States of a Metropolis walk: one split of one configuration on one placement.
 
-Prices of any split of a chain, once its configuration and placement are known.
-
-The same numbers as `planner.cost.pricing.price_plan`, read from the tables that the
-search splits by: a state of a walk, or one of millions of enumerated splits, costs a
-look-up for each stage. Stages run from the first to the last here.
+Their prices are the same numbers as those of `planner.cost.pricing.price_plan`, read
+from the tables that the search splits by: a state of a walk, or one of millions of
+enumerated splits, costs a look-up for each stage. Stages run from the first to the last
+here.
 """
 
 import re
@@ -55,7 +54,8 @@ class PlacedChain:
     [s]."""
 
     step_end: FloatArray
-    """After the last backward pass, likewise [s]."""
+    """Time after the last backward pass by distinct rates, choice and class, shape
+    ``(sig, C, K)`` [s]."""
 
     most_in_flight: IntArray
     """Passes in flight that memory allows, shape ``(C, K)``."""
@@ -67,7 +67,8 @@ class PlacedChain:
     """Time that transfers add to a stage's load in the maximum, shape ``(p,)`` [s]."""
 
     tied: FloatArray
-    """What tied embeddings add to each stage's step end, shape ``(p,)`` [s]."""
+    """Time that tied embeddings add to the end of each stage's step, shape ``(p,)``
+    [s]."""
 
     in_flight: IntArray
     """Passes in flight at each stage, shape ``(p,)``."""
@@ -459,7 +460,10 @@ def _order(name: str) -> str:
 def _fitting(
     chain: PlacedChain, bounds: tuple[int, ...], preferred: tuple[MemoryChoice, ...]
 ) -> list[int] | None:
-    """Return a choice for each stage, the wanted one if it fits; None if none does."""
+    """Return a choice that fits for each stage, the preferred one where it does.
+
+    None if nothing fits some stage.
+    """
     classes = chain.classes(np.array(bounds))
     fits = chain.most_in_flight[:, classes] >= chain.in_flight
     if not fits.any(axis=0).all():

@@ -1,7 +1,4 @@
-"""``nest``: this project's own searches, behind the protocol.
-
-``fixed``: the plan that the scenario gives.
-"""
+"""The searches of this project (``nest``) and the plan of the scenario (``fixed``)."""
 
 import math
 from dataclasses import dataclass

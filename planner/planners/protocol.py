@@ -1,11 +1,9 @@
-"""What every planner takes and returns, so that they can be compared.
+"""What every planner takes, does and returns, so that they can be compared.
 
 A planner proposes plans of one documented space (`planner.search.space`); what it may
 see of the network is part of its definition. Whatever it believes, its plans are priced
 by one evaluator (`planner.cost.pricing.price_plan`) and kept only if they fit in memory
-(`planner.step.memory`).
-
-What all planners do with the plans that they propose: price, check, say why not.
+(`planner.step.memory`); where none is left, it says why not.
 """
 
 import math
@@ -36,7 +34,7 @@ that fits, or one with data parallelism alone."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """What planners may be told beside the space; each reads what concerns it."""
+    """Settings of planners beside the space; each reads what concerns it."""
 
     time_limit: float | None = None
     """Time after which a search returns what it has, once it has a plan; None for

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from estimators.collectives.algorithms import ALGORITHM_NAMES
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from estimators.training import ParallelismConfig, Sizes

@@ -1,11 +1,10 @@
 """The candidates of a search: their bounds, their splits, their placements.
 
+The bound of a configuration's time counts what memory forces its stages to do. A
+solution, a split on a placement, is written out as a plan.
+
 Letters as in `planner.search.space`; positions ``s`` count stages from the end, as the
 split kernel does.
-
-Write a solution of the search out as a plan.
-
-What memory forces the stages of a configuration to do, as a bound of its time.
 """
 
 from collections import Counter, deque

@@ -2,8 +2,8 @@
 
 A plan that breaks one of these rules may still be simulated, but nobody can start it:
 `planner.search.launchable` compares a plan with them, and the search stays inside them
-unless it is told otherwise. Where a rule was read in the framework's code, its source
-is the file; where it was not, the source says so.
+unless a scenario asks for more. Where a rule was read in the framework's code, its
+source is the file; where it was not, the source says so.
 
 References
 ----------
@@ -62,13 +62,9 @@ BALANCED = "balanced"
 LAYOUT = "layout"
 """Any number of blocks in any chunk, written out one by one."""
 
-SPLITS = (EVEN, ENDS, ACCOUNTED, ROUNDS, BALANCED, LAYOUT)
-"""Ways to share out the blocks."""
 
 INTERLEAVED = "interleaved"
 ALWAYS = "always"
-MICROBATCHES = (INTERLEAVED, ALWAYS)
-"""When stages must divide the microbatches: with several chunks, or in any pipeline."""
 
 Order = tuple[str, ...]
 """Parallel dimensions, innermost first; ``dp`` are the replicas of each expert."""
@@ -96,11 +92,11 @@ class LaunchRules:
     it has no pipeline."""
 
     microbatches: str = INTERLEAVED
-    """When the number of stages must divide the number of microbatches, one of
-    `MICROBATCHES`."""
+    """When the number of stages must divide the number of microbatches, `INTERLEAVED`
+    or `ALWAYS`."""
 
     splits: tuple[str, ...] = (EVEN,)
-    """Ways to share out the blocks, of `SPLITS`; one that fits suffices."""
+    """Ways to share out the blocks, `EVEN` to `LAYOUT`; one that fits suffices."""
 
     empty_ends: bool = False
     """Whether the first and the last chunk may hold no block, only the end of the

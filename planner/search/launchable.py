@@ -50,10 +50,10 @@ class BrokenRule:
     """Name of the rule, one of `planner.search.launch_rules.RULES`."""
 
     found: str
-    """What the plan has."""
+    """Value that the plan has."""
 
     expected: str
-    """What the framework can launch."""
+    """Values that the framework can launch."""
 
     source: str
     """Where the framework says so."""
@@ -73,7 +73,7 @@ class LaunchFacts:
     """What rules ask of the job and of the cluster."""
 
     is_block: tuple[bool, ...]
-    """Of each layer of the chain, whether it is a transformer block."""
+    """Whether each layer of the chain is a transformer block."""
 
     num_attention_heads: int
     """Attention heads of each block."""

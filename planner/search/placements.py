@@ -10,7 +10,8 @@ is still to be placed, between them or outside: pipelines inside a node and repl
 across, the reverse, or half of one inside the other. Once per placement the extent may
 be padded to the size of a block, leaving devices idle to avoid a slow link.
 
-Bounds of placements, from what must leave the blocks of a tree.
+`PlacementBounds` bounds the rates of a placement by what must leave the blocks of a
+tree.
 """
 
 import math

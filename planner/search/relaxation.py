@@ -96,11 +96,6 @@ class Relaxation:
         """
         return np.array([self.terms.hop_latency, self.terms.hop_inverse])
 
-    @property
-    def has_racks(self) -> bool:
-        """Whether blocks lie between a node and the cluster."""
-        return self.terms.has_racks
-
     def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 

@@ -1,10 +1,8 @@
-"""The configurations that a search considers, and how many it cannot.
+"""The space of a search: what a scenario may allow, and the configurations of that.
 
 Letters: ``tp``, ``cp``, ``ep`` tensor-, context- and expert-parallel size, ``b``
 micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multiple of
 ``ep``), ``m`` microbatches, ``N`` devices.
-
-What a search may try, as the scenario says it.
 """
 
 from collections import Counter
@@ -14,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import LaunchRules

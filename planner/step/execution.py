@@ -1,10 +1,8 @@
-"""How a framework executes a step: what it hides behind compute, and at what price.
+"""The work of a job, and how its framework executes it: everything but its split.
 
-Facts about the job, like its software: the search, the prices and the replay read the
-same ones. What the replay's engine may leave out or skip is not here
-(`nestsim.simulator.replay`).
-
-A model, a job and an accelerator: everything about the work but its split.
+What a framework hides behind compute, and at what price, are facts about the job, like
+its software: the search, the prices and the replay read the same ones. What the
+replay's engine may leave out or skip is not here (`nestsim.simulator.replay`).
 """
 
 from dataclasses import dataclass, field

@@ -1,13 +1,10 @@
-"""What a device keeps for the parameters of a stage.
+"""What one device of a stage holds: parameters, activations in flight, and its peak.
 
     peak = W + G + O + max(buffers + in_flight * saved + working, copies)
 
 W weights, G gradients, O optimizer states, copies what the optimizer makes for its step
-when activations are gone, each divided by the devices that share its
-shards where the stage of ZeRO shards it; buffers are whole layers beside them
-(`planner.step.ledger`).
-
-What one device of a stage holds: parameters, activations in flight, its peak.
+when activations are gone, each divided by the devices that share its shards where the
+stage of ZeRO shards it; buffers are whole layers beside them (`planner.step.ledger`).
 
 Between a backward pass and its weight gradients, where a schedule splits them, a device
 keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the
@@ -36,11 +33,15 @@ class StaticBytes(NamedTuple):
     """Memory held for the whole step [byte]; floats or arrays alike."""
 
     weights: FloatOrArray
+    """Weights [byte]."""
     gradients: FloatOrArray
+    """Gradients that are accumulated [byte]."""
     optimizer: FloatOrArray
+    """States of the optimizer [byte]."""
     buffers: FloatOrArray
+    """Buffers of weights and gradients that are whole for a while [byte]."""
     copies: FloatOrArray
-    """While the optimizer works, and passes do not."""
+    """Copies of gradients, while the optimizer works and passes do not [byte]."""
 
     def total(self) -> FloatOrArray:
         """Return what is held while passes work [byte]."""
@@ -51,7 +52,7 @@ class Sharded(NamedTuple):
     """Parameters of a stage on one device, and who shares their shards."""
 
     parameters: FloatOrArray
-    """Held by one device before ZeRO shards them; a float or an array."""
+    """Parameters held by one device before ZeRO shards them; a float or an array."""
 
     group_size: int | FloatOrArray
     """Devices that share the shards; an integer or an array."""
@@ -108,26 +109,29 @@ class ParameterShare(NamedTuple):
     """Parameters of a stage on one device."""
 
     dense: float
+    """Parameters of the stage outside of experts."""
     expert: float
+    """Parameters of the stage's experts."""
     num_layers: int
+    """Layers of the stage."""
 
 
 class Activations(NamedTuple):
     """Memory of a stage's passes [byte]."""
 
     saved: tuple[float, ...]
-    """Kept by each chunk for each microbatch from its forward pass to the end of its
-    backward pass."""
+    """Activations kept by each chunk for each microbatch from its forward pass to the
+    end of its backward pass [byte]."""
 
     forward_working: float
-    """Alive inside a forward pass only."""
+    """Memory used inside a forward pass only [byte]."""
 
     backward_working: float
-    """Alive inside a backward pass only, beside what is saved."""
+    """Memory used inside a backward pass only, beside what is saved [byte]."""
 
     kept: tuple[float, ...]
-    """Kept by each chunk for each microbatch from the end of its backward pass to the
-    end of its weight gradients; 0 unless the schedule splits them off."""
+    """Memory kept by each chunk for each microbatch from the end of its backward pass
+    to the end of its weight gradients; 0 unless the schedule splits them off [byte]."""
 
 
 def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
@@ -201,25 +205,25 @@ class BlockStage:
     """Some blocks and ends of a chain, where stages are not cut between layers."""
 
     num_blocks: float
-    """Of whose activations it has."""
+    """Blocks whose activations the stage keeps."""
 
     num_weights: float
-    """Of blocks whose parameters it holds."""
+    """Blocks whose parameters the stage holds."""
 
     selective: float = 0.0
-    """Those of them that repeat their attention core."""
+    """Blocks of the stage that repeat their attention core."""
 
     recomputed: float
-    """Those of them that keep their input only."""
+    """Blocks of the stage that keep their input only."""
 
     ends: tuple[int, ...]
-    """Layers of the chain that it holds beside blocks."""
+    """Layers of the chain that the stage holds beside blocks."""
 
     in_flight: int
     """Microbatches whose activations are kept at once."""
 
     zero_stage: int = 0
-    """0 to 3."""
+    """Stage of ZeRO, 0 to 3."""
 
     group_size: int = 1
     """Devices that share the shards of ZeRO."""

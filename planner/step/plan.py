@@ -4,15 +4,12 @@ Stages run from the first (with the embedding) to the last (with the head). A st
 holds one closed interval of the model's chain, or with virtual stages (interleaved
 1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
 
-In JSON a stage's devices are a list of ranges (`planner.step.plan`), replica by
-replica, rank by rank; lists of numbers, one for each replica, are read as well.
-
-Device numbers as short lists of ranges, the form in which plans are written.
-
-``"0-7"`` are devices 0 to 7, ``"0-62:2"`` every second one from 0 to 62, and ``"5"`` is
-device 5. A list of such texts keeps the order of the devices, so that what is written
-is read back as it was. A stage of 6,400 devices takes one text where they follow each
-other, and one for each replica where they do not.
+In JSON a stage's devices are a list of ranges, replica by replica, rank by rank; lists
+of numbers, one for each replica, are read as well. ``"0-7"`` are devices 0 to 7,
+``"0-62:2"`` every second one from 0 to 62, and ``"5"`` is device 5. A list of such
+texts keeps the order of the devices, so that what is written is read back as it was. A
+stage of 6,400 devices takes one text where they follow each other, and one for each
+replica where they do not.
 """
 
 import re

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from estimators.collectives.cost import (
-    ALGORITHMS,
-    RING_OPERATIONS,
-    collective_rates,
-    rates_by_algorithm,
-    slowest_edges,
-)
+from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
+from estimators.collectives.messages import slowest_edges
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from tests.estimators.oracles import price_by_routes, rates_by_routes
 from topologies import (
     FatTreeSpec,

@@ -1,11 +1,14 @@
-"""Prices of communication over explicit routes, one array per step: slow and simple."""
+"""Published formulas, and prices of communication over explicit routes, plainly."""
 
 from collections import Counter
 
 import numpy as np
 
-from estimators.collectives.cost import CollectiveRate, EdgeCost, Phase
+from estimators.collectives.cost import CollectiveRate, Phase
+from estimators.collectives.messages import EdgeCost
 from estimators.collectives.ring_phases import RING_OPERATIONS, ring_pass
+from estimators.collectives.transports import Transport, overhead, transfer_time
+from estimators.models.spec import TransformerSpec
 
 
 def price_by_routes(network, sources, targets, round_of=None):
@@ -94,3 +97,53 @@ def rates_by_routes(network, operation, groups, algorithm, *, together=True):
         inverse[present] += slowest_edge * [phase.fraction for phase in phases]
     pairs = zip(latency.tolist(), inverse.tolist(), strict=True)
     return tuple(CollectiveRate(*pair) for pair in pairs)
+
+
+def closed_form_training_flops(
+    spec: TransformerSpec, *, global_batch_size: int, full_recompute: bool
+) -> float:
+    """Return the FLOPs of one step by the formula for GPTs [FLOP].
+
+    With full recompute 96 B s l h^2 (1 + s / (6 h) + V / (16 l h)), equation 3 of
+    Narayanan et al., SC'21; without it 72 B s l h^2 (1 + s / (6 h) + V / (12 l h)).
+    Both are exact for a feed-forward width of 4 h and as many key heads as query heads.
+    """
+    s, h, n, v = (
+        spec.sequence_length,
+        spec.hidden_size,
+        spec.num_layers,
+        spec.vocab_size,
+    )
+    factor, share = (96, 16) if full_recompute else (72, 12)
+    blocks = factor * global_batch_size * s * n * h**2
+    return blocks * (1 + s / (6 * h) + v / (share * n * h))
+
+
+def collective_time(
+    transport: Transport,
+    operation: str,
+    num_ranks: int,
+    num_bytes: float,
+    bandwidth: float,
+    *,
+    num_nodes: int | None = None,
+) -> float:
+    """Return the time of one collective that has its links to itself [s].
+
+    Parameters
+    ----------
+    transport
+        The interconnect.
+    operation
+        A key of `WIRE_FRACTIONS`.
+    num_ranks
+        Members of the group; one alone takes no time.
+    num_bytes
+        ``S``, of the full tensor [byte].
+    bandwidth
+        ``B``, of a rank's port by its datasheet, one direction [byte/s].
+    num_nodes
+        How many nodes the group spans; None as in `Transport.latency`.
+    """
+    arguments = (transport, operation, num_ranks, num_bytes, bandwidth)
+    return transfer_time(*arguments) + overhead(*arguments, num_nodes=num_nodes)

@@ -194,7 +194,7 @@ class BruteForce:
             modes=self.space.modes(sizes),
             # With nothing to share all ZeRO stages are one.
             zeros=tuple(zeros if members > 1 else zeros[:1]),
-            parameter_bytes=each,
+            each=each,
             step_time=optimizer_step_bytes(each) / workload.memory_rate,
             shard_time=workload.shard_time,
             expert_group=members // sizes.ep,

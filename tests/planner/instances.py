@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from estimators.constants import load_constants
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from planner.search.space import SearchSpec

@@ -67,12 +67,6 @@ class EngineTimes(NamedTuple):
     """Time of what selective recompute runs again: the forward pass of the attention
     core [s]."""
 
-    forward_bound: float
-    """Lower bound of all schedules of the forward pass [s]."""
-
-    backward_bound: float
-    """Lower bound of all schedules of the backward pass [s]."""
-
     exact: bool
     """Whether the passes, with and without weights' gradients, are the shortest."""
 
@@ -104,8 +98,6 @@ def layer_time(
         input_gradient=first.makespan,
         weight_gradient=sum(time.weight_gradient for time in times),
         core=schedule_tasks(core, core.durations(times)).makespan,
-        forward_bound=forward.lower_bound,
-        backward_bound=backward.lower_bound,
         exact=forward.exact and backward.exact and first.exact,
     )
 

@@ -1,52 +1,39 @@
-"""What a schedule of a layer's tasks on two engines is, and what it makes of them.
-
-Schedules of a graph of tasks without search.
+"""Schedules of a layer's tasks on two engines: quick ones, and bounds of the best one.
 
 List scheduling never leaves an engine idle while one of its tasks could begin, and
 takes the task with the longest path to the end first [1]_. As one of the engines is
 busy at any time, it is never later than all tasks one after the other, and so within
 twice the optimum: the sum of both loads is at most twice the larger one.
 
-References
-----------
-.. [1] T. C. Hu, "Parallel sequencing and assembly line problems", Operations Research
-   9, 1961; J. E. Kelley, "The critical-path method", 1963.
-
-Which orders of tasks a schedule shorter than a known one can still have.
-
-Two tasks of one engine run in one order or the other. The precedences decide most
-pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
-take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [1]_.
-That moves heads and tails, which may decide further pairs. Trying out both orders of a
-pair that is still open decides it where one of them leads to a contradiction [2]_.
-Often nothing is left, which proves that the known schedule is the best one.
-
-Letters as in `estimators.operators.engines.schedule`.
-
-References
-----------
-.. [1] J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem",
-   Management Science 35(2), 1989: immediate selection.
-.. [2] J. Carlier, E. Pinson, "Adjustment of heads and tails for the job-shop problem",
-   European Journal of Operational Research 78, 1994: global operations, or shaving.
-
-How soon a graph of tasks can be done at best, by relaxations that are quick.
-
 Letters: ``p`` a task's duration; ``r`` its head, the longest path of durations to its
-beginning; ``q`` its tail, the longest path from its end to the end of all.
+beginning; ``q`` its tail, the longest path from its end to the end of all. How soon a
+graph can be done at best:
 
 - The critical path: the largest ``r + p + q``. No number of engines would help.
 - The load of an engine: the sum of its ``p``.
 - Both together: of any tasks of one engine none begins before the least of their heads,
   they run one after the other, and the least of their tails is still to come:
   ``min r + sum p + min q``. The largest of these over all subsets of an engine's tasks
-  is the length of Jackson's preemptive schedule [1]_, which is found in O(n log n). It
+  is the length of Jackson's preemptive schedule [2]_, which is found in O(n log n). It
   covers the other two.
+
+Two tasks of one engine run in one order or the other. The precedences decide most
+pairs, and a known schedule of length ``U`` decides more: if ``i`` before ``j`` would
+take ``r_i + p_i + p_j + q_j >= U``, a shorter schedule has ``j`` before ``i`` [3]_.
+That moves heads and tails, which may decide further pairs. Trying out both orders of a
+pair that is still open decides it where one of them leads to a contradiction [4]_.
+Often nothing is left, which proves that the known schedule is the best one.
 
 References
 ----------
-.. [1] J. Carlier, "The one-machine sequencing problem", European Journal of Operational
+.. [1] T. C. Hu, "Parallel sequencing and assembly line problems", Operations Research
+   9, 1961; J. E. Kelley, "The critical-path method", 1963.
+.. [2] J. Carlier, "The one-machine sequencing problem", European Journal of Operational
    Research 11, 1982, section 3.
+.. [3] J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem",
+   Management Science 35(2), 1989: immediate selection.
+.. [4] J. Carlier, E. Pinson, "Adjustment of heads and tails for the job-shop problem",
+   European Journal of Operational Research 78, 1994: global operations, or shaving.
 """
 
 import heapq
@@ -54,7 +41,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from estimators.operators.engines.graph import ENGINES, TaskGraph
 
@@ -92,92 +78,6 @@ def makespan(starts: Sequence[float], durations: Sequence[float]) -> float:
     """Return when the last task ends [s]."""
     ends = (start + p for start, p in zip(starts, durations, strict=True))
     return max(ends, default=0.0)
-
-
-def is_feasible(graph: TaskGraph, schedule: EngineSchedule) -> bool:
-    """Say whether tasks wait for each other and engines run one task at a time."""
-    begins = schedule.start
-    ends = [s + p for s, p in zip(begins, schedule.duration, strict=True)]
-    waits = all(
-        ends[other] <= begins[task]
-        for task, before in enumerate(graph.predecessors)
-        for other in before
-    )
-    return waits and all(
-        earlier[1] <= later[0]
-        for engine in set(schedule.engine)
-        for earlier, later in itertools.pairwise(_busy_times(schedule, engine))
-    )
-
-
-class EngineUse(NamedTuple):
-    """Fractions of a schedule's time; they add up to one."""
-
-    both: float
-    """Time during which both engines are busy [s]."""
-
-    tensor_only: float
-    """Time during which the tensor engine alone is busy [s]."""
-    vector_only: float
-    """Time during which the vector engine alone is busy [s]."""
-    neither: float
-    """Time during which no engine is busy [s]."""
-
-
-def engine_use(schedule: EngineSchedule) -> EngineUse:
-    """Return how much of the time each engine is busy; all 0 if nothing takes time."""
-    if schedule.makespan <= 0:
-        return EngineUse(0.0, 0.0, 0.0, 0.0)
-    tensor = _busy_times(schedule, "tensor")
-    vector = _busy_times(schedule, "vector")
-    both = _common_time(tensor, vector) / schedule.makespan
-    tensor_only, vector_only = (
-        max(sum(end - start for start, end in times) / schedule.makespan - both, 0.0)
-        for times in (tensor, vector)
-    )
-    neither = max(1.0 - both - tensor_only - vector_only, 0.0)
-    return EngineUse(both, tensor_only, vector_only, neither)
-
-
-def explain(schedule: EngineSchedule) -> str:
-    """Say in a sentence what the two engines gain, and how sure that is."""
-    total = sum(schedule.duration)
-    saved = 1.0 - schedule.makespan / total if total > 0 else 0.0
-    how = (
-        "the optimum"
-        if schedule.exact
-        else f"at most {schedule.gap:.1%} above the optimum"
-    )
-    return (
-        f"{saved:.1%} shorter than one operator after the other ({how}): both engines "
-        f"are busy {engine_use(schedule).both:.1%} of the time"
-    )
-
-
-def _busy_times(schedule: EngineSchedule, engine: str) -> list[tuple[float, float]]:
-    """Return the beginnings and ends of an engine's tasks that take time, in order."""
-    return sorted(
-        (start, start + duration)
-        for start, duration, where in zip(
-            schedule.start, schedule.duration, schedule.engine, strict=True
-        )
-        if where == engine and duration > 0
-    )
-
-
-def _common_time(
-    first: list[tuple[float, float]], second: list[tuple[float, float]]
-) -> float:
-    common, i, j = 0.0, 0, 0
-    while i < len(first) and j < len(second):
-        begin = max(first[i][0], second[j][0])
-        end = min(first[i][1], second[j][1])
-        common += max(end - begin, 0.0)
-        if first[i][1] <= second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return common
 
 
 def heads(

@@ -1,6 +1,7 @@
-"""The best schedule of a small graph of tasks, by mixed-integer programming.
+"""The best schedule of a small graph of tasks: small steps, then integer programming.
 
-The order of a pair of tasks of one engine that `estimators.operators.engines.schedule`
+`climb` moves single tasks as long as that helps. `solve` proves what is best. The order
+of a pair of tasks of one engine that `estimators.operators.engines.schedule`
 leaves open becomes a choice ``x`` of Manne's model [1]_, with the tightest constants
 that a known schedule of length ``U``, heads and tails allow:
 
@@ -21,8 +22,6 @@ References
 .. [1] A. S. Manne, "On the job-shop scheduling problem", Operations Research 8, 1960.
 .. [2] Q. Huangfu, J. A. J. Hall, "Parallelizing the dual revised simplex method",
    Mathematical Programming Computation 10, 2018.
-
-Better schedules by small steps.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a plan sends out of the blocks of a tree, whatever else is under way.
+"""What a plan sends out of the blocks of a tree, and what it sends alone on its links.
 
 A block holds ``u`` tensor groups. Of a group of ``n`` ranks that reduce gradients of
 ``S`` bytes, with ``k`` in the block, at least ``(1 - k / n) S`` leave it in a
@@ -11,13 +11,11 @@ per block ``u / p`` runs begin or end a pipeline. The first shrinks as ``a`` gro
 second grows; blocks may differ in ``a``, but the one is convex and the other linear, so
 that some real ``a`` does no better than all of them together.
 
-What a placement's collectives and transfers cost with the links to themselves.
-
 The planner prices all groups of a kind as communicating at the same time. In a replay
 stages reduce their gradients one after another, and transfers of different replicas
-meet or do not: a bound must take each with nothing else under way. The groups of one
-stage move in lock-step there, and so do the ranks of a replica: those are priced
-together.
+meet or do not: a bound must take each with nothing else under way (`alone_rates`). The
+groups of one stage move in lock-step there, and so do the ranks of a replica: those are
+priced together.
 """
 
 from dataclasses import dataclass

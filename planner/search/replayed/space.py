@@ -1,20 +1,17 @@
-"""The configurations that a framework can launch on a cluster.
+"""The configurations that a framework can launch on a cluster, and their layouts.
 
-Letters as in `planner.search.space`, with ``C = p v`` virtual stages and ``m``
-microbatches. Replicas times micro-batch size divide the batch, and all devices have
-work unless idle ones are asked for.
+Replicas times micro-batch size divide the batch, and all devices have work unless idle
+ones are asked for. In a layout every virtual stage holds about as many blocks as any
+other; the embedding and the head count as blocks where they are worth some, as Megatron
+Core's ``account_for_embedding_in_pipeline_split`` and
+``account_for_loss_in_pipeline_split`` have it, or as its
+``decoder_first_pipeline_num_layers`` and ``decoder_last_pipeline_num_layers`` say.
+Where that does not come out even and the framework takes a layout, some virtual stages
+hold one block more.
 
-Ways to cut a chain that a launcher can be told.
-
-Every virtual stage holds about as many blocks as any other; the embedding and the head
-count as blocks where they are worth some, as Megatron Core's
-``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``
-have it, or as its ``decoder_first_pipeline_num_layers`` and
-``decoder_last_pipeline_num_layers`` say. Where that does not come out even and the
-framework takes a layout, some virtual stages hold one block more.
-
-Letters: ``p`` stages, ``v`` chunks of each, ``C = p v`` virtual stages (``c p + i`` is
-chunk ``c`` of stage ``i``), ``B`` blocks.
+Letters as in `planner.search.space`, with ``p`` stages, ``v`` chunks of each, ``C = p
+v`` virtual stages (``c p + i`` is chunk ``c`` of stage ``i``), ``B`` blocks and ``m``
+microbatches.
 """
 
 from collections import Counter
@@ -25,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import (
@@ -63,7 +60,7 @@ def block_counts(
     num_blocks, p, v
         Blocks, stages, chunks of each.
     splits
-        What the framework has, of `planner.search.launch_rules.SPLITS`.
+        What the framework has, keys of `planner.search.launchable.SPLIT_CHECKS`.
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.

@@ -28,7 +28,8 @@ WEIGHT = 2
 """Kind of instruction: weight gradients of one microbatch in one chunk."""
 
 MAX_PASSES = 4_000_000
-"""Of all stages together. The replay keeps about 500 bytes of each: 2 GB."""
+"""Most passes of all stages together: the replay keeps about 500 bytes of each, 2
+GB."""
 
 
 class Instructions(NamedTuple):
@@ -38,7 +39,7 @@ class Instructions(NamedTuple):
     """`FORWARD`, `BACKWARD` or `WEIGHT`."""
 
     microbatch: IntArray
-    """From 0."""
+    """Number of the microbatch, from 0."""
 
     chunk: IntArray
     """From 0."""
@@ -54,7 +55,7 @@ class Program(NamedTuple):
     """`FORWARD`, `BACKWARD` or `WEIGHT`."""
 
     microbatch: IntArray
-    """From 0."""
+    """Number of the microbatch, from 0."""
 
     virtual_stage: IntArray
     """From 0, in the order of the chain."""
@@ -106,8 +107,11 @@ class ScheduleSizes(NamedTuple):
     """What a schedule is written for."""
 
     p: int
+    """Pipeline stages."""
     m: int
+    """Microbatches."""
     v: int
+    """Chunks of each stage."""
 
 
 def dealt_in_turn(virtual_stage: int, num_stages: int) -> int:
@@ -123,7 +127,7 @@ class Schedule:
     """
 
     name: str
-    """As in scenarios and plans."""
+    """Name of the schedule, as in scenarios and plans."""
 
     interleaves: bool
     """Whether stages consist of several chunks: if so there are at least two stages

@@ -16,14 +16,10 @@ from estimators.collectives.algorithms import (
     algorithms_for,
     exchanges,
 )
-from estimators.collectives.cost import (
-    ALGORITHMS,
-    RING_OPERATIONS,
-    collective_rates,
-    rates_by_algorithm,
-)
+from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.exchanges import depth, parents_of_both
 from estimators.collectives.placed import exchange_rates, placed_exchanges
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from topologies import (
     CustomSpec,
     FatTreeSpec,

@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 from estimators.collectives.cost import (
     ALGORITHMS,
     FREE,
-    RING_OPERATIONS,
     collective_rates,
-    edge_costs,
     hierarchical_phases,
     rates_by_algorithm,
     ring_phases,
-    slowest_edges,
 )
-from estimators.collectives.messages import level_shapes, ordered_groups, uneven_blocks
+from estimators.collectives.messages import (
+    edge_costs,
+    level_shapes,
+    ordered_groups,
+    slowest_edges,
+    uneven_blocks,
+)
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from topologies.builders import build_network
 from topologies.specs import FatTreeSpec, LevelSpec, RailSpec, TorusSpec
 

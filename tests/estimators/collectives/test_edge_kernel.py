@@ -8,16 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives.cost import (
-    ALGORITHMS,
-    RING_OPERATIONS,
-    collective_rates,
+from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
+from estimators.collectives.kernels import edges
+from estimators.collectives.messages import (
+    _prepared,
     edge_costs,
-    rates_by_algorithm,
+    network_arrays,
     slowest_edges,
 )
-from estimators.collectives.kernels import edges
-from estimators.collectives.messages import _prepared, network_arrays
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from tests.estimators.oracles import (
     even_split,
     plain_phases,

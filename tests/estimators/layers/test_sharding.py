@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.layers.sharding import divisibility_problem, layer_work, tied_parameters
-from estimators.layers.shares import padded_vocab_size
+from estimators.layers.sharding import layer_work, tied_parameters
+from estimators.layers.shares import divisibility_problem, padded_vocab_size
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork
 from estimators.models.families import build_layers
 from estimators.models.library import load_model, model_names

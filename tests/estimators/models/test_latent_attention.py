@@ -9,9 +9,10 @@ from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.table import model_flops_per_sequence
 from estimators.layers.work import Degrees
-from estimators.models.families import build_layers, build_model, example_inputs
+from estimators.models.families import build_layers, example_inputs
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
+from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
 DEEPSEEK_V3 = TransformerSpec(

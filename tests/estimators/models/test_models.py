@@ -9,12 +9,12 @@ import torch
 from estimators.models.families import (
     FAMILIES,
     build_layers,
-    build_model,
     example_inputs,
 )
 from estimators.models.library import LIBRARY, load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
+from tests.estimators.whole_models import build_model
 from topologies.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("one_thread")

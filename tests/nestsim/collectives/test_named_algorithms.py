@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
-from estimators.collectives.cost import ALGORITHMS, RING_OPERATIONS, collective_rates
+from estimators.collectives.cost import ALGORITHMS, collective_rates
+from estimators.collectives.ring_phases import RING_OPERATIONS
 from nestsim.cli import main
 from nestsim.evaluate import build_job
 from nestsim.lowering.groups import collective_lockstep_phases, find_lockstep_groups

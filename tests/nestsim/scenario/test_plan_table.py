@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.plan import PlanTable
 from planner.plans.build import build_plan
-from planner.plans.json_file import plan_table
 from planner.plans.spec import PlanSpec
 from planner.search.best_first import search
 from planner.search.launch_rules import LAUNCH_RULES
@@ -20,6 +19,7 @@ from planner.search.launchable import LaunchFacts, broken_rules, ends_together
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from tests.nestsim.scenario.plan_settings import plan_table
 from tests.planner.examples import eight_devices, tiny_job
 from topologies.errors import InputError
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from estimators.layers.table import closed_form_training_flops, model_flops_per_sequence
+from estimators.layers.table import model_flops_per_sequence
 from nestsim.evaluate import build_job
 from nestsim.scenario.load import load_scenario
 from planner.plans.build import build_plan
+from tests.estimators.oracles import closed_form_training_flops
 from tests.nestsim.published_page import FILES, ROOT, published_cells, words
 
 PAGE = ROOT / "docs" / "published.md"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from estimators.collectives.transports import collective_time, transports
+from estimators.collectives.transports import transports
 from nestsim.calibration.calibrate import print_transports
 from nestsim.calibration.transports import fit_transports
 from nestsim.cli import main
@@ -31,6 +31,7 @@ from nestsim.validation.rows.columns import (
     RowRefusedError,
     read_measurements,
 )
+from tests.estimators.oracles import collective_time
 from tests.nestsim.report.pictures import draw
 from topologies.errors import InputError
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from planner.cost.pricing import plan_degrees, price_plan
 from planner.explain.explain import explain
 from planner.explain.request import SETTINGS, Request, broken_rule, exclusions

@@ -1,5 +1,6 @@
 """Random graphs of tasks, and an oracle that tries every order."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -80,3 +81,74 @@ def as_schedule(case: Case, starts: Sequence[float]) -> EngineSchedule:
         lower_bound=0.0,
         exact=False,
     )
+
+
+def is_feasible(graph: TaskGraph, schedule: EngineSchedule) -> bool:
+    """Say whether tasks wait for each other and engines run one task at a time."""
+    begins = schedule.start
+    ends = [s + p for s, p in zip(begins, schedule.duration, strict=True)]
+    waits = all(
+        ends[other] <= begins[task]
+        for task, before in enumerate(graph.predecessors)
+        for other in before
+    )
+    return waits and all(
+        earlier[1] <= later[0]
+        for engine in set(schedule.engine)
+        for earlier, later in itertools.pairwise(_busy_times(schedule, engine))
+    )
+
+
+class EngineUse(NamedTuple):
+    """Fractions of a schedule's time; they add up to one."""
+
+    both: float
+    """Time during which both engines are busy [s]."""
+
+    tensor_only: float
+    """Time during which the tensor engine alone is busy [s]."""
+    vector_only: float
+    """Time during which the vector engine alone is busy [s]."""
+    neither: float
+    """Time during which no engine is busy [s]."""
+
+
+def engine_use(schedule: EngineSchedule) -> EngineUse:
+    """Return how much of the time each engine is busy; all 0 if nothing takes time."""
+    if schedule.makespan <= 0:
+        return EngineUse(0.0, 0.0, 0.0, 0.0)
+    tensor = _busy_times(schedule, "tensor")
+    vector = _busy_times(schedule, "vector")
+    both = _common_time(tensor, vector) / schedule.makespan
+    tensor_only, vector_only = (
+        max(sum(end - start for start, end in times) / schedule.makespan - both, 0.0)
+        for times in (tensor, vector)
+    )
+    neither = max(1.0 - both - tensor_only - vector_only, 0.0)
+    return EngineUse(both, tensor_only, vector_only, neither)
+
+
+def _busy_times(schedule: EngineSchedule, engine: str) -> list[tuple[float, float]]:
+    """Return the beginnings and ends of an engine's tasks that take time, in order."""
+    return sorted(
+        (start, start + duration)
+        for start, duration, where in zip(
+            schedule.start, schedule.duration, schedule.engine, strict=True
+        )
+        if where == engine and duration > 0
+    )
+
+
+def _common_time(
+    first: list[tuple[float, float]], second: list[tuple[float, float]]
+) -> float:
+    common, i, j = 0.0, 0, 0
+    while i < len(first) and j < len(second):
+        begin = max(first[i][0], second[j][0])
+        end = min(first[i][1], second[j][1])
+        common += max(end - begin, 0.0)
+        if first[i][1] <= second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common

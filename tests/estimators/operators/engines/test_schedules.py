@@ -13,9 +13,6 @@ from estimators.operators.engines.graph import ENGINES, OperatorTask, TaskGraph
 from estimators.operators.engines.layer_time import schedule_tasks
 from estimators.operators.engines.schedule import (
     TOLERANCE,
-    engine_use,
-    explain,
-    is_feasible,
     list_schedule,
     lower_bound,
     makespan,
@@ -29,7 +26,9 @@ from tests.estimators.operators.engines.cases import (
     Case,
     as_schedule,
     cases,
+    engine_use,
     graph_of,
+    is_feasible,
     shortest,
 )
 
@@ -353,17 +352,6 @@ def test_the_use_of_the_engines_adds_up(case):
         for moment in range(int(found.makespan))
     )
     assert use.both * found.makespan == pytest.approx(both)
-
-
-def test_the_outcome_is_explained_in_a_sentence():
-    case = Case(graph_of(("tensor", "vector")), (4.0, 1.0))
-    sentence = explain(schedule_tasks(*case))
-    assert sentence == (
-        "20.0% shorter than one operator after the other (the optimum): both engines "
-        "are busy 25.0% of the time"
-    )
-    unproven = explain(as_schedule(case, [0.0, 4.0]))
-    assert "at most 0.0% above the optimum" in unproven
 
 
 def test_nothing_takes_no_time():

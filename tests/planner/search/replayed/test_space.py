@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from estimators.layers.sharding import divisibility_problem
+from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
 from planner.search.launch_rules import LAUNCH_RULES
