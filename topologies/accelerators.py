@@ -24,28 +24,29 @@ class Accelerator:
     """Catalogue name, e.g. ``"h100-sxm"``."""
 
     vendor: str
-    """Who makes it."""
+    """Name of the company that makes the device."""
 
     peak_flops: Mapping[str, float]
     """Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"fp32"``, ``"fp8"``) ->
     dense matrix rate [FLOP/s]."""
 
     memory_bytes: float
-    """Device memory [byte]."""
+    """Size of the device memory [byte]."""
 
     memory_bandwidth: float
-    """Of the device memory [byte/s]."""
+    """Bandwidth of the device memory [byte/s]."""
 
     num_compute_units: int
-    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
+    """Number of compute units: streaming multiprocessors of a GPU, matrix units of a
+    TPU."""
 
     vector_engine: bool = False
     """Whether elementwise work has an engine of its own that runs beside the matrix
     units, as on a TPU."""
 
     interconnect_bandwidth: float
-    """Scale-up network (NVLink, ICI, PCIe), one direction, all ports of one device
-    together [byte/s]."""
+    """Bandwidth into the scale-up network (NVLink, ICI, PCIe), one direction, all ports
+    of one device together [byte/s]."""
 
     sources: Mapping[str, str]
     """Field name -> where its value was published."""

@@ -1,4 +1,4 @@
-"""The table of network kinds."""
+"""Building networks: the table of their kinds."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -45,10 +45,11 @@ class SlowLinks:
     """Links that carry less than they were built for."""
 
     links: str
-    """Which: ``"leaf 0 -> spine 1"``, ``"leaf 0 <-> spine *"`` or ``"level spine"``."""
+    """Names of the links: ``"leaf 0 -> spine 1"``, ``"leaf 0 <-> spine *"`` or
+    ``"level spine"``."""
 
     factor: float
-    """What their bandwidth is divided by, at least 1."""
+    """What the links' bandwidth is divided by, at least 1."""
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
@@ -59,10 +60,10 @@ class SlowDevice:
     """A device that computes more slowly than the others."""
 
     device: int
-    """Its number."""
+    """Number of the device."""
 
     factor: float
-    """What its compute times are multiplied by, at least 1."""
+    """What the device's compute times are multiplied by, at least 1."""
 
     def __post_init__(self) -> None:
         _check_factor(self.factor)
@@ -87,87 +88,6 @@ class Degradation:
 
     slow_devices: tuple[SlowDevice, ...] = ()
     """Devices that compute more slowly."""
-
-
-_MOST_NAMED = 8
-"""Parts of the network that a message names."""
-
-
-def refuse_islands(network: Network, links: Links, kept: BoolArray) -> None:
-    """Raise an error if some devices cannot reach some others over the links kept.
-
-    The largest part in which all reach each other counts as the network, the first one
-    of several; the message names the devices outside of it, whole blocks of a level by
-    the block.
-    """
-    island = device_islands(links, kept, len(network.vertex_names), network.num_devices)
-    sizes = np.bincount(island, minlength=1)
-    outside = np.flatnonzero(island != int(sizes.argmax()))
-    if not outside.size:
-        return
-    parts = _names(network, outside)
-    more = len(parts) - _MOST_NAMED
-    shown = ", ".join(parts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    count = f"{outside.size} of {network.num_devices} devices"
-    raise InputError(
-        "cuts devices off from the others",
-        got=f"{count}: {shown}",
-        expected="links left over that join every device with every other, both ways",
-    )
-
-
-def device_islands(
-    links: Links, kept: BoolArray, num_vertices: int, num_devices: int
-) -> IntArray:
-    """Return a number for each device, the same for those that reach each other.
-
-    Numbers are those of the first device of each island. O(islands E).
-    """
-    back = replace(links, source=links.target, target=links.source)
-    island = np.full(num_devices, -1, dtype=np.int64)
-    for device in range(num_devices):
-        if island[device] < 0:
-            both = np.ones(num_devices, dtype=np.bool_)
-            for direction in (links, back):
-                paths = shortest_paths(
-                    direction, num_vertices, np.array([device]), kept
-                )
-                both &= np.isfinite(paths.latency[0, :num_devices])
-            island[both] = device
-    return island
-
-
-def _names(network: Network, devices: IntArray) -> list[str]:
-    """Return names for devices, rising: blocks, runs of neighbours, single ones."""
-    runs = np.split(devices, np.flatnonzero(np.diff(devices) > 1) + 1)
-    return [
-        name
-        for run in runs
-        for name in _run_names(network, int(run[0]), int(run[-1]) + 1)
-    ]
-
-
-def _run_names(network: Network, start: int, stop: int) -> list[str]:
-    """Name devices ``start`` to ``stop - 1``: the largest blocks first, then the rest.
-
-    Only trees have a vertex for each block, of the name of the level and a number.
-    """
-    names = network.vertex_names
-    for level in reversed(network.levels):
-        size = level.block_size
-        first, last = -(-start // size), stop // size
-        if size > 1 and first < last and f"{level.name} {first}" in names:
-            spans = [_span(names, b * size, (b + 1) * size) for b in range(first, last)]
-            return [
-                *(_run_names(network, start, first * size)),
-                *(f"{level.name} {first + i} ({s})" for i, s in enumerate(spans)),
-                *(_run_names(network, last * size, stop)),
-            ]
-    return [_span(names, start, stop)] if start < stop else []
-
-
-def _span(names: tuple[str, ...], start: int, stop: int) -> str:
-    return names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"
 
 
 def degrade(network: Network, degradation: Degradation) -> Network:
@@ -230,11 +150,11 @@ def slowdowns(degradation: Degradation, num_devices: int) -> FloatArray:
             )
         factors[slow.device] *= slow.factor
         with _located(f"slow_devices[{index}]"):
-            _check_slowdown(factors[slow.device])
+            _check_product(factors[slow.device])
     return factors
 
 
-def _check_slowdown(product: float) -> None:
+def _check_product(product: float) -> None:
     """Refuse what is slowed so often that next to nothing is left of it."""
     if product > MAX_SLOWDOWN:
         raise InputError(
@@ -252,7 +172,7 @@ def _link_factors(network: Network, degradation: Degradation) -> FloatArray:
             chosen = select_links(network, slow.links)
         factor[chosen] *= slow.factor
         with _located(f"slow_links[{index}]"):
-            _check_slowdown(factor[chosen].max())
+            _check_product(factor[chosen].max())
     return factor
 
 
@@ -276,3 +196,84 @@ def _located(where: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise error.at(where) from None
+
+
+_MOST_NAMED = 8
+"""Parts of the network that a message names."""
+
+
+def refuse_islands(network: Network, links: Links, kept: BoolArray) -> None:
+    """Raise an error if some devices cannot reach some others over the links kept.
+
+    The largest part in which all reach each other counts as the network, the first one
+    of several; the message names the devices outside of it, whole blocks of a level by
+    the block.
+    """
+    island = device_islands(links, kept, len(network.vertex_names), network.num_devices)
+    sizes = np.bincount(island, minlength=1)
+    outside = np.flatnonzero(island != int(sizes.argmax()))
+    if not outside.size:
+        return
+    parts = _device_names(network, outside)
+    more = len(parts) - _MOST_NAMED
+    shown = ", ".join(parts[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    count = f"{outside.size} of {network.num_devices} devices"
+    raise InputError(
+        "cuts devices off from the others",
+        got=f"{count}: {shown}",
+        expected="links left over that join every device with every other, both ways",
+    )
+
+
+def device_islands(
+    links: Links, kept: BoolArray, num_vertices: int, num_devices: int
+) -> IntArray:
+    """Return a number for each device, the same for those that reach each other.
+
+    Numbers are those of the first device of each island. O(islands E).
+    """
+    back = replace(links, source=links.target, target=links.source)
+    island = np.full(num_devices, -1, dtype=np.int64)
+    for device in range(num_devices):
+        if island[device] < 0:
+            both = np.ones(num_devices, dtype=np.bool_)
+            for direction in (links, back):
+                paths = shortest_paths(
+                    direction, num_vertices, np.array([device]), kept
+                )
+                both &= np.isfinite(paths.latency[0, :num_devices])
+            island[both] = device
+    return island
+
+
+def _device_names(network: Network, devices: IntArray) -> list[str]:
+    """Return names for devices, rising: blocks, runs of neighbours, single ones."""
+    runs = np.split(devices, np.flatnonzero(np.diff(devices) > 1) + 1)
+    return [
+        name
+        for run in runs
+        for name in _run_names(network, int(run[0]), int(run[-1]) + 1)
+    ]
+
+
+def _run_names(network: Network, start: int, stop: int) -> list[str]:
+    """Name devices ``start`` to ``stop - 1``: the largest blocks first, then the rest.
+
+    Only trees have a vertex for each block, of the name of the level and a number.
+    """
+    names = network.vertex_names
+    for level in reversed(network.levels):
+        size = level.block_size
+        first, last = -(-start // size), stop // size
+        if size > 1 and first < last and f"{level.name} {first}" in names:
+            spans = [_span(names, b * size, (b + 1) * size) for b in range(first, last)]
+            return [
+                *(_run_names(network, start, first * size)),
+                *(f"{level.name} {first + i} ({s})" for i, s in enumerate(spans)),
+                *(_run_names(network, last * size, stop)),
+            ]
+    return [_span(names, start, stop)] if start < stop else []
+
+
+def _span(names: tuple[str, ...], start: int, stop: int) -> str:
+    return names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"

@@ -11,8 +11,8 @@ from datetime import date, time
 from pathlib import Path
 from types import TracebackType
 
-MOST_TOLD = 20
-"""Mistakes of one input that are told one by one; the others are counted."""
+MOST_LISTED = 20
+"""Most mistakes of one input that are listed; the others are counted."""
 
 _LONGEST_VALUE = 120
 _LONGEST_PLACE = 500
@@ -43,7 +43,7 @@ class InputError(ValueError):
         A likely fix. Leave out rather than guess.
     others
         What else is wrong with the same file; see `Problems`.
-    untold
+    num_unlisted
         How many mistakes of the file there are beside `others`.
     """
 
@@ -56,12 +56,12 @@ class InputError(ValueError):
         expected: str = "",
         hint: str = "",
         others: "Sequence[InputError]" = (),
-        untold: int = 0,
+        num_unlisted: int = 0,
     ) -> None:
         self.problem, self.where, self.got = problem, where, got
         self.expected, self.hint = expected, hint
-        self.others = tuple(others[:MOST_TOLD])
-        self.untold = untold + len(others) - len(self.others)
+        self.others = tuple(others[:MOST_LISTED])
+        self.num_unlisted = num_unlisted + len(others) - len(self.others)
         self.is_final = False
         super().__init__(problem)
 
@@ -73,13 +73,13 @@ class InputError(ValueError):
             lines.append(f"  expected: {readable(self.expected)}")
         if self.hint:
             lines.append(f"  hint:     {readable(self.hint)}")
-        heads = ["  others:   "] + ["            "] * (MOST_TOLD - 1)
+        heads = ["  others:   "] + ["            "] * (MOST_LISTED - 1)
         lines += [
             f"{head}{other.one_line()}"
             for head, other in zip(heads, self.others, strict=False)
         ]
-        if self.untold:
-            lines.append(f"            .. and {self.untold:,} more")
+        if self.num_unlisted:
+            lines.append(f"            .. and {self.num_unlisted:,} more")
         return "\n".join(lines)
 
     def one_line(self) -> str:
@@ -105,7 +105,7 @@ class InputError(ValueError):
             expected=self.expected,
             hint=self.hint,
             others=others,
-            untold=self.untold,
+            num_unlisted=self.num_unlisted,
         )
 
     def inside(self, where: str, separator: str) -> "InputError":
@@ -124,7 +124,7 @@ class InputError(ValueError):
         return f"{where}: {problem}" if where else problem
 
     def _count(self) -> str:
-        count = len(self.others) + self.untold
+        count = len(self.others) + self.num_unlisted
         if count == 0:
             return ""
         what = "1 other problem" if count == 1 else f"{count:,} others"
@@ -140,23 +140,23 @@ class Problems:
     >>> for index in (0, 1):
     ...     with problems.noted(f"links[{index}]"):
     ...         raise InputError("is missing", where="latency")
-    >>> [error.where for error in problems.found]
+    >>> [error.where for error in problems.errors]
     ['links[0].latency', 'links[1].latency']
     """
 
     def __init__(self) -> None:
-        self.found: list[InputError] = []
+        self.errors: list[InputError] = []
 
     def noted(self, where: str = "", separator: str = ".") -> "_Noted":
         """Keep a mistake that is made inside instead of passing it on."""
-        return _Noted(self.found, where, separator)
+        return _Noted(self.errors, where, separator)
 
     def refuse(self) -> None:
         """Raise the first mistake with all others, if there is one."""
-        if not self.found:
+        if not self.errors:
             return
-        first, *rest = self.found
-        others = [one for error in rest for one in (error, *error.others)]
+        first, *rest = self.errors
+        others = [other for error in rest for other in (error, *error.others)]
         raise InputError(
             first.problem,
             where=first.where,
@@ -164,15 +164,15 @@ class Problems:
             expected=first.expected,
             hint=first.hint,
             others=(*first.others, *others),
-            untold=sum(error.untold for error in self.found),
+            num_unlisted=sum(error.num_unlisted for error in self.errors),
         )
 
 
 class _Noted:
     """Puts a mistake into a list, with its place in front."""
 
-    def __init__(self, found: list[InputError], where: str, separator: str) -> None:
-        self._found, self._where, self._separator = found, where, separator
+    def __init__(self, errors: list[InputError], where: str, separator: str) -> None:
+        self._errors, self._where, self._separator = errors, where, separator
 
     def __enter__(self) -> None:
         pass
@@ -187,7 +187,7 @@ class _Noted:
         if not isinstance(error, InputError):
             return False
         place = self._where
-        self._found.append(error.at(place, self._separator) if place else error)
+        self._errors.append(error.at(place, self._separator) if place else error)
         return True
 
 
@@ -269,10 +269,10 @@ def _parts(value: object, longest: int, depth: int) -> Iterator[str]:
 def _joined(
     values: Sequence[object] | Mapping[object, object], longest: int, depth: int
 ) -> Iterator[str]:
-    for index, one in enumerate(values):
+    for index, entry in enumerate(values):
         if index:
             yield ", "
-        yield from _parts(one, longest, depth - 1)
+        yield from _parts(entry, longest, depth - 1)
         if isinstance(values, Mapping):
             yield ": "
-            yield from _parts(values[one], longest, depth - 1)
+            yield from _parts(values[entry], longest, depth - 1)

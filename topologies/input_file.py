@@ -4,7 +4,7 @@ Every reader of the project begins here, so that a device, a pipe without a writ
 link to itself, a file of gigabytes, or values nested 100,000 deep end in a sentence:
 nothing blocks, and nothing is taken into memory that is longer than the file may be.
 
-Values of a JSON file, checked one by one, with the place of each in every error.
+What a JSON file says is read value by value (`Value`), with the place in every error.
 """
 
 import codecs
@@ -22,10 +22,10 @@ import tomli
 from topologies.errors import InputError
 
 MAX_DEPTH = 64
-"""Lists and tables inside each other; more is no file of ours."""
+"""Most lists and tables inside each other."""
 
 MAX_DIGITS = 300
-"""Of a whole number: more does not go into any number that is calculated with."""
+"""Most digits of a whole number that can be calculated with."""
 
 _OTHER_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -77,11 +77,11 @@ def read_file(path: Path, *, expected: str, most_bytes: int) -> bytes:
     except ValueError:  # a null character in the name
         raise InputError("has a name that no file has", expected=expected) from None
     with stream:
-        found = os.fstat(stream.fileno())
-        problem = kind_problem(found.st_mode)
+        status = os.fstat(stream.fileno())
+        problem = kind_problem(status.st_mode)
         if problem:
             raise InputError(problem, expected=expected)
-        _check_length(found.st_size, most_bytes, expected)
+        _check_length(status.st_size, most_bytes, expected)
         try:
             content = stream.read(most_bytes + 1)
         except OSError as error:

@@ -8,16 +8,13 @@ arrays of `Links`.
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from topologies.arrays import BoolArray, FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
-
-if TYPE_CHECKING:
-    from topologies.fabrics.route_tables import RouteTable
 
 Family = Literal["tree", "torus", "custom"]
 """What routes follow: a tree's switches, dimensions, or what is shortest."""
@@ -27,10 +24,11 @@ class Routes(NamedTuple):
     """Routes of several pairs, in compressed rows."""
 
     indptr: IntArray
-    """Shape ``(P + 1,)``: pair ``q`` uses ``links[indptr[q]:indptr[q + 1]]``."""
+    """First place in `links` of each pair's route, and the place behind the last route,
+    shape ``(P + 1,)``: pair ``q`` uses ``links[indptr[q]:indptr[q + 1]]``."""
 
     links: IntArray
-    """Link indices, each route in order from its source to its target."""
+    """Links of all routes, each route in order from its source to its target."""
 
     def take(self, order: IntArray) -> "Routes":
         """Return the routes of some pairs, in the order given."""
@@ -38,6 +36,35 @@ class Routes(NamedTuple):
         indptr = np.concatenate([[0], np.cumsum(hops)])
         place = np.repeat(self.indptr[order] - indptr[:-1], hops)
         return Routes(indptr, self.links[place + np.arange(int(indptr[-1]))])
+
+
+class RouteTable(Protocol):
+    """A rule as plain arrays, for kernels that walk routes without objects."""
+
+    @property
+    def rows(self) -> Int32Array:
+        """What the family of rules says of each device, a row of 32 bit integers."""
+        ...
+
+    @property
+    def numbers(self) -> list[int]:
+        """Everything else that the family's rules depend on."""
+        ...
+
+    @property
+    def tails(self) -> Int32Array:
+        """Vertex where each link starts, empty if routes are not walked back."""
+        ...
+
+    @property
+    def kept(self) -> BoolArray:
+        """Whether each link is still there, empty where none was removed."""
+        ...
+
+    @property
+    def longest(self) -> int:
+        """Number of links of the longest route, or more."""
+        ...
 
 
 class Routing(Protocol):
@@ -113,7 +140,7 @@ class Routing(Protocol):
         """
         ...
 
-    def table(self) -> "RouteTable":
+    def table(self) -> RouteTable:
         """Return the rule as plain arrays, for kernels."""
         ...
 
@@ -127,22 +154,22 @@ class Level:
     """
 
     name: str
-    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``, ``"2 hops"``."""
+    """Name of the level: ``"node"``, ``"leaf"``, ``"spine"``, ``"2 hops"``."""
 
     block_size: int
-    """Devices within reach of a device at this level, itself included."""
+    """Number of devices within reach of a device at this level, itself included."""
 
     num_blocks: int
-    """Blocks of this level in the cluster; 1 at the outermost level."""
+    """Number of blocks of this level in the cluster; 1 at the outermost level."""
 
     bandwidth: float
-    """The most that one device can send to a peer at this level [byte/s]."""
+    """Bandwidth at most from one device to a peer at this level [byte/s]."""
 
     latency: float
     """One-way latency of the route between two devices at this level [s]."""
 
     uplink_bandwidth: float
-    """From one block towards the level above; infinite where there is none [byte/s]."""
+    """Bandwidth from one block to the level above; infinite without one [byte/s]."""
 
     oversubscription: float
     """What a block's devices can send together into its switches, divided by
@@ -171,7 +198,7 @@ class Tier:
     per direction, as built [byte/s]."""
 
     latency: float
-    """Latency of that link, of the longest one in custom networks [s]."""
+    """Latency of one link, of the longest one in custom networks [s]."""
 
     efficiency: float = 1.0
     """Fraction of `bandwidth` that traffic reaches. All bandwidths and ratios of a tier
@@ -195,10 +222,10 @@ class Tier:
     """Whether the children are devices although the tier is not a tree's innermost."""
 
     num_blocks: int = 1
-    """Blocks of the tier in the cluster: nodes, leaf groups, rings."""
+    """Number of blocks of the tier in the cluster: nodes, leaf groups, rings."""
 
     block_size: int = 1
-    """Devices of one block."""
+    """Number of devices of one block."""
 
     num_links: int = 0
     """Cables that carry one direction, over all blocks: from the children into the
@@ -241,22 +268,22 @@ class Links:
     """The directed links, a structure of read-only arrays of shape ``(E,)``."""
 
     source: IntArray
-    """Vertex where the link starts."""
+    """Vertex where each link starts."""
 
     target: IntArray
-    """Vertex where the link ends."""
+    """Vertex where each link ends."""
 
     bandwidth: FloatArray
-    """Capacity: what traffic reaches [byte/s]."""
+    """Capacity of each link: what traffic reaches [byte/s]."""
 
     latency: FloatArray
-    """Time from the link's entry to its exit for the first byte [s]."""
+    """Time from each link's entry to its exit for the first byte [s]."""
 
     level: IntArray
-    """Level whose switch the link leads into (upwards) or out of (downwards)."""
+    """Level whose switch each link leads into (upwards) or out of (downwards)."""
 
     num_parallel: IntArray
-    """Physical cables that an ideal trunk stands for, 1 elsewhere."""
+    """Physical cables that each link stands for: those of an ideal trunk, else 1."""
 
     __repr__ = short_repr
 
@@ -291,30 +318,26 @@ class Rerouted(NamedTuple):
     """Levels with what is left of their bandwidths."""
 
 
-TREES = frozenset({"fat-tree", "spine-leaf", "rail"})
-"""Kinds of networks whose level 0 is blocks of consecutive devices with one way out."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRules:
     """How collectives go level by level, beside what links and routes say."""
 
     node_levels: int = 1
-    """Levels inside a node."""
+    """Number of levels inside a node."""
 
     node_size: int
-    """Devices of a node, a block of the last of them."""
+    """Number of devices of a node, a block of its outermost level."""
 
     is_library: bool = False
-    """Whether a library does them (NCCL and its like): its rings go through all levels
-    at once, so that what is passed on inside of nodes is passed on for each node, and
-    what all-reduces wait for is a tree between nodes."""
+    """Whether a library does the collectives (NCCL and its like): its rings go through
+    all levels at once, so that what is passed on inside of nodes is passed on for each
+    node, and what all-reduces wait for is a tree between nodes."""
 
     adds_in_switches: bool = False
     """Whether switches outside nodes add up all-reduces on their way (SHARP)."""
 
     @property
-    def tells_nodes(self) -> bool:
+    def depends_on_nodes(self) -> bool:
         """Whether it makes a difference what is inside of nodes."""
         return self.is_library or self.adds_in_switches
 
@@ -324,20 +347,20 @@ class Network:
     """Devices, switches, directed links, routes and levels of one cluster."""
 
     kind: str
-    """The builder's name: ``"fat-tree"``, ``"spine-leaf"``, ``"rail"``, ``"torus"``,
+    """Name of the builder: ``"fat-tree"``, ``"spine-leaf"``, ``"rail"``, ``"torus"``,
     ``"mesh"`` or ``"custom"``."""
 
     num_devices: int
-    """Devices; vertices ``0 .. num_devices - 1``."""
+    """Number of devices, which are vertices ``0 .. num_devices - 1``."""
 
     vertex_names: tuple[str, ...]
     """Names of all vertices, devices first."""
 
     links: Links
-    """The directed links."""
+    """Directed links between vertices."""
 
     levels: tuple[Level, ...]
-    """From the inside out."""
+    """Levels that pairs of devices meet, from the inside out."""
 
     block_sizes: tuple[int, ...]
     """Devices per aligned block of consecutive device numbers at which placements
@@ -345,13 +368,18 @@ class Network:
     of the levels; in tori those of a line, a plane and so on."""
 
     routing: Routing
-    """The rule that finds routes and levels."""
+    """Rule that finds routes and levels."""
 
     rules: CollectiveRules | None = None
     """How collectives go level by level; None in tori and custom networks, which have
     one phase of rings for each level."""
 
     __repr__ = short_repr
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether level 0 is blocks of consecutive devices with one way out."""
+        return self.routing.family == "tree"
 
     @property
     def adds_in_switches(self) -> bool:

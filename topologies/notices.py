@@ -1,4 +1,4 @@
-"""What users should know beside a result, told to whoever listens.
+"""Notes for users beside a result, handed to whoever listens.
 
 Kernels are compiled and models traced when they are first needed, and kept in the
 user's folder of caches. That takes seconds, in the middle of other work, so the command
@@ -14,22 +14,23 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Notices:
-    """What this process has to tell; `NOTICES` is the one that all write to."""
+    """Notes of this process; all write to `NOTICES`."""
 
     listener: Callable[[str], None] | None = None
-    """Called with what is being done once, and with an empty text when it is done."""
+    """Function called with what is being done once, and with an empty text when it is
+    done; None if nobody listens."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    """What has been done once -> how long it took [s]."""
+    """What has been done once -> time that it took [s]."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """What has been done once -> how many times, for different kernels or models."""
+    """What has been done once -> number of times, for different kernels or models."""
 
     problems: dict[str, str] = field(default_factory=dict)
-    """What must be done anew each time -> why it cannot be kept."""
+    """What must be done anew each time -> reason why it cannot be kept."""
 
     moved: dict[str, str] = field(default_factory=dict)
-    """File and setting that was read at its old place -> its new one."""
+    """File and setting that was read at its old place -> its new place."""
 
     _depth: int = 0
 
@@ -42,7 +43,7 @@ class Notices:
         begun = time.monotonic()
         self._depth += 1
         if self._depth == 1:
-            self._tell(f"{doing}, once: {self.seconds.get(doing, 0.0):.0f} s")
+            self._notify(f"{doing}, once: {self.seconds.get(doing, 0.0):.0f} s")
         try:
             yield
         finally:
@@ -51,7 +52,7 @@ class Notices:
             if self._depth == 0:
                 taken = time.monotonic() - begun
                 self.seconds[doing] = self.seconds.get(doing, 0.0) + taken
-                self._tell("")
+                self._notify("")
 
     def cannot_keep(self, what: str, why: str) -> None:
         """Note that something will be done again by the next command."""
@@ -62,30 +63,31 @@ class Notices:
         self.moved[old] = new
 
     def sentences(self, least: float) -> list[str]:
-        """Say what took at least so long [s], what cannot be kept, and what has moved.
+        """Return what took at least so long [s], cannot be kept, or has moved.
 
         Then forget it.
         """
-        told = [
+        notes = [
             f"{doing}, once: {seconds:.0f} s"
             for doing, seconds in self.seconds.items()
             if seconds >= least
         ]
-        told += [
+        notes += [
             f"{what} cannot be kept for the next command: {why}"
             for what, why in self.problems.items()
         ]
-        told += [
+        notes += [
             f"{old} has moved to {new}; the next release no longer reads it here"
             for old, new in self.moved.items()
         ]
         for kept in (self.seconds, self.counts, self.problems, self.moved):
             kept.clear()
-        return told
+        return notes
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if self.listener is not None:
             self.listener(text)
 
 
 NOTICES = Notices()
+"""Notes of this process."""

@@ -40,9 +40,9 @@ def select_links(network: Network, selector: str) -> BoolArray:
     text = selector.strip()
     arrow = _ARROW.fullmatch(text)
     if arrow:
-        return _between(network, arrow)
+        return _links_between(network, arrow)
     if text.startswith("level "):
-        return _of_level(network, text.removeprefix("level "))
+        return _links_of_level(network, text.removeprefix("level "))
     raise InputError("does not name links", got=selector, expected=_EXPECTED)
 
 
@@ -54,7 +54,7 @@ def select_switches(network: Network, selector: str) -> IntArray:
     InputError
         If there is none of that name, or it is the name of a device.
     """
-    vertices = _named(network.vertex_names, selector, "switch")
+    vertices = _find_names(network.vertex_names, selector, "switch")
     if vertices[0] < network.num_devices:
         raise InputError(
             "is a device, which cannot be removed",
@@ -64,44 +64,44 @@ def select_switches(network: Network, selector: str) -> IntArray:
     return vertices
 
 
-def _of_level(network: Network, name: str) -> BoolArray:
+def _links_of_level(network: Network, name: str) -> BoolArray:
     names = [level.name for level in network.levels]
-    found = np.isin(network.links.level, _named(names, name, "level"))
-    if not found.any():
+    chosen = np.isin(network.links.level, _find_names(names, name, "level"))
+    if not chosen.any():
         raise InputError(
             "no links on this level", got=name, expected="a level that joins devices"
         )
-    return found
+    return chosen
 
 
-def _between(network: Network, arrow: re.Match[str]) -> BoolArray:
+def _links_between(network: Network, arrow: re.Match[str]) -> BoolArray:
     here, there, cable = arrow["here"], arrow["there"], arrow["cable"]
     whole = f"{there}#{cable}".strip()
     if whole in network.vertex_names:
         there, cable = whole, None
     directions = [(here, there), (there, here)] if arrow["both"] else [(here, there)]
-    found = np.zeros(len(network.links), dtype=np.bool_)
+    chosen = np.zeros(len(network.links), dtype=np.bool_)
     for start, end in directions:
-        found |= _one_way(network, start, end)
+        chosen |= _links_from(network, start, end)
     if cable is not None:
-        found &= _nth_cable(network) == int(cable)
-    if not found.any():
+        chosen &= _cable_number(network) == int(cable)
+    if not chosen.any():
         raise InputError(
             "no such link",
             got=arrow.string,
             expected="two names of neighbours in the network, and a cable that exists",
         )
-    return found
+    return chosen
 
 
-def _one_way(network: Network, start: str, end: str) -> BoolArray:
+def _links_from(network: Network, start: str, end: str) -> BoolArray:
     links, names = network.links, network.vertex_names
-    leaves = np.isin(links.source, _named(names, start, "vertex"))
-    enters = np.isin(links.target, _named(names, end, "vertex"))
+    leaves = np.isin(links.source, _find_names(names, start, "vertex"))
+    enters = np.isin(links.target, _find_names(names, end, "vertex"))
     return np.asarray(leaves & enters)
 
 
-def _nth_cable(network: Network) -> IntArray:
+def _cable_number(network: Network) -> IntArray:
     """Return each link's place among those that join the same two the same way."""
     links = network.links
     ends = links.source * len(network.vertex_names) + links.target
@@ -112,34 +112,36 @@ def _nth_cable(network: Network) -> IntArray:
     return place
 
 
-def _named(names: Sequence[str], name: str, what: str) -> IntArray:
+def _find_names(names: Sequence[str], name: str, what: str) -> IntArray:
     """Return the places of the names that a name with or without ``*`` stands for."""
-    wanted = name.strip()
-    found = _matching(names, wanted) or _matching(
-        ["".join(one.split()) for one in names], "".join(wanted.split())
+    pattern = name.strip()
+    places = _match_names(names, pattern) or _match_names(
+        ["".join(entry.split()) for entry in names], "".join(pattern.split())
     )
-    if not found:
-        close = difflib.get_close_matches(wanted, names, n=1)
+    if not places:
+        close = difflib.get_close_matches(pattern, names, n=1)
         raise InputError(
             f"no such {what}",
-            got=wanted,
+            got=pattern,
             expected=f'{names[0]!r} to {names[-1]!r}; "*" stands for any text',
             hint=f'did you mean "{close[0]}"?' if close else "",
         )
-    return np.array(found)
+    return np.array(places)
 
 
-def _matching(names: Sequence[str], wanted: str) -> list[int]:
-    if "*" not in wanted:
-        return [place for place, name in enumerate(names) if name == wanted]
-    first, *inner, last = wanted.split("*")
+def _match_names(names: Sequence[str], pattern: str) -> list[int]:
+    if "*" not in pattern:
+        return [place for place, name in enumerate(names) if name == pattern]
+    first, *inner, last = pattern.split("*")
     parts = [part for part in inner if part]
     return [
-        place for place, name in enumerate(names) if _matches(name, first, parts, last)
+        place
+        for place, name in enumerate(names)
+        if _has_parts(name, first, parts, last)
     ]
 
 
-def _matches(name: str, first: str, inner: Sequence[str], last: str) -> bool:
+def _has_parts(name: str, first: str, inner: Sequence[str], last: str) -> bool:
     """Tell whether a name is made of parts in this order, with any text between them.
 
     Each inner part is taken where it comes first: if the rest can be found behind a
@@ -152,8 +154,8 @@ def _matches(name: str, first: str, inner: Sequence[str], last: str) -> bool:
         return False
     position, end = len(first), len(name) - len(last)
     for part in inner:
-        found = name.find(part, position, end)
-        if found < 0:
+        start = name.find(part, position, end)
+        if start < 0:
             return False
-        position = found + len(part)
+        position = start + len(part)
     return True

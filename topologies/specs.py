@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
 from topologies.errors import InputError
-from topologies.fabrics.link_file import read_link_file
+from topologies.link_file import read_link_file
 from topologies.network import Tier
 
 MAX_DEVICES = 2**20
@@ -31,16 +31,16 @@ MAX_SPINE_LINKS = 2**22
 """Most separate leaf-to-spine links (ECMP) that the builders take."""
 
 MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""Oversubscription outside is no switch."""
+"""Smallest and largest oversubscription that a switch has."""
 
 MIN_EFFICIENCY = 1e-6
-"""Less of a bandwidth is none."""
+"""Smallest fraction of a bandwidth that counts as reached."""
 
 MAX_CABLES = 2**40
-"""Most cables of one link; their number is kept in 64 bits."""
+"""Most cables of one link; the number is kept in 64 bits."""
 
 MAX_SLOWDOWN = 1e9
-"""The product of all factors on one link or device."""
+"""Largest product of all factors on one link or device."""
 
 
 def check_count(where: str, value: object) -> None:
@@ -98,6 +98,10 @@ def check_num_devices(where: str, value: int) -> None:
         raise InputError("too many devices", where=where, got=value, expected=expected)
 
 
+Tiers = Sequence[Tier]
+"""Tiers of the network that is built of a record."""
+
+
 class _NetworkRecord:
     """What all kinds of networks answer, and how those without switches do."""
 
@@ -116,7 +120,7 @@ class _NetworkRecord:
         """Return an error of the network with the setting of a table that it is of."""
         return error.at(table)
 
-    def with_ecmp_seed(self, seed: int) -> "NetworkSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate cables, picked by a hash of this seed.
 
         Raises
@@ -131,21 +135,10 @@ class _NetworkRecord:
             expected="a tree of switches",
         )
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "NetworkSpec":
-        """Return the network with another oversubscription of one tier.
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
+        """Return the network with other links up from one tier, and nothing else.
 
-        The links to the tier above change, and nothing below.
-
-        Parameters
-        ----------
-        tiers
-            Those of the network that is built of this record.
-        number
-            Which of them, from the inside out; not the outermost.
-        ratio
-            What its children's links carry together over its links up.
+        ``tiers`` are those of the network as it is built; ``number`` is of one of them.
 
         Raises
         ------
@@ -165,27 +158,27 @@ class LevelSpec:
     """One tier of switches of a fat-tree."""
 
     name: str
-    """What people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
+    """Name of the level, as people call it: ``"node"``, ``"leaf"``, ``"spine"``."""
 
     fan_out: int
     """Children of one switch: devices at level 0, blocks of the level below above."""
 
     latency: float
-    """Of one hop, that is of one child's link [s]."""
+    """Latency of one hop, that is of one child's link [s]."""
 
     bandwidth: float | None = None
-    """Of one child's link into this level's switch, per direction [byte/s]. None:
-    the links of the child's own children together, divided by the oversubscription
-    of the child's level; level 0 has no such child, and must say."""
+    """Bandwidth of one child's link into this level's switch, per direction. None: what
+    the links of the child's children have together, divided by the oversubscription of
+    the child's level; level 0 has no such child, and must say [byte/s]."""
 
     oversubscription: float | None = None
-    """The children's links together over the link to the level above. None: 1, or
-    what an explicit bandwidth of the level above implies."""
+    """Bandwidth of the children's links together over that of the link to the level
+    above. None: 1, or what an explicit bandwidth of the level above implies."""
 
     num_cables: int | None = None
     """Cables that one child's link into this level's switch consists of. None: one if
-    the bandwidth is given; else as many as the child has children of its own, times
-    their cables, divided by the oversubscription and rounded."""
+    the bandwidth is given; else as many as the child has children, times their cables,
+    divided by the oversubscription and rounded."""
 
     efficiency: float = 1.0
     """Fraction of the link's bandwidth that traffic reaches: all times follow from
@@ -207,7 +200,10 @@ class LevelSpec:
 
 
 Nic = Literal["node", "device"]
+"""Who has a link out of a node: the node, or each of its devices."""
+
 Trunk = Literal["ideal", "ecmp"]
+"""Whether parallel cables act as one, or are links that a hash picks from (ECMP)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +213,7 @@ class FatTreeSpec(_NetworkRecord):
     kind: ClassVar[str] = "fat-tree"
 
     levels: tuple[LevelSpec, ...]
-    """From the inside out."""
+    """Tiers of switches, from the inside out."""
 
     nic: Nic = "node"
     """``"node"``: the link into level 1 is one that the node's devices share, and
@@ -230,7 +226,7 @@ class FatTreeSpec(_NetworkRecord):
     a hash of source and target picks one at each level."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_levels: int = 1
     """Levels inside a node, whose links libraries do not take for a network's: 2 where
@@ -244,13 +240,11 @@ class FatTreeSpec(_NetworkRecord):
         """Devices of the cluster."""
         return math.prod(level.fan_out for level in self.levels)
 
-    def with_ecmp_seed(self, seed: int) -> "FatTreeSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the tree with separate cables, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "FatTreeSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the tree with other bandwidth into the level above that numbered.
 
         There are as many cables as before, so that names and hashes of cables stay what
@@ -266,13 +260,8 @@ class FatTreeSpec(_NetworkRecord):
         )
         return replace(self, levels=tuple(levels))
 
-    def with_efficiencies(
-        self, node: float | None, fabric: float | None
-    ) -> "FatTreeSpec":
-        """Return the tree with other efficiencies, None leaving them as they are.
-
-        ``node`` is that of the innermost level, ``fabric`` that of all others.
-        """
+    def with_efficiencies(self, node: float | None, fabric: float | None) -> Self:
+        """Return the tree with other efficiencies, of a node and above; None: as is."""
         inner, *outer = self.levels
         if node is not None:
             inner = replace(inner, efficiency=node)
@@ -338,53 +327,53 @@ class SpineLeafSpec(_NetworkRecord):
     kind: ClassVar[str] = "spine-leaf"
 
     devices_per_node: int
-    """Devices of one node."""
+    """Number of devices of one node."""
 
     node_bandwidth: float
-    """Of a device's link inside the node, per direction [byte/s]."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: float
-    """Of that link [s]."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_leaf: int
-    """Nodes below one leaf switch."""
+    """Number of nodes below one leaf switch."""
 
     num_leaves: int
-    """Leaf switches."""
+    """Number of leaf switches."""
 
     nic_bandwidth: float
-    """Of one NIC, per direction [byte/s]."""
+    """Bandwidth of one NIC, per direction [byte/s]."""
 
     nic_latency: float
-    """Of the link from a NIC to the leaf switch [s]."""
+    """Latency of the link from a NIC to the leaf switch [s]."""
 
     spine_latency: float
-    """Of a link from a leaf to a spine [s]."""
+    """Latency of a link from a leaf to a spine [s]."""
 
     nic: Nic = "device"
     """Whether every device has a NIC, or a node's devices share one."""
 
     num_spines: int = 1
-    """Spine switches; a leaf has one link to each."""
+    """Number of spine switches; a leaf has one link to each."""
 
     oversubscription: float = 1.0
-    """A leaf's links to NICs together over its links to spines together."""
+    """Bandwidth of a leaf's links to NICs over that of its links to spines."""
 
     trunk: Trunk = "ideal"
     """``"ideal"``: a leaf's links to all spines act as one. ``"ecmp"``: they are
     separate, and a hash of source and target picks the spine."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_efficiency: float = 1.0
     """Fraction of `node_bandwidth` that traffic reaches."""
 
     nic_efficiency: float = 1.0
-    """Of `nic_bandwidth`, likewise."""
+    """Fraction of `nic_bandwidth` that traffic reaches."""
 
     spine_efficiency: float = 1.0
-    """Of the links to spines, likewise."""
+    """Fraction of the bandwidth of links to spines that traffic reaches."""
 
     sharp: bool = False
     """Whether switches outside nodes add up all-reduces on their way [3]_."""
@@ -394,13 +383,11 @@ class SpineLeafSpec(_NetworkRecord):
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_leaf * self.num_leaves
 
-    def with_ecmp_seed(self, seed: int) -> "SpineLeafSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate spines, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "SpineLeafSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
         return _with_ratio(self, tiers, number, ratio)
 
@@ -423,34 +410,34 @@ class RailSpec(_NetworkRecord):
     kind: ClassVar[str] = "rail"
 
     devices_per_node: int
-    """Devices, NICs and rails of one node."""
+    """Number of devices of one node, and of its NICs and rails."""
 
     node_bandwidth: float
-    """Of a device's link inside the node, per direction [byte/s]."""
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: float
-    """Of that link [s]."""
+    """Latency of a device's link inside the node [s]."""
 
     nodes_per_unit: int
-    """Nodes of a scalable unit: what one rail switch joins."""
+    """Number of nodes of a scalable unit: what one rail switch joins."""
 
     num_units: int
-    """Scalable units."""
+    """Number of scalable units."""
 
     nic_bandwidth: float
-    """Of one device's NIC, per direction [byte/s]."""
+    """Bandwidth of one device's NIC, per direction [byte/s]."""
 
     nic_latency: float
-    """Of the link from a NIC to the rail switch [s]."""
+    """Latency of the link from a NIC to the rail switch [s]."""
 
     spine_latency: float
-    """Of a link from a rail switch to a spine [s]."""
+    """Latency of a link from a rail switch to a spine [s]."""
 
     num_spines: int = 1
-    """Spine switches; a rail switch has one link to each."""
+    """Number of spine switches; a rail switch has one link to each."""
 
     oversubscription: float = 1.0
-    """A rail switch's links to NICs together over its links to spines together."""
+    """Bandwidth of a rail switch's links to NICs over that of its links to spines."""
 
     pxn: bool = True
     """Whether traffic for another local rank first crosses the sender's node to the
@@ -461,16 +448,16 @@ class RailSpec(_NetworkRecord):
     separate, and a hash of source and target picks the spine."""
 
     ecmp_seed: int = 0
-    """Seed of that hash."""
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
 
     node_efficiency: float = 1.0
     """Fraction of `node_bandwidth` that traffic reaches."""
 
     nic_efficiency: float = 1.0
-    """Of `nic_bandwidth`, likewise."""
+    """Fraction of `nic_bandwidth` that traffic reaches."""
 
     spine_efficiency: float = 1.0
-    """Of the links to spines, likewise."""
+    """Fraction of the bandwidth of links to spines that traffic reaches."""
 
     sharp: bool = False
     """Whether switches outside nodes add up all-reduces on their way [3]_."""
@@ -480,13 +467,11 @@ class RailSpec(_NetworkRecord):
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_unit * self.num_units
 
-    def with_ecmp_seed(self, seed: int) -> "RailSpec":
+    def with_ecmp_seed(self, seed: int) -> Self:
         """Return the network with separate spines, picked by a hash of this seed."""
         return replace(self, trunk="ecmp", ecmp_seed=seed)
 
-    def with_oversubscription(
-        self, tiers: Sequence[Tier], number: int, ratio: float
-    ) -> "RailSpec":
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
         """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
         return _with_ratio(self, tiers, number, ratio)
 
@@ -498,12 +483,10 @@ class RailSpec(_NetworkRecord):
         _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
 
 
-_Nodes = TypeVar("_Nodes", SpineLeafSpec, RailSpec)
+_Nodes = TypeVar("_Nodes", bound=SpineLeafSpec | RailSpec)
 
 
-def _with_ratio(
-    spec: _Nodes, tiers: Sequence[Tier], number: int, ratio: float
-) -> _Nodes:
+def _with_ratio(spec: _Nodes, tiers: Tiers, number: int, ratio: float) -> _Nodes:
     if number:
         return replace(spec, oversubscription=ratio)
     built = tiers[number].oversubscription
@@ -541,14 +524,14 @@ class TorusSpec(_NetworkRecord):
     """Devices along each of 1 to 3 dimensions; the last one is numbered fastest."""
 
     wrap: tuple[bool, ...]
-    """For each dimension, whether its ends are joined. Two devices are joined once,
-    also if their dimension wraps around."""
+    """Whether the ends of each dimension are joined. Two devices are joined once, also
+    if their dimension wraps around."""
 
     bandwidth: float
-    """Of one link between neighbours, per direction [byte/s]."""
+    """Bandwidth of one link between neighbours, per direction [byte/s]."""
 
     latency: float
-    """Of that link [s]."""
+    """Latency of one link between neighbours [s]."""
 
     efficiency: float = 1.0
     """Fraction of a link's bandwidth that traffic reaches."""
@@ -599,7 +582,7 @@ class CustomSpec(_NetworkRecord):
     kind: ClassVar[str] = "custom"
 
     path: Path
-    """TOML file of nodes and links, as `topologies.fabrics.link_file` documents."""
+    """TOML file of nodes and links, as `topologies.link_file` documents."""
 
     @property
     def num_devices(self) -> int:
@@ -627,3 +610,4 @@ class CustomSpec(_NetworkRecord):
 
 
 NetworkSpec = FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec
+"""What any network is built from."""

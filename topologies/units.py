@@ -37,15 +37,20 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "rate": '"989 TFLOP/s"',
     }
 )
+"""Dimension of a setting -> how values of it may be written, for messages."""
 
 
 class Range(NamedTuple):
-    """What a quantity may be, besides 0, in base units."""
+    """What a quantity may be, besides 0."""
 
     smallest: float
+    """Smallest value in the base unit of the dimension."""
+
     largest: float
+    """Largest value in the base unit of the dimension."""
+
     written: str
-    """Both, as people write them."""
+    """Smallest and largest value, as people write them."""
 
 
 RANGES: Mapping[str, Range] = MappingProxyType(
@@ -57,10 +62,13 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "rate": Range(1e3, 1e24, "from 1 kFLOP/s to 1000000 EFLOP/s"),
     }
 )
-"""Dimension -> a value outside is a slip of the keyboard, not hardware."""
+"""Dimension of a setting -> its range; outside is a slip of the keyboard."""
 
 NUMBER_PATTERN = r"([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([eE][+-]?[0-9]{1,3})?"
+"""Regular expression of the number of a quantity, without its sign."""
+
 UNIT_PATTERN = r"[A-Za-zµμ]{1,20}( ?/ ?[A-Za-zµμ]{1,20})?"
+"""Regular expression of the unit of a quantity."""
 
 # The units library evaluates what it is given as an expression, powers included: only
 # one number and one unit may reach it, or "9**9**9 s" would never come back.

@@ -235,7 +235,7 @@ def _rates(
     tables = ring_phase_tables(operations, forms, rules)
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
-    run_kernel(network, kernel, ordered, form_of, *tables, together, rates)
+    run_kernel(network, kernel, ordered, form_of, tables, together, rates)
     return rates
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from estimators.collectives.kernels import edges
 from estimators.collectives.kernels import edges as kernels
 from topologies import Network
-from topologies.arrays import FloatArray, Int32Array, IntArray
+from topologies.arrays import FloatArray, IntArray
 from topologies.network import CollectiveRules, Family, Routes
 
 Result = TypeVar("Result")
@@ -36,27 +36,13 @@ _KINDS: Mapping[Family, int] = MappingProxyType(
 """Family of routing rules -> its kind in the kernels."""
 
 
-class NetworkArrays(NamedTuple):
-    """A network as the kernels' first arguments; their module says what they mean."""
-
-    kind: int
-    numbers: IntArray
-    rows: Int32Array
-    tails: Int32Array
-    detours: edges.Detours
-    bandwidth: FloatArray
-    latency: FloatArray
-    longest: int
-    counts: IntArray
-
-
 class _Prepared:
     """A network's arrays, and the routes around removed links met so far."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
         table = network.routing.table()
-        self.arrays = NetworkArrays(
+        self.arrays = edges.NetworkArrays(
             kind=_KINDS[network.routing.family],
             numbers=np.array(table.numbers, dtype=np.int64),
             rows=np.ascontiguousarray(table.rows),
@@ -70,8 +56,8 @@ class _Prepared:
                     _MOST_MISSING if table.kept.size else 0, dtype=np.int64
                 ),
             ),
-            bandwidth=network.links.bandwidth,
-            latency=network.links.latency,
+            bandwidth=_frozen(network.links.bandwidth),
+            latency=_frozen(network.links.latency),
             longest=table.longest,
             counts=np.zeros(len(network.links) + 1, dtype=np.int64),
         )
@@ -115,6 +101,13 @@ class _Prepared:
         return np.union1d(missed, pairs[cut])
 
 
+def _frozen(values: FloatArray) -> FloatArray:
+    """Return the values as the kernels declare them: nobody may write to them."""
+    frozen = values.view()
+    frozen.flags.writeable = False
+    return frozen
+
+
 @lru_cache(maxsize=4)
 def _prepared(network: Network) -> _Prepared:
     """Return a network's arrays, made once.
@@ -125,8 +118,8 @@ def _prepared(network: Network) -> _Prepared:
     return _Prepared(network)
 
 
-def network_arrays(network: Network) -> NetworkArrays:
-    """Return a network as the kernels' first arguments."""
+def network_arrays(network: Network) -> edges.NetworkArrays:
+    """Return a network as the kernels' first argument."""
     return _prepared(network).arrays
 
 
@@ -138,9 +131,9 @@ def run_kernel(
     Once, where no link has been removed.
     """
     prepared = _prepared(network)
-    result = kernel(*prepared.arrays, *args)
+    result = kernel(prepared.arrays, *args)
     while prepared.find_missing():
-        result = kernel(*prepared.arrays, *args)
+        result = kernel(prepared.arrays, *args)
     return result
 
 
@@ -279,7 +272,7 @@ def level_shapes(ordered: IntArray, blocks: IntArray) -> IntArray:
 
 def ruled_shapes(rules: CollectiveRules | None) -> Shapes:
     """Return what gives the shapes by which collectives go level by level."""
-    if rules is None or not rules.tells_nodes:
+    if rules is None or not rules.depends_on_nodes:
         return level_shapes
     node = rules.node_size
 

@@ -124,7 +124,7 @@ def _phases(
         algorithm == "hierarchical"
         and operation in RING_OPERATIONS
         and rules is not None
-        and rules.tells_nodes
+        and rules.depends_on_nodes
     ):
         shapes = ruled_shapes(rules)(ordered, blocks)
         found = [

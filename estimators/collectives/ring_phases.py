@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
+from estimators.collectives.kernels.edges import RingPhaseTables
 from topologies.network import CollectiveRules
 
 Shape = tuple[int, ...]
@@ -167,22 +167,6 @@ def _with_library_steps(
 def _tree_steps(size: int) -> int:
     """Return how many steps of a ring a tree takes from its leaves to its root."""
     return 2 * (size - 1).bit_length()
-
-
-class RingPhaseTables(NamedTuple):
-    """Phases of ``C`` collectives, for stages of ``U`` forms, each phase once.
-
-    What `estimators.collectives.kernels.edges.price_rings` takes, and explains.
-    """
-
-    rings: IntArray
-    """Stride and size of each phase and form, shape ``(P, U, 2)``."""
-
-    turns: IntArray
-    """Phases of each collective, then -1, shape ``(C, T)``."""
-
-    factors: FloatArray
-    """Number of steps and fraction of each turn and form, shape ``(C, T, U, 2)``."""
 
 
 @lru_cache(maxsize=1024)

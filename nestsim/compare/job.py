@@ -22,7 +22,7 @@ from planner.planners import PLANNERS
 from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
-from topologies.fabrics.link_file import link_file_bytes
+from topologies.link_file import link_file_bytes
 
 
 class Details:

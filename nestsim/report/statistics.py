@@ -334,10 +334,11 @@ def _pass_times(replay: Replay) -> FloatArray:
 
 def _end(program: Program, num_microbatches: int, durations: FloatArray) -> float:
     """Return when the last pass ends if messages take no time [s]."""
-    from planner.kernels.timeline import timeline
+    from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 
-    nothing = [np.zeros(durations.shape[1] - 1)] * 4
-    status, _, _, ends = timeline(*program, num_microbatches, durations, *nothing)
+    nothing = BoundaryTimes(*[np.zeros(durations.shape[1] - 1)] * 4)
+    lists = InstructionLists(*program)
+    status, _, _, ends = timeline(lists, num_microbatches, durations, nothing)
     assert status == 0, "a schedule's instructions wait for each other"
     return float(ends.max())
 

@@ -1,6 +1,6 @@
 """Turn what pydantic found into one `InputError` that a person can act on.
 
-Pydantic reports every problem with its path and a code. They are told in plain words,
+Pydantic reports every problem with its path and a code. They are listed in plain words,
 with what the setting accepts, and the nearest spelling where a name is unknown.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from nestsim.scenario.accepted import accepted
 from nestsim.scenario.base import Table
-from topologies.errors import MOST_TOLD, InputError
+from topologies.errors import MOST_LISTED, InputError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -52,15 +52,17 @@ def explain(error: "ValidationError", root: type[Table]) -> InputError:
     """
     # A misspelt name also leaves the right one missing: tell the cause first.
     details = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-    told = [_word(one, _locate(root, one["loc"])) for one in details[: MOST_TOLD + 1]]
+    listed = [
+        _word(one, _locate(root, one["loc"])) for one in details[: MOST_LISTED + 1]
+    ]
     return InputError(
-        told[0].problem,
-        where=told[0].where,
-        got=told[0].got,
-        expected=told[0].expected,
-        hint=told[0].hint,
-        others=told[1:],
-        untold=len(details) - len(told),
+        listed[0].problem,
+        where=listed[0].where,
+        got=listed[0].got,
+        expected=listed[0].expected,
+        hint=listed[0].hint,
+        others=listed[1:],
+        num_unlisted=len(details) - len(listed),
     )
 
 

@@ -39,8 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nestsim.simulator.kernels import refine as kernels
-from nestsim.simulator.kernels.lanes import add_lanes
-from nestsim.simulator.kernels.prune import binding_links
+from nestsim.simulator.kernels.links import Neighbours, add_lanes, binding_links
 from nestsim.simulator.kernels.refine import first_members
 from nestsim.simulator.kernels.steps import further_needs
 from nestsim.simulator.system import NONE, Incidence, Run, System, num_posts
@@ -72,23 +71,6 @@ class Classes(NamedTuple):
     def representative(self) -> IntArray:
         """The first member of each item's class."""
         return self.first[self.of]
-
-
-class _Graph(NamedTuple):
-    """Who depends on whom, as the kernels want it."""
-
-    ports: IntArray
-    """Channel in each port of each actor, `NONE` where there is none, shape
-    ``(A, S)``."""
-
-    senders: tuple[IntArray, IntArray]
-    """Posts ``actor * S + port`` to each channel, in compressed rows."""
-
-    flow_links: tuple[IntArray, IntArray]
-    """Links that each channel's flow crosses, in compressed rows."""
-
-    link_flows: tuple[IntArray, IntArray, IntArray]
-    """Channels whose flows cross each link, in compressed rows, and their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,10 +124,11 @@ def fold(system: System, actor_colours: IntArray, channel_colours: IntArray) -> 
     channels = numbered(system.num_bytes, system.latency, channel_colours)
     links = numbered(system.capacity)
     num_rounds = 0
-    while not kernels.certify(*graph, actors, channels, links):
-        kernels.refine(*graph, actors, channels, links, _SEED + num_rounds)
+    partition = kernels.Partition(actors, channels, links)
+    while not kernels.certify(graph, partition):
+        kernels.refine(graph, partition, _SEED + num_rounds)
         num_rounds += 1
-    classes = [_classes(each) for each in (actors, channels, links)]
+    classes = [_classes(each) for each in partition]
     return Folding(
         system=_quotient(system, graph, *classes),
         actors=classes[0],
@@ -213,9 +196,9 @@ def _each(logs: Sequence[FloatArray], classes: Classes) -> tuple[FloatArray, ...
     return tuple(logs[number] for number in classes.of.tolist())
 
 
-def _graph(system: System) -> _Graph:
+def _graph(system: System) -> kernels.ActorGraph:
     flow_links = _in_units(system.incidence)
-    return _Graph(
+    return kernels.ActorGraph(
         np.ascontiguousarray(system.ports),
         _senders(system),
         flow_links[:2],
@@ -243,7 +226,11 @@ def _senders(system: System) -> tuple[IntArray, IntArray]:
 
 
 def _quotient(
-    system: System, graph: _Graph, actors: Classes, channels: Classes, links: Classes
+    system: System,
+    graph: kernels.ActorGraph,
+    actors: Classes,
+    channels: Classes,
+    links: Classes,
 ) -> System:
     """Return the system of the classes."""
     ports = system.ports[actors.first]
@@ -259,7 +246,9 @@ def _quotient(
     )
 
 
-def _num_sources(graph: _Graph, actors: Classes, channels: Classes) -> IntArray:
+def _num_sources(
+    graph: kernels.ActorGraph, actors: Classes, channels: Classes
+) -> IntArray:
     """Count the classes of posts to each class of channels."""
     row, post = _rows(graph.senders[0], channels.first, graph.senders[1])
     num_ports = max(1, graph.ports.shape[1])
@@ -395,19 +384,18 @@ def binding(routes: Routes, links: Links) -> BoolArray:
         order,
         np.array(links.bandwidth),
         inner,
-        *_row_keys(second, first, num_links),
-        *_row_keys(first, second, num_links),
+        _neighbours(second, first, num_links),
+        _neighbours(first, second, num_links),
     )
     return kept
 
 
-def _row_keys(
-    rows: IntArray, values: IntArray, num_links: int
-) -> tuple[IntArray, IntArray]:
-    """Return distinct pairs as the rising values of each row, in compressed rows."""
-    keys = np.sort(rows * num_links + values)
+def _neighbours(links: IntArray, values: IntArray, num_links: int) -> Neighbours:
+    """Return distinct pairs as the rising values of each link."""
+    keys = np.sort(links * num_links + values)
     indptr = np.searchsorted(keys, np.arange(num_links + 1) * num_links)
-    return indptr.astype(np.int64), (keys % max(1, num_links)).astype(np.int64)
+    values = (keys % max(1, num_links)).astype(np.int64)
+    return Neighbours(indptr.astype(np.int64), values)
 
 
 class Listing(NamedTuple):

@@ -228,7 +228,7 @@ def pass_numbers(own: Instructions, work: PipelineWork) -> IntArray:
     the stage does not do.
     """
     shape = len(_KINDS), work.num_chunks, work.num_microbatches
-    return kernels.number_passes(own.kind, own.microbatch, own.chunk, *shape)
+    return kernels.number_passes(kernels.Passes(*own), *shape)
 
 
 class Writer:
@@ -271,32 +271,37 @@ class Writer:
         """Return the steps of an actor whose compute takes ``slowdown`` times."""
         written = [self._block(code, slowdown) for code in self.codes]
         rows = Steps.of(step for block in written for step in block)
-        duration, steps = kernels.write_blocks(
-            self.order[0],
-            self.order[1],
+        steps = kernels.write_blocks(
+            self.order,
             np.cumsum([0, *map(len, written)]),
-            quantise(rows.duration, tick),
-            np.stack((rows.source, rows.need, rows.target, rows.span)),
+            kernels.StepColumns(
+                quantise(rows.duration, tick),
+                rows.source,
+                rows.need,
+                rows.target,
+                rows.span,
+            ),
             self.ports.channels.shape[1],
         )
-        return Steps(duration, *steps)
+        return Steps(*steps)
 
-    def _order(self, numbers: Sequence[IntArray]) -> tuple[list[_Code], IntArray]:
-        """Return the distinct blocks, and what the program is made of.
-
-        That is, which block comes next, and what its first step needs, shape
-        ``(2, B)``.
-        """
+    def _order(
+        self, numbers: Sequence[IntArray]
+    ) -> tuple[list[_Code], kernels.BlockOrder]:
+        """Return the distinct blocks, and what the program is made of."""
         codes, order = kernels.order_blocks(
-            *self.own,
+            kernels.Passes(*self.own),
             self.pass_ports,
             self._arrivals(numbers),
-            self.completing,
-            self.ports.signal != NONE,
-            self.rendezvous,
-            self.work.blocking_transfers,
+            kernels.BlockRules(
+                completing=self.completing,
+                fills=self.ports.signal != NONE,
+                rendezvous=self.rendezvous,
+                blocking=self.work.blocking_transfers,
+            ),
         )
-        return [_Code(*row) for row in codes.tolist()], order
+        columns = (column.tolist() for column in codes)
+        return [_Code(*row) for row in zip(*columns, strict=True)], order
 
     def _pass_ports(self) -> IntArray:
         """Return the ports that passes receive from and send to, or `NONE`.

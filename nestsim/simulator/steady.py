@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.folding import Listing
-from nestsim.simulator.kernels.repeats import find_repeats
+from nestsim.simulator.kernels.steps import find_repeats
 from nestsim.simulator.system import CLOSES, NONE, OPENS, Skip, System
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
@@ -73,7 +73,7 @@ class SteadyState(NamedTuple):
     num_deposits: int
     """Times that traffic was booked."""
 
-    num_settlements: int
+    num_solutions: int
     """Instants at which rates were solved."""
 
     def key(self) -> bytes:
@@ -118,7 +118,7 @@ class Jump:
     first_deposit: int
     """The first deposit of the last period."""
 
-    num_settlements: int
+    num_solutions: int
     """Instants of a period at which rates are solved."""
 
     @property
@@ -130,7 +130,7 @@ class Jump:
     def num_events(self) -> int:
         """Events in a period, counted as in `Run.num_events`."""
         messages = 2 * int(self.messages.sum())
-        return int(self.steps.sum()) + messages + self.num_settlements
+        return int(self.steps.sum()) + messages + self.num_solutions
 
     def skip(self, begin: float) -> Skip:
         """Return the record of this jump, made at the moment ``begin``."""
@@ -261,7 +261,7 @@ class Watch:
             closed=self._closes[at] - self._closes[before],
             messages=messages,
             first_deposit=then.num_deposits,
-            num_settlements=now.num_settlements - then.num_settlements,
+            num_solutions=now.num_solutions - then.num_solutions,
         )
 
     def _loops_agree(self, before: IntArray, at: IntArray) -> bool:

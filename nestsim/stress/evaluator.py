@@ -26,7 +26,7 @@ from planner.cost.objective import PricedPlan
 from planner.step.execution import Workload
 from planner.step.plan import Plan
 from topologies.errors import InputError
-from topologies.fabrics.link_file import link_file_bytes
+from topologies.link_file import link_file_bytes
 from topologies.network import Network
 
 MOST_LINKS = 8

@@ -19,8 +19,8 @@ from nestsim.scenario.editing import parse_path, spelt, with_values
 from nestsim.scenario.load import scenario_of
 from nestsim.store import Point, PointFailedError, Row, content_key
 from nestsim.sweep.axes import OWN_TABLES, Axis
+from topologies import link_file
 from topologies.errors import InputError
-from topologies.fabrics import link_file
 from topologies.input_file import parse_toml, read_file
 
 if TYPE_CHECKING:

@@ -113,101 +113,105 @@ class ClassTable:
     """One chain under one set of degrees, ready for the kernels."""
 
     classes: IntervalClasses
-    """Classes of the chain's intervals."""
-    sums: FloatArray
-    """Sums over the layers of each class, rows as in `planner.kernels.tables`, shape
-    ``(NUM_SUMS, K)``."""
+    sums: rows.ClassSums
+    """What the intervals of each class take and hold."""
 
     has_block: NDArray[np.bool_]
     """Whether intervals of the class hold a transformer block, shape ``(K,)``."""
 
-    traffic: FloatArray
-    """In-layer traffic of each class by kind of collective, rows as in
-    `planner.kernels.tables`, shape ``(J, NUM_TRAFFIC, K)``."""
-
-    traffic_rate: IntArray
-    """Column of the rates for each kind of in-layer collective, shape ``(J,)``."""
+    traffic: rows.ClassTraffic
+    """What they send inside of layers."""
 
 
 def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
     """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""
     classes = interval_classes(table.kinds)
     first_of_kind = classes.first_of_kind
-    sums = np.zeros((rows.NUM_SUMS, len(classes.counts)))
+    num_classes = len(classes.counts)
 
     def total(values: FloatArray) -> FloatArray:
         return classes.sums(values[first_of_kind])
 
-    sums[rows.COMPUTE] = total(table.forward_time + table.backward_time)
+    recompute = np.zeros((rows.NUM_MODES, num_classes))
     for mode in ("selective", "full", "stage"):
-        sums[rows.RECOMPUTE + RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
-    _fill_memory(sums, table, classes, num_chunks)
-    sums[rows.NUM_LAYERS] = total(np.where(table.is_block > 0, num_chunks, 1.0))
-    dense = table.parameters - table.expert_parameters
-    sums[rows.PARAMETERS] = total(dense)
-    sums[rows.PARAMETERS, classes.whole] -= table.tied_parameters
-    sums[rows.EXPERT_PARAMETERS] = total(table.expert_parameters)
-    sums[rows.LARGEST_LAYER] = classes.maxima(table.largest_parameters[first_of_kind])
-    traffic = np.zeros((len(table.traffic), rows.NUM_TRAFFIC, len(classes.counts)))
-    for block, item in zip(traffic, table.traffic, strict=True):
-        _fill_traffic(block, item, table, total)
-    columns = [RATE_COLUMNS[item.group, item.operation] for item in table.traffic]
+        recompute[RECOMPUTE_MODES[mode]] = total(table.recompute_time[mode])
+    saved, working, once = _memory(table, classes, num_chunks)
+    parameters = total(table.parameters - table.expert_parameters)
+    parameters[classes.whole] -= table.tied_parameters
+    sums = rows.ClassSums(
+        compute=total(table.forward_time + table.backward_time),
+        recompute=recompute,
+        saved=saved,
+        working=working,
+        once=once,
+        num_layers=total(np.where(table.is_block > 0, num_chunks, 1.0)),
+        parameters=parameters,
+        expert_parameters=total(table.expert_parameters),
+        largest_layer=classes.maxima(table.largest_parameters[first_of_kind]),
+    )
     return ClassTable(
         classes=classes,
         sums=sums,
         has_block=total(table.is_block) > 0,
-        traffic=traffic,
-        traffic_rate=np.array(columns, dtype=np.int64),
+        traffic=_traffic(table, total, num_classes),
     )
 
 
-def _fill_memory(
-    sums: FloatArray, table: LayerTable, classes: IntervalClasses, num_chunks: int
-) -> None:
-    """Fill what a pass in flight keeps and what one pass works with.
+def _memory(
+    table: LayerTable, classes: IntervalClasses, num_chunks: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what a pass in flight keeps, what one works with, what is kept once.
 
     With virtual stages a pass is one chunk: it keeps its part of the blocks; the ends
     of the chain belong to one chunk, the last of which runs its backward pass at
     once.
     """
+    num_classes = len(classes.counts)
+    saved, working = np.zeros((2, rows.NUM_MODES, num_classes))
+    once = np.zeros(num_classes)
     first_of_kind = classes.first_of_kind
     is_block = table.is_block[first_of_kind]
     leading = (np.arange(len(table.kinds)) < table.is_block.argmax())[first_of_kind]
     trailing = (is_block == 0) & ~leading
     for mode in ("none", "selective", "full"):
         row = RECOMPUTE_MODES[mode]
-        saved = table.saved_bytes[mode][first_of_kind]
+        kept = table.saved_bytes[mode][first_of_kind]
         if num_chunks > 1:
             # One number for all modes: the most of any.
-            once = classes.sums(np.where(trailing, saved, 0.0))
-            sums[rows.ONCE] = np.maximum(sums[rows.ONCE], once)
-            saved = np.where(
-                trailing, 0.0, np.where(leading, saved, saved / num_chunks)
-            )
-        sums[rows.SAVED + row] = classes.sums(saved)
-        working = table.working_bytes[mode][first_of_kind]
-        sums[rows.WORKING + row] = classes.maxima(working)
+            here = classes.sums(np.where(trailing, kept, 0.0))
+            once = np.maximum(once, here)
+            kept = np.where(trailing, 0.0, np.where(leading, kept, kept / num_chunks))
+        saved[row] = classes.sums(kept)
+        working[row] = classes.maxima(table.working_bytes[mode][first_of_kind])
     # Recompute of the whole stage: its input, and everything while it is redone.
     entering = float(table.boundary_bytes[1:-1].max(initial=0.0))
-    sums[rows.SAVED + rows.STAGE] = entering
     start = classes.counts[:, table.kinds[0]] > 0
-    sums[rows.SAVED + rows.STAGE, start] = 0.0
+    saved[rows.STAGE] = np.where(start, 0.0, entering)
     everything = classes.sums(table.saved_bytes["none"][first_of_kind])
-    sums[rows.WORKING + rows.STAGE] = everything + sums[rows.WORKING + rows.NONE]
+    working[rows.STAGE] = everything + working[rows.NONE]
+    return saved, working, once
 
 
-def _fill_traffic(
-    block: FloatArray,
-    item: InLayerTraffic,
-    table: LayerTable,
-    total: Callable[[FloatArray], FloatArray],
-) -> None:
-    block[rows.COUNT] = total(item.forward_count + item.backward_count)
-    block[rows.BYTES] = total(item.forward_bytes + item.backward_bytes)
-    for mode, share in recompute_shares(item, table).items():
-        row = RECOMPUTE_MODES[mode]
-        block[rows.RECOMPUTE_COUNT + row] = total(item.forward_count * share)
-        block[rows.RECOMPUTE_BYTES + row] = total(item.forward_bytes * share)
+def _traffic(
+    table: LayerTable, total: Callable[[FloatArray], FloatArray], num_classes: int
+) -> rows.ClassTraffic:
+    shape = len(table.traffic), rows.NUM_MODES, num_classes
+    columns = [RATE_COLUMNS[item.group, item.operation] for item in table.traffic]
+    traffic = rows.ClassTraffic(
+        rate=np.array(columns, dtype=np.int64),
+        num_calls=np.zeros((shape[0], num_classes)),
+        num_bytes=np.zeros((shape[0], num_classes)),
+        recompute_count=np.zeros(shape),
+        recompute_bytes=np.zeros(shape),
+    )
+    for j, item in enumerate(table.traffic):
+        traffic.num_calls[j] = total(item.forward_count + item.backward_count)
+        traffic.num_bytes[j] = total(item.forward_bytes + item.backward_bytes)
+        for mode, share in recompute_shares(item, table).items():
+            row = RECOMPUTE_MODES[mode]
+            traffic.recompute_count[j, row] = total(item.forward_count * share)
+            traffic.recompute_bytes[j, row] = total(item.forward_bytes * share)
+    return traffic
 
 
 def recompute_shares(
@@ -252,9 +256,11 @@ def choices_of(
     )
 
 
-def choice_array(choices: tuple[MemoryChoice, ...]) -> IntArray:
-    """Return the choices as the kernels read them, shape ``(C, 3)``."""
-    return np.array(
-        [(RECOMPUTE_MODES[c.recompute], c.zero_stage, c.sharding) for c in choices],
-        dtype=np.int64,
-    ).reshape(-1, 3)
+def choice_columns(choices: tuple[MemoryChoice, ...]) -> rows.Choices:
+    """Return the choices as the kernels read them."""
+    modes = [RECOMPUTE_MODES[choice.recompute] for choice in choices]
+    return rows.Choices(
+        recompute=np.array(modes, dtype=np.int64),
+        zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
+        sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
+    )

@@ -17,7 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.cost.stage import StagePrice
-from planner.kernels.timeline import instruction_timeline
+from planner.kernels.timeline import (
+    BoundaryTimes,
+    InstructionLists,
+    instruction_timeline,
+)
 from planner.step.exposure import first_pass_end, gathered_at, reduced_at
 from planner.step.plan import Plan
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, Program
@@ -185,14 +189,16 @@ class PlanTimeline:
         starts: FloatArray
         ends: FloatArray
         status, starts, _, ends = instruction_timeline(
-            *self.program,
+            InstructionLists(*self.program),
             self.plan.num_microbatches,
             durations,
             floors,
-            np.ascontiguousarray(wire[:, 0]),
-            np.ascontiguousarray(wire[:, 1]),
-            np.ascontiguousarray(laid[:, 0, 0]),
-            np.ascontiguousarray(laid[:, 0, 1]),
+            BoundaryTimes(
+                forward_wire=np.ascontiguousarray(wire[:, 0]),
+                backward_wire=np.ascontiguousarray(wire[:, 1]),
+                forward_latency=np.ascontiguousarray(laid[:, 0, 0]),
+                backward_latency=np.ascontiguousarray(laid[:, 0, 1]),
+            ),
         )
         assert status == 0, "a schedule's instructions wait for each other"
         return starts, ends

@@ -2,13 +2,17 @@
 
 Letters: ``L`` layers, ``K`` interval classes, ``p`` stages from the first to the last,
 ``C`` choices of recompute and ZeRO, ``F`` choices of a stage that no other one beats in
-both time and tail. With ``t_s`` and ``y_s`` the time and the tail of stage ``s``::
+both time and step end. With ``t_s`` and ``y_s`` the time and the step end of stage
+``s``::
 
     T = ws sum_s t_s + wm max_s (t_s + x_s) + max_s y_s
 
-Once the longest tail is given, stages are independent: each takes its fastest choice
-with a tail at most as long. So every tail that some stage may have is tried.
+Once the longest step end is given, stages are independent: each takes its fastest
+choice with a step end at most as long. So every step end that some stage may have is
+tried.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,79 +27,100 @@ from topologies.arrays import (
 from topologies.compiling import kernel, subkernel
 
 
+class StagedChain(NamedTuple):
+    """A chain and what its intervals cost, by stages from the first to the last.
+
+    Requires ``1 <= p <= L``.
+    """
+
+    class_of: IntMatrix
+    """Class of the interval ``i .. j - 1``, shape ``(L + 1, L + 1)``."""
+
+    time: FloatCube
+    """Time of one microbatch, by signature, choice and class, ``(sig, C, K)`` [s]."""
+
+    step_end: FloatCube
+    """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
+
+    most_in_flight: IntMatrix
+    """Passes in flight that memory allows, by choice and class, ``(C, K)``."""
+
+    signature: IntVector
+    """Row of the times of each stage, shape ``(p,)``."""
+
+    adder: FloatVector
+    """What transfers add to a stage in the maximum, shape ``(p,)`` [s]."""
+
+    tied: FloatVector
+    """What tied embeddings add to each stage's step end, shape ``(p,)`` [s]."""
+
+    in_flight: IntVector
+    """Passes in flight at each stage, shape ``(p,)``."""
+
+    sum_weight: float
+    """Weight of the sum of the stages' times."""
+
+    max_weight: float
+    """Weight of the largest of them."""
+
+
 @subkernel
-def fill_fronts(
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    tied: FloatVector,
-    in_flight: IntVector,
-    front: IntCube,
-    length: IntMatrix,
-) -> None:
+def _fill_fronts(chain: StagedChain, front: IntCube, length: IntMatrix) -> None:
     """Fill the choices of every stage and class that none beats, fastest first.
 
     ``front (p, K, C)`` holds their numbers, ``length (p, K)`` how many there are. Of
     equal choices the first one stays. O(p K C^2).
     """
-    num_choices = slots.shape[0]
+    time, step_end, tied = chain.time, chain.step_end, chain.tied
+    signature, in_flight = chain.signature, chain.in_flight
+    most_in_flight = chain.most_in_flight
+    num_choices = most_in_flight.shape[0]
     for s in range(len(signature)):
         row = signature[s]
-        for k in range(slots.shape[1]):
+        for k in range(most_in_flight.shape[1]):
             shortest = np.inf
             count = 0
             used = np.zeros(num_choices, dtype=np.bool_)
             while True:
                 picked = -1
                 for c in range(num_choices):
-                    if used[c] or slots[c, k] < in_flight[s]:
+                    if used[c] or most_in_flight[c, k] < in_flight[s]:
                         continue
-                    if not tail[row, c, k] + tied[s] < shortest:
+                    if not step_end[row, c, k] + tied[s] < shortest:
                         continue
                     if (
                         picked < 0
                         or time[row, c, k] < time[row, picked, k]
                         or (
                             time[row, c, k] == time[row, picked, k]
-                            and tail[row, c, k] < tail[row, picked, k]
+                            and step_end[row, c, k] < step_end[row, picked, k]
                         )
                     ):
                         picked = c
                 if picked < 0:
                     break
                 used[picked] = True
-                shortest = tail[row, picked, k] + tied[s]
+                shortest = step_end[row, picked, k] + tied[s]
                 front[s, k, count] = picked
                 count += 1
             length[s, k] = count
 
 
 @kernel
-def best_split(
-    class_of: IntMatrix,
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    adder: FloatVector,
-    tied: FloatVector,
-    in_flight: IntVector,
-    sum_weight: float,
-    max_weight: float,
-) -> tuple[float, IntArray, IntArray]:
+def best_split(chain: StagedChain) -> tuple[float, IntArray, IntArray]:
     """Return ``(T, bounds, choices)`` of the best split, infinity if none fits.
 
-    Shapes: ``class_of (L + 1, L + 1)``; ``time`` and ``tail (sig, C, K)``; ``slots (C,
-    K)``; by stage, from the first to the last: ``signature``, ``adder``, ``tied`` and
-    ``in_flight (p,)``. Requires ``1 <= p <= L``. Ties go to the split whose cuts come
-    first in lexicographic order. O(binom(L - 1, p - 1) (p F)^2).
+    Ties go to the split whose cuts come first in lexicographic order.
+    O(binom(L - 1, p - 1) (p F)^2).
     """
+    class_of, time, step_end = chain.class_of, chain.time, chain.step_end
+    signature, adder, tied = chain.signature, chain.adder, chain.tied
     p = len(signature)
     num_layers = class_of.shape[0] - 1
-    front = np.zeros((p, slots.shape[1], slots.shape[0]), dtype=np.int64)
-    length = np.zeros((p, slots.shape[1]), dtype=np.int64)
-    fill_fronts(time, tail, slots, signature, tied, in_flight, front, length)
+    num_choices, num_classes = chain.most_in_flight.shape
+    front = np.zeros((p, num_classes, num_choices), dtype=np.int64)
+    length = np.zeros((p, num_classes), dtype=np.int64)
+    _fill_fronts(chain, front, length)
     best = np.inf
     bounds = np.zeros(p + 1, dtype=np.int64)
     choices = np.zeros(p, dtype=np.int64)
@@ -113,11 +138,11 @@ def best_split(
                 possible = False
                 break
             last = front[s, k, length[s, k] - 1]
-            shortest = max(shortest, tail[signature[s], last, k] + tied[s])
+            shortest = max(shortest, step_end[signature[s], last, k] + tied[s])
         for one in range(p if possible else 0):
             k = classes[one]
             for place in range(length[one, k]):
-                longest = tail[signature[one], front[one, k, place], k] + tied[one]
+                longest = step_end[signature[one], front[one, k, place], k] + tied[one]
                 if longest < shortest:
                     break
                 total = 0.0
@@ -127,14 +152,14 @@ def best_split(
                     j = classes[s]
                     row = signature[s]
                     turn = 0
-                    while tail[row, front[s, j, turn], j] + tied[s] > longest:
+                    while step_end[row, front[s, j, turn], j] + tied[s] > longest:
                         turn += 1
                     c = front[s, j, turn]
                     picked[s] = c
                     total += time[row, c, j]
                     most = max(most, time[row, c, j] + adder[s])
-                    latest = max(latest, tail[row, c, j] + tied[s])
-                value = sum_weight * total + max_weight * most + latest
+                    latest = max(latest, step_end[row, c, j] + tied[s])
+                value = chain.sum_weight * total + chain.max_weight * most + latest
                 if value < best:
                     best = value
                     bounds[:] = trial

@@ -4,7 +4,7 @@ A stage that does not fit recomputes activations or shards more, and pays for it
 every microbatch. Per block and stage, with ``c`` a recompute mode and a ZeRO stage
 under a sharding option::
 
-    cost_c = (ws + wm / p) (recompute_c + sent_c) + tail_c / p
+    cost_c = (ws + wm / p) (recompute_c + sent_c) + end_c / p
     mem_cs = static_c + f_s saved_c           f_s passes in flight at position s
 
 A split is a way to hand ``B`` blocks to ``p`` stages of memory ``M``. Its linear
@@ -24,27 +24,14 @@ References
    the linear relaxation of knapsacks, and its dual.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.kernels import tables
-from topologies.arrays import FloatCube, FloatMatrix, FloatVector, IntMatrix
+from planner.kernels.tables import Choices, JobConstants, ZeroTerms, zero_terms
+from topologies.arrays import FloatCube, FloatMatrix, FloatVector
 from topologies.compiling import kernel, subkernel
-
-# Of an inner configuration, entries of an array.
-NUM_BLOCKS = 0
-BLOCK_DENSE = 1  # least parameters of a block outside of routed experts
-BLOCK_EXPERT = 2  # least parameters of its routed experts
-SAVED = 3  # + mode: least bytes that a block saves per microbatch
-RECOMPUTE = 7  # + mode: least compute that is done again [s]
-TOTAL = 11  # W: least times of all layers together [s]
-CONTEXT_BYTES = 12  # sent in hops of the context-parallel ring [byte]
-CONTEXT_INVERSE = 13  # what a hop is counted with in W [s/byte]
-EXPERT_BYTES = 14  # exchanged among expert-parallel ranks [byte]
-EXPERT_INVERSE = 15  # what an exchange is counted with in W [s/byte]
-BOUNDARY_BYTES = 16  # what each lane sends over every boundary [byte]
-ALL_DENSE = 17  # parameters of the whole chain outside of routed experts
-ALL_EXPERT = 18  # parameters of its routed experts
-NUM_INNER = 19
 
 _SAFE = 1.0 - 1e-12
 
@@ -57,74 +44,128 @@ _SHARD_ACROSS = tables.SHARD_ACROSS
 _EXPERT_PASS = tables.EXPERT_PASS
 _DENSE_REDUCE = tables.DENSE_REDUCE
 _EXPERT_REDUCE = tables.EXPERT_REDUCE
-_WEIGHT_BYTES = tables.WEIGHT_BYTES
-_GATHER_BYTES = tables.GATHER_BYTES
-_REDUCE_BYTES = tables.REDUCE_BYTES
-_GRADIENT_BYTES = tables.GRADIENT_BYTES
-_OPTIMIZER_BYTES = tables.OPTIMIZER_BYTES
-_STEP_TIME = tables.STEP_TIME
-_MEMORY = tables.MEMORY
-_EXPERT_GROUP = tables.EXPERT_GROUP
 _CONTEXT = tables.CONTEXT
 _EXPERT = tables.EXPERT
 _STAGE = tables.STAGE
-_REDUCED_EACH = tables.REDUCED_EACH
-_GATHERED_EACH = tables.GATHERED_EACH
-_REDUCED_WHOLE = tables.REDUCED_WHOLE
-_REDUCED_ONCE = tables.REDUCED_ONCE
-_REDUCED_ACROSS = tables.REDUCED_ACROSS
-_GATHERED_ONCE = tables.GATHERED_ONCE
-_SHARDS_OPTIMIZER = tables.SHARDS_OPTIMIZER
-_SHARDS_GRADIENTS = tables.SHARDS_GRADIENTS
-_SHARDS_WEIGHTS = tables.SHARDS_WEIGHTS
+
+
+class InnerTerms(NamedTuple):
+    """What the bound needs of a chain under one set of inner degrees."""
+
+    total: float
+    """Least times of all layers together: ``W`` [s]."""
+
+    num_blocks: float
+    """Transformer blocks of the chain: ``B``."""
+
+    block_dense: float
+    """Least parameters of a block outside of routed experts."""
+
+    block_expert: float
+    """Least parameters of its routed experts."""
+
+    saved: FloatVector
+    """Least bytes that a block saves per microbatch, by recompute mode [byte]."""
+
+    recompute: FloatVector
+    """Least compute of a block that is done again, by recompute mode [s]."""
+
+    context_bytes: float
+    """Sent in hops of the context-parallel ring [byte]."""
+
+    context_inverse: float
+    """What a hop is counted with in ``W`` [s/byte]."""
+
+    expert_bytes: float
+    """Exchanged among expert-parallel ranks [byte]."""
+
+    expert_inverse: float
+    """What an exchange is counted with in ``W`` [s/byte]."""
+
+    boundary_bytes: float
+    """What each lane sends over every boundary [byte]."""
+
+    all_dense: float
+    """Parameters of the whole chain outside of routed experts."""
+
+    all_expert: float
+    """Parameters of its routed experts."""
+
+
+class ChoiceTerms(NamedTuple):
+    """What stages may choose from, and what a choice costs."""
+
+    choices: Choices
+    """Recompute modes, ZeRO stages and sharding options."""
+
+    group: float
+    """Ranks that share dense shards."""
+
+    job: JobConstants
+    """What a parameter costs."""
+
+    ledger: FloatMatrix
+    """What each ZeRO stage sends and holds, see `planner.kernels.tables`."""
+
+
+class BlockKinds(NamedTuple):
+    """What each choice costs and holds per block, shape ``(C,)`` each."""
+
+    cost: FloatVector
+    """What a block costs the mean stage [s]."""
+
+    static: FloatVector
+    """What a block holds, whatever is in flight [byte]."""
+
+    saved: FloatVector
+    """What it holds for each microbatch in flight [byte]."""
+
+    once: FloatVector
+    """What it holds while the stage is recomputed [byte]."""
 
 
 @subkernel
 def parameter_cost(
     row: FloatVector,
-    constants: FloatVector,
+    job: JobConstants,
     group: float,
-    ledger: FloatVector,
+    sent: ZeroTerms,
     option: int,
     dense: float,
     expert: float,
 ) -> tuple[float, float]:
-    """Return what parameters send in every microbatch, and their tail [s].
+    """Return what parameters send in every microbatch, and their step end [s].
 
-    The bytes' share of `planner.kernels.tables.time_and_tail`; ``ledger`` is the row of
-    a ZeRO stage. O(1).
+    The bytes' share of `planner.kernels.tables.time_and_step_end`. O(1).
     """
-    weight, gradient = constants[_GATHER_BYTES], constants[_REDUCE_BYTES]
-    step = constants[_STEP_TIME]
+    weight, gradient = job.gather_bytes, job.reduce_bytes
     inside = row[_SHARD_PASS + 4 * option + 1]
     across = row[_SHARD_ACROSS + 4 * option + 1]
     shared = dense * inside + expert * row[_EXPERT_PASS + 1]
     reduced = dense * row[_DENSE_REDUCE + 1] + expert * row[_EXPERT_REDUCE + 1]
     updated = dense + expert
-    if ledger[_SHARDS_OPTIMIZER] > 0.0:
-        updated = dense / group + expert / constants[_EXPERT_GROUP]
-    tail = step * updated
-    tail += ledger[_REDUCED_WHOLE] * gradient * reduced
-    tail += ledger[_REDUCED_ACROSS] * gradient * dense / group * across
-    tail += ledger[_REDUCED_ONCE] * gradient * shared
-    tail += ledger[_GATHERED_ONCE] * weight * shared
-    sent = ledger[_REDUCED_EACH] * gradient * shared
-    sent += ledger[_GATHERED_EACH] * weight * shared
-    return sent, tail
+    if sent.shards_optimizer > 0.0:
+        updated = dense / group + expert / job.expert_group
+    step_end = job.step_time * updated
+    step_end += sent.reduced_whole * gradient * reduced
+    step_end += sent.reduced_across * gradient * dense / group * across
+    step_end += sent.reduced_once * gradient * shared
+    step_end += sent.gathered_once * weight * shared
+    each = sent.reduced_each * gradient * shared
+    each += sent.gathered_each * weight * shared
+    return each, step_end
 
 
 @subkernel
 def dual_value(
     mu: float,
-    cost: FloatVector,
-    static: FloatVector,
-    saved: FloatVector,
-    once: FloatVector,
+    kinds: BlockKinds,
     in_flight: FloatVector,
     num_blocks: float,
     memory: float,
 ) -> tuple[float, float]:
     """Return the dual's value and slope at ``mu``. O(p C)."""
+    cost, static, saved, once = kinds
     value = mu * num_blocks
     slope = num_blocks
     for s in range(in_flight.shape[0]):
@@ -145,12 +186,9 @@ def dual_value(
 
 @subkernel
 def choice_costs(
-    inner: FloatVector,
+    inner: InnerTerms,
     row: FloatVector,
-    choices: IntMatrix,
-    group: float,
-    constants: FloatVector,
-    ledger: FloatMatrix,
+    options: ChoiceTerms,
     in_flight: FloatVector,
     per_microbatch: float,
 ) -> float:
@@ -161,66 +199,57 @@ def choice_costs(
     Parameters
     ----------
     inner
-        Entries as above, of one inner configuration.
+        The chain.
     row
         Rates of all stages.
-    choices
-        As in `planner.kernels.tables`, shape ``(C, 3)``.
-    group
-        Ranks that share dense shards.
-    constants, ledger
-        As in `planner.kernels.tables`.
+    options
+        What they may choose from.
     in_flight
         Whole microbatches in flight at each stage, shape ``(p,)``.
     per_microbatch
         ``ws + wm / p``.
     """
-    num_choices = choices.shape[0]
+    choices, job, group = options.choices, options.job, options.group
+    num_choices = choices.zero_stage.shape[0]
     p = in_flight.shape[0]
     cost = np.empty(num_choices)
     static = np.empty(num_choices)
     saved = np.empty(num_choices)
     once = np.zeros(num_choices)
-    dense, expert = inner[BLOCK_DENSE], inner[BLOCK_EXPERT]
-    num_blocks, memory = inner[NUM_BLOCKS], constants[_MEMORY]
-    other_dense = max(inner[ALL_DENSE] - num_blocks * dense, 0.0)
-    other_expert = max(inner[ALL_EXPERT] - num_blocks * expert, 0.0)
+    kinds = BlockKinds(cost, static, saved, once)
+    dense, expert = inner.block_dense, inner.block_expert
+    num_blocks, memory = inner.num_blocks, job.memory
+    other_dense = max(inner.all_dense - num_blocks * dense, 0.0)
+    other_expert = max(inner.all_expert - num_blocks * expert, 0.0)
     rest = np.inf
     dearest = 0.0
     cheapest = np.inf
     for c in range(num_choices):
-        mode, zero, option = choices[c, 0], choices[c, 1], choices[c, 2]
-        own = ledger[zero]
-        sent, tail = parameter_cost(row, constants, group, own, option, dense, expert)
-        others = parameter_cost(
-            row, constants, group, own, option, other_dense, other_expert
-        )
+        mode, option = choices.recompute[c], choices.sharding[c]
+        own = zero_terms(options.ledger, choices.zero_stage[c])
+        sent, step_end = parameter_cost(row, job, group, own, option, dense, expert)
+        others = parameter_cost(row, job, group, own, option, other_dense, other_expert)
         rest = min(rest, per_microbatch * others[0] + others[1] / p)
-        redone = inner[RECOMPUTE + mode]
-        cost[c] = per_microbatch * (redone + sent) + tail / p
+        redone = inner.recompute[mode]
+        cost[c] = per_microbatch * (redone + sent) + step_end / p
         dearest = max(dearest, cost[c])
         cheapest = min(cheapest, cost[c])
-        sharded = dense / group + expert / constants[_EXPERT_GROUP]
+        sharded = dense / group + expert / job.expert_group
         whole = dense + expert
         static[c] = (
-            constants[_OPTIMIZER_BYTES]
-            * (sharded if own[_SHARDS_OPTIMIZER] > 0.0 else whole)
-            + constants[_GRADIENT_BYTES]
-            * (sharded if own[_SHARDS_GRADIENTS] > 0.0 else whole)
-            + constants[_WEIGHT_BYTES]
-            * (sharded if own[_SHARDS_WEIGHTS] > 0.0 else whole)
+            job.optimizer_bytes * (sharded if own.shards_optimizer > 0.0 else whole)
+            + job.gradient_bytes * (sharded if own.shards_gradients > 0.0 else whole)
+            + job.weight_bytes * (sharded if own.shards_weights > 0.0 else whole)
         )
-        saved[c] = inner[SAVED + mode]
+        saved[c] = inner.saved[mode]
         if mode == _STAGE:
             # The stage's input aside, everything is kept while it is redone.
-            once[c] = inner[SAVED]
+            once[c] = inner.saved[0]
             saved[c] = 0.0
     if num_blocks == 0.0:
         return rest
     low, high = cheapest, _HIGHEST * max(dearest, 1e-30)
-    best, slope = dual_value(
-        high, cost, static, saved, once, in_flight, num_blocks, memory
-    )
+    best, slope = dual_value(high, kinds, in_flight, num_blocks, memory)
     if slope > 0.0:
         steepest = num_blocks
         for s in range(p):
@@ -234,9 +263,7 @@ def choice_costs(
     for _ in range(_NUM_BISECTIONS):
         # The range of mu spans orders of magnitude.
         middle = np.sqrt(max(low, 1e-12 * high) * high)
-        value, slope = dual_value(
-            middle, cost, static, saved, once, in_flight, num_blocks, memory
-        )
+        value, slope = dual_value(middle, kinds, in_flight, num_blocks, memory)
         best = max(best, value)
         if slope > 0.0:
             low = middle
@@ -267,13 +294,10 @@ def largest_transfers(boundary: FloatCube, num_bytes: float, num_chunks: int) ->
 
 @kernel
 def time_bound(
-    inner: FloatVector,
+    inner: InnerTerms,
     rows: FloatMatrix,
     boundary: FloatCube,
-    choices: IntMatrix,
-    group: float,
-    constants: FloatVector,
-    ledger: FloatMatrix,
+    options: ChoiceTerms,
     in_flight: FloatVector,
     num_chunks: int,
     sum_weight: float,
@@ -288,12 +312,12 @@ def time_bound(
     for i in range(1, rows.shape[0]):
         for k in range(row.shape[0]):
             row[k] = min(row[k], rows[i, k])
-    context = max(row[_CONTEXT + 1] - inner[CONTEXT_INVERSE], 0.0)
-    exchange = max(row[_EXPERT + 1] - inner[EXPERT_INVERSE], 0.0)
-    total = inner[TOTAL] + inner[CONTEXT_BYTES] * context
-    total += inner[EXPERT_BYTES] * exchange
-    total += largest_transfers(boundary, inner[BOUNDARY_BYTES], num_chunks)
+    context = max(row[_CONTEXT + 1] - inner.context_inverse, 0.0)
+    exchange = max(row[_EXPERT + 1] - inner.expert_inverse, 0.0)
+    total = inner.total + inner.context_bytes * context
+    total += inner.expert_bytes * exchange
+    total += largest_transfers(boundary, inner.boundary_bytes, num_chunks)
     mean = sum_weight + max_weight / in_flight.shape[0]
-    costs = choice_costs(inner, row, choices, group, constants, ledger, in_flight, mean)
+    costs = choice_costs(inner, row, options, in_flight, mean)
     bound: float = (mean * total + costs) * _SAFE
     return bound

@@ -16,15 +16,17 @@ link between positions ``s`` and ``s + 1`` is data, ``link[s]``::
                     + D(d, parameters of [0, j), S a)
 
 D depends on the first stage alone, therefore the minimum over its end stands outside
-``g``. An interval is used at ``s`` iff ``slots[i, j] >= s``. With ZeRO a stage takes a
-power of two times ``a`` devices, and the devices used become a state, see
-`split_uneven`.
+``g``. An interval is used at ``s`` iff ``in_flight[i, j] >= s``, the passes in flight
+that memory allows. With ZeRO a stage takes a power of two times ``a`` devices, and the
+devices used become a state, see `split_uneven`.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
+from planner.kernels.nest_tables import IntervalTimes
 from topologies.arrays import (
-    FloatCube,
     FloatMatrix,
     FloatVector,
     IntArray,
@@ -37,19 +39,32 @@ FOUND = 0
 NOT_BETTER = 1
 
 
-@subkernel
-def all_reduce_time(
-    data: int,
-    num_bytes: float,
-    spacing: int,
-    bandwidth: FloatVector,
-    latency: FloatVector,
-    group_devices: IntVector,
-) -> float:
-    """Return D for ranks 0, spacing, .., (data - 1) spacing; 0 for one replica.
+class NestJob(NamedTuple):
+    """A job on a network of the artifact."""
 
-    ``group_devices[l]`` counts the devices of a group of level ``l``.
-    """
+    width: int
+    """Devices of a stage."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    num_microbatches: int
+    """Microbatches of all replicas together."""
+
+    bandwidth: FloatVector
+    """Bandwidth of each level, shape ``(L,)`` [byte/s]."""
+
+    latency: FloatVector
+    """Latency of each level, shape ``(L,)`` [s]."""
+
+    group_devices: IntVector
+    """Devices of a group of each level, shape ``(L,)``."""
+
+
+@subkernel
+def all_reduce_time(data: int, num_bytes: float, spacing: int, job: NestJob) -> float:
+    """Return D for ranks 0, spacing, .., (data - 1) spacing; 0 for one replica."""
+    bandwidth, latency = job.bandwidth, job.latency
     total = 0.0
     part = num_bytes
     left = data
@@ -59,7 +74,7 @@ def all_reduce_time(
         left //= 2
     below = 0.0
     level = 0
-    while (data - 1) * spacing >= group_devices[level]:
+    while (data - 1) * spacing >= job.group_devices[level]:
         level += 1
         hop = latency[level] + 1.0 / bandwidth[level] * num_bytes
         total += 2.0 * hop + below
@@ -68,14 +83,12 @@ def all_reduce_time(
 
 
 @subkernel
-def most_replicas(
-    num_devices: int, pipeline_devices: int, num_microbatches: int, fixed_data: int
-) -> int:
+def most_replicas(pipeline_devices: int, fixed_data: int, job: NestJob) -> int:
     """Return the largest number of replicas, 0 if there is none.
 
     ``fixed_data`` is the only number that counts, unless it is 0.
     """
-    most = min(num_devices // pipeline_devices, num_microbatches)
+    most = min(job.num_devices // pipeline_devices, job.num_microbatches)
     if fixed_data == 0:
         return most
     return fixed_data if fixed_data <= most else 0
@@ -89,10 +102,7 @@ def best_replicas(
     pipeline_devices: int,
     most: int,
     fixed_data: int,
-    num_microbatches: int,
-    bandwidth: FloatVector,
-    latency: FloatVector,
-    group_devices: IntVector,
+    job: NestJob,
     best: float,
 ) -> tuple[float, int]:
     """Return the least T below ``best`` over the replicas, and their number or 0.
@@ -104,13 +114,11 @@ def best_replicas(
     for d in range(most, 0, -1):
         if fixed_data > 0 and d != fixed_data:
             break
-        rounds = (num_microbatches + d - 1) // d + num_stages - 1
+        rounds = (job.num_microbatches + d - 1) // d + num_stages - 1
         value = slowest * rounds
         if value >= best:
             break
-        value += all_reduce_time(
-            d, first_bytes, pipeline_devices, bandwidth, latency, group_devices
-        )
+        value += all_reduce_time(d, first_bytes, pipeline_devices, job)
         if value < best:
             best = value
             found = d
@@ -119,18 +127,11 @@ def best_replicas(
 
 @kernel
 def split_even(
-    there: FloatCube,
-    back: FloatCube,
-    last: FloatVector,
-    slots: IntMatrix,
+    times: IntervalTimes,
+    in_flight: IntMatrix,
     kept: FloatMatrix,
     link: IntVector,
-    width: int,
-    num_devices: int,
-    num_microbatches: int,
-    bandwidth: FloatVector,
-    latency: FloatVector,
-    group_devices: IntVector,
+    job: NestJob,
     fixed_stages: int,
     fixed_data: int,
     cutoff: float,
@@ -140,13 +141,15 @@ def split_even(
     The recurrence of this module, every stage on ``width`` devices. ``link[s]`` has
     entries for ``1 <= s < S_max = min(N, K // width)``, entry 0 unused. A value ``v``
     of ``g[s]`` is dropped once ``v`` times the fewest rounds that any deeper pipeline
-    takes reaches the best T. ``F`` never falls with ``j`` and slots never grow, which
-    ends the loops over ``j``. ``fixed_stages`` and ``fixed_data`` hold S and d unless
-    they are 0. Ties go to fewer stages, then the earliest end of the first stage,
-    then more replicas. O(S N^2) time, O(S N) memory.
+    takes reaches the best T. ``F`` never falls with ``j`` and passes in flight never
+    grow, which ends the loops over ``j``. ``fixed_stages`` and ``fixed_data`` hold S
+    and d unless they are 0. Ties go to fewer stages, then the earliest end of the first
+    stage, then more replicas. O(S N^2) time, O(S N) memory.
     """
+    width, num_microbatches = job.width, job.num_microbatches
+    there, back, last = times
     n = len(last)
-    deepest = min(n, num_devices // width)
+    deepest = min(n, job.num_devices // width)
     if fixed_stages > 0:
         deepest = fixed_stages if fixed_stages <= deepest else 0
     table = np.full((deepest + 1, n + 1), np.inf)
@@ -157,7 +160,7 @@ def split_even(
         fewest_rounds[s] = fewest_rounds[s + 1]
         if fixed_stages > 0 and s != fixed_stages:
             continue
-        most = most_replicas(num_devices, s * width, num_microbatches, fixed_data)
+        most = most_replicas(s * width, fixed_data, job)
         if most > 0:
             rounds = (num_microbatches + most - 1) // most + s - 1
             fewest_rounds[s] = min(fewest_rounds[s], float(rounds))
@@ -166,17 +169,16 @@ def split_even(
     best_stages = 0
     best_end = 0
     for s in range(1, deepest + 1):
-        most = most_replicas(num_devices, s * width, num_microbatches, fixed_data)
+        most = most_replicas(s * width, fixed_data, job)
         if most > 0 and fixed_stages in (0, s):
             for j in range(n if s == 1 else 1, n - s + 2):
-                if slots[0, j] < s:
+                if in_flight[0, j] < s:
                     break
                 load = there[0, 0, j]
                 load += last[0] if s == 1 else back[link[s - 1], 0, j]
                 value, data = best_replicas(
                     max(load, table[s - 1, j]), s, kept[0, j], s * width, most,
-                    fixed_data, num_microbatches, bandwidth, latency, group_devices,
-                    best,
+                    fixed_data, job, best,
                 )  # fmt: skip
                 if data > 0:
                     best = value
@@ -189,7 +191,7 @@ def split_even(
         for i in range(1, n - s + 1):
             lowest = np.inf
             for j in range(n if s == 1 else i + 1, n - s + 2):
-                if slots[i, j] < s:
+                if in_flight[i, j] < s:
                     break
                 load = there[link[s], i, j]
                 if load >= lowest or load * rounds_left >= best:
@@ -213,20 +215,13 @@ def split_even(
 
 @kernel
 def split_uneven(
-    there: FloatCube,
-    back: FloatCube,
-    last: FloatVector,
-    slots: IntMatrix,
+    times: IntervalTimes,
+    in_flight: IntMatrix,
     reduced: FloatMatrix,
     degree: IntMatrix,
     extra: FloatMatrix,
     link: IntVector,
-    width: int,
-    num_devices: int,
-    num_microbatches: int,
-    bandwidth: FloatVector,
-    latency: FloatVector,
-    group_devices: IntVector,
+    job: NestJob,
     cutoff: float,
 ) -> tuple[int, float, int, IntArray]:
     """Return ``(status, T, d, bounds)``; stages take ``degree[i, j] width`` devices.
@@ -241,8 +236,10 @@ def split_uneven(
     in `split_even`, then fewer devices. O(S N^2 U) time and O(S N U) memory, ``U = K
     // width``.
     """
+    width = job.width
+    there, back, last = times
     n = len(last)
-    units = num_devices // width
+    units = job.num_devices // width
     deepest = min(n, units)
     table = np.full((deepest + 1, n + 1, units + 1), np.inf)
     following = np.zeros((deepest + 1, n + 1, units + 1), dtype=np.int16)
@@ -255,7 +252,7 @@ def split_uneven(
     for s in range(1, deepest + 1):
         for i in range(n - s + 1):
             for j in range(n if s == 1 else i + 1, n - s + 2):
-                if slots[i, j] < s:
+                if in_flight[i, j] < s:
                     continue
                 z = degree[i, j]
                 for u in range(z + s - 1, units + 1):
@@ -270,11 +267,10 @@ def split_uneven(
                             table[s, i, u] = load
                             following[s, i, u] = j
                         continue
-                    most = most_replicas(num_devices, u * width, num_microbatches, 0)
+                    most = most_replicas(u * width, 0, job)
                     value, data = best_replicas(
-                        max(load, 0.0), s, reduced[i, j], u * width, most, 0,
-                        num_microbatches, bandwidth, latency, group_devices, best,
-                    )  # fmt: skip
+                        max(load, 0.0), s, reduced[i, j], u * width, most, 0, job, best
+                    )
                     if data > 0:
                         best = value
                         best_data = data

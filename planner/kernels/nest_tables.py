@@ -1,16 +1,18 @@
 """Tables of every interval of a chain, in the cost model of the NEST artifact.
 
 Letters: ``N`` nodes, ``E`` edges, ``L`` network levels. An interval ``[i, j)`` holds
-nodes ``i`` to ``j - 1``; tables have shape ``(N, N + 1)``. Edges into node ``v`` are
-entries ``in_start[v]`` to ``in_start[v + 1] - 1`` of ``in_node`` and ``in_bytes``,
-edges out of it likewise. `planner.nest_artifact.costs` has the model in words; sums
-here run in its order, so that both give the same bits.
+nodes ``i`` to ``j - 1``; tables have shape ``(N, N + 1)``.
+`planner.nest_artifact.costs` has the model in words; sums here run in its order, so
+that both give the same bits.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from topologies.arrays import (
     FloatArray,
+    FloatCube,
     FloatMatrix,
     FloatVector,
     IntArray,
@@ -20,19 +22,44 @@ from topologies.arrays import (
 from topologies.compiling import kernel, subkernel
 
 
+class Edges(NamedTuple):
+    """Edges into the nodes of a chain, or out of them, in compressed rows."""
+
+    start: IntVector
+    """Where the edges of each node begin, shape ``(N + 1,)``."""
+
+    node: IntVector
+    """The node at the other end, shape ``(E,)``."""
+
+    num_bytes: FloatVector
+    """What an edge carries, shape ``(E,)`` [byte]."""
+
+
+class IntervalTimes(NamedTuple):
+    """What the passes of every interval take."""
+
+    there: FloatCube
+    """``F[l, i, j]``: forward, the incoming link at level ``l``, ``(L, N, N + 1)``
+    [s]."""
+
+    back: FloatCube
+    """``R[l, i, j]``: backward, the outgoing link at level ``l``, ``(L, N, N + 1)``
+    [s]."""
+
+    last: FloatVector
+    """Backward pass of ``[i, N)`` without recompute, shape ``(N,)`` [s]."""
+
+
 @kernel
 def memory_tables(
     parameters: FloatVector,
     activations: FloatVector,
-    in_start: IntVector,
-    in_node: IntVector,
-    in_bytes: FloatVector,
+    incoming: Edges,
     recompute: bool,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return parameters, activations and stash of every interval, ``(N, N + 1)``.
 
-    Edges into node ``v`` are entries ``in_start[v]`` to ``in_start[v + 1] - 1``. The
-    stash is what comes in from outside with recompute, else all activations.
+    The stash is what comes in from outside with recompute, else all activations.
     O(N^2 + N E).
     """
     n = len(parameters)
@@ -47,14 +74,14 @@ def memory_tables(
                 stash[i, v + 1] = alive[i, v + 1]
                 continue
             stash[i, v + 1] = stash[i, v]
-            for e in range(in_start[v], in_start[v + 1]):
-                if in_node[e] < i:
-                    stash[i, v + 1] += in_bytes[e]
+            for e in range(incoming.start[v], incoming.start[v + 1]):
+                if incoming.node[e] < i:
+                    stash[i, v + 1] += incoming.num_bytes[e]
     return kept, alive, stash
 
 
 @subkernel
-def slots_of(constant: float, stash: float, limit: float, most: int) -> int:
+def passes_that_fit(constant: float, stash: float, limit: float, most: int) -> int:
     """Return how many microbatches in flight fit, at most about ``most``."""
     if constant + (most - 1) * stash <= limit:
         return most
@@ -64,7 +91,7 @@ def slots_of(constant: float, stash: float, limit: float, most: int) -> int:
 
 
 @kernel
-def fill_slots(
+def fill_in_flight(
     kept: FloatMatrix,
     alive: FloatMatrix,
     stash: FloatMatrix,
@@ -74,15 +101,15 @@ def fill_slots(
     adam: bool,
     zero: bool,
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Return ``(slots, degree, zero_stage)`` of every interval, ``(N, N + 1)``.
+    """Return ``(in_flight, degree, zero_stage)`` of every interval, ``(N, N + 1)``.
 
     With ``zero``, an interval that does not fit at all gets the smallest power of two
     as degree, then stage 2 before 3, that fits at every position; degree 1 and stage
-    0 otherwise. From one end of an interval to a later one slots never grow, unless
+    0 otherwise. From one end of an interval to a later one they never grow, unless
     the interval gets sharded; 0 stays 0 in any case. O(N^2).
     """
     n = kept.shape[0]
-    slots = np.zeros((n, n + 1), dtype=np.int64)
+    in_flight = np.zeros((n, n + 1), dtype=np.int64)
     degree = np.ones((n, n + 1), dtype=np.int64)
     zero_stage = np.zeros((n, n + 1), dtype=np.int64)
     for i in range(n):
@@ -90,8 +117,8 @@ def fill_slots(
             weights = kept[i, j]
             states = 6.0 * weights if adam else 0.0
             constant = 2.0 * weights + states + alive[i, j]
-            slots[i, j] = slots_of(constant, stash[i, j], limit, num_devices)
-            if slots[i, j] > 0 or not zero:
+            in_flight[i, j] = passes_that_fit(constant, stash[i, j], limit, num_devices)
+            if in_flight[i, j] > 0 or not zero:
                 continue
             z = 2
             while width * z <= num_devices and zero_stage[i, j] == 0:
@@ -100,16 +127,16 @@ def fill_slots(
                         constant = weights + weights / z + states / z
                     else:
                         constant = 2.0 * (weights / z) + states / z
-                    fit = slots_of(
+                    fit = passes_that_fit(
                         constant + alive[i, j], stash[i, j], limit, num_devices
                     )
                     if fit >= min(num_devices, n):
-                        slots[i, j] = fit
+                        in_flight[i, j] = fit
                         degree[i, j] = z
                         zero_stage[i, j] = stage
                         break
                 z *= 2
-    return slots, degree, zero_stage
+    return in_flight, degree, zero_stage
 
 
 @kernel
@@ -156,24 +183,18 @@ def message_time(
 def time_tables(
     forward: FloatVector,
     backward: FloatVector,
-    in_start: IntVector,
-    in_node: IntVector,
-    in_bytes: FloatVector,
-    out_start: IntVector,
-    out_node: IntVector,
-    out_bytes: FloatVector,
+    incoming: Edges,
+    outgoing: Edges,
     narrowest: FloatVector,
     latency: FloatVector,
     recompute: bool,
-    slots: IntMatrix,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return ``F`` and ``R`` of shape ``(L, N, N + 1)``, and ``last`` ``(N,)``.
+    in_flight: IntMatrix,
+) -> IntervalTimes:
+    """Return what the passes of every interval take.
 
-    ``F[l, i, j]`` is the forward pass with the incoming link at level ``l``,
-    ``R[l, i, j]`` the backward pass (with recompute: after the repeated forward pass)
-    with the outgoing link at ``l``, both as longest paths over all edges that cross
-    the border; ``last[i]`` is the backward pass of ``[i, N)`` without recompute.
-    Infinite where the interval has no slots. A longest path through a maximum splits
+    With recompute the backward pass comes after the repeated forward pass. Both are
+    longest paths over all edges that cross the border, infinite where no pass of the
+    interval may be in flight. A longest path through a maximum splits
     into the maximum of two sums exactly, also in floating point, for addition is
     monotone. O(L (N^2 + N E)), with recompute also O(N^3 / 6) short steps.
     """
@@ -190,35 +211,37 @@ def time_tables(
         for i in range(n):
             finish = 0.0
             for v in range(i, n):
-                if slots[i, v + 1] == 0:
+                if in_flight[i, v + 1] == 0:
                     break
-                for e in range(in_start[v], in_start[v + 1]):
-                    if in_node[e] < i:
-                        time = message_time(in_bytes[e], level, narrowest, latency)
+                for e in range(incoming.start[v], incoming.start[v + 1]):
+                    if incoming.node[e] < i:
+                        num_bytes = incoming.num_bytes[e]
+                        time = message_time(num_bytes, level, narrowest, latency)
                         finish = max(finish, time)
                 finish += forward[v]
                 there[level, i, v + 1] = finish
         for j in range(1, n + 1):
             finish = 0.0
             for v in range(j - 1, -1, -1):
-                for e in range(out_start[v], out_start[v + 1]):
-                    if out_node[e] >= j:
-                        time = message_time(out_bytes[e], level, narrowest, latency)
+                for e in range(outgoing.start[v], outgoing.start[v + 1]):
+                    if outgoing.node[e] >= j:
+                        num_bytes = outgoing.num_bytes[e]
+                        time = message_time(num_bytes, level, narrowest, latency)
                         finish = max(finish, time)
                 finish += backward[v]
-                if slots[v, j] > 0:
+                if in_flight[v, j] > 0:
                     back[level, v, j] = finish
     if not recompute:
-        return there, back, last
+        return IntervalTimes(there, back, last)
     for i in range(n):
         again = 0.0
         for j in range(i + 1, n + 1):
             again += backward[j - 1]
-            if slots[i, j] == 0:
+            if in_flight[i, j] == 0:
                 break
             finish = again
             for v in range(j - 1, i - 1, -1):
                 finish += backward[v]
             for level in range(num_levels):
                 back[level, i, j] = max(back[level, i, j], finish)
-    return there, back, last
+    return IntervalTimes(there, back, last)

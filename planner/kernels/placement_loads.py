@@ -13,6 +13,8 @@ is bounded by its own share alone, spread evenly: its busiest way carries no les
 Letters: ``N`` devices, ``p`` stages, ``d`` replicas, ``T`` tiers of blocks.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.kernels import tables
@@ -21,6 +23,7 @@ from topologies.arrays import (
     FloatMatrix,
     FloatVector,
     IntArray,
+    IntCube,
     IntMatrix,
     IntVector,
 )
@@ -44,6 +47,19 @@ _EXPERT_PASS = tables.EXPERT_PASS
 _SHARD_PASS = tables.SHARD_PASS
 _SHARD_ACROSS = tables.SHARD_ACROSS
 _NUM_FIXED_RATES = tables.NUM_FIXED_RATES
+
+
+class Groups(NamedTuple):
+    """Groups of ranks of one kind."""
+
+    key: IntVector
+    """Group of each rank."""
+
+    size: int
+    """Members of each group."""
+
+    stage_of_key: IntVector
+    """Stage of each group."""
 
 
 @subkernel
@@ -111,22 +127,20 @@ def _meet(
 @subkernel
 def _leaving_passes(
     owner: IntVector,
-    key: IntVector,
-    size: int,
+    groups: Groups,
     block: int,
     inverse: float,
-    stage_of_key: IntVector,
     meet: bool,
     rates: FloatMatrix,
     columns: tuple[int, int, int, int],
 ) -> None:
     """Raise each stage's rates to what its groups send out of their blocks.
 
-    ``key (ranks,)`` is the group of each rank, ``owner (N,)`` the rank on each device
-    or -1; groups have ``size`` members. ``meet``: whether groups of all stages share
-    the ways out, or those of each stage alone. ``columns``: where the share, the
-    groups, the members and the exchange go, -1 for nowhere. O(N).
+    ``owner (N,)`` is the rank on each device or -1. ``meet``: whether groups of all
+    stages share the ways out, or those of each stage alone. ``columns``: where the
+    share, the groups, the members and the exchange go, -1 for nowhere. O(N).
     """
+    key, size, stage_of_key = groups.key, groups.size, groups.stage_of_key
     count = np.zeros(stage_of_key.shape[0], dtype=np.int64)
     touched = np.empty(block, dtype=np.int64)
     num_devices = owner.shape[0]
@@ -251,20 +265,19 @@ def placement_loads(
         one_way = inverse >= link_inverses[tier]
         if n > 1:
             _leaving_passes(
-                owner, dense_key, n, block, inverse, stage_of_dense,
-                meet and one_way, rates,
-                nodes if tier == 0 else above,
+                owner, Groups(dense_key, n, stage_of_dense), block, inverse,
+                meet and one_way, rates, nodes if tier == 0 else above,
             )  # fmt: skip
             if tier == 0:
                 for s in range(p):
                     rates[s, NODE_PASS] = rates[s, PASS]
         if ep > 1:
             _leaving_passes(
-                owner, expert_key, dp * cp, block, inverse, stage_of_expert,
+                owner, Groups(expert_key, dp * cp, stage_of_expert), block, inverse,
                 experts_meet and one_way, rates, expert_columns,
             )  # fmt: skip
             _leaving_passes(
-                owner, exchange_key, ep, block, inverse, stage_of_exchange,
+                owner, Groups(exchange_key, ep, stage_of_exchange), block, inverse,
                 one_way, rates, exchange_columns,
             )  # fmt: skip
         for rank in range(num_ranks):
@@ -443,3 +456,34 @@ def placement_rows(
             num_rows += 1
         signature[s] = found
     return rows[:num_rows].copy(), signature
+
+
+@kernel
+def leaving_shares(groups: IntCube, block_size: int, num_blocks: int) -> FloatArray:
+    """Sum ``1 - k / n`` over groups with ``k`` of ``n`` ranks in a block, ``k > 0``.
+
+    Parameters
+    ----------
+    groups
+        Device numbers, shape ``(p, groups, n)``.
+    block_size, num_blocks
+        Devices of each block, and how many there are.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape ``(num_blocks, p)``; O(p groups n).
+    """
+    num_stages, num_groups, size = groups.shape
+    found = np.zeros((num_blocks, num_stages))
+    counts = np.zeros(num_blocks, dtype=np.int64)
+    for s in range(num_stages):
+        for g in range(num_groups):
+            for k in range(size):
+                counts[groups[s, g, k] // block_size] += 1
+            for k in range(size):
+                block = groups[s, g, k] // block_size
+                if counts[block] > 0:
+                    found[block, s] += 1.0 - counts[block] / size
+                    counts[block] = 0
+    return found

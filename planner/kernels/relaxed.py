@@ -7,22 +7,42 @@ Letters: ``n`` replicas (data- times context-parallel ranks) of ``tp`` lanes, ``
 them at most in a node, ``B`` devices of a node.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.kernels import tables as columns
 from topologies.arrays import FloatArray, FloatMatrix, FloatVector
 from topologies.compiling import kernel, subkernel
 
-# What bounds need of a network and a tensor-parallel size, entries of an array.
-HOP_LATENCY = 0  # least of any one link [s]
-HOP_INVERSE = 1  # least of any one link [s/byte]
-BLOCK_SIZE = 2  # devices of a node of a tree; all of them elsewhere
-EXIT_INVERSE = 3  # to leave a node, all its ways out together [s/byte]
-EXIT_LINK_INVERSE = 4  # the same over the fastest single link [s/byte]
-HAS_RACKS = 5  # 1 if there are blocks larger than a node, smaller than the cluster
-PORTS_INVERSE = 6  # to leave a device, all its links together [s/byte]
-ALIGNED = 7  # 1 if tensor groups fill nodes or are filled by them, in every placement
-NUM_CONSTANTS = 8
+
+class NetworkTerms(NamedTuple):
+    """What bounds need of a network and a tensor-parallel size."""
+
+    hop_latency: float
+    """Least latency of any one link [s]."""
+
+    hop_inverse: float
+    """Least inverse bandwidth of any one link [s/byte]."""
+
+    ports_inverse: float
+    """To leave a device, all its links together [s/byte]."""
+
+    block_size: float
+    """Devices of a node of a tree; all of them elsewhere."""
+
+    exit_inverse: float
+    """To leave a node, all its ways out together [s/byte]."""
+
+    exit_link_inverse: float
+    """To leave a node over the fastest single link [s/byte]."""
+
+    has_racks: bool
+    """Whether there are blocks larger than a node, smaller than the cluster."""
+
+    is_aligned: bool
+    """Whether tensor groups fill nodes or are filled by them, in every placement."""
+
 
 _TENSOR_REDUCE = columns.TENSOR_REDUCE
 _TENSOR_PASS = columns.TENSOR_PASS
@@ -37,7 +57,7 @@ NUM_FIXED_RATES = columns.NUM_FIXED_RATES
 
 
 @subkernel
-def pass_inverse(constants: FloatVector, tp: int, n: float, groups: int) -> float:
+def pass_inverse(network: NetworkTerms, tp: int, n: float, groups: int) -> float:
     """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
     Twice this for an all-reduce. A member sends ``(n - 1) / n`` of the tensor through
@@ -48,16 +68,16 @@ def pass_inverse(constants: FloatVector, tp: int, n: float, groups: int) -> floa
     Where ``groups`` groups have members in a node, they share its places and its ways
     out. Tensor groups that straddle nodes get the port's bound. O(1).
     """
-    port: float = (n - 1.0) / n * constants[HOP_INVERSE]
-    block = constants[BLOCK_SIZE]
-    if n * tp <= block or constants[ALIGNED] == 0.0:
+    port: float = (n - 1.0) / n * network.hop_inverse
+    block = network.block_size
+    if n * tp <= block or not network.is_aligned:
         return port
     lanes = min(float(tp), block)
     room = max(float(block // tp), 1.0)
     k = max(room // groups, 1.0)
-    out = lanes * groups * constants[EXIT_INVERSE]
-    alone = max(out, constants[EXIT_LINK_INVERSE])
-    inside = (1.0 - 1.0 / k) * constants[HOP_INVERSE]
+    out = lanes * groups * network.exit_inverse
+    alone = max(out, network.exit_link_inverse)
+    inside = (1.0 - 1.0 / k) * network.hop_inverse
     levels = inside + (1.0 - room / (groups * n)) * out
     spanning: float = max(port, min((n - 1.0) / n * alone, levels))
     return spanning
@@ -65,57 +85,53 @@ def pass_inverse(constants: FloatVector, tp: int, n: float, groups: int) -> floa
 
 @kernel
 def pass_inverses(
-    constants: FloatVector, tp: int, n: FloatVector, groups: int
+    network: NetworkTerms, tp: int, n: FloatVector, groups: int
 ) -> FloatArray:
     """Return `pass_inverse` for several numbers of replicas, of the shape of ``n``."""
     found = np.empty(n.shape[0])
     for i in range(n.shape[0]):
-        found[i] = pass_inverse(constants, tp, n[i], groups)
+        found[i] = pass_inverse(network, tp, n[i], groups)
     return found
 
 
 @subkernel
-def exchange_inverse(constants: FloatVector, tp: int, ep: int, together: int) -> float:
+def exchange_inverse(network: NetworkTerms, tp: int, ep: int, together: int) -> float:
     """Return seconds per byte held that an all-to-all over ``ep`` ranks takes.
 
     At least, if ``together`` of them stand in one node of a tree: each sends the share
     of the others out of it. Tensor groups that straddle nodes get the ports' bound.
     O(1).
     """
-    inside: float = (ep - 1) / ep * constants[PORTS_INVERSE]
-    if constants[ALIGNED] == 0.0:
+    inside: float = (ep - 1) / ep * network.ports_inverse
+    if not network.is_aligned:
         return inside
-    lanes = min(float(tp), constants[BLOCK_SIZE])
-    leaving = max(
-        together * lanes * constants[EXIT_INVERSE], constants[EXIT_LINK_INVERSE]
-    )
+    lanes = min(float(tp), network.block_size)
+    leaving = max(together * lanes * network.exit_inverse, network.exit_link_inverse)
     found: float = max(inside, (ep - together) / ep * leaving)
     return found
 
 
 @kernel
-def context_inverse(constants: FloatVector, tp: int, cp: int) -> float:
+def context_inverse(network: NetworkTerms, tp: int, cp: int) -> float:
     """Return seconds per byte of one hop of the context-parallel ring, at least.
 
     A ring that does not fit into a node leaves each node that it touches, and so do
     the rings of the same ranks' other lanes. O(1).
     """
-    block = constants[BLOCK_SIZE]
+    block = network.block_size
     if cp == 1:
         return 0.0
-    hop: float = constants[HOP_INVERSE]
-    if tp * cp <= block or constants[ALIGNED] == 0.0:
+    hop: float = network.hop_inverse
+    if tp * cp <= block or not network.is_aligned:
         return hop
     lanes = min(float(tp), block)
-    found: float = max(
-        hop, lanes * constants[EXIT_INVERSE], constants[EXIT_LINK_INVERSE]
-    )
+    found: float = max(hop, lanes * network.exit_inverse, network.exit_link_inverse)
     return found
 
 
 @kernel
 def relaxed_row(
-    constants: FloatVector,
+    network: NetworkTerms,
     tensor: FloatMatrix,
     tp: int,
     cp: int,
@@ -135,25 +151,25 @@ def relaxed_row(
     out, too.
     """
     n = dp * cp
-    hop = constants[HOP_INVERSE]
-    block = constants[BLOCK_SIZE]
+    hop = network.hop_inverse
+    block = network.block_size
     hybrid = ep == 1 and n > 2
-    spanning = n * tp > block and constants[ALIGNED] > 0.0
+    spanning = n * tp > block and network.is_aligned
     options = 1
     if hybrid:
-        options += 2 if spanning and constants[HAS_RACKS] > 0.0 else 1
+        options += 2 if spanning and network.has_racks else 1
     row = np.zeros(NUM_FIXED_RATES + 4 * options)
     for i in range(2):
         row[_TENSOR_REDUCE + i] = tensor[0, i]
         row[_TENSOR_PASS + i] = tensor[1, i]
     if cp > 1:
-        row[_CONTEXT] = constants[HOP_LATENCY]
-        row[_CONTEXT + 1] = context_inverse(constants, tp, cp)
+        row[_CONTEXT] = network.hop_latency
+        row[_CONTEXT + 1] = context_inverse(network, tp, cp)
     if ep > 1:
-        row[_EXPERT] = constants[HOP_LATENCY]
-        row[_EXPERT + 1] = exchange_inverse(constants, tp, ep, together)
-    whole = pass_inverse(constants, tp, float(n), 1)
-    experts = pass_inverse(constants, tp, float(n // ep), together)
+        row[_EXPERT] = network.hop_latency
+        row[_EXPERT + 1] = exchange_inverse(network, tp, ep, together)
+    whole = pass_inverse(network, tp, float(n), 1)
+    experts = pass_inverse(network, tp, float(n // ep), together)
     row[_DENSE_REDUCE + 1] = 2.0 * whole
     row[_EXPERT_REDUCE + 1] = 2.0 * experts
     row[_EXPERT_PASS + 1] = experts
@@ -163,7 +179,7 @@ def relaxed_row(
         if spanning:
             lanes = min(float(tp), block)
             k = max(float(block // tp), 1.0)
-            out = lanes * constants[EXIT_INVERSE]
+            out = lanes * network.exit_inverse
             # Rates across are per byte of a shard, 1 / n of the gradients.
             row[_SHARD_ACROSS + 4 + 1] = 2.0 * n * max(1.0 - k / n, 0.0) * out
             if options == 3:

@@ -43,9 +43,12 @@ References
    for Discrete Event Systems", Wiley 1992, section 2.5.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.kernels import tables
+from planner.kernels.tables import Choices, JobConstants, ZeroTerms, zero_terms
 from topologies.arrays import (
     FloatArray,
     FloatCube,
@@ -55,43 +58,10 @@ from topologies.arrays import (
     IntMatrix,
     IntVector,
 )
-from topologies.compiling import kernel, subkernel
-
-# Rows of a layer's columns, shape (NUM_LAYER_ROWS, L).
-DENSE = 0  # parameters outside of experts
-EXPERT = 1  # parameters of experts
-LARGEST = 2  # parameters that are gathered together
-IS_BLOCK = 3
-SAVED = 4  # + mode: kept by a pass in flight [byte]
-WORKING = 8  # + mode: alive inside a pass [byte]
-NUM_LAYER_ROWS = 12
-
-# Switches, entries of an array.
-REDUCES_BEHIND = 0  # gradients behind backward passes
-GATHERS_AHEAD = 1  # weights behind forward passes
-BY_LAYER = 2  # what ZeRO sends in a pass is that of its layers, not of a mean one
-IS_CHOICE = 3  # rows of exits are what placements may choose from, not blocks of one
-NUM_SWITCHES = 4
-
-# What the plan's job is, entries of an array.
-STEP_ONCE = 0  # of every step and stage, whatever it holds [s]
-SHARD_TIME = 1  # of every rank that shards go to one by one [s]
-TIED_TIME = 2  # all-reduce of a tied embedding [s]
-TIED_PARAMETERS = 3  # on one device
-ENTERING_BYTES = 4  # a stage's input [byte]
-BOUNDARY_BYTES = 5  # what each lane sends over every boundary [byte]
-NUM_JOB = 6
+from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
 _STAGE = tables.STAGE
-_MEMORY = tables.MEMORY
-_WEIGHT_BYTES = tables.WEIGHT_BYTES
-_GRADIENT_BYTES = tables.GRADIENT_BYTES
-_OPTIMIZER_BYTES = tables.OPTIMIZER_BYTES
-_GATHER_BYTES = tables.GATHER_BYTES
-_REDUCE_BYTES = tables.REDUCE_BYTES
-_STEP_TIME = tables.STEP_TIME
-_EXPERT_GROUP = tables.EXPERT_GROUP
 _DENSE_REDUCE = tables.DENSE_REDUCE
 _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _EXPERT_PASS = tables.EXPERT_PASS
@@ -99,467 +69,626 @@ _SHARD_PASS = tables.SHARD_PASS
 _SHARD_ACROSS = tables.SHARD_ACROSS
 
 
+class Pipeline(NamedTuple):
+    """The schedule of a plan."""
+
+    p: int
+    """Stages."""
+
+    v: int
+    """Chunks of each stage."""
+
+    m: int
+    """Microbatches."""
+
+    in_flight: IntVector
+    """Passes whose activations a stage keeps, shape ``(p,)``."""
+
+    first_passes: IntVector
+    """Forward passes before a stage's first backward pass, shape ``(p,)``."""
+
+
+class Variants(NamedTuple):
+    """Plans that differ in nothing else: all layouts with all choices."""
+
+    layouts: IntMatrix
+    """First layer of each virtual stage, and their number, ``(Y, C + 1)``."""
+
+    choices: Choices
+    """Recompute mode, ZeRO stage and sharding option, shape ``(K,)`` each."""
+
+
+class PassTimes(NamedTuple):
+    """What passes take, of the layers before each."""
+
+    forward: FloatMatrix
+    """Forward passes, shape ``(sig, L + 1)`` [s]."""
+
+    backward: FloatCube
+    """Backward passes by recompute mode, shape ``(sig, NUM_MODES, L + 1)`` [s]."""
+
+    sharded: FloatHypercube
+    """What gathers (0) and reductions (1) of ZeRO-2 and 3 in a pass add to it, by
+    sharding option, shape ``(sig, options, 2, L + 1)`` [s]."""
+
+    hidden: FloatHypercube
+    """Those that go on beside a pass, which lasts at least as long, same shape [s]."""
+
+    signature: IntVector
+    """Row of the four above of each stage, shape ``(p,)``."""
+
+
+class LayerColumns(NamedTuple):
+    """The layers of the chain, shape ``(L,)`` each."""
+
+    dense: FloatVector
+    """Parameters outside of experts."""
+
+    expert: FloatVector
+    """Parameters of experts."""
+
+    largest: FloatVector
+    """Parameters that are gathered together."""
+
+    is_block: FloatVector
+    """1 for transformer blocks."""
+
+    saved: FloatMatrix
+    """Kept by a pass in flight, by recompute mode, shape ``(NUM_MODES, L)`` [byte]."""
+
+    working: FloatMatrix
+    """Alive inside a pass, by recompute mode, shape ``(NUM_MODES, L)`` [byte]."""
+
+
+class BlockExits(NamedTuple):
+    """What leaves blocks of the network."""
+
+    shares: FloatCube
+    """Lanes of the boundary after each stage, activations (0) and gradients (1); shares
+    of the dense (2) and expert (3) gradients of each stage, summed over groups of
+    ranks, shape ``(rows, 4, p)``."""
+
+    across: FloatCube
+    """Shares of what goes across sharding groups, by option, in shards, shape ``(rows,
+    options, p)``."""
+
+    inverses: FloatVector
+    """To leave each block, all ways out together, shape ``(rows,)`` [s/byte]."""
+
+    is_choice: bool
+    """Whether rows are what placements may choose from, instead of blocks of one."""
+
+
+class SentTerms(NamedTuple):
+    """What everything costs that is sent between passes and after them."""
+
+    wires: FloatCube
+    """Transfers over the boundary after each stage, activations (0) and gradients (1),
+    by replica, shape ``(R, p, 2)``; the last one is the wrap-around [s]."""
+
+    ends: FloatMatrix
+    """Rates of the collectives of the step's end, columns as in
+    `planner.kernels.tables`, shape ``(p, rates)``."""
+
+    group_sizes: FloatVector
+    """Ranks of each sharding option."""
+
+    senders: FloatVector
+    """Ranks that shards are sent to one by one, of each sharding option."""
+
+    exits: BlockExits
+    """What leaves blocks of the network."""
+
+
+class JobTerms(NamedTuple):
+    """What is the same for all plans of a job with the same degrees."""
+
+    constants: JobConstants
+    """What a parameter costs."""
+
+    ledger: FloatMatrix
+    """What each ZeRO stage sends and holds, see `planner.kernels.tables`."""
+
+    step_once: float
+    """What every stage takes once a step, whatever it holds [s]."""
+
+    shard_time: float
+    """For every rank that shards go to one by one [s]."""
+
+    tied_time: float
+    """All-reduce of a tied embedding [s]."""
+
+    tied_parameters: float
+    """Parameters of a tied embedding on one device."""
+
+    boundary_bytes: float
+    """What each lane sends over every boundary, a stage's input [byte]."""
+
+    reduces_behind: bool
+    """Whether gradients are reduced behind backward passes."""
+
+    gathers_ahead: bool
+    """Whether weights are gathered behind forward passes."""
+
+    by_layer: bool
+    """Whether what ZeRO sends in a pass is that of its layers, not of a mean one."""
+
+
+class PlanChoice(NamedTuple):
+    """One choice of a plan."""
+
+    bounds: IntVector
+    """First layer of each virtual stage, and their number, shape ``(C + 1,)``."""
+
+    mode: int
+    """Recompute mode."""
+
+    option: int
+    """Sharding option."""
+
+    group: float
+    """Ranks that share shards."""
+
+    sent: ZeroTerms
+    """What the ZeRO stage sends and holds."""
+
+
+class PlanFamily(NamedTuple):
+    """All that does not change from plan to plan."""
+
+    pipeline: Pipeline
+    """The schedule."""
+
+    passes: PassTimes
+    """What passes take."""
+
+    layers: LayerColumns
+    """The layers of the chain."""
+
+    sent: SentTerms
+    """What everything costs that is sent."""
+
+    job: JobTerms
+    """The job."""
+
+
+class _Stages(NamedTuple):
+    """What is found of the stages of one plan."""
+
+    forward: FloatVector
+    """``f`` of each virtual stage, shape ``(C,)`` [s]."""
+
+    backward: FloatVector
+    """``b`` of each virtual stage, shape ``(C,)`` [s]."""
+
+    work: FloatVector
+    """All passes of a microbatch, shape ``(p,)`` [s]."""
+
+    step_ends: FloatVector
+    """What is still to do after the last backward pass, shape ``(p,)`` [s]."""
+
+    hidden: FloatVector
+    """Passes behind which gradients may be reduced, shape ``(p,)`` [s]."""
+
+    released: FloatVector
+    """The earliest begin of collectives of the step's end, shape ``(p,)`` [s]."""
+
+    sizes: FloatMatrix
+    """Dense (0) and expert (1) parameters, shape ``(2, p)``."""
+
+    counts: FloatVector
+    """Bytes that a lane sends over the boundary after a stage, one way, ``(p,)``."""
+
+
 @subkernel
 def _reduction(
-    rate: FloatVector,
-    sent: FloatVector,
-    option: int,
-    group: float,
-    dense: float,
-    expert: float,
-    constants: FloatVector,
+    rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return the gradient collective of some parameters, alone on its links [s]."""
-    gradient = constants[_REDUCE_BYTES]
-    inside, across = _SHARD_PASS + 4 * option, _SHARD_ACROSS + 4 * option
+    gradient, sent = job.reduce_bytes, plan.sent
+    inside, across = _SHARD_PASS + 4 * plan.option, _SHARD_ACROSS + 4 * plan.option
     time = 0.0
     if dense > 0.0:
         whole = rate[_DENSE_REDUCE] + gradient * dense * rate[_DENSE_REDUCE + 1]
         once = rate[inside] + gradient * dense * rate[inside + 1]
-        part = rate[across] + gradient * dense / group * rate[across + 1]
-        time += sent[tables.REDUCED_WHOLE] * whole + sent[tables.REDUCED_ONCE] * once
-        time += sent[tables.REDUCED_ACROSS] * part
+        part = rate[across] + gradient * dense / plan.group * rate[across + 1]
+        time += sent.reduced_whole * whole + sent.reduced_once * once
+        time += sent.reduced_across * part
     if expert > 0.0:
         whole = rate[_EXPERT_REDUCE] + gradient * expert * rate[_EXPERT_REDUCE + 1]
         once = rate[_EXPERT_PASS] + gradient * expert * rate[_EXPERT_PASS + 1]
-        time += sent[tables.REDUCED_WHOLE] * whole + sent[tables.REDUCED_ONCE] * once
+        time += sent.reduced_whole * whole + sent.reduced_once * once
     return time
 
 
 @subkernel
 def _gathering(
-    rate: FloatVector,
-    sent: FloatVector,
-    option: int,
-    dense: float,
-    expert: float,
-    constants: FloatVector,
+    rate: FloatVector, plan: PlanChoice, dense: float, expert: float, job: JobConstants
 ) -> float:
     """Return how long the weights of an update take to gather, alone [s]."""
-    inside = _SHARD_PASS + 4 * option
-    weight = constants[_GATHER_BYTES]
+    inside = _SHARD_PASS + 4 * plan.option
+    weight = job.gather_bytes
     time: float = 0.0
     if dense > 0.0:
         time += rate[inside] + weight * dense * rate[inside + 1]
     if expert > 0.0:
         time += rate[_EXPERT_PASS] + weight * expert * rate[_EXPERT_PASS + 1]
-    time *= sent[tables.GATHERED_ONCE]
+    time *= plan.sent.gathered_once
     return time
 
 
 @subkernel
 def _saved_by_rounds(
-    layers: FloatMatrix,
-    bounds: IntVector,
-    stage: int,
-    p: int,
-    v: int,
-    in_flight: float,
-    saved: int,
-    most: int,
+    family: PlanFamily, plan: PlanChoice, stage: int, most: int
 ) -> float:
     """Return what passes of several chunks keep at most [byte].
 
     Any mixture of chunks may be in flight: each block counts by its largest round.
     """
+    p, v = family.pipeline.p, family.pipeline.v
+    is_block, saved, mode = family.layers.is_block, family.layers.saved, plan.mode
     each, leads, trails = 0.0, 0.0, 0.0
     for j in range(most):
         round_ = 0.0
         for c in range(v):
-            begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
+            begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
             place = 0
             for layer in range(begin, end):
-                if layers[IS_BLOCK, layer] > 0.0:
+                if is_block[layer] > 0.0:
                     if place == j:
-                        round_ = max(round_, layers[saved, layer])
+                        round_ = max(round_, saved[mode, layer])
                     place += 1
         each += round_
     for c in range(v):
-        begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
+        begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
         for layer in range(begin, end):
-            if layers[IS_BLOCK, layer] == 0.0:
+            if is_block[layer] == 0.0:
                 if begin == 0:
-                    leads += layers[saved, layer]
+                    leads += saved[mode, layer]
                 else:
-                    trails += layers[saved, layer]
-    kept: float = in_flight * (each + leads) + trails
+                    trails += saved[mode, layer]
+    kept: float = float(family.pipeline.in_flight[stage]) * (each + leads) + trails
     return kept
 
 
 @subkernel
-def _stage_memory(
-    layers: FloatMatrix,
-    bounds: IntVector,
-    stage: int,
-    p: int,
-    v: int,
-    in_flight: float,
-    mode: int,
-    sent: FloatVector,
-    group: float,
-    constants: FloatVector,
-    job: FloatVector,
-) -> float:
+def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     """Return the memory of a stage as `planner.step.memory` counts it [byte]."""
+    p, v, layers = family.pipeline.p, family.pipeline.v, family.layers
+    job, sent, mode = family.job.constants, plan.sent, plan.mode
+    in_flight = float(family.pipeline.in_flight[stage])
     dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
-    row = WORKING + (0 if mode == _STAGE else mode)
+    row = 0 if mode == _STAGE else mode
     most = 0
     for c in range(v):
-        begin, end = bounds[c * p + stage], bounds[c * p + stage + 1]
+        begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
         blocks = 0
         for layer in range(begin, end):
-            dense += layers[DENSE, layer]
-            expert += layers[EXPERT, layer]
-            largest = max(largest, layers[LARGEST, layer])
-            working = max(working, layers[row, layer])
-            redone += layers[SAVED, layer]
-            if layers[IS_BLOCK, layer] > 0.0:
+            dense += layers.dense[layer]
+            expert += layers.expert[layer]
+            largest = max(largest, layers.largest[layer])
+            working = max(working, layers.working[row, layer])
+            redone += layers.saved[0, layer]
+            if layers.is_block[layer] > 0.0:
                 blocks += 1
         most = max(most, blocks)
     if p == 1:
-        dense -= job[TIED_PARAMETERS]
-    experts = constants[_EXPERT_GROUP]
-    whole, shard = dense + expert, dense / group + expert / experts
-    updated = shard if sent[tables.SHARDS_OPTIMIZER] > 0.0 else whole
-    total: float = constants[_OPTIMIZER_BYTES] * updated
-    total += constants[_GRADIENT_BYTES] * (
-        shard if sent[tables.SHARDS_GRADIENTS] > 0.0 else whole
-    )
-    total += constants[_WEIGHT_BYTES] * (
-        shard if sent[tables.SHARDS_WEIGHTS] > 0.0 else whole
-    )
-    at_step_end: float = total + constants[tables.COPIES_BYTES] * updated
+        dense -= family.job.tied_parameters
+    experts = job.expert_group
+    whole, shard = dense + expert, dense / plan.group + expert / experts
+    updated = shard if sent.shards_optimizer > 0.0 else whole
+    total: float = job.optimizer_bytes * updated
+    total += job.gradient_bytes * (shard if sent.shards_gradients > 0.0 else whole)
+    total += job.weight_bytes * (shard if sent.shards_weights > 0.0 else whole)
+    at_step_end: float = total + job.copies_bytes * updated
     total += working
-    if max(group, experts) > 1.0:
-        layer = sent[tables.WHOLE_GRADIENTS] * constants[_GRADIENT_BYTES]
-        layer += sent[tables.WHOLE_WEIGHTS] * constants[_GATHER_BYTES]
-        total += layer * largest
-    saved = SAVED + mode
+    if max(plan.group, experts) > 1.0:
+        buffers = sent.whole_gradients * job.gradient_bytes
+        buffers += sent.whole_weights * job.gather_bytes
+        total += buffers * largest
     if mode == _STAGE:
-        entering = 0.0 if bounds[stage] == 0 else job[ENTERING_BYTES]
+        entering = 0.0 if plan.bounds[stage] == 0 else family.job.boundary_bytes
         total += in_flight * entering + redone
     elif v == 1:
         once = 0.0
-        for layer in range(bounds[stage], bounds[stage + 1]):
-            once += layers[saved, layer]
+        for layer in range(plan.bounds[stage], plan.bounds[stage + 1]):
+            once += layers.saved[mode, layer]
         total += in_flight * once
     else:
-        total += _saved_by_rounds(layers, bounds, stage, p, v, in_flight, saved, most)
+        total += _saved_by_rounds(family, plan, stage, most)
     peak: float = max(total, at_step_end)
     return peak
 
 
 @subkernel
-def _least_exit(
-    exits: FloatCube,
-    across: FloatCube,
-    inverses: FloatVector,
-    is_choice: bool,
-    sizes: FloatMatrix,
-    released: FloatVector,
-    sent: FloatVector,
-    option: int,
-    group: float,
-    counts: FloatVector,
-    is_ahead: bool,
-    constants: FloatVector,
-) -> float:
-    """Bound the step by what must leave blocks of the network [s].
+def _most_memory(family: PlanFamily, plan: PlanChoice) -> float:
+    """Return the memory of the fullest stage, or of one that is too full [byte]."""
+    most = 0.0
+    for i in range(family.pipeline.p):
+        most = max(most, _stage_memory(family, plan, i))
+        if most * _SAFE > family.job.constants.memory:
+            break
+    return most
 
-    ``sizes (2, p)`` are the dense and expert parameters of each stage, ``released`` the
-    earliest begin of its collectives, ``counts (p,)`` the bytes that a lane sends over
-    the boundary after it in a step, one way.
+
+@subkernel
+def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
+    """Fill the times of the passes of each virtual stage."""
+    p, v, job = family.pipeline.p, family.pipeline.v, family.job
+    bounds, mode, option = plan.bounds, plan.mode, plan.option
+    forward, backward = family.passes.forward, family.passes.backward
+    sharded, hidden = family.passes.sharded, family.passes.hidden
+    f, b = stages.forward, stages.backward
+    each, gathers = plan.sent.reduced_each, plan.sent.gathered_each
+    for k in range(p * v):
+        row = family.passes.signature[k % p]
+        begin, end = bounds[k], bounds[k + 1]
+        f[k] = forward[row, end] - forward[row, begin]
+        b[k] = backward[row, mode, end] - backward[row, mode, begin]
+        if each + gathers > 0.0:
+            first, second = begin, end
+            share = 1.0
+            by_layer = job.by_layer
+            by_layer |= job.gathers_ahead and gathers > 0.0
+            by_layer |= job.reduces_behind and each > 0.0
+            if not by_layer and v > 1:
+                held = 0
+                for chunk in range(v):
+                    first = bounds[chunk * p + k % p]
+                    held += bounds[chunk * p + k % p + 1] - first
+                share = (end - begin) / held
+            for chunk in range(v):
+                if share < 1.0:
+                    first = bounds[chunk * p + k % p]
+                    second = bounds[chunk * p + k % p + 1]
+                elif chunk > 0:
+                    break
+                reduced = sharded[row, option, 1, second]
+                reduced -= sharded[row, option, 1, first]
+                gathered = sharded[row, option, 0, second]
+                gathered -= sharded[row, option, 0, first]
+                # Half of the gathers in either pass.
+                f[k] += share * 0.5 * gathers * gathered
+                b[k] += share * (each * reduced + 0.5 * gathers * gathered)
+            beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
+            b[k] = max(b[k], each * beside)
+            beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
+            f[k] = max(f[k], 0.5 * gathers * beside)
+            b[k] = max(b[k], 0.5 * gathers * beside)
+
+
+@subkernel
+def _fill_ends(
+    family: PlanFamily, plan: PlanChoice, stages: _Stages
+) -> tuple[float, float]:
+    """Fill what stages do at the step's end.
+
+    Returns
+    -------
+    tuple[float, float]
+        What the first stage still has to do after its last backward pass, and how long
+        its first pass waits for weights [s].
     """
-    p = released.shape[0]
-    reduced = constants[_REDUCE_BYTES] * (
-        2.0 * sent[tables.REDUCED_WHOLE] + sent[tables.REDUCED_ONCE]
-    )
-    gathered = constants[_GATHER_BYTES] * sent[tables.GATHERED_ONCE]
+    p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
+    constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
+    first_end, start_wait = 0.0, 0.0
+    for i in range(p):
+        work, dense, expert, later = 0.0, 0.0, 0.0, 0.0
+        first_dense, first_expert = 0.0, 0.0
+        for chunk in range(v):
+            k = chunk * p + i
+            work += f[k] + b[k]
+            later += b[k] * (p if chunk < v - 1 else 1)
+            for layer in range(plan.bounds[k], plan.bounds[k + 1]):
+                dense += layers.dense[layer]
+                expert += layers.expert[layer]
+            if p == 1:
+                dense -= job.tied_parameters
+            if chunk == 0:
+                first_dense, first_expert = dense, expert
+        rate = family.sent.ends[i]
+        step = dense + expert
+        if sent.shards_optimizer > 0.0:
+            step = dense / plan.group + expert / constants.expert_group
+        stages.work[i] = work
+        stages.sizes[0, i], stages.sizes[1, i] = dense, expert
+        optimizer = step * constants.step_time + job.step_once
+        senders = family.sent.senders[plan.option]
+        optimizer += job.shard_time * senders * sent.gathered_once
+        if p > 1 and (i == 0 or i == p - 1):
+            optimizer += job.tied_time
+        if not job.gathers_ahead:
+            optimizer += _gathering(rate, plan, dense, expert, constants)
+        reduced = _reduction(rate, plan, dense, expert, constants)
+        stages.hidden[i] = later if job.reduces_behind else 0.0
+        stages.released[i] = 0.0
+        if job.reduces_behind:
+            stages.step_ends[i] = optimizer + max(0.0, reduced - later)
+        else:
+            stages.step_ends[i] = optimizer + reduced
+        if i > 0:
+            continue
+        first_end = stages.step_ends[0]
+        if job.reduces_behind and v > 1:
+            alone = _reduction(rate, plan, first_dense, first_expert, constants)
+            first_end = optimizer + max(0.0, alone - b[0])
+        if job.gathers_ahead:
+            needed = _gathering(rate, plan, first_dense, first_expert, constants)
+            start_wait = max(0.0, needed - f[0])
+    return first_end, start_wait
+
+
+@subkernel
+def _longest_path(
+    family: PlanFamily, stages: _Stages, r: int, first_end: float
+) -> float:
+    """Return the longest path of waits in one replica [s]."""
+    p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
+    wires, first_passes = family.sent.wires, family.pipeline.first_passes
+    f, b, work = stages.forward, stages.backward, stages.work
+    num_virtual = p * v
+    value, there, back = 0.0, 0.0, 0.0
+    for k in range(num_virtual):
+        there += f[k]
+        back += b[k]
+        if k < num_virtual - 1:
+            there += wires[r, k % p, 0]
+            back += wires[r, k % p, 1]
+    arrived, returned = 0.0, 0.0
+    passed = 0.0
+    for k in range((v - 1) * p):
+        passed += b[k] + wires[r, k % p, 1]
+    most_work = 0.0
+    for i in range(p):
+        last = (v - 1) * p + i
+        # Backward passes after the one of the last chunk here.
+        passed += b[last]
+        before = back - passed
+        if last < num_virtual - 1:
+            passed += wires[r, last % p, 1]
+        busy = m * work[i]
+        done = 0.0
+        whole = first_passes[i] // num_virtual
+        rest = first_passes[i] % num_virtual
+        for chunk in range(v):
+            count = whole * p + min(max(rest - chunk * p, 0), p)
+            done += count * f[chunk * p + i]
+        end = max(arrived + busy, there + before + busy - done)
+        value = max(value, end + returned + first_end)
+        value = max(value, end + stages.step_ends[i])
+        stages.released[i] = max(stages.released[i], end - stages.hidden[i])
+        most_work = max(most_work, work[i])
+        arrived += f[i] + wires[r, i, 0]
+        returned += b[i] + wires[r, i, 1]
+    if v == 1:
+        turns, rest = (m - 1) // p, (m - 1) % p
+        if turns >= 1:
+            whole_way = (1.0 + turns) * (there + back)
+            value = max(value, whole_way + rest * most_work + first_end)
+    return value
+
+
+@subkernel
+def _smallest(values: FloatVector) -> float:
+    """Return the least of some values, infinity if there are none."""
+    least = np.inf
+    for value in values:
+        least = min(least, value)
+    return least
+
+
+@subkernel
+def _least_exit(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> float:
+    """Bound the step by what must leave blocks of the network [s]."""
+    exits, sizes, sent = family.sent.exits, stages.sizes, plan.sent
+    is_choice, option, job = exits.is_choice, plan.option, family.job.constants
+    p = family.pipeline.p
+    reduced = job.reduce_bytes * (2.0 * sent.reduced_whole + sent.reduced_once)
+    gathered = job.gather_bytes * sent.gathered_once
     if option > 0:
         # Shared inside blocks that may hold all of a group: only what goes across.
         reduced, gathered = 0.0, 0.0
-    shared = 2.0 * constants[_REDUCE_BYTES] * sent[tables.REDUCED_ACROSS] / group
-    smallest = np.empty(2)
-    for kind in range(2):
-        smallest[kind] = np.inf
-        for i in range(p):
-            smallest[kind] = min(smallest[kind], sizes[kind, i])
+    shared = 2.0 * job.reduce_bytes * sent.reduced_across / plan.group
+    least_dense, least_expert = _smallest(sizes[0]), _smallest(sizes[1])
     found = np.inf if is_choice else 0.0
-    for row in range(exits.shape[0]):
+    for row in range(exits.shares.shape[0]):
+        inverse = exits.inverses[row]
         total, ends, last, least = 0.0, 0.0, 0.0, np.inf
         for i in range(p):
-            total += counts[i] * (exits[row, 0, i] + exits[row, 1, i])
-            least = min(least, released[i])
+            lanes = exits.shares[row, 0, i] + exits.shares[row, 1, i]
+            total += stages.counts[i] * lanes
+            least = min(least, stages.released[i])
             volume, gathers = 0.0, 0.0
             for kind in range(2):
-                # Which stages stand where is open: all like the smallest.
-                size = smallest[kind] if is_choice else sizes[kind, i]
-                volume += exits[row, 2 + kind, i] * reduced * size
-                gathers += exits[row, 2 + kind, i] * gathered * size
+                size = sizes[kind, i]
+                if is_choice:
+                    # Which stages stand where is open: all like the smallest.
+                    size = least_dense if kind == 0 else least_expert
+                volume += exits.shares[row, 2 + kind, i] * reduced * size
+                gathers += exits.shares[row, 2 + kind, i] * gathered * size
                 if kind == 0 and option > 0:
-                    volume += across[row, option, i] * shared * size
-            ends += volume if is_ahead else volume + gathers
+                    volume += exits.across[row, option, i] * shared * size
+            ends += volume if family.job.gathers_ahead else volume + gathers
             total += volume + gathers
             if not is_choice:
-                last = max(last, least + ends * inverses[row])
+                last = max(last, least + ends * inverse)
         if is_choice:
-            last = least + ends * inverses[row] if ends > 0.0 else 0.0
-        value = max(total * inverses[row], last)
+            last = least + ends * inverse if ends > 0.0 else 0.0
+        value = max(total * inverse, last)
         found = min(found, value) if is_choice else max(found, value)
     return found if found < np.inf else 0.0
 
 
+@subkernel
+def _bound(
+    family: PlanFamily, plan: PlanChoice, stages: _Stages, cutoff: float
+) -> float:
+    """Return the bound of one plan that fits [s]."""
+    _fill_passes(family, plan, stages)
+    first_end, start_wait = _fill_ends(family, plan, stages)
+    value = 0.0
+    for r in range(family.sent.wires.shape[0]):
+        value = max(value, _longest_path(family, stages, r, first_end))
+        if value + start_wait >= cutoff:
+            break
+    value += start_wait
+    if family.sent.exits.shares.shape[0] > 0 and value < cutoff:
+        value = max(value, _least_exit(family, plan, stages))
+    return value * _SAFE
+
+
+@writing_kernel
+def _fill_bounds(
+    family: PlanFamily,
+    variants: Variants,
+    cutoff: float,
+    stages: _Stages,
+    values: FloatMatrix,
+    memory: FloatMatrix,
+) -> None:
+    """Fill the bounds and the memory of all plans."""
+    p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
+    choices = variants.choices
+    for i in range(p):
+        times = v if i < p - 1 else v - 1
+        stages.counts[i] = family.job.boundary_bytes * m * times
+    for y in range(variants.layouts.shape[0]):
+        for c in range(choices.zero_stage.shape[0]):
+            plan = PlanChoice(
+                bounds=variants.layouts[y],
+                mode=choices.recompute[c],
+                option=choices.sharding[c],
+                group=family.sent.group_sizes[choices.sharding[c]],
+                sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
+            )
+            memory[c, y] = _most_memory(family, plan)
+            if memory[c, y] * _SAFE <= family.job.constants.memory:
+                values[c, y] = _bound(family, plan, stages, cutoff)
+
+
 @kernel
 def replay_bounds(
-    p: int,
-    v: int,
-    m: int,
-    layouts: IntMatrix,
-    choices: IntMatrix,
-    forward: FloatMatrix,
-    backward: FloatCube,
-    sharded: FloatHypercube,
-    hidden: FloatHypercube,
-    signature: IntVector,
-    layers: FloatMatrix,
-    wires: FloatCube,
-    ends: FloatMatrix,
-    group_sizes: FloatVector,
-    senders: FloatVector,
-    in_flight: IntVector,
-    first_passes: IntVector,
-    exits: FloatCube,
-    across: FloatCube,
-    exit_inverses: FloatVector,
-    switches: IntVector,
-    constants: FloatVector,
-    job: FloatVector,
-    ledger: FloatMatrix,
-    cutoff: float,
+    family: PlanFamily, variants: Variants, cutoff: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return bounds [s] and the most memory of any stage [byte], both ``(K, Y)``.
 
     The bound is infinite where the memory exceeds what a device has; where it reaches
-    the cutoff it may be of part of the paths only.
-
-    Parameters
-    ----------
-    p, v, m
-        Stages, chunks of each, microbatches.
-    layouts
-        First layer of each virtual stage, and ``L``, shape ``(Y, C + 1)``.
-    choices
-        Columns as in `planner.kernels.tables`, shape ``(K, 3)``.
-    forward, backward
-        Time of the passes of the layers before each, ``(sig, L + 1)`` and ``(sig,
-        NUM_MODES, L + 1)`` [s].
-    sharded
-        What gathers (0) and reductions (1) of ZeRO-2 and 3 in a pass add to it, of the
-        layers before each, ``(sig, options, 2, L + 1)`` [s].
-    hidden
-        The same of those that go on beside a pass, which lasts at least as long [s].
-    signature
-        Row of the four above of each stage, shape ``(p,)``.
-    layers
-        Rows as named above, shape ``(NUM_LAYER_ROWS, L)``.
-    wires
-        Transfers over the boundary after each stage, activations (0) and gradients
-        (1), by replica, ``(R, p, 2)`` [s]; the last one is the wrap-around.
-    ends
-        Rates of the collectives of the step's end, columns as in
-        `planner.kernels.tables`, ``(p, rates)``.
-    group_sizes, senders
-        Ranks of each sharding option, and those that shards are sent to one by one.
-    in_flight, first_passes
-        Passes whose activations a stage keeps, and forward passes before its first
-        backward pass, shape ``(p,)``.
-    exits
-        Of blocks of the network, what leaves them: lanes of the boundary after each
-        stage, activations (0) and gradients (1); shares of the dense (2) and expert (3)
-        gradients of each stage, summed over groups of ranks, ``(rows, 4, p)``.
-    across
-        The same of what goes across sharding groups, by option, in shards, ``(rows,
-        options, p)``.
-    exit_inverses
-        To leave each block, all ways out together, shape ``(rows,)`` [s/byte].
-    switches, constants, job, ledger
-        Entries as named above and in `planner.kernels.tables`.
-    cutoff
-        Bounds from here on are of no interest [s].
+    the cutoff [s] it may be of part of the paths only.
     """
-    num_virtual = p * v
-    values = np.empty((choices.shape[0], layouts.shape[0]))
+    p, num_virtual = family.pipeline.p, family.pipeline.p * family.pipeline.v
+    shape = variants.choices.zero_stage.shape[0], variants.layouts.shape[0]
+    values = np.empty(shape)
     values[:] = np.inf
-    memory = np.zeros((choices.shape[0], layouts.shape[0]))
-    f = np.empty(num_virtual)
-    b = np.empty(num_virtual)
-    work = np.empty(p)
-    tails = np.empty(p)
-    hidden_work = np.empty(p)
-    released = np.empty(p)
-    sizes = np.empty((2, p))
-    sent_bytes = np.empty(p)
-    for i in range(p):
-        times = v if i < p - 1 else v - 1
-        sent_bytes[i] = job[BOUNDARY_BYTES] * m * times
-    for y in range(layouts.shape[0]):
-        bounds = layouts[y]
-        for c in range(choices.shape[0]):
-            mode = choices[c, tables.CHOICE_RECOMPUTE]
-            sent = ledger[choices[c, tables.CHOICE_ZERO]]
-            option = choices[c, tables.CHOICE_SHARDING]
-            group = group_sizes[option]
-            most = 0.0
-            for i in range(p):
-                used = _stage_memory(
-                    layers, bounds, i, p, v, float(in_flight[i]), mode, sent, group,
-                    constants, job,
-                )  # fmt: skip
-                most = max(most, used)
-                if most * _SAFE > constants[_MEMORY]:
-                    break
-            memory[c, y] = most
-            if most * _SAFE > constants[_MEMORY]:
-                continue
-            for k in range(num_virtual):
-                row = signature[k % p]
-                begin, end = bounds[k], bounds[k + 1]
-                f[k] = forward[row, end] - forward[row, begin]
-                b[k] = backward[row, mode, end] - backward[row, mode, begin]
-                each, gathers = sent[tables.REDUCED_EACH], sent[tables.GATHERED_EACH]
-                if each + gathers > 0.0:
-                    first, second = begin, end
-                    share = 1.0
-                    by_layer = switches[BY_LAYER] == 1
-                    by_layer |= switches[GATHERS_AHEAD] == 1 and gathers > 0.0
-                    by_layer |= switches[REDUCES_BEHIND] == 1 and each > 0.0
-                    if not by_layer and v > 1:
-                        held = 0
-                        for chunk in range(v):
-                            first = bounds[chunk * p + k % p]
-                            held += bounds[chunk * p + k % p + 1] - first
-                        share = (end - begin) / held
-                    for chunk in range(v):
-                        if share < 1.0:
-                            first = bounds[chunk * p + k % p]
-                            second = bounds[chunk * p + k % p + 1]
-                        elif chunk > 0:
-                            break
-                        reduced = sharded[row, option, 1, second]
-                        reduced -= sharded[row, option, 1, first]
-                        gathered = sharded[row, option, 0, second]
-                        gathered -= sharded[row, option, 0, first]
-                        # Half of the gathers in either pass.
-                        f[k] += share * 0.5 * gathers * gathered
-                        b[k] += share * (each * reduced + 0.5 * gathers * gathered)
-                    beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
-                    b[k] = max(b[k], each * beside)
-                    beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
-                    f[k] = max(f[k], 0.5 * gathers * beside)
-                    b[k] = max(b[k], 0.5 * gathers * beside)
-            first_end, start_wait = 0.0, 0.0
-            for i in range(p):
-                work[i] = 0.0
-                dense, expert, later = 0.0, 0.0, 0.0
-                first_dense, first_expert = 0.0, 0.0
-                for chunk in range(v):
-                    k = chunk * p + i
-                    work[i] += f[k] + b[k]
-                    later += b[k] * (p if chunk < v - 1 else 1)
-                    for layer in range(bounds[k], bounds[k + 1]):
-                        dense += layers[DENSE, layer]
-                        expert += layers[EXPERT, layer]
-                    if p == 1:
-                        dense -= job[TIED_PARAMETERS]
-                    if chunk == 0:
-                        first_dense, first_expert = dense, expert
-                rate = ends[i]
-                experts = constants[_EXPERT_GROUP]
-                step = dense + expert
-                if sent[tables.SHARDS_OPTIMIZER] > 0.0:
-                    step = dense / group + expert / experts
-                sizes[0, i], sizes[1, i] = dense, expert
-                optimizer = step * constants[_STEP_TIME] + job[STEP_ONCE]
-                optimizer += (
-                    job[SHARD_TIME] * senders[option] * sent[tables.GATHERED_ONCE]
-                )
-                if p > 1 and (i == 0 or i == p - 1):
-                    optimizer += job[TIED_TIME]
-                if switches[GATHERS_AHEAD] == 0:
-                    optimizer += _gathering(
-                        rate, sent, option, dense, expert, constants
-                    )
-                reduced = _reduction(
-                    rate, sent, option, group, dense, expert, constants
-                )
-                hidden_work[i] = later if switches[REDUCES_BEHIND] == 1 else 0.0
-                released[i] = 0.0
-                if switches[REDUCES_BEHIND] == 1:
-                    tails[i] = optimizer + max(0.0, reduced - later)
-                else:
-                    tails[i] = optimizer + reduced
-                if i == 0:
-                    first_end = tails[0]
-                    if switches[REDUCES_BEHIND] == 1 and v > 1:
-                        alone = _reduction(
-                            rate, sent, option, group, first_dense, first_expert,
-                            constants,
-                        )  # fmt: skip
-                        first_end = optimizer + max(0.0, alone - b[0])
-                    if switches[GATHERS_AHEAD] == 1:
-                        needed = _gathering(
-                            rate, sent, option, first_dense, first_expert, constants
-                        )
-                        start_wait = max(0.0, needed - f[0])
-            value = 0.0
-            for r in range(wires.shape[0]):
-                there, back = 0.0, 0.0
-                for k in range(num_virtual):
-                    there += f[k]
-                    back += b[k]
-                    if k < num_virtual - 1:
-                        there += wires[r, k % p, 0]
-                        back += wires[r, k % p, 1]
-                arrived, returned = 0.0, 0.0
-                passed = 0.0
-                for k in range((v - 1) * p):
-                    passed += b[k] + wires[r, k % p, 1]
-                most_work = 0.0
-                for i in range(p):
-                    last = (v - 1) * p + i
-                    # Backward passes after the one of the last chunk here.
-                    passed += b[last]
-                    before = back - passed
-                    if last < num_virtual - 1:
-                        passed += wires[r, last % p, 1]
-                    busy = m * work[i]
-                    done = 0.0
-                    whole = first_passes[i] // num_virtual
-                    rest = first_passes[i] % num_virtual
-                    for chunk in range(v):
-                        count = whole * p + min(max(rest - chunk * p, 0), p)
-                        done += count * f[chunk * p + i]
-                    end = max(arrived + busy, there + before + busy - done)
-                    value = max(value, end + returned + first_end)
-                    value = max(value, end + tails[i])
-                    released[i] = max(released[i], end - hidden_work[i])
-                    most_work = max(most_work, work[i])
-                    arrived += f[i] + wires[r, i, 0]
-                    returned += b[i] + wires[r, i, 1]
-                if v == 1:
-                    turns, rest = (m - 1) // p, (m - 1) % p
-                    if turns >= 1:
-                        whole_way = (1.0 + turns) * (there + back)
-                        value = max(value, whole_way + rest * most_work + first_end)
-                if value + start_wait >= cutoff:
-                    break
-            value += start_wait
-            if exits.shape[0] > 0 and value < cutoff:
-                least = _least_exit(
-                    exits, across, exit_inverses, switches[IS_CHOICE] == 1, sizes,
-                    released, sent, option, group, sent_bytes,
-                    switches[GATHERS_AHEAD] == 1, constants,
-                )  # fmt: skip
-                value = max(value, least)
-            values[c, y] = value * _SAFE
+    memory = np.zeros(shape)
+    stages = _Stages(
+        forward=np.empty(num_virtual),
+        backward=np.empty(num_virtual),
+        work=np.empty(p),
+        step_ends=np.empty(p),
+        hidden=np.empty(p),
+        released=np.empty(p),
+        sizes=np.empty((2, p)),
+        counts=np.empty(p),
+    )
+    _fill_bounds(family, variants, cutoff, stages, values, memory)
     return values, memory

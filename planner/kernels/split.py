@@ -6,12 +6,12 @@ and ZeRO, ``m`` microbatches, ``v`` virtual stages, ``r`` replicas. With ``C_s``
 time of one microbatch in the stage at ``s``, ``x[r, s]`` its transfers at both
 boundaries in replica ``r`` and ``X_r`` their sum over ``s``::
 
-    T = max_r { ws sum_s (C_s + x[r, s]) + wm max_s (C_s + x[r, s]) } + max_s tail_s
+    T = max_r { ws sum_s (C_s + x[r, s]) + wm max_s (C_s + x[r, s]) } + max_s end_s
 
 with ``ws = 1 / v`` and ``wm = m - 1 / v``. Since the transfers do not depend on the
 cuts (every cut carries the same bytes), the maximum over replicas moves inside::
 
-    T = ws sum_s C_s + wm max_s (C_s + xi_s) + max_s tail_s,
+    T = ws sum_s C_s + wm max_s (C_s + xi_s) + max_s end_s,
     xi_s = max_r { x[r, s] + ws / wm X_r }
 
 which is minimised over all splits into ``p`` non-empty intervals and all choices that
@@ -27,9 +27,12 @@ that prefix sums of lower bounds leave open; ``C(s; i, j) = best[s, class(i, j)]
 Every solution whose maximum lies in ``[M', B)`` costs at least ``ws f(B) + wm M'``
 with ``M'`` the maximum of the solution found under ``B``; the threshold therefore
 falls through a finite set, and the loop stops when no maximum that is left can pay
-for the smallest sum (inner proof). A tail below ``Y`` is a restriction on the choices;
-``Y`` falls likewise (outer proof). Ties go to the earliest cut and the first choice.
+for the smallest sum (inner proof). A step end below ``Y`` is a restriction on the
+choices; ``Y`` falls likewise (outer proof). Ties go to the earliest cut and the first
+choice.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,7 +45,7 @@ from topologies.arrays import (
     IntMatrix,
     IntVector,
 )
-from topologies.compiling import kernel, subkernel
+from topologies.compiling import kernel, subkernel, writing_kernel
 
 OK = 0
 NOT_BETTER = 1
@@ -52,76 +55,127 @@ SAFE = 1.0 - 1e-12
 """Lower bounds are scaled by this, so that rounding cannot cut off an equal value."""
 
 
+class Chain(NamedTuple):
+    """A chain and what its intervals cost; positions count from 1, entry 0 is unused.
+
+    Requires ``1 <= p <= L``; the caller checks.
+    """
+
+    class_of: IntMatrix
+    """Class of the interval ``i .. j - 1``, shape ``(L + 1, L + 1)``."""
+
+    layer_minima: FloatVector
+    """Lower bound of a layer's time at any choice and position, shape ``(L,)`` [s]."""
+
+    time: FloatCube
+    """Time of one microbatch, by signature, choice and class, ``(sig, C, K)`` [s]."""
+
+    step_end: FloatCube
+    """Time after the last backward pass, by the same, ``(sig, C, K)`` [s]."""
+
+    most_in_flight: IntMatrix
+    """Passes in flight that memory allows, by choice and class, ``(C, K)``."""
+
+    signature: IntVector
+    """Row of the times of each position, shape ``(p + 1,)``."""
+
+    adder: FloatVector
+    """``xi`` of each position, shape ``(p + 1,)`` [s]."""
+
+    step_end_adder: FloatVector
+    """What each position adds to the step end, shape ``(p + 1,)`` [s]."""
+
+    in_flight: IntVector
+    """Passes in flight at each position, shape ``(p + 1,)``."""
+
+    sum_weight: float
+    """``ws > 0``."""
+
+    max_weight: float
+    """``wm >= 0``."""
+
+    least_step_end: float
+    """Lower bound of the largest step end of any solution [s]."""
+
+
+class _Trial(NamedTuple):
+    """What a search writes to."""
+
+    prefix: FloatVector
+    """Lower bound of the time of the first layers, shape ``(L + 1,)`` [s]."""
+
+    stamp: IntMatrix
+    """Version in which each fastest choice was looked up, shape ``(p + 1, K)``."""
+
+    best: FloatMatrix
+    """Time of the fastest choice that fits, shape ``(p + 1, K)`` [s]."""
+
+    choice: IntMatrix
+    """The fastest choice that fits, shape ``(p + 1, K)``."""
+
+    table: FloatMatrix
+    """Value of each suffix in a dynamic program, shape ``(p + 1, L + 1)`` [s]."""
+
+    following: IntMatrix
+    """Where the next stage begins in the best split of each suffix, same shape."""
+
+    bounds: IntVector
+    """First layer of each stage of the solution that was found last, ``(p + 1,)``."""
+
+    choices: IntVector
+    """Choices of that solution, from the first stage to the last, ``(p,)``."""
+
+    best_bounds: IntVector
+    """First layer of each stage of the best solution, ``(p + 1,)``."""
+
+    best_choices: IntVector
+    """Choices of the best solution, ``(p,)``."""
+
+
 @subkernel
-def best_choice(
-    s: int,
-    k: int,
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    tail_adder: FloatVector,
-    in_flight: IntVector,
-    tail_limit: float,
-    version: int,
-    stamp: IntMatrix,
-    best: FloatMatrix,
-    choice: IntMatrix,
+def _best_choice(
+    s: int, k: int, chain: Chain, trial: _Trial, step_end_limit: float, version: int
 ) -> float:
     """Return ``best[s, k]``, filled once per version: the fastest choice that fits.
 
-    Choice ``c`` fits class ``k`` at position ``s`` iff ``slots[c, k] >= in_flight[s]``
-    and its tail is below ``tail_limit``. Of equally fast choices the one with the
-    smaller tail, then the first; infinity if none fits. O(C).
+    Choice ``c`` fits class ``k`` at position ``s`` iff ``most_in_flight[c, k] >=
+    in_flight[s]`` and its step end is below ``step_end_limit``. Of equally fast choices
+    the one with the smaller step end, then the first; infinity if none fits. O(C).
     """
-    if stamp[s, k] == version:
-        known: float = best[s, k]
+    if trial.stamp[s, k] == version:
+        known: float = trial.best[s, k]
         return known
     fastest = np.inf
-    smallest_tail = np.inf
+    smallest_step_end = np.inf
     picked = -1
-    row = signature[s]
-    for c in range(slots.shape[0]):
-        if slots[c, k] < in_flight[s]:
+    row = chain.signature[s]
+    for c in range(chain.most_in_flight.shape[0]):
+        if chain.most_in_flight[c, k] < chain.in_flight[s]:
             continue
-        y = tail[row, c, k] + tail_adder[s]
-        if not y < tail_limit:
+        y = chain.step_end[row, c, k] + chain.step_end_adder[s]
+        if not y < step_end_limit:
             continue
-        t = time[row, c, k]
-        if t < fastest or (t == fastest and y < smallest_tail):
+        t = chain.time[row, c, k]
+        if t < fastest or (t == fastest and y < smallest_step_end):
             fastest = t
-            smallest_tail = y
+            smallest_step_end = y
             picked = c
-    stamp[s, k] = version
-    best[s, k] = fastest
-    choice[s, k] = picked
+    trial.stamp[s, k] = version
+    trial.best[s, k] = fastest
+    trial.choice[s, k] = picked
     return fastest
 
 
 @subkernel
-def bottleneck(
-    class_of: IntMatrix,
-    prefix: FloatVector,
-    adder: FloatVector,
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    tail_adder: FloatVector,
-    in_flight: IntVector,
-    tail_limit: float,
-    version: int,
-    stamp: IntMatrix,
-    best: FloatMatrix,
-    choice: IntMatrix,
-    cut: float,
-    g: FloatMatrix,
+def _bottleneck(
+    chain: Chain, trial: _Trial, step_end_limit: float, version: int, cut: float
 ) -> tuple[float, int]:
     """Return the smallest possible maximum, infinity if it exceeds ``cut``.
 
     And how many cuts were tried.
     """
-    p = best.shape[0] - 1
+    prefix, adder, g = trial.prefix, chain.adder, trial.table
+    p = trial.best.shape[0] - 1
     tried = 0
     num_layers = len(prefix) - 1
     g[:] = np.inf
@@ -143,10 +197,8 @@ def bottleneck(
                 rest = g[s - 1, j]
                 if rest >= value:
                     continue
-                t = adder[s] + best_choice(
-                    s, class_of[i, j], time, tail, slots, signature, tail_adder,
-                    in_flight, tail_limit, version, stamp, best, choice,
-                )  # fmt: skip
+                k = chain.class_of[i, j]
+                t = adder[s] + _best_choice(s, k, chain, trial, step_end_limit, version)
                 t = max(t, rest)
                 if t <= cut and t < value:
                     value = t
@@ -156,31 +208,20 @@ def bottleneck(
 
 
 @subkernel
-def smallest_sum(
-    class_of: IntMatrix,
-    prefix: FloatVector,
-    adder: FloatVector,
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    tail_adder: FloatVector,
-    in_flight: IntVector,
-    tail_limit: float,
+def _smallest_sum(
+    chain: Chain,
+    trial: _Trial,
+    step_end_limit: float,
     version: int,
-    stamp: IntMatrix,
-    best: FloatMatrix,
-    choice: IntMatrix,
     threshold: float,
     strict: bool,
-    f: FloatMatrix,
-    following: IntMatrix,
 ) -> tuple[float, int]:
     """Return the smallest sum with every stage at most (below) the threshold.
 
     And how many cuts were tried.
     """
-    p = best.shape[0] - 1
+    prefix, adder, f = trial.prefix, chain.adder, trial.table
+    p = trial.best.shape[0] - 1
     tried = 0
     num_layers = len(prefix) - 1
     f[:] = np.inf
@@ -201,150 +242,84 @@ def smallest_sum(
                 rest = f[s - 1, j]
                 if rest == np.inf:
                     continue
-                t = best_choice(
-                    s, class_of[i, j], time, tail, slots, signature, tail_adder,
-                    in_flight, tail_limit, version, stamp, best, choice,
-                )  # fmt: skip
+                k = chain.class_of[i, j]
+                t = _best_choice(s, k, chain, trial, step_end_limit, version)
                 load = adder[s] + t
                 if load > threshold or (strict and load == threshold):
                     continue
                 if t + rest < value:
                     value = t + rest
-                    following[s, i] = j
+                    trial.following[s, i] = j
             f[s, i] = value
     total: float = f[p, 0]
     return total, tried
 
 
 @subkernel
-def walk(
-    class_of: IntMatrix,
-    adder: FloatVector,
-    tail: FloatCube,
-    signature: IntVector,
-    tail_adder: FloatVector,
-    best: FloatMatrix,
-    choice: IntMatrix,
-    following: IntMatrix,
-    bounds: IntVector,
-    choices: IntVector,
-) -> tuple[float, float]:
-    """Read a solution back; return its largest load and its largest tail.
-
-    ``bounds`` (shape ``(p + 1,)``) and ``choices`` (shape ``(p,)``) are filled from the
-    first stage to the last.
-    """
-    p = best.shape[0] - 1
+def _walk(chain: Chain, trial: _Trial) -> tuple[float, float]:
+    """Read a solution back; return its largest load and its largest step end."""
+    p = trial.best.shape[0] - 1
     i = 0
     largest = 0.0
-    largest_tail = 0.0
+    largest_step_end = 0.0
     for s in range(p, 0, -1):
-        j = following[s, i]
-        k = class_of[i, j]
-        c = choice[s, k]
-        largest = max(largest, adder[s] + best[s, k])
-        largest_tail = max(largest_tail, tail[signature[s], c, k] + tail_adder[s])
-        bounds[p - s] = i
-        choices[p - s] = c
+        j = trial.following[s, i]
+        k = chain.class_of[i, j]
+        c = trial.choice[s, k]
+        largest = max(largest, chain.adder[s] + trial.best[s, k])
+        step_end = chain.step_end[chain.signature[s], c, k] + chain.step_end_adder[s]
+        largest_step_end = max(largest_step_end, step_end)
+        trial.bounds[p - s] = i
+        trial.choices[p - s] = c
         i = j
-    bounds[p] = i
-    return largest, largest_tail
+    trial.bounds[p] = i
+    return largest, largest_step_end
 
 
 @subkernel
-def _keep(
-    trial_bounds: IntVector,
-    trial_choices: IntVector,
-    bounds: IntVector,
-    choices: IntVector,
-) -> None:
-    """Remember a solution."""
-    for i in range(choices.shape[0]):
-        bounds[i] = trial_bounds[i]
-        choices[i] = trial_choices[i]
-    bounds[-1] = trial_bounds[-1]
+def _keep(trial: _Trial) -> None:
+    """Remember a solution as the best one."""
+    for i in range(trial.choices.shape[0]):
+        trial.best_bounds[i] = trial.bounds[i]
+        trial.best_choices[i] = trial.choices[i]
+    trial.best_bounds[-1] = trial.bounds[-1]
 
 
-@kernel
-def split_chain(
-    class_of: IntMatrix,
-    layer_minima: FloatVector,
-    time: FloatCube,
-    tail: FloatCube,
-    slots: IntMatrix,
-    signature: IntVector,
-    adder: FloatVector,
-    tail_adder: FloatVector,
-    in_flight: IntVector,
-    sum_weight: float,
-    max_weight: float,
-    least_tail: float,
-    cutoff: float,
-) -> tuple[int, float, IntArray, IntArray, int]:
-    """Return ``(status, T, bounds, choices, tried)`` of the best with ``T < cutoff``.
-
-    Shapes: ``class_of (L+1, L+1)``; ``layer_minima (L,)``, a lower bound of a layer's
-    time under any choice and position; ``time`` and ``tail (sig, C, K)``; ``slots (C,
-    K)``, the passes in flight that memory allows; by position, entry 0 unused:
-    ``signature``, ``adder`` (``xi``), ``tail_adder`` and ``in_flight (p+1,)``.
-    ``sum_weight`` is ``ws > 0``, ``max_weight`` is ``wm >= 0``; ``least_tail`` bounds
-    the largest tail of any solution from below. Requires ``1 <= p <= L``; the caller
-    checks. A few passes of O(p L w) in practice: ``tried`` counts their cuts.
-    """
-    p = len(in_flight) - 1
-    num_layers = len(layer_minima)
-    num_classes = slots.shape[1]
-    bounds = np.zeros(p + 1, dtype=np.int64)
-    choices = np.zeros(p, dtype=np.int64)
-    trial_bounds = np.zeros(p + 1, dtype=np.int64)
-    trial_choices = np.zeros(p, dtype=np.int64)
-    best = np.empty((p + 1, num_classes))
-    choice = np.empty((p + 1, num_classes), dtype=np.int64)
-    stamp = np.zeros((p + 1, num_classes), dtype=np.int64)
-    table = np.empty((p + 1, num_layers + 1))
-    following = np.zeros((p + 1, num_layers + 1), dtype=np.int64)
-    prefix = np.zeros(num_layers + 1)
-    for i in range(num_layers):
-        prefix[i + 1] = prefix[i] + layer_minima[i] * SAFE
-    least_sum = prefix[num_layers]
+@writing_kernel
+def _search(chain: Chain, trial: _Trial, cutoff: float) -> tuple[int, float, int]:
+    """Return status, value and how many cuts were tried; the split is in ``trial``."""
+    sum_weight, max_weight = chain.sum_weight, chain.max_weight
+    least_step_end = chain.least_step_end
+    least_sum = trial.prefix[len(chain.layer_minima)]
     weight = max(max_weight, 1e-30)
-
     upper = cutoff
     value = np.inf
-    tail_limit = np.inf
+    step_end_limit = np.inf
     version = 0
     tried = 0
     while True:
-        room = upper - least_tail
+        room = upper - least_step_end
         cut = (room - sum_weight * least_sum) / weight
         if not cut > 0.0:
             break
         version += 1
-        lowest, more = bottleneck(
-            class_of, prefix, adder, time, tail, slots, signature, tail_adder,
-            in_flight, tail_limit, version, stamp, best, choice, cut, table,
-        )  # fmt: skip
+        lowest, more = _bottleneck(chain, trial, step_end_limit, version, cut)
         tried += more
         if lowest == np.inf:
             break
-        total, more = smallest_sum(
-            class_of, prefix, adder, time, tail, slots, signature, tail_adder,
-            in_flight, tail_limit, version, stamp, best, choice, lowest, False, table,
-            following,
-        )  # fmt: skip
+        total, more = _smallest_sum(
+            chain, trial, step_end_limit, version, lowest, False
+        )
         tried += more
         if total == np.inf:
             # Only if a layer takes less than its lower bound.
-            return BROKEN, value, bounds, choices, tried
-        largest, last_tail = walk(
-            class_of, adder, tail, signature, tail_adder, best, choice, following,
-            trial_bounds, trial_choices,
-        )  # fmt: skip
+            return BROKEN, value, tried
+        largest, last_step_end = _walk(chain, trial)
         front = sum_weight * total + max_weight * largest
-        front_tail = last_tail
-        if front + last_tail < value:
-            value = front + last_tail
-            _keep(trial_bounds, trial_choices, bounds, choices)
+        front_step_end = last_step_end
+        if front + last_step_end < value:
+            value = front + last_step_end
+            _keep(trial)
         upper = min(upper, value)
         covered_sum = least_sum
         threshold = np.inf
@@ -352,38 +327,62 @@ def split_chain(
             threshold = min(threshold, (front - sum_weight * covered_sum) / weight)
             if threshold <= lowest * (1.0 + 1e-12):
                 break
-            total, more = smallest_sum(
-                class_of, prefix, adder, time, tail, slots, signature, tail_adder,
-                in_flight, tail_limit, version, stamp, best, choice, threshold, True,
-                table, following,
-            )  # fmt: skip
+            total, more = _smallest_sum(
+                chain, trial, step_end_limit, version, threshold, True
+            )
             tried += more
             if total == np.inf:
                 break
-            largest, last_tail = walk(
-                class_of, adder, tail, signature, tail_adder, best, choice, following,
-                trial_bounds, trial_choices,
-            )  # fmt: skip
+            largest, last_step_end = _walk(chain, trial)
             cost = sum_weight * total + max_weight * largest
             if cost < front:
                 front = cost
-                front_tail = last_tail
-            if cost + last_tail < value:
-                value = cost + last_tail
-                _keep(trial_bounds, trial_choices, bounds, choices)
+                front_step_end = last_step_end
+            if cost + last_step_end < value:
+                value = cost + last_step_end
+                _keep(trial)
             upper = min(upper, value)
             covered_sum = max(covered_sum, total)
             threshold = largest
-        if front + least_tail >= upper:
+        if front + least_step_end >= upper:
             break
-        tail_limit = min(front_tail, upper - front)
-    if value < cutoff:
-        return OK, value, bounds, choices, tried
-    return NOT_BETTER, value, bounds, choices, tried
+        step_end_limit = min(front_step_end, upper - front)
+    return (OK if value < cutoff else NOT_BETTER), value, tried
 
 
 @kernel
-def fits_in_memory(class_of: IntMatrix, slots: IntMatrix, in_flight: IntVector) -> bool:
+def split_chain(
+    chain: Chain, cutoff: float
+) -> tuple[int, float, IntArray, IntArray, int]:
+    """Return ``(status, T, bounds, choices, tried)`` of the best with ``T < cutoff``.
+
+    A few passes of O(p L w) in practice: ``tried`` counts their cuts.
+    """
+    p = len(chain.in_flight) - 1
+    num_layers = len(chain.layer_minima)
+    num_classes = chain.most_in_flight.shape[1]
+    trial = _Trial(
+        prefix=np.zeros(num_layers + 1),
+        stamp=np.zeros((p + 1, num_classes), dtype=np.int64),
+        best=np.empty((p + 1, num_classes)),
+        choice=np.empty((p + 1, num_classes), dtype=np.int64),
+        table=np.empty((p + 1, num_layers + 1)),
+        following=np.zeros((p + 1, num_layers + 1), dtype=np.int64),
+        bounds=np.zeros(p + 1, dtype=np.int64),
+        choices=np.zeros(p, dtype=np.int64),
+        best_bounds=np.zeros(p + 1, dtype=np.int64),
+        best_choices=np.zeros(p, dtype=np.int64),
+    )
+    for i in range(num_layers):
+        trial.prefix[i + 1] = trial.prefix[i] + chain.layer_minima[i] * SAFE
+    status, value, tried = _search(chain, trial, cutoff)
+    return status, value, trial.best_bounds, trial.best_choices, tried
+
+
+@kernel
+def fits_in_memory(
+    class_of: IntMatrix, most_in_flight: IntMatrix, in_flight: IntVector
+) -> bool:
     """Tell whether memory leaves room for a split into at most ``p`` stages.
 
     A necessary condition. Memory grows with the interval under every choice, so each
@@ -397,8 +396,8 @@ def fits_in_memory(class_of: IntMatrix, slots: IntMatrix, in_flight: IntVector) 
         while start > 0:
             k = class_of[start - 1, end]
             fits = False
-            for c in range(slots.shape[0]):
-                if slots[c, k] >= in_flight[s]:
+            for c in range(most_in_flight.shape[0]):
+                if most_in_flight[c, k] >= in_flight[s]:
                     fits = True
                     break
             if not fits:

@@ -10,7 +10,7 @@ References
    for Discrete Event Systems", Wiley 1992, section 2.5 (timed event graphs).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,45 @@ FORWARD = 0
 BACKWARD = 1
 
 
+class InstructionLists(NamedTuple):
+    """What the stages do, in compressed rows: one list after another."""
+
+    indptr: IntVector
+    """Where the list of each stage begins, shape ``(p + 1,)``."""
+
+    kind: IntVector
+    """0 forward, 1 backward, 2 weight gradients, shape ``(N,)``."""
+
+    microbatch: IntVector
+    """Microbatch of the pass, from 0, shape ``(N,)``."""
+
+    virtual_stage: IntVector
+    """Virtual stage of the pass, from 0 in the order of the chain, shape ``(N,)``."""
+
+
+class BoundaryTimes(NamedTuple):
+    """Transfers over the boundaries between virtual stages, ``(v p - 1,)`` each."""
+
+    forward_wire: FloatVector
+    """Bytes of an activation over bandwidth [s]."""
+
+    backward_wire: FloatVector
+    """Bytes of a gradient over bandwidth [s]."""
+
+    forward_latency: FloatVector
+    """Added after the last byte of an activation, not occupying the channel [s]."""
+
+    backward_latency: FloatVector
+    """The same of a gradient [s]."""
+
+
 @kernel
 def instruction_timeline(
-    indptr: IntVector,
-    kind: IntVector,
-    microbatch: IntVector,
-    virtual_stage: IntVector,
+    lists: InstructionLists,
     num_microbatches: int,
     durations: FloatVector,
     floors: FloatVector,
-    forward_wire: FloatVector,
-    backward_wire: FloatVector,
-    forward_latency: FloatVector,
-    backward_latency: FloatVector,
+    boundaries: BoundaryTimes,
 ) -> Any:
     """Return when every instruction starts and ends, transfers being asynchronous.
 
@@ -57,20 +83,16 @@ def instruction_timeline(
 
     Parameters
     ----------
-    indptr, kind, microbatch, virtual_stage
-        Instruction lists of the stages in compressed rows, shapes ``(p + 1,)``,
-        ``(N,)``, ``(N,)``, ``(N,)``; kind 0 forward, 1 backward, 2 weight gradients.
+    lists
+        Instructions of the stages.
     num_microbatches
         ``m``; each virtual stage has one forward and one backward pass of each.
     durations
         Of each instruction, shape ``(N,)`` [s].
     floors
         Moments before which instructions do not end, shape ``(N,)`` [s].
-    forward_wire, backward_wire
-        Bytes over bandwidth at each boundary, shape ``(v p - 1,)`` [s].
-    forward_latency, backward_latency
-        Added after the last byte, not occupying the channel, shape ``(v p - 1,)``
-        [s].
+    boundaries
+        Transfers between virtual stages.
 
     Returns
     -------
@@ -80,6 +102,8 @@ def instruction_timeline(
         of each stage's last instruction, shape ``(p,)`` [s]. There are no ties to
         break: the recurrence has one solution.
     """
+    indptr, kind, microbatch, virtual_stage = lists
+    forward_wire, backward_wire, forward_latency, backward_latency = boundaries
     num_stages = indptr.shape[0] - 1
     last = forward_wire.shape[0]
     start = np.zeros(kind.shape[0])
@@ -133,27 +157,19 @@ def instruction_timeline(
 
 @kernel
 def timeline(
-    indptr: IntVector,
-    kind: IntVector,
-    microbatch: IntVector,
-    virtual_stage: IntVector,
+    lists: InstructionLists,
     num_microbatches: int,
     durations: FloatMatrix,
-    forward_wire: FloatVector,
-    backward_wire: FloatVector,
-    forward_latency: FloatVector,
-    backward_latency: FloatVector,
+    boundaries: BoundaryTimes,
 ) -> Any:
     """Return when every instruction starts and ends, all passes of a kind alike.
 
     As `instruction_timeline`, without floors and with durations by kind and virtual
     stage, shape ``(3, v p)`` [s].
     """
+    _, kind, _, virtual_stage = lists
     each = np.empty(kind.shape[0])
     for o in range(kind.shape[0]):
         each[o] = durations[kind[o], virtual_stage[o]]
-    return instruction_timeline(
-        indptr, kind, microbatch, virtual_stage, num_microbatches, each,
-        np.zeros(each.size), forward_wire, backward_wire, forward_latency,
-        backward_latency,
-    )  # fmt: skip
+    floors = np.zeros(each.size)
+    return instruction_timeline(lists, num_microbatches, each, floors, boundaries)

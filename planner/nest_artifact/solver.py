@@ -175,22 +175,24 @@ def _best_split(
     group_devices = np.minimum(group_devices, instance.num_devices).astype(np.int64)
     incoming = _edges(chain.incoming)
     kept, alive, stash = _memory_tables(instance, chain, incoming)
-    in_flight, degree, zero_stage = nest_tables.fill_slots(
+    in_flight, degree, zero_stage = nest_tables.fill_in_flight(
         kept, alive, stash, instance.memory_bytes, instance.num_devices, width,
         instance.optimizer == "Adam", zero,
     )  # fmt: skip
     times = nest_tables.time_tables(
-        np.array(chain.forward), np.array(chain.backward), *incoming,
-        *_edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
+        np.array(chain.forward), np.array(chain.backward), incoming,
+        _edges(chain.outgoing), np.minimum.accumulate(bandwidth), latency,
         instance.recompute, in_flight,
     )  # fmt: skip
-    network = bandwidth, latency, group_devices
+    job = nest_compat.NestJob(
+        width, instance.num_devices, instance.num_microbatches, bandwidth, latency,
+        group_devices,
+    )  # fmt: skip
     if not zero:
         link = _links(group_devices, width, min(units, chain.num_nodes))
         status, value, best_data, bounds = nest_compat.split_even(
-            *times, in_flight, kept, link, width, instance.num_devices,
-            instance.num_microbatches, *network, pipeline, data, cutoff,
-        )  # fmt: skip
+            times, in_flight, kept, link, job, pipeline, data, cutoff
+        )
     else:
         _check_size(units, chain.num_nodes)
         costs = ArtifactCosts(instance, chain)
@@ -198,9 +200,8 @@ def _best_split(
         for stage in (2, 3):
             extra[zero_stage == stage] = costs.sharding_time(stage)
         status, value, best_data, bounds = nest_compat.split_uneven(
-            *times, in_flight, np.where(zero_stage == 3, kept / degree, kept), degree,
-            extra, _links(group_devices, width, units), width, instance.num_devices,
-            instance.num_microbatches, *network, cutoff,
+            times, in_flight, np.where(zero_stage == 3, kept / degree, kept), degree,
+            extra, _links(group_devices, width, units), job, cutoff,
         )  # fmt: skip
     if status == nest_compat.NOT_BETTER:
         return None
@@ -210,12 +211,12 @@ def _best_split(
 def _memory_tables(
     instance: NestInstance,
     chain: LayerChain,
-    incoming: tuple[IntArray, IntArray, FloatArray],
+    incoming: nest_tables.Edges,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     tables: tuple[FloatArray, FloatArray, FloatArray] = nest_tables.memory_tables(
         np.array(chain.parameters),
         np.array(chain.activations),
-        *incoming,
+        incoming,
         instance.recompute,
     )
     return tables
@@ -223,13 +224,14 @@ def _memory_tables(
 
 def _edges(
     traffic: Sequence[Sequence[ArtifactTraffic]],
-) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return first entry of each node, far ends, bytes."""
+) -> nest_tables.Edges:
+    """Return the edges of all nodes."""
     flat = [edge for edges in traffic for edge in edges]
     start = np.zeros(len(traffic) + 1, dtype=np.int64)
     np.cumsum([len(edges) for edges in traffic], out=start[1:])
     node = np.array([edge.node for edge in flat], dtype=np.int64)
-    return start, node, np.array([edge.num_bytes for edge in flat], dtype=np.float64)
+    num_bytes = np.array([edge.num_bytes for edge in flat], dtype=np.float64)
+    return nest_tables.Edges(start, node, num_bytes)
 
 
 def _links(group_devices: IntArray, width: int, count: int) -> IntArray:

@@ -164,15 +164,17 @@ def _best_of(
 
 def _best_split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
     value, bounds, picked = kernel.best_split(
-        chain.class_of,
-        chain.time,
-        chain.tail,
-        chain.slots,
-        chain.signature,
-        chain.adder,
-        chain.tied,
-        chain.in_flight,
-        chain.weights.sum,
-        chain.weights.max,
+        kernel.StagedChain(
+            class_of=chain.class_of,
+            time=chain.time,
+            step_end=chain.step_end,
+            most_in_flight=chain.most_in_flight,
+            signature=chain.signature,
+            adder=chain.adder,
+            tied=chain.tied,
+            in_flight=chain.in_flight,
+            sum_weight=chain.weights.sum,
+            max_weight=chain.weights.max,
+        )
     )
     return value + chain.constant, bounds, picked

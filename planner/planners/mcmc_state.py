@@ -53,11 +53,11 @@ class PlacedChain:
     """Time of one microbatch by distinct rates, choice and class, shape ``(sig, C, K)``
     [s]."""
 
-    tail: FloatArray
+    step_end: FloatArray
     """Time after the last backward pass by distinct rates, choice and class, shape
     ``(sig, C, K)`` [s]."""
 
-    slots: IntArray
+    most_in_flight: IntArray
     """Passes in flight that memory allows, shape ``(C, K)``."""
 
     signature: IntArray
@@ -88,7 +88,7 @@ class PlacedChain:
     @cached_property
     def most(self) -> IntArray:
         """Passes in flight that some choice allows, shape ``(K,)``."""
-        return np.asarray(self.slots.max(axis=0))
+        return np.asarray(self.most_in_flight.max(axis=0))
 
     def classes(self, bounds: IntArray) -> IntArray:
         """Return the class of each stage's interval, shape ``(p,)``."""
@@ -105,16 +105,16 @@ class PlacedChain:
             Number of each stage's choice, shape ``(p,)``.
         """
         classes = self.classes(bounds)
-        if (self.slots[picked, classes] < self.in_flight).any():
+        if (self.most_in_flight[picked, classes] < self.in_flight).any():
             return np.inf
         time = self.time[self.signature, picked, classes]
-        tail = self.tail[self.signature, picked, classes] + self.tied
+        step_end = self.step_end[self.signature, picked, classes] + self.tied
         most = (time + self.adder).max()
         return float(
             self.constant
             + self.weights.sum * time.sum()
             + self.weights.max * most
-            + tail.max()
+            + step_end.max()
         )
 
 
@@ -167,30 +167,29 @@ class ChainPrices:
         adder, constant = split_kernel.stage_adders(
             read.boundary, folded.boundary_bytes, v, weights.sum, weights.max
         )
-        numbers = splitter.choice_array(configuration, len(read.group_sizes))
+        numbers = splitter.choice_columns(configuration, len(read.group_sizes))
         constants = splitter.constants(configuration, splitter.memory)
         table = folded.table
-        time, tail = tables.time_and_tail(
+        time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
-            table.traffic_rate,
             numbers,
             read.group_sizes,
             read.rows,
             constants,
             KERNEL_LEDGER,
         )
-        times = gathers_once(numbers[:, tables.CHOICE_ZERO])
-        ranks = times * read.senders[numbers[:, tables.CHOICE_SHARDING]]
-        tail += workload.shard_time * ranks[:, None]
-        slots = tables.memory_slots(
+        times = gathers_once(numbers.zero_stage)
+        ranks = times * read.senders[numbers.sharding]
+        step_end += workload.shard_time * ranks[:, None]
+        most_in_flight = tables.most_in_flight(
             table.sums, numbers, read.group_sizes, constants, KERNEL_LEDGER
         )
-        priced = time.size + tail.size + slots.size
+        priced = time.size + step_end.size + most_in_flight.size
         candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
         if v > 1:
             # Every stage has a block in each of its chunks.
-            slots[:, folded.no_block] = 0
+            most_in_flight[:, folded.no_block] = 0
         tied = np.zeros(p)
         if p > 1 and folded.tied_bytes > 0.0:
             tied[[0, -1]] = read.tied[0] + folded.tied_bytes * read.tied[1]
@@ -200,8 +199,8 @@ class ChainPrices:
             choices=splitter.choices(configuration, len(rates.shardings)),
             class_of=table.classes.class_of,
             time=time,
-            tail=tail,
-            slots=slots,
+            step_end=step_end,
+            most_in_flight=most_in_flight,
             signature=read.signature,
             adder=np.ascontiguousarray(adder[:0:-1]),
             tied=tied,
@@ -466,7 +465,7 @@ def _fitting(
     None if nothing fits some stage.
     """
     classes = chain.classes(np.array(bounds))
-    fits = chain.slots[:, classes] >= chain.in_flight
+    fits = chain.most_in_flight[:, classes] >= chain.in_flight
     if not fits.any(axis=0).all():
         return None
     found: list[int] = fits.argmax(axis=0).tolist()

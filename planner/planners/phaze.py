@@ -270,9 +270,7 @@ class PhazeProgram:
         bottleneck, following, leading = kernel.phaze_tables(
             class_of, *self.inputs(whole, recompute), stages[-1]
         )
-        parameters = (
-            table.sums[tables.PARAMETERS] + table.sums[tables.EXPERT_PARAMETERS]
-        )
+        parameters = table.sums.parameters + table.sums.expert_parameters
         held = np.zeros(len(class_of))
         held[1:] = parameters[class_of[0, 1:]]
         microbatches = -(-workload.training.global_batch_size // b)
@@ -303,29 +301,29 @@ class PhazeProgram:
         folded = splitter.folded(configuration)
         sums = folded.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
-        choices = np.array([(mode, 0, 0) for mode in (tables.NONE, *modes)])
-        time, _ = tables.time_and_tail(
+        zeros = np.zeros(1 + len(modes), dtype=np.int64)
+        choices = tables.Choices(np.array([tables.NONE, *modes]), zeros, zeros)
+        time, _ = tables.time_and_step_end(
             sums,
             folded.table.traffic,
-            folded.table.traffic_rate,
             choices,
             np.ones(1),
             self._rates(configuration)[None],
             splitter.constants(configuration, splitter.memory),
             KERNEL_LEDGER,
         )
-        parameters = sums[tables.PARAMETERS] + sums[tables.EXPERT_PARAMETERS]
+        parameters = sums.parameters + sums.expert_parameters
         static = (
             parameter_bytes.weights
             + parameter_bytes.gradients
             + parameter_bytes.optimizer
         ) * parameters
-        room = splitter.memory - static - sums[tables.SAVED + tables.NONE]
-        most = np.zeros((2, sums.shape[1]), dtype=np.int64)
+        room = splitter.memory - static - sums.saved[tables.NONE]
+        most = np.zeros((2, parameters.size), dtype=np.int64)
         for row, mode in enumerate(modes):
-            stash = np.maximum(sums[tables.SAVED + mode], 1e-12)
+            stash = np.maximum(sums.saved[mode], 1e-12)
             # More stages than any chain has layers are as good as infinitely many.
-            later = np.clip(np.floor(room / stash), -1, len(sums[0]))
+            later = np.clip(np.floor(room / stash), -1, len(parameters))
             most[row] = np.where(room < 0, 0, 1 + later)
         again = time[0, 1:] - time[0, 0]
         transfer = folded.boundary_bytes * self.inverse

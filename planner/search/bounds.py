@@ -11,7 +11,7 @@ from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from estimators.platform import optimizer_step_bytes
 from planner.kernels import closed_form as kernel
-from planner.kernels import tables
+from planner.kernels.tables import JobConstants
 from planner.search.relaxation import Relaxation
 from planner.search.space import Inner, SearchSpec
 from planner.step.execution import Workload
@@ -96,45 +96,45 @@ def closed_form_bounds(
     layers: LayerBounds,
 ) -> tuple[FloatArray, FloatArray]:
     """Return LB1 [s] and the least memory [byte] of every ``(pp, dp)`` of ``item``."""
-    entries = np.zeros(kernel.NUM_ENTRIES)
-    entries[kernel.TOTAL] = layers.total
-    entries[kernel.LARGEST] = layers.largest
-    entries[kernel.LEAST_BLOCK] = layers.least_block
-    entries[kernel.NUM_BLOCKS] = layers.num_blocks
-    entries[kernel.BOUNDARY_BYTES] = layers.boundary_bytes
-    entries[kernel.DENSE] = layers.dense
-    entries[kernel.EXPERT] = layers.expert
     degrees = item.degrees
     batch = workload.training.global_batch_size
-    entries[kernel.BATCH] = batch / degrees.micro_batch_size
+    chain = kernel.ChainTerms(
+        total=layers.total,
+        largest=layers.largest,
+        least_block=layers.least_block,
+        num_blocks=float(layers.num_blocks),
+        boundary_bytes=layers.boundary_bytes,
+        dense=layers.dense,
+        expert=layers.expert,
+        batch=batch / degrees.micro_batch_size,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        v=item.v,
+    )
     found: tuple[FloatArray, FloatArray] = kernel.closed_form(
-        entries,
-        relaxation.constants_of(degrees.tp),
+        chain,
+        relaxation.terms_of(degrees.tp),
         job_constants(workload),
         KERNEL_LEDGER[sorted(set(spec.zero_stages))],
-        degrees.tp,
-        degrees.cp,
-        degrees.ep,
-        item.v,
         item.pp,
         item.dp,
     )
     return found
 
 
-def job_constants(workload: Workload) -> FloatArray:
-    """Return what a parameter costs, as `planner.kernels.tables` reads it."""
+def job_constants(workload: Workload) -> JobConstants:
+    """Return what a parameter costs; memory and groups of experts are still open."""
     each = workload.parameter_bytes
-    constants = np.zeros(tables.NUM_CONSTANTS)
-    constants[tables.WEIGHT_BYTES] = each.weights
-    constants[tables.GRADIENT_BYTES] = each.gradients
-    constants[tables.OPTIMIZER_BYTES] = each.optimizer
-    constants[tables.GATHER_BYTES] = each.gather
-    constants[tables.REDUCE_BYTES] = each.reduce
-    constants[tables.COPIES_BYTES] = each.copies
-    step = optimizer_step_bytes(each) / workload.memory_rate
-    constants[tables.STEP_TIME] = step
-    return constants
+    return JobConstants(
+        weight_bytes=float(each.weights),
+        gradient_bytes=float(each.gradients),
+        optimizer_bytes=float(each.optimizer),
+        copies_bytes=float(each.copies),
+        gather_bytes=float(each.gather),
+        reduce_bytes=float(each.reduce),
+        step_time=optimizer_step_bytes(each) / workload.memory_rate,
+    )
 
 
 class Outer(NamedTuple):

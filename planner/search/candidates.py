@@ -22,6 +22,7 @@ from planner.cost.pricing import iteration_weights, placement_choices
 from planner.cost.rates import PlacementRates, PricedGrid, StageRates
 from planner.kernels import memory_bound as bound_kernel
 from planner.kernels import split as kernel
+from planner.kernels.tables import NUM_MODES
 from planner.search.bounds import (
     LayerBounds,
     Outer,
@@ -63,7 +64,7 @@ class MemoryBounds:
 
     splitter: Splitter
     """What splits chains under the memory limit."""
-    _inner: dict[Degrees, FloatArray] = field(default_factory=dict)
+    _inner: dict[Degrees, bound_kernel.InnerTerms] = field(default_factory=dict)
 
     def bounder(
         self, configuration: Configuration, num_options: int
@@ -74,21 +75,19 @@ class MemoryBounds:
         """
         splitter = self.splitter
         v = configuration.v
-        entries = self._entries(splitter.degrees(configuration))
-        choices = splitter.choice_array(configuration, num_options)
+        inner = self._terms(splitter.degrees(configuration))
+        choices = splitter.choice_columns(configuration, num_options)
         constants = splitter.constants(configuration, splitter.memory)
         in_flight = splitter.in_flight(configuration)[1:] / v
         weights = iteration_weights(splitter.num_microbatches(configuration), v)
 
         def bound(rates: StageRates) -> float:
+            group = float(rates.group_sizes[0])
             found: float = bound_kernel.time_bound(
-                entries,
+                inner,
                 rates.rows,
                 rates.boundary,
-                choices,
-                rates.group_sizes[0],
-                constants,
-                KERNEL_LEDGER,
+                bound_kernel.ChoiceTerms(choices, group, constants, KERNEL_LEDGER),
                 in_flight,
                 v,
                 weights.sum,
@@ -98,37 +97,41 @@ class MemoryBounds:
 
         return bound
 
-    def _entries(self, degrees: Degrees) -> FloatArray:
-        """Return the kernel's entries of an inner configuration, made once."""
+    def _terms(self, degrees: Degrees) -> bound_kernel.InnerTerms:
+        """Return what the kernel needs of an inner configuration, made once."""
         if degrees not in self._inner:
             self._inner[degrees] = self._read(degrees)
         return self._inner[degrees]
 
-    def _read(self, degrees: Degrees) -> FloatArray:
+    def _read(self, degrees: Degrees) -> bound_kernel.InnerTerms:
         table = self.splitter.workload.table(degrees)
         layers = self.splitter.layers[degrees]
         is_block = table.is_block > 0
-        entries = np.zeros(bound_kernel.NUM_INNER)
-        entries[bound_kernel.TOTAL] = layers.total
-        entries[bound_kernel.CONTEXT_BYTES] = layers.context_bytes
-        entries[bound_kernel.CONTEXT_INVERSE] = layers.context_inverse
-        entries[bound_kernel.EXPERT_BYTES] = layers.expert_bytes
-        entries[bound_kernel.EXPERT_INVERSE] = layers.expert_inverse
-        entries[bound_kernel.BOUNDARY_BYTES] = layers.boundary_bytes
-        entries[bound_kernel.ALL_DENSE] = layers.dense
-        entries[bound_kernel.ALL_EXPERT] = layers.expert
-        entries[bound_kernel.NUM_BLOCKS] = is_block.sum()
-        if not is_block.any():
-            return entries
-        expert = table.expert_parameters[is_block]
-        entries[bound_kernel.BLOCK_DENSE] = (table.parameters[is_block] - expert).min()
-        entries[bound_kernel.BLOCK_EXPERT] = expert.min()
-        for mode, name in enumerate(("none", "selective", "full")):
-            entries[bound_kernel.SAVED + mode] = table.saved_bytes[name][is_block].min()
-        for mode, name in enumerate(("selective", "full", "stage"), start=1):
-            least = table.recompute_time[name][is_block].min()
-            entries[bound_kernel.RECOMPUTE + mode] = least
-        return entries
+        block_dense, block_expert = 0.0, 0.0
+        saved, recompute = np.zeros((2, NUM_MODES))
+        if is_block.any():
+            expert = table.expert_parameters[is_block]
+            block_dense = float((table.parameters[is_block] - expert).min())
+            block_expert = float(expert.min())
+            for mode, name in enumerate(("none", "selective", "full")):
+                saved[mode] = table.saved_bytes[name][is_block].min()
+            for mode, name in enumerate(("selective", "full", "stage"), start=1):
+                recompute[mode] = table.recompute_time[name][is_block].min()
+        return bound_kernel.InnerTerms(
+            total=layers.total,
+            num_blocks=float(is_block.sum()),
+            block_dense=block_dense,
+            block_expert=block_expert,
+            saved=saved,
+            recompute=recompute,
+            context_bytes=layers.context_bytes,
+            context_inverse=layers.context_inverse,
+            expert_bytes=layers.expert_bytes,
+            expert_inverse=layers.expert_inverse,
+            boundary_bytes=layers.boundary_bytes,
+            all_dense=layers.dense,
+            all_expert=layers.expert,
+        )
 
 
 MOST_PRICED_DEVICES = 2**22

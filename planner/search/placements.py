@@ -27,7 +27,6 @@ from planner.kernels import placement_loads as loads
 from planner.kernels.nestings import PAD, enumerate_nestings
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
-from topologies.network import TREES
 
 
 class Extents(NamedTuple):
@@ -193,7 +192,7 @@ class PlacementBounds:
                 part / links.bandwidth[links.level == number + 1].max(),
             )
             for number, level in enumerate(network.levels)
-            if network.kind in TREES
+            if network.is_tree
             and level.num_blocks > 1
             # Where a tier does not block, what leaves it left a tier below as fast.
             and (number == 0 or level.oversubscription > 1.0)

@@ -16,58 +16,60 @@ from estimators.collectives.cost import rates_by_algorithm
 from estimators.training import Sizes
 from planner.cost.rates import StageRates
 from planner.kernels import relaxed as kernel
+from planner.kernels.tables import NUM_FIXED_RATES
 from topologies import Network
 from topologies.arrays import FloatArray
-from topologies.network import TREES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Relaxation:
     """What bounds need to know of a network."""
 
-    constants: FloatArray
-    """Entries as in `planner.kernels.relaxed`, for tensor groups of one."""
+    terms: kernel.NetworkTerms
+    """What the kernels need, for tensor groups of one."""
+
     block_sizes: tuple[int, ...]
     """Sizes of the network's blocks, rising [device]."""
-    _by_tensor: dict[int, FloatArray] = field(default_factory=dict)
+    _by_tensor: dict[int, kernel.NetworkTerms] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: Network) -> "Relaxation":
         """Read the bounds off a network."""
         links = network.links
-        constants = np.zeros(kernel.NUM_CONSTANTS)
+        hop_latency, hop_inverse, ports_inverse = 0.0, 0.0, 0.0
         if len(links):
-            constants[kernel.HOP_LATENCY] = links.latency.min()
-            constants[kernel.HOP_INVERSE] = 1.0 / links.bandwidth.max()
+            hop_latency = float(links.latency.min())
+            hop_inverse = 1.0 / float(links.bandwidth.max())
             leaving = np.bincount(links.source, links.bandwidth)[: network.num_devices]
             # A single device need not have a link.
             if leaving.max(initial=0.0) > 0.0:
-                constants[kernel.PORTS_INVERSE] = 1.0 / leaving.max()
+                ports_inverse = 1.0 / float(leaving.max())
         node = network.levels[0]
-        constants[kernel.HAS_RACKS] = len(network.block_sizes) > 2
-        constants[kernel.BLOCK_SIZE] = network.num_devices
-        constants[kernel.ALIGNED] = 1.0
-        if network.kind in TREES and node.num_blocks > 1:
+        block_size, exit_inverse, exit_link_inverse = network.num_devices, 0.0, 0.0
+        if network.is_tree and node.num_blocks > 1:
             outside = links.bandwidth[links.level == 1]
-            constants[kernel.BLOCK_SIZE] = node.block_size
-            constants[kernel.EXIT_INVERSE] = 1.0 / node.uplink_bandwidth
-            constants[kernel.EXIT_LINK_INVERSE] = 1.0 / float(outside.max())
-        if network.adds_in_switches:
-            # What bounds take for half of an all-reduce is then the whole of it.
-            for entry in (
-                kernel.HOP_INVERSE,
-                kernel.EXIT_INVERSE,
-                kernel.EXIT_LINK_INVERSE,
-            ):
-                constants[entry] *= 0.5
-        return cls(constants=constants, block_sizes=network.block_sizes)
+            block_size = node.block_size
+            exit_inverse = 1.0 / node.uplink_bandwidth
+            exit_link_inverse = 1.0 / float(outside.max())
+        # Where switches add, what bounds take for half of an all-reduce is all of it.
+        share = 0.5 if network.adds_in_switches else 1.0
+        terms = kernel.NetworkTerms(
+            hop_latency=hop_latency,
+            hop_inverse=share * hop_inverse,
+            ports_inverse=ports_inverse,
+            block_size=float(block_size),
+            exit_inverse=share * float(exit_inverse),
+            exit_link_inverse=share * exit_link_inverse,
+            has_racks=len(network.block_sizes) > 2,
+            is_aligned=True,
+        )
+        return cls(terms=terms, block_sizes=network.block_sizes)
 
-    def constants_of(self, tp: int) -> FloatArray:
-        """Return the entries for tensor groups of a size, made once."""
+    def terms_of(self, tp: int) -> kernel.NetworkTerms:
+        """Return the terms for tensor groups of a size, made once."""
         if tp not in self._by_tensor:
-            constants = self.constants.copy()
-            constants[kernel.ALIGNED] = self._is_aligned(tp)
-            self._by_tensor[tp] = constants
+            aligned = self._is_aligned(tp)
+            self._by_tensor[tp] = self.terms._replace(is_aligned=aligned)
         return self._by_tensor[tp]
 
     def _is_aligned(self, tp: int) -> bool:
@@ -76,7 +78,7 @@ class Relaxation:
         Groups start at multiples of extents, which a placement may pad to whatever
         divides a block, or to whole blocks.
         """
-        node = int(self.constants[kernel.BLOCK_SIZE])
+        node = int(self.terms.block_size)
         if node % tp and tp % node:
             return False
         unit = min(tp, node)
@@ -92,16 +94,14 @@ class Relaxation:
 
         A transfer between two devices crosses at least one.
         """
-        return self.constants[[kernel.HOP_LATENCY, kernel.HOP_INVERSE]]
+        return np.array([self.terms.hop_latency, self.terms.hop_inverse])
 
     def pass_inverses(self, tp: int, num_replicas: FloatArray) -> FloatArray:
         """Return seconds per byte that a reduce-scatter or all-gather takes, at least.
 
         Over ``n`` replicas of ``tp`` ranks, each entry of ``num_replicas``.
         """
-        found: FloatArray = kernel.pass_inverses(
-            self.constants_of(tp), tp, num_replicas, 1
-        )
+        found: FloatArray = kernel.pass_inverses(self.terms_of(tp), tp, num_replicas, 1)
         return found
 
     def exchange_inverse(self, ep: int) -> float:
@@ -109,11 +109,11 @@ class Relaxation:
 
         A device may send over several links at once.
         """
-        return (ep - 1) / ep * float(self.constants[kernel.PORTS_INVERSE])
+        return (ep - 1) / ep * self.terms.ports_inverse
 
     def context_inverse(self, tp: int, cp: int) -> float:
         """Return seconds per byte of a hop of the context-parallel ring, at least."""
-        found: float = kernel.context_inverse(self.constants_of(tp), tp, cp)
+        found: float = kernel.context_inverse(self.terms_of(tp), tp, cp)
         return found
 
     def expert_spreads(self, sizes: Sizes) -> range:
@@ -122,8 +122,8 @@ class Relaxation:
         Few make the all-to-all leave the node, many leave little room for replicas of
         the same expert, whose gradients then leave it.
         """
-        block = int(self.constants[kernel.BLOCK_SIZE])
-        if sizes.ep == 1 or self.constants[kernel.EXIT_INVERSE] == 0.0:
+        block = int(self.terms.block_size)
+        if sizes.ep == 1 or self.terms.exit_inverse == 0.0:
             return range(1, 2)
         return range(1, min(sizes.ep, max(block // sizes.tp, 1)) + 1)
 
@@ -134,10 +134,8 @@ class Relaxation:
         placement. ``tensor`` from `best_group_rates`.
         """
         tp, cp, ep, dp, pp = sizes
-        row = kernel.relaxed_row(
-            self.constants_of(tp), tensor, tp, cp, ep, dp, together
-        )
-        options = (row.size - kernel.NUM_FIXED_RATES) // 4
+        row = kernel.relaxed_row(self.terms_of(tp), tensor, tp, cp, ep, dp, together)
+        options = (row.size - NUM_FIXED_RATES) // 4
         hop = self.hop
         boundary = np.zeros((pp, 1, 2))
         if pp > 1:

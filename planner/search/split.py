@@ -15,7 +15,7 @@ from estimators.layers.work import Degrees
 from planner.cost.classes import (
     ClassTable,
     MemoryChoice,
-    choice_array,
+    choice_columns,
     choices_of,
     class_table,
 )
@@ -23,6 +23,7 @@ from planner.cost.pricing import iteration_weights
 from planner.cost.rates import StageRates
 from planner.kernels import split as kernel
 from planner.kernels import tables
+from planner.kernels.tables import Choices, JobConstants
 from planner.search.bounds import LayerBounds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
@@ -74,12 +75,12 @@ class Splitter:
     """Bounds of the layer tables of the search."""
     memory: float
     """Memory of each device that plans may use [byte]."""
-    job: FloatArray
+    job: JobConstants
     """Constants of the job (`planner.search.bounds.job_constants`)."""
     work: Work
     """Work that splits are counted on."""
     _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
-    _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], IntArray]] = (
+    _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], Choices]] = (
         field(default_factory=dict)
     )
 
@@ -100,25 +101,24 @@ class Splitter:
         adder, constant = kernel.stage_adders(
             rates.boundary, folded.boundary_bytes, v, weights.sum, weights.max
         )
-        choices = self.choice_array(configuration, len(rates.group_sizes))
+        choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
-        time, tail = tables.time_and_tail(
+        time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
-            table.traffic_rate,
             choices,
             rates.group_sizes,
             rates.rows,
             constants,
             KERNEL_LEDGER,
         )
-        tail += self._sending_time(choices, rates.senders)
-        slots = tables.memory_slots(
+        step_end += self._sending_time(choices, rates.senders)
+        most_in_flight = tables.most_in_flight(
             table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
         )
         if v > 1:
             # Every stage has a block in each of its chunks.
-            slots[:, folded.no_block] = 0
+            most_in_flight[:, folded.no_block] = 0
         p = configuration.pp
         signature = np.zeros(p + 1, dtype=np.int64)
         signature[1:] = rates.signature[::-1]
@@ -126,33 +126,35 @@ class Splitter:
         if p > 1 and folded.tied_bytes > 0.0:
             tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
         value: float
+        chain = kernel.Chain(
+            class_of=table.classes.class_of,
+            layer_minima=folded.minima,
+            time=time,
+            step_end=step_end,
+            most_in_flight=most_in_flight,
+            signature=signature,
+            adder=adder,
+            step_end_adder=tied,
+            in_flight=self.in_flight(configuration),
+            sum_weight=weights.sum,
+            max_weight=weights.max,
+            least_step_end=_least_step_end(table, step_end, p),
+        )
         status, value, bounds, picked, tried = kernel.split_chain(
-            table.classes.class_of,
-            folded.minima,
-            time,
-            tail,
-            slots,
-            signature,
-            adder,
-            tied,
-            self.in_flight(configuration),
-            weights.sum,
-            weights.max,
-            _least_tail(table, tail, p),
-            cutoff - constant,
+            chain, cutoff - constant
         )
         assert status != kernel.BROKEN, "a layer takes less than its lower bound"
-        numbers = time.size + tail.size + slots.size
+        numbers = time.size + step_end.size + most_in_flight.size
         self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
 
-    def _sending_time(self, choices: IntArray, senders: FloatArray) -> FloatArray:
+    def _sending_time(self, choices: Choices, senders: FloatArray) -> FloatArray:
         """Return what sending shards out rank by rank takes each choice [s].
 
         Shape ``(C, 1)``; what is gathered in every pass is in none of it.
         """
-        times = gathers_once(choices[:, tables.CHOICE_ZERO])
-        ranks = times * senders[choices[:, tables.CHOICE_SHARDING]]
+        times = gathers_once(choices.zero_stage)
+        ranks = times * senders[choices.sharding]
         return np.asarray(self.workload.shard_time * ranks[:, None])
 
     def fits(
@@ -163,13 +165,14 @@ class Splitter:
         ``group_sizes`` are the ranks that may share ZeRO's shards.
         """
         table = self.folded(configuration).table
-        choices = self.choice_array(configuration, len(group_sizes))
+        choices = self.choice_columns(configuration, len(group_sizes))
         constants = self.constants(configuration, memory)
-        slots = tables.memory_slots(
+        most_in_flight = tables.most_in_flight(
             table.sums, choices, group_sizes, constants, KERNEL_LEDGER
         )
         in_flight = self.in_flight(configuration)
-        return bool(kernel.fits_in_memory(table.classes.class_of, slots, in_flight))
+        class_of = table.classes.class_of
+        return bool(kernel.fits_in_memory(class_of, most_in_flight, in_flight))
 
     def in_flight(self, configuration: Configuration) -> IntArray:
         """Return passes in flight by position, entry 0 unused."""
@@ -182,13 +185,13 @@ class Splitter:
         """Return what the stages of a configuration may choose from."""
         return self._numbered(configuration, num_options)[0]
 
-    def choice_array(self, configuration: Configuration, num_options: int) -> IntArray:
-        """Return them as the kernels read them, shape ``(C, 3)``."""
+    def choice_columns(self, configuration: Configuration, num_options: int) -> Choices:
+        """Return them as the kernels read them."""
         return self._numbered(configuration, num_options)[1]
 
     def _numbered(
         self, configuration: Configuration, num_options: int
-    ) -> tuple[tuple[MemoryChoice, ...], IntArray]:
+    ) -> tuple[tuple[MemoryChoice, ...], Choices]:
         """Return choices, and the same as the kernels read them, made once."""
         # Only whether there is more than one matters.
         replicas = min(configuration.dp * configuration.cp, 2)
@@ -201,7 +204,7 @@ class Splitter:
                 num_options=num_options,
                 num_chunks=key[2],
             )
-            self._choices[key] = choices, choice_array(choices)
+            self._choices[key] = choices, choice_columns(choices)
         return self._choices[key]
 
     def num_microbatches(self, configuration: Configuration) -> int:
@@ -232,13 +235,10 @@ class Splitter:
             ~classes.has_block,
         )
 
-    def constants(self, configuration: Configuration, memory: float) -> FloatArray:
+    def constants(self, configuration: Configuration, memory: float) -> JobConstants:
         """Return the job's constants, as the kernels read them."""
-        constants = self.job.copy()
-        constants[tables.MEMORY] = memory
         members = configuration.dp * configuration.cp // configuration.ep
-        constants[tables.EXPERT_GROUP] = members
-        return constants
+        return self.job._replace(memory=memory, expert_group=float(members))
 
 
 def schedule_name(v: int) -> str:
@@ -246,16 +246,16 @@ def schedule_name(v: int) -> str:
     return "1f1b" if v == 1 else "interleaved-1f1b"
 
 
-def _least_tail(table: ClassTable, tail: FloatArray, num_stages: int) -> float:
-    """Bound the largest tail of any split from below [s].
+def _least_step_end(table: ClassTable, step_end: FloatArray, num_stages: int) -> float:
+    """Bound the largest step end of any split from below [s].
 
-    Some stage holds at least the mean dense parameters, and a tail is a line over
+    Some stage holds at least the mean dense parameters, and a step end is a line over
     them. Experts, which may sit elsewhere, make no such promise.
     """
     whole = table.classes.whole
-    if table.sums[tables.EXPERT_PARAMETERS, whole] > 0:
+    if table.sums.expert_parameters[whole] > 0:
         return 0.0
-    return float(tail[:, :, whole].min()) / num_stages * kernel.SAFE
+    return float(step_end[:, :, whole].min()) / num_stages * kernel.SAFE
 
 
 @lru_cache(maxsize=8192)

@@ -19,6 +19,7 @@ References
 .. [2] Zhao et al., "PyTorch FSDP", VLDB 2023, section 3.2.2: hybrid sharding.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.training import ParameterBytes
-from planner.kernels import tables
+from planner.kernels.tables import ZeroTerms
 
 FORWARD = "forward"
 """Moment: in every forward pass, layer by layer."""
@@ -154,42 +155,40 @@ LEDGER: tuple[ZeroStage, ...] = (
 )
 """The stages of ZeRO by number."""
 
-_SENT_COLUMNS: Mapping[Sent, int] = MappingProxyType(
+_SENT_FIELDS: Mapping[Sent, str] = MappingProxyType(
     {
-        _REDUCE_EACH: tables.REDUCED_EACH,
-        _GATHER_FORWARD: tables.GATHERED_EACH,
-        _GATHER_BACKWARD: tables.GATHERED_EACH,
-        _REDUCE_WHOLE: tables.REDUCED_WHOLE,
-        _REDUCE_ONCE: tables.REDUCED_ONCE,
-        _REDUCE_ACROSS: tables.REDUCED_ACROSS,
-        _GATHER_ONCE: tables.GATHERED_ONCE,
+        _REDUCE_EACH: "reduced_each",
+        _GATHER_FORWARD: "gathered_each",
+        _GATHER_BACKWARD: "gathered_each",
+        _REDUCE_WHOLE: "reduced_whole",
+        _REDUCE_ONCE: "reduced_once",
+        _REDUCE_ACROSS: "reduced_across",
+        _GATHER_ONCE: "gathered_once",
     }
 )
-"""Column in which the kernels count a collective."""
-
-_SHARDED_COLUMNS: Mapping[str, int] = MappingProxyType(
-    {
-        OPTIMIZER: tables.SHARDS_OPTIMIZER,
-        GRADIENTS: tables.SHARDS_GRADIENTS,
-        WEIGHTS: tables.SHARDS_WEIGHTS,
-    }
-)
+"""Field in which the kernels count a collective."""
 
 
-def _kernel_ledger() -> NDArray[np.float64]:
-    found = np.zeros((len(LEDGER), tables.NUM_LEDGER))
-    for row, stage in zip(found, LEDGER, strict=True):
-        for one in stage.sent:
-            row[_SENT_COLUMNS[one]] += 1.0
-        for tensor in stage.sharded:
-            row[_SHARDED_COLUMNS[tensor]] = 1.0
-        row[tables.WHOLE_GRADIENTS] = stage.whole_gradients
-        row[tables.WHOLE_WEIGHTS] = stage.whole_weights
-    return found
+def _zero_terms(stage: ZeroStage) -> ZeroTerms:
+    counted = Counter(_SENT_FIELDS[one] for one in stage.sent)
+    return ZeroTerms(
+        **{name: float(counted[name]) for name in _SENT_FIELDS.values()},
+        shards_optimizer=float(OPTIMIZER in stage.sharded),
+        shards_gradients=float(GRADIENTS in stage.sharded),
+        shards_weights=float(WEIGHTS in stage.sharded),
+        whole_gradients=float(stage.whole_gradients),
+        whole_weights=float(stage.whole_weights),
+    )
 
 
-KERNEL_LEDGER = _kernel_ledger()
-"""The ledger as the kernels read it, columns as in `planner.kernels.tables`."""
+KERNEL_TERMS = tuple(map(_zero_terms, LEDGER))
+"""The ledger as the kernels read it, by the number of the stage."""
+
+KERNEL_LEDGER = np.array(KERNEL_TERMS)
+"""The ledger as one array: a row for each stage, a column for each field."""
+
+
+_GATHERED_ONCE = np.array([terms.gathered_once for terms in KERNEL_TERMS])
 
 
 def gathers_once(zero_stages: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -197,4 +196,4 @@ def gathers_once(zero_stages: NDArray[np.int64]) -> NDArray[np.float64]:
 
     What ranks do one by one then is counted by it (`Workload.shard_time`).
     """
-    return np.asarray(KERNEL_LEDGER[zero_stages, tables.GATHERED_ONCE])
+    return np.asarray(_GATHERED_ONCE[zero_stages])

@@ -4,7 +4,8 @@ With ``v`` virtual stages per device the blocks are dealt out in ``v`` rounds of
 shape: a device with folded position ``q`` holds blocks ``q, q + B/v, q + 2 B/v, ..``.
 An interval of the folded chain is then one device's share, and its cost the sum over
 the rounds, exact for unlike blocks too. The embedding stays with the first device,
-final norm and head with the last. Free chunk sizes per round are outside the space.
+final norm and head with the last. Free chunk sizes per round are outside the space, and
+so are schedules that do not deal virtual stages in turn (`Schedule.stage_of`).
 
 References
 ----------

@@ -7,7 +7,7 @@ import pytest
 
 from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.replay import replay
-from planner.kernels.timeline import timeline
+from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES
 from tests.benchmarks.simulator_cases import figure_cases
 from tests.nestsim.simulator.cases import contended_step
@@ -46,7 +46,8 @@ def test_recurrence_of_16_stages_and_192_microbatches(benchmark, schedule, v):
     program = SCHEDULES[schedule].program(p, m, v)
     stages, boundaries = np.linspace(1.0, 1.2, v * p) / v, np.full(v * p - 1, 0.1)
     durations = np.stack([stages, 2 * stages, stages])
-    arguments = (*program, m, durations, *[boundaries] * 4)
+    lists, wires = InstructionLists(*program), BoundaryTimes(*[boundaries] * 4)
+    arguments = (lists, m, durations, wires)
     timeline(*arguments)
     benchmark(timeline, *arguments)
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from tests.topologies.strategies import torus_specs, tree_specs
 from topologies import (
     BUILDERS,
+    CustomSpec,
     FatTreeSpec,
     InputError,
     LevelSpec,
@@ -135,3 +136,43 @@ def test_impossible_records_are_refused_by_setting(spec, changes, where):
 def test_a_torus_without_wrapping_is_a_mesh():
     assert TORUS.kind == "torus"
     assert replace(TORUS, wrap=(False, False)).kind == "mesh"
+
+
+TWO_LEVELS = FatTreeSpec(
+    levels=(LEVEL, LevelSpec(name="leaf", fan_out=2, latency=0.0, bandwidth=1.0))
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "number"),
+    [(SPINE_LEAF, 0), (SPINE_LEAF, 1), (RAIL, 0), (RAIL, 1), (TWO_LEVELS, 0)],
+)
+def test_a_record_changes_one_oversubscription(spec, number):
+    built = build_network(spec).tiers()
+    tiers = build_network(spec.with_oversubscription(built, number, 8.0)).tiers()
+    for place, (before, after) in enumerate(zip(built, tiers, strict=True)):
+        expected = 8.0 if place == number else before.oversubscription
+        assert after.oversubscription == expected
+    assert [tier.num_links for tier in tiers] == [tier.num_links for tier in built]
+
+
+def test_records_without_switches_refuse_what_switches_have():
+    with pytest.raises(InputError, match="no parallel cables"):
+        TORUS.with_ecmp_seed(1)
+    tiers = build_network(TORUS).tiers()
+    with pytest.raises(InputError, match="no links to a level above"):
+        TORUS.with_oversubscription(tiers, 0, 2.0)
+
+
+def test_a_list_of_links_answers_for_its_file(tmp_path):
+    here, there = (CustomSpec(path=tmp_path / name) for name in ("a.toml", "b.toml"))
+    assert here.files == (tmp_path / "a.toml",)
+    assert TORUS.files == ()
+    assert here.without_folders() == there.without_folders()
+    error = InputError("is missing", where="devices")
+    assert here.located(error, "network").where == "network.path: devices"
+    assert TORUS.located(error, "network").where == "network.devices"
+    here.path.write_text("devices = 1\n", encoding="utf-8")
+    assert here.num_devices == 1
+    with pytest.raises(InputError, match="no such file"):
+        there.num_devices  # noqa: B018 (read for its error)

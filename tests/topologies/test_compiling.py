@@ -7,13 +7,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numba.core.errors import NumbaError
 
 from planner.kernels import memory_bound, relaxed, tables
-from topologies.arrays import FloatVector
-from topologies.compiling import declared_types, kernel
+from topologies.arrays import FloatVector, IntVector
+from topologies.compiling import check_once, declared_types, kernel, writing_kernel
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -25,20 +27,29 @@ FOLDERS = (
 PARAMETER_COST = """
 import numpy as np
 from planner.kernels import memory_bound, tables
-inner = np.zeros(memory_bound.NUM_INNER)
-inner[memory_bound.NUM_BLOCKS] = 1.0
-inner[memory_bound.BLOCK_DENSE] = 3.0
+numbers = dict.fromkeys(memory_bound.InnerTerms._fields, 0.0)
+numbers |= {"num_blocks": 1.0, "block_dense": 3.0, "saved": np.zeros(4)}
+inner = memory_bound.InnerTerms(**numbers | {"recompute": np.zeros(4)})
 rows = 10.0 + np.arange(64.0).reshape(1, 64)
 boundary = np.zeros((1, 1, 2))
-job = 1.0 + np.arange(float(tables.NUM_CONSTANTS))
-job[tables.MEMORY] = 1e9
-choices = np.array([[0, 2, 0]])
-ledger = np.eye(4, tables.NUM_LEDGER)
-ledger[2, tables.REDUCED_EACH] = ledger[2, tables.REDUCED_ACROSS] = 1.0
-arguments = (inner, rows, boundary, choices, 2.0, job, ledger, np.ones(1), 1, 1.0, 1.0)
+job = tables.JobConstants(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e9, 9.0)
+one = np.zeros(1, dtype=np.int64)
+ledger = np.eye(4, len(tables.ZeroTerms._fields))
+ledger[2] = tables.ZeroTerms(1.0, *[0.0] * 10)._replace(reduced_across=1.0)
+options = memory_bound.ChoiceTerms(tables.Choices(one, one + 2, one), 2.0, job, ledger)
+arguments = (inner, rows, boundary, options, np.ones(1), 1, 1.0, 1.0)
 print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))
 """
 """Prints a bound that reads constants of another kernel file, compiled and not."""
+
+
+def exchanged(text, first, second):
+    """Exchange the names of two fields, or the values of two constants."""
+    if "=" not in first:
+        return text.replace(first, "\0").replace(second, first).replace("\0", second)
+    (one, low), (other, high) = first.split(" = "), second.split(" = ")
+    changed = text.replace(first, f"{one} = {high}")
+    return changed.replace(second, f"{other} = {low}")
 
 
 def run(code, source, cache, **environment):
@@ -66,17 +77,21 @@ def source(tmp_path):
     return copy
 
 
-def test_an_answer_follows_a_constant_of_another_file(source, tmp_path):
+@pytest.mark.parametrize(
+    "names",
+    [("SHARD_PASS = 14", "SHARD_ACROSS = 16"), ("reduced_each:", "gathered_each:")],
+    ids=["constants", "fields"],
+)
+def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names):
     cache = tmp_path / "cache"
     compiled, plain = run(PARAMETER_COST, source, cache).split()
     assert compiled == plain
     file = source / "planner" / "kernels" / "tables.py"
     text = file.read_text()
     status = file.stat()
-    changed = text.replace("SHARD_PASS = 14", "SHARD_PASS = 1x").replace(
-        "SHARD_ACROSS = 16", "SHARD_ACROSS = 14"
-    )
-    file.write_text(changed.replace("SHARD_PASS = 1x", "SHARD_PASS = 16"))
+    swapped = exchanged(text, *names)
+    assert len(swapped) == len(text)
+    file.write_text(swapped)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     again, plain_again = run(PARAMETER_COST, source, cache).split()
     assert again == plain_again
@@ -158,6 +173,48 @@ def test_the_first_call_refuses_what_does_not_convert():
     assert first(np.ones(1)) == 1.0
 
 
+class Pair(NamedTuple):
+    """Two arrays of one type, for which numba has a class of its own."""
+
+    first: FloatVector
+    second: FloatVector
+
+
+class Nested(NamedTuple):
+    """What kernels get that have much state."""
+
+    pair: Pair
+    count: IntVector
+    scale: float
+
+
+def test_a_kernel_takes_nested_named_tuples():
+    @writing_kernel
+    def count_up(state: Nested) -> float:
+        state.count[0] += 1
+        state.pair.second[0] += state.scale * state.pair.first[0]
+        return state.pair.second[0]
+
+    state = Nested(Pair(np.ones(1), np.zeros(1)), np.zeros(1, np.int64), 2.0)
+    assert count_up(state) == 2.0
+    assert check_once(count_up, state)(state) == 4.0
+    assert state.count[0] == 2
+    wrong = state._replace(count=np.zeros(1))
+    for call in (count_up, check_once):
+        with pytest.raises(TypeError):
+            call(*((count_up, wrong) if call is check_once else (wrong,)))
+    assert check_once(count_up.py_func, state) is count_up.py_func
+
+
+def test_a_kernel_that_does_not_count_references_cannot_make_arrays():
+    def make(size: int) -> float:
+        return np.ones(size).sum()
+
+    with pytest.raises(NumbaError):
+        writing_kernel(make)(3)
+    assert kernel(make)(3) == 3.0
+
+
 def kernel_files():
     return [file for folder in FOLDERS for file in sorted((ROOT / folder).glob("*.py"))]
 
@@ -171,7 +228,7 @@ def test_kernels_are_made_from_files_of_their_own_folder(file):
         if isinstance(node, ast.Import):
             assert {name.name for name in node.names} <= may
         elif isinstance(node, ast.ImportFrom):
-            assert node.module in may
+            assert node.module in may or node.module.startswith(f"{own}.")
             assert node.level == 0
 
 

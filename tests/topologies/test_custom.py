@@ -262,7 +262,7 @@ def test_names_that_reports_cannot_write_out_are_refused(tmp_path, name, place):
     assert all(line.isprintable() for line in str(one.value).split("\n"))
 
 
-def test_all_wrong_links_of_a_file_are_told(tmp_path):
+def test_all_wrong_links_of_a_file_are_listed(tmp_path):
     wrong = [link(0, 9), link(0, 1, latency="soon"), link(1, 1)]
     with pytest.raises(InputError) as caught:
         build_network(write(tmp_path, 2, *wrong, link(0, 1)))

@@ -450,3 +450,36 @@ def test_slowed_links_leave_the_table_of_routes_as_it_was():
         strict=True,
     ):
         assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("spec", [RING, SPINE_LEAF])
+def test_a_rule_knows_what_it_was_built_as(spec):
+    network = build_network(spec)
+    built = network.routing
+    assert built.built is built
+    assert built.kept.all()
+    pairs = np.divmod(np.arange(network.num_devices**2), network.num_devices)
+    assert built.cut_pairs(*pairs).size == 0
+    names = network.vertex_names
+    source, target = network.links.source[0], network.links.target[0]
+    slow = Degradation(
+        slow_links=(SlowLinks(links=f"{names[source]} -> {names[target]}", factor=2.0),)
+    )
+    twice = degrade(degrade(network, slow), slow).routing
+    assert twice.built is built
+    assert twice.family == built.family
+    assert np.array_equal(twice.built_bandwidths(), network.links.bandwidth)
+
+
+def test_cut_pairs_are_those_with_other_routes():
+    network = build_network(RING)
+    cut = removed(network, "device 2 <-> device 3")
+    sources, targets = np.divmod(np.arange(36), 6)
+    before, after = (one.routes(sources, targets) for one in (network, cut))
+    parts = (np.split(one.links, one.indptr[1:-1]) for one in (before, after))
+    changed = [
+        pair
+        for pair, (old, new) in enumerate(zip(*parts, strict=True))
+        if old.tolist() != new.tolist()
+    ]
+    assert cut.routing.cut_pairs(sources, targets).tolist() == changed

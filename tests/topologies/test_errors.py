@@ -1,10 +1,10 @@
-"""How a mistake in the input is told."""
+"""How a mistake in the input is reported."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import MOST_TOLD, InputError, Problems, shown
+from topologies.errors import MOST_LISTED, InputError, Problems, shown
 
 
 def test_a_full_message_has_one_line_per_part():
@@ -81,7 +81,7 @@ def test_a_small_value_is_shown_as_python_writes_it(value):
     assert not known or shown(value) == written
 
 
-def test_all_problems_of_a_file_are_told_and_very_many_counted():
+def test_all_problems_of_a_file_are_listed_and_very_many_counted():
     problems = Problems()
     for index in range(100):
         with problems.noted(f"links[{index}]"):
@@ -96,8 +96,8 @@ def test_all_problems_of_a_file_are_told_and_very_many_counted():
     )
     expected = 'network.links[1].latency: is missing; expected "2 us"'
     assert lines[2] == f"  others:   {expected}"
-    assert len(lines) == 2 + MOST_TOLD + 1
-    assert lines[-1].strip() == f".. and {99 - MOST_TOLD} more"
+    assert len(lines) == 2 + MOST_LISTED + 1
+    assert lines[-1].strip() == f".. and {99 - MOST_LISTED} more"
 
 
 def test_what_is_right_is_no_problem():
@@ -105,7 +105,7 @@ def test_what_is_right_is_no_problem():
     with problems.noted("a"):
         pass
     problems.refuse()
-    assert not problems.found
+    assert not problems.errors
 
 
 def test_only_mistakes_of_the_user_are_noted():

@@ -144,6 +144,12 @@ def test_tiers_of_trees_count_every_cable_once(network):
     for number, tier in enumerate(network.tiers()):
         of_tier = up & (network.links.level == number)
         assert tier.num_links == network.links.num_parallel[of_tier].sum()
+        assert {tier.capacity} == set(network.links.bandwidth[of_tier])
+        assert {tier.latency} == set(network.links.latency[of_tier])
+        assert (tier.num_blocks, tier.block_size) == (
+            network.levels[number].num_blocks,
+            network.levels[number].block_size,
+        )
         capacity = tier.num_links * tier.link_bandwidth
         assert capacity == pytest.approx(network.links.bandwidth[of_tier].sum())
         above = up & (network.links.level == number + 1)

@@ -1,4 +1,4 @@
-"""What is done once on a machine is told, with the time that it took."""
+"""Users read what was done once on a machine, with the time that it took."""
 
 import time
 
@@ -42,7 +42,7 @@ def test_what_is_done_inside_counts_once(clock):
     assert notices.counts == {}
 
 
-def test_short_work_is_not_told_and_problems_always_are(clock):
+def test_short_work_is_not_noted_and_problems_always_are(clock):
     notices = Notices()
     with notices.once("tracing the model"):
         clock[0] += 0.5

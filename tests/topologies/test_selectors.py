@@ -15,7 +15,7 @@ from topologies import (
     SpineLeafSpec,
     build_network,
 )
-from topologies.selectors import _matching, select_links, select_switches
+from topologies.selectors import _match_names, select_links, select_switches
 
 NETWORK = build_network(
     SpineLeafSpec(
@@ -154,13 +154,13 @@ def test_a_level_without_links_is_refused():
 )
 @settings(max_examples=500)
 def test_stars_mean_what_they_mean_to_a_shell(name, wanted):
-    assert bool(_matching([name], wanted)) == fnmatchcase(name, wanted)
+    assert bool(_match_names([name], wanted)) == fnmatchcase(name, wanted)
 
 
 @pytest.mark.timeout(20)
 def test_very_many_stars_take_no_time():
     names = ["a" * 5000] * 20
-    assert _matching(names, "*" * 200 + "a*" * 2000 + "a") == list(range(20))
-    assert _matching(names, "*a" * 2000 + "b") == []
+    assert _match_names(names, "*" * 200 + "a*" * 2000 + "a") == list(range(20))
+    assert _match_names(names, "*a" * 2000 + "b") == []
     with pytest.raises(InputError, match="no such vertex"):
         select_links(NETWORK, "*" * 60 + ".. <-> *")

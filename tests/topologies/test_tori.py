@@ -150,6 +150,11 @@ def test_tiers_are_the_dimensions_from_the_last_one():
     ]
     assert [tier.num_blocks for tier in tiers] == [6, 8, 12]
     assert [tier.num_links for tier in tiers] == [24, 24, 12]
+    assert [tier.fan_out for tier in tiers] == [4, 3, 2]
+    links = build_network(torus(2, 3, 4)).links
+    assert {tier.capacity for tier in tiers} == set(links.bandwidth)
+    assert {tier.latency for tier in tiers} == set(links.latency)
+    assert not any(tier.num_uplinks for tier in tiers)
     mesh = build_network(torus(3, 4, wrap=False)).tiers()
     assert [tier.num_links for tier in mesh] == [9, 8]
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
-from topologies.fabrics.link_file import LinkList, read_link_file
 from topologies.fabrics.route_tables import PathTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
+from topologies.link_file import LinkList, read_link_file
 from topologies.network import (
     Family,
     Level,

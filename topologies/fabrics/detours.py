@@ -1,4 +1,4 @@
-"""Routes in a network of which links have been removed.
+"""Rules by arithmetic, and what becomes of them where links have been removed.
 
 A route that avoids what was removed stays as it was built. Where a hash picks one of
 several parallel links (`topologies.fabrics.tree_routing`) and that one is gone, the
@@ -12,10 +12,9 @@ Letters: ``N`` devices, ``V`` vertices, ``E`` links.
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import BoolArray, FloatArray, IntArray
-from topologies.fabrics.route_tables import BuiltTable, DetourTable, RouteTable
+from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
+from topologies.fabrics.route_tables import BuiltTable, DetourTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
 from topologies.network import Family, Level, Links, Rerouted, Routes, Tier
 
@@ -116,7 +115,7 @@ class DegradedRouting:
         self.kept = kept
         self.num_vertices = built.num_vertices
         self.num_devices = built.num_devices
-        self._trees: dict[int, NDArray[np.int32]] = {}
+        self._trees: dict[int, Int32Array] = {}
 
     def built_bandwidths(self) -> FloatArray:
         """Return the capacity of each link as it was built [byte/s]."""
@@ -168,24 +167,26 @@ class DegradedRouting:
             trees = self._trees_from(origins[first : first + at_a_time])
             inside = row[order] // at_a_time == first // at_a_time
             pairs = order[inside]
-            found = walk_back(
+            routes = walk_back(
                 trees, row[pairs] - first, (sources[pairs], targets[pairs]), self.links
             )
-            hops.append(np.diff(found.indptr))
-            links.append(found.links)
+            hops.append(np.diff(routes.indptr))
+            links.append(routes.links)
         indptr = np.concatenate([[0], np.cumsum(np.concatenate(hops))])
         return Routes(indptr, np.concatenate(links)).take(np.argsort(order))
 
-    def _trees_from(self, origins: IntArray) -> NDArray[np.int32]:
+    def _trees_from(self, origins: IntArray) -> Int32Array:
         """Return the last links of the shortest ways from devices, one row for each."""
         held = self._trees
         if (len(held) + len(origins)) * self.num_vertices > _MOST_ENTRIES:
             held = self._trees = {}
-        new = np.array([one for one in origins.tolist() if one not in held], np.int64)
+        new = np.array(
+            [origin for origin in origins.tolist() if origin not in held], np.int64
+        )
         if new.size:
-            found = shortest_paths(self.links, self.num_vertices, new, self.kept)
-            held.update(zip(new.tolist(), found.last_link, strict=True))
-        return np.stack([held[one] for one in origins.tolist()])
+            trees = shortest_paths(self.links, self.num_vertices, new, self.kept)
+            held.update(zip(new.tolist(), trees.last_link, strict=True))
+        return np.stack([held[origin] for origin in origins.tolist()])
 
     def bisection_bandwidth(self) -> float:
         """Return the largest flow from the first half of the numbers to the second."""
@@ -206,7 +207,7 @@ class DegradedRouting:
         """Return the rule that was built, with detours round all that is gone."""
         return self.built.degraded(levels, links, kept)
 
-    def table(self) -> RouteTable:
+    def table(self) -> BuiltTable | DetourTable:
         """Return the built rule's table, and which links are left if some are gone."""
         table = self.built.table()
         return table if self.kept.all() else DetourTable(table, self.kept)

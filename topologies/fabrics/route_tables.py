@@ -23,14 +23,14 @@ class TreeTable(NamedTuple):
     """Up to the lowest common switch, and down again, for ``K`` tiers."""
 
     rows: Int32Array
-    """Shape ``(N, 2 K)``: each device's link up into every tier, the first one where
-    there are several, then its block at every tier."""
+    """Each device's link up into every tier, the first one where there are several,
+    then its block at every tier, shape ``(N, 2 K)``."""
 
     down: IntArray
-    """Shape ``(K,)``: a link down from a tier is the link up plus this."""
+    """What a link down from a tier has added to the link up, shape ``(K,)``."""
 
     num_planes: int
-    """Rails; 1 without rails."""
+    """Number of rails; 1 without rails."""
 
     relay: bool
     """Whether traffic to another rail crosses the sender's node first (PXN)."""
@@ -39,13 +39,13 @@ class TreeTable(NamedTuple):
     """Whether routes out of a node leave its own switch aside."""
 
     num_choices: tuple[int, ...]
-    """Of each tier: parallel links, spines or cables, among which a hash picks."""
+    """Parallel links of each tier, spines or cables, among which a hash picks."""
 
     seeds: tuple[int, ...]
-    """Of that hash, of each tier, below ``2**64``."""
+    """Seed of the hash that picks parallel links, of each tier, below ``2**64``."""
 
     longest: int
-    """Links of the longest route, or more."""
+    """Number of links of the longest route, or more."""
 
     @property
     def numbers(self) -> list[int]:
@@ -77,20 +77,20 @@ class TorusTable(NamedTuple):
     """Dimension by dimension, each the shorter way round, for ``A`` dimensions."""
 
     rows: Int32Array
-    """Shape ``(N, 3 A)``: each device's position along every dimension, then for every
-    dimension its link in the positive and in the negative direction, -1 for none."""
+    """Each device's position along every dimension, then for every dimension its link
+    in the positive and in the negative direction, -1 for none, shape ``(N, 3 A)``."""
 
     shape: IntArray
     """Devices along each dimension, shape ``(A,)``."""
 
     strides: IntArray
-    """Between neighbours' numbers, shape ``(A,)``."""
+    """Difference of neighbours' numbers along each dimension, shape ``(A,)``."""
 
     wrap: IntArray
-    """1 where a dimension's ends are joined, shape ``(A,)``."""
+    """Whether a dimension's ends are joined, 1 or 0, shape ``(A,)``."""
 
     longest: int
-    """Links of the longest route."""
+    """Number of links of the longest route."""
 
     @property
     def numbers(self) -> list[int]:
@@ -113,13 +113,13 @@ class PathTable(NamedTuple):
     """Any fixed routes, one tree of them per source."""
 
     rows: Int32Array
-    """Shape ``(N, V)``: the last link of the route from a device to a vertex."""
+    """Last link of the route from a device to a vertex, shape ``(N, V)``."""
 
     tails: Int32Array
     """Vertex where each link starts, shape ``(E,)``."""
 
     longest: int
-    """Links of the longest route, or more."""
+    """Number of links of the longest route, or more."""
 
     @property
     def numbers(self) -> list[int]:
@@ -168,7 +168,3 @@ class DetourTable(NamedTuple):
     def longest(self) -> int:
         """Links of the longest route that avoids what was removed, or more."""
         return self.built.longest
-
-
-RouteTable = BuiltTable | DetourTable
-"""Every form of table."""

@@ -7,9 +7,8 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.network import Links, Routes
 
 _CHUNK = 2**22
@@ -17,28 +16,28 @@ _CHUNK = 2**22
 
 
 PairEnds = tuple[IntArray, IntArray]
-"""Sources and targets."""
+"""Sources and targets of pairs, of one length."""
 
 
 class PathTrees(NamedTuple):
     """Best routes from ``S`` vertices to each vertex, shape ``(S, V)``."""
 
-    last_link: NDArray[np.int32]
-    """The route's last link; -1 at the source itself and where there is no route."""
+    last_link: Int32Array
+    """Last link of the route; -1 at the source itself and where there is none."""
 
     latency: FloatArray
-    """Sum over the route; infinite where there is none [s]."""
+    """Sum of the latencies along the route; infinite where there is none [s]."""
 
     bandwidth: FloatArray
-    """Of the route's narrowest link; infinite at the source, 0 where there is none
-    [byte/s]."""
+    """Bandwidth of the route's narrowest link; infinite at the source, 0 where there is
+    no route [byte/s]."""
 
 
 def shortest_paths(
     links: Links,
     num_vertices: int,
     sources: IntArray,
-    kept: NDArray[np.bool_] | None = None,
+    kept: BoolArray | None = None,
 ) -> PathTrees:
     """Find the best route from each of some vertices to each vertex.
 
@@ -59,7 +58,7 @@ def shortest_paths(
 
 
 def walk_back(
-    last_link: NDArray[np.int32], rows: IntArray, ends: PairEnds, links: Links
+    last_link: Int32Array, rows: IntArray, ends: PairEnds, links: Links
 ) -> Routes:
     """Return routes from the trees that hold them, all walked back at once.
 

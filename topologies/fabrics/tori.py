@@ -16,9 +16,8 @@ References
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.fabrics.detours import BuiltRouting
 from topologies.fabrics.route_tables import TorusTable
 from topologies.network import Family, Level, Links, Network, Routes, Tier
@@ -82,7 +81,7 @@ class TorusRouting(BuiltRouting):
                 count += len(senders)
         return np.concatenate(sources), np.concatenate(targets), table
 
-    def _exists(self, position: IntArray, axis: int) -> NDArray[np.bool_]:
+    def _exists(self, position: IntArray, axis: int) -> BoolArray:
         size = self.shape[axis]
         inside = (position >= 0) & (position < size)
         return inside | (self.spec.wrap[axis] and size > 1)

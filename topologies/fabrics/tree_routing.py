@@ -8,14 +8,10 @@ of ``S_k`` and ``C_k`` is above 1; a hash picks the spine or the cable.
 Vertices: devices, then the switches of tier 0, 1, ...
 Links: for each tier all links up, by child and choice, then all links down.
 
-Which of several parallel links a pair of devices takes.
-
-Switches spread pairs over links of equal cost by a hash of source and target, and a
-pair keeps to one link (equal-cost multi-path, ECMP [1]_). Pairs whose link is gone
-are hashed again, among the links that are left; all others stay where they were, as
-with resilient hashing [2]_.
-
-Letters: ``P`` pairs, ``C`` parallel links.
+Switches spread pairs of devices over links of equal cost by a hash of source and
+target, and a pair keeps to one link (equal-cost multi-path, ECMP [1]_). Pairs whose
+link is gone are hashed again, among the links that are left; all others stay where they
+were, as with resilient hashing [2]_. There, ``P`` are pairs and ``C`` parallel links.
 
 References
 ----------

@@ -14,15 +14,7 @@ counted before, and what lies below the base is none, so that a call costs O(M h
 not O(E). Sums are over one route alone and maxima know no order: no result depends,
 to the last bit, on the order of messages or on what else is priced in the same call.
 
-The first arguments of a kernel describe the network
-(`topologies.fabrics.route_tables`): ``kind``, one of the constants below; ``numbers``,
-the rule's scalars and short vectors; ``rows``, per device; ``tails``, where links start
-(`PATHS` only); ``detours``, see `Detours`: if a call leaves a count in ``missing``,
-what it wrote is void, and to be repeated when those routes are known;
-``bandwidth`` and ``latency`` of links; ``longest``, the most links of a route. Then
-``counts``, shape ``(E + 1,)``, which is kept between calls: per link, and behind them
-the last base. Device numbers are not checked here, but by
-`estimators.collectives.kernels.edges`.
+Device numbers are not checked here, but by `estimators.collectives.kernels.edges`.
 
 Unsigned loop counters are on purpose: numba tests signed ones for negative indices,
 and walking a route takes half as long without.
@@ -82,6 +74,58 @@ class Detours(NamedTuple):
     missing: IntVector
     """Written by kernels: how many pairs were met whose routes are cut and not known,
     then those pairs, as many as fit."""
+
+
+class NetworkArrays(NamedTuple):
+    """A network (`topologies.fabrics.route_tables`), and what is counted on its links.
+
+    If a call leaves a count in ``detours.missing``, what it wrote is void, and to be
+    repeated when those routes are known.
+    """
+
+    kind: int
+    """`TREE`, `TORUS` or `PATHS`."""
+
+    numbers: IntVector
+    """Scalars and short vectors of the rule for routes, see the kinds."""
+
+    rows: Int32Matrix
+    """What the rule knows of each device, a row for each."""
+
+    tails: Int32Vector
+    """Where each link starts; empty but for `PATHS`."""
+
+    detours: Detours
+    """Routes where links have been removed."""
+
+    bandwidth: FrozenFloatVector
+    """Bandwidth of each link, shape ``(E,)`` [byte/s]."""
+
+    latency: FrozenFloatVector
+    """Latency of each link, shape ``(E,)`` [s]."""
+
+    longest: int
+    """The most links of a route."""
+
+    counts: IntVector
+    """Kept between calls: messages counted on each link, and behind them the last base,
+    shape ``(E + 1,)``."""
+
+
+class RingPhaseTables(NamedTuple):
+    """Phases of ``C`` collectives, for stages of ``U`` forms, each phase once."""
+
+    rings: IntCube
+    """Stride and size of the rings of each phase by form, shape ``(P, U, 2)``: the
+    member at place ``i`` of its group sends to the one at ``i + stride``, the last one
+    of a ring to its first. Size 1: nothing is sent."""
+
+    turns: IntMatrix
+    """Phases of each collective, in order, then -1, shape ``(C, T)``."""
+
+    factors: FloatHypercube
+    """What to multiply latency and inverse bandwidth of each turn with, its number of
+    steps and its fraction, shape ``(C, T, U, 2)``."""
 
 
 _ONE = np.uint64(1)
@@ -281,12 +325,7 @@ def _go_round(
 
 @subkernel
 def _routes(
-    kind: int,
-    numbers: IntVector,
-    rows: Int32Matrix,
-    tails: Int32Vector,
-    detours: Detours,
-    num_devices: int,
+    network: NetworkArrays,
     sources: IntVector,
     targets: IntVector,
     links: UInt32Vector,
@@ -296,27 +335,20 @@ def _routes(
 
     In order from source to target, none where they are the same device. O(M h).
     """
-    if kind == TREE:
+    numbers, rows, detours = network.numbers, network.rows, network.detours
+    if network.kind == TREE:
         _tree_routes(numbers, rows, sources, targets, links, ends)
-    elif kind == TORUS:
+    elif network.kind == TORUS:
         _torus_routes(numbers, rows, sources, targets, links, ends)
     else:
-        _listed_routes(rows, tails, sources, targets, links, ends)
+        _listed_routes(rows, network.tails, sources, targets, links, ends)
     if len(detours.kept):
-        _go_round(detours, num_devices, sources, targets, links, ends)
+        _go_round(detours, len(rows), sources, targets, links, ends)
 
 
 @kernel
 def price_messages(
-    kind: int,
-    numbers: IntVector,
-    rows: Int32Matrix,
-    tails: Int32Vector,
-    detours: Detours,
-    bandwidth: FrozenFloatVector,
-    latency: FrozenFloatVector,
-    longest: int,
-    counts: IntVector,
+    network: NetworkArrays,
     sources: IntVector,
     targets: IntVector,
     round_of: IntVector,
@@ -337,6 +369,7 @@ def price_messages(
     bool
         False if ``round_of`` falls; nothing is priced then. O(messages h).
     """
+    bandwidth, latency, counts = network.bandwidth, network.latency, network.counts
     num_messages = len(sources)
     most = 0
     start = 0
@@ -346,7 +379,7 @@ def price_messages(
                 return False
             start = q
         most = max(most, q + 1 - start)
-    links = np.empty(most * longest, np.uint32)
+    links = np.empty(most * network.longest, np.uint32)
     ends = np.empty(most, np.int64)
     base = counts[-1]
     start = 0
@@ -356,12 +389,7 @@ def price_messages(
             stop += 1
         here = slice(start, stop)
         _routes(
-            kind,
-            numbers,
-            rows,
-            tails,
-            detours,
-            len(rows),
+            network,
             sources[here],
             targets[here],
             links,
@@ -393,15 +421,7 @@ def price_messages(
 
 @kernel
 def price_rounds(
-    kind: int,
-    numbers: IntVector,
-    rows: Int32Matrix,
-    tails: Int32Vector,
-    detours: Detours,
-    bandwidth: FrozenFloatVector,
-    latency: FrozenFloatVector,
-    longest: int,
-    counts: IntVector,
+    network: NetworkArrays,
     sources: IntCube,
     targets: IntCube,
     slowest: FloatCube,
@@ -419,19 +439,15 @@ def price_rounds(
     O(R T M h). A round of one team needs one pass over the routes, since the largest
     ``w / B`` met while counting is that of the final counts; others need a second.
     """
+    bandwidth, latency, counts = network.bandwidth, network.latency, network.counts
     num_rounds, num_teams, num_messages = sources.shape
     in_round = num_teams * num_messages
-    links = np.empty(in_round * longest, np.uint32)
+    links = np.empty(in_round * network.longest, np.uint32)
     ends = np.empty(in_round, np.int64)
     base = counts[-1]
     for r in range(num_rounds):
         _routes(
-            kind,
-            numbers,
-            rows,
-            tails,
-            detours,
-            len(rows),
+            network,
             sources[r].reshape(in_round),
             targets[r].reshape(in_round),
             links,
@@ -469,20 +485,10 @@ def price_rounds(
 
 @kernel
 def price_rings(
-    kind: int,
-    numbers: IntVector,
-    rows: Int32Matrix,
-    tails: Int32Vector,
-    detours: Detours,
-    bandwidth: FrozenFloatVector,
-    latency: FrozenFloatVector,
-    longest: int,
-    counts: IntVector,
+    network: NetworkArrays,
     ordered: IntCube,
     form_of: IntVector,
-    folds: IntCube,
-    turns: IntMatrix,
-    factors: FloatHypercube,
+    tables: RingPhaseTables,
     together: bool,
     rates: FloatCube,
 ) -> None:
@@ -494,16 +500,8 @@ def price_rings(
         Device numbers, shape ``(S, G, n)``.
     form_of
         Which of the ``U`` forms a stage has, shape ``(S,)``.
-    folds
-        Stride and size of the rings of each phase by form, shape ``(P, U, 2)``: the
-        member at place ``i`` of its group sends to the one at ``i + stride``, the
-        last one of a ring to its first. Size 1: nothing is sent.
-    turns
-        For each of ``C`` collectives the phases it consists of, in order, then -1,
-        shape ``(C, T)``.
-    factors
-        What to multiply latency and inverse bandwidth of each turn with, by form,
-        shape ``(C, T, U, 2)``.
+    tables
+        Phases of ``C`` collectives by form.
     together
         Whether a phase of all stages is one round, or a round each.
     rates
@@ -514,6 +512,7 @@ def price_rings(
         with ``slowest`` as by `price_rounds`. Each phase is priced once:
         O(P S G n h + C T S).
     """
+    folds, turns, factors = tables
     num_stages, num_groups, size = ordered.shape
     num_rounds = 1 if together else num_stages
     shape = (num_rounds, num_stages // num_rounds, num_groups * size)
@@ -533,15 +532,7 @@ def price_rings(
                         targets[i] = ordered[s, g, place]
                         i += 1
         price_rounds(
-            kind,
-            numbers,
-            rows,
-            tails,
-            detours,
-            bandwidth,
-            latency,
-            longest,
-            counts,
+            network,
             ordered.reshape(shape),
             targets.reshape(shape),
             slowest[p].reshape((num_rounds, num_stages // num_rounds, 2)),

@@ -5,11 +5,15 @@ is arithmetic on arrays. Flows and links are plain numbers here, with weights: a
 of flows with a multiplicity is just a flow of that weight.
 """
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
 
 from nestsim.simulator.kernels import fluid as kernels
 from nestsim.simulator.system import Incidence, System
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import FloatArray
+from topologies.compiling import check_once
 
 NUM_BINS = 256
 """Time bins of the recorded traffic; between half of them and all are used, since
@@ -49,82 +53,87 @@ class Fluid:
         num_bins = NUM_BINS
         while num_bins > 16 and num_bins * system.num_recorded > _MAX_RECORD:
             num_bins //= 2
-        self._started = 0
-        self._flow_state = np.zeros((kernels.NUM_FLOW_ROWS, num_flows))
-        self._flow_ints = np.zeros((kernels.NUM_FLOW_INT_ROWS, num_flows), np.int64)
-        self._flow_ints[kernels.PLACE] = -1
-        self._starting = self._flow_ints[kernels.STARTED]
-        self._ended = self._flow_ints[kernels.ENDED]
-        self._counters = np.zeros(kernels.NUM_COUNTERS, np.int64)
-        self._scalars = np.zeros(kernels.NUM_SCALARS)
-        self._scalars[kernels.TICK] = system.tick
-        self._scalars[kernels.BIN_WIDTH] = _FIRST_BIN_WIDTH
-        self.bins = np.zeros((num_flows, num_bins if recording else 0))
         num_recent = min(_DEPOSITS_PER_FLOW * num_flows, _MOST_DEPOSITS)
-        recent = np.zeros(
-            (kernels.NUM_DEPOSIT_ROWS, num_recent if remember and recording else 0)
-        )
-        self.most_deposits = recent.shape[1]
+        self.most_deposits = num_recent if remember and recording else 0
         """Deposits that are remembered."""
-        self._booking = (self._counters, self._scalars, self.bins, recent)
-        self.arguments = (
-            *_both_ways(system.incidence, num_links),
-            np.array(system.capacity, dtype=np.float64),
-            np.array(system.num_bytes, dtype=np.float64),
-            self._flow_state,
-            self._flow_ints,
-            np.zeros((kernels.NUM_LINK_ROWS, num_links)),
-            np.zeros((kernels.NUM_LINK_INT_ROWS, num_links), np.int64),
-            *self._booking,
+        self.bins = np.zeros((num_flows, num_bins if recording else 0))
+        self.kernel_state = kernels.FluidState(
+            tick=system.tick,
+            crossings=_crossings(system.incidence, num_links),
+            flows=kernels.FlowState(
+                np.array(system.num_bytes, dtype=np.float64),
+                *np.zeros((4, num_flows)),
+                *np.zeros((2, num_flows), np.int64),
+            ),
+            links=_links(system.capacity),
+            ends=empty_calendar(num_flows),
+            bookings=kernels.Bookings(
+                bins=self.bins,
+                bin_width=np.full(1, _FIRST_BIN_WIDTH),
+                delay=np.zeros(1),
+                recent=kernels.Deposits(
+                    np.zeros(self.most_deposits, np.int64),
+                    *np.zeros((3, self.most_deposits)),
+                ),
+                num_deposits=np.zeros(1, np.int64),
+            ),
+            started=np.zeros(num_flows, np.int64),
+            num_started=np.zeros(1, np.int64),
+            ended=np.zeros(num_flows, np.int64),
+            num_ended=np.zeros(1, np.int64),
+            num_searches=np.zeros(1, np.int64),
         )
-        """What the kernels `settle` and `advance` work on."""
-
-    @property
-    def flows(self) -> tuple[FloatArray, IntArray]:
-        """What the flows are doing, by the rows of the kernels."""
-        return self._flow_state, self._flow_ints
+        """What the kernels work on."""
 
     @property
     def bin_width(self) -> float:
         """Width of the time bins at this moment [s]."""
-        return float(self._scalars[kernels.BIN_WIDTH])
+        return float(self.kernel_state.bookings.bin_width[0])
 
     def start(self, flow: int) -> None:
-        """Start an idle flow; its rate is known after the next `settle`."""
-        self._starting[self._started] = flow
-        self._started += 1
+        """Start an idle flow; its rate is known after the next `solve_rates`."""
+        started, num_started = self.kernel_state.started, self.kernel_state.num_started
+        started[num_started[0]] = flow
+        num_started[0] += 1
 
-    def settle(self, now: float) -> float:
+    def solve_rates(self, now: float) -> float:
         """Solve the rates after starts and ends; return the next end [s].
 
         Infinite when no flow is active. Call once per instant, after everything that
         starts at it has been started.
         """
-        following: float = kernels.settle(now, self._started, *self.arguments)
+        following = self._solve_rates(now, self.kernel_state)
         assert following >= 0, "filling made no progress"
-        self._started = 0
         return following
 
-    def harvest(self, now: float) -> list[int]:
-        """End the flows whose time has come, and return them; `settle` must follow."""
-        first = int(self._counters[kernels.NUM_ENDED])
-        count = kernels.harvest(now, self._flow_state, self._flow_ints, *self._booking)
-        ended: list[int] = self._ended[first : first + count].tolist()
+    def pop_finished(self, now: float) -> list[int]:
+        """End the flows whose time has come; then `solve_rates` must be called."""
+        first = int(self.kernel_state.num_ended[0])
+        count = self._pop_finished(now, self.kernel_state)
+        ended: list[int] = self.kernel_state.ended[first : first + count].tolist()
         return ended
+
+    @cached_property
+    def _solve_rates(self) -> Callable[[float, kernels.FluidState], float]:
+        return check_once(kernels.solve_rates, 0.0, self.kernel_state)
+
+    @cached_property
+    def _pop_finished(self) -> Callable[[float, kernels.FluidState], int]:
+        return check_once(kernels.pop_finished, 0.0, self.kernel_state)
 
     @property
     def num_deposits(self) -> int:
         """Times that traffic was booked; repeated ones not counted."""
-        return int(self._counters[kernels.NUM_DEPOSITS])
+        return int(self.kernel_state.bookings.num_deposits[0])
 
     def state(self, now: float) -> FloatArray:
         """Return bytes left, rate and time since both were true, shape ``(3, F)``.
 
         Zeros for flows that are not active.
         """
-        values = self._flow_state[[kernels.REMAINING, kernels.RATE, kernels.SINCE]]
-        values[2] = now - values[2]
-        return np.asarray(values * self._flow_ints[kernels.ACTIVE])
+        flows = self.kernel_state.flows
+        values = np.stack((flows.remaining, flows.rate, now - flows.since))
+        return np.asarray(values * flows.is_active)
 
     def repeat(self, first: int, count: int, period: float) -> None:
         """Book all deposits from ``first`` on ``count`` times more.
@@ -132,9 +141,9 @@ class Fluid:
         Each time a period later; from now on the clock is that much behind.
         """
         assert self.num_deposits - first <= self.most_deposits
-        counters, scalars, bins, recent = self._booking
-        kernels.repeat_deposits(first, count, period, bins, scalars, counters, recent)
-        scalars[kernels.DELAY] += count * period
+        bookings = self.kernel_state.bookings
+        kernels.repeat_deposits(first, count, period, bookings)
+        bookings.delay[0] += count * period
 
 
 def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:
@@ -144,35 +153,51 @@ def max_min_rates(incidence: Incidence, capacity: FloatArray) -> FloatArray:
     """
     num_flows, num_links = incidence.indptr.shape[0] - 1, capacity.shape[0]
     level = np.full(num_flows, -1.0)
-    link_ints = np.zeros((kernels.NUM_LINK_INT_ROWS, num_links), np.int64)
-    links = link_ints[kernels.LINK_LIST]
-    links[:] = np.arange(num_links)
+    links = _links(capacity)
+    links.listed[:] = np.arange(num_links)
+    crossings = _crossings(incidence, num_links)
     status = kernels.fill(
-        np.arange(num_flows),
-        num_flows,
-        links,
-        num_links,
-        *_both_ways(incidence, num_links),
-        np.array(capacity, dtype=np.float64),
-        level,
-        np.zeros((kernels.NUM_LINK_ROWS, num_links)),
-        link_ints,
+        crossings, links, num_links, np.arange(num_flows), num_flows, level
     )
     assert status == 0, "filling made no progress"
     return level
 
 
-def _both_ways(
-    incidence: Incidence, num_links: int
-) -> tuple[IntArray, IntArray, FloatArray, IntArray, IntArray]:
+def empty_calendar(num_items: int) -> kernels.Calendar:
+    """Return a calendar without items, and with room for so many."""
+    return kernels.Calendar(
+        heap=np.full(num_items, -1),
+        place=np.full(num_items, -1),
+        due=np.zeros(num_items),
+        size=np.zeros(1, np.int64),
+    )
+
+
+def _links(capacity: FloatArray) -> kernels.LinkState:
+    """Return links that no flow uses yet."""
+    reals = np.zeros((3, capacity.size))
+    integers = np.zeros((4, capacity.size), np.int64)
+    return kernels.LinkState(
+        capacity=np.array(capacity, dtype=np.float64),
+        used=reals[0],
+        open_weight=reals[1],
+        frozen_weight=reals[2],
+        open_count=integers[0],
+        frozen_count=integers[1],
+        mark=integers[2],
+        listed=integers[3],
+    )
+
+
+def _crossings(incidence: Incidence, num_links: int) -> kernels.Crossings:
     """Return the incidence by flow, and its pattern by link, writeable."""
     counts = np.bincount(incidence.links, minlength=num_links)
     flows = np.repeat(np.arange(incidence.indptr.size - 1), np.diff(incidence.indptr))
     order = np.argsort(incidence.links, kind="stable")
-    return (
-        np.array(incidence.indptr, dtype=np.int64),
-        np.array(incidence.links, dtype=np.int64),
-        np.array(incidence.weights, dtype=np.float64),
-        np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        flows[order].astype(np.int64),
+    return kernels.Crossings(
+        flow_indptr=np.array(incidence.indptr, dtype=np.int64),
+        flow_links=np.array(incidence.links, dtype=np.int64),
+        flow_weights=np.array(incidence.weights, dtype=np.float64),
+        link_indptr=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        link_flows=flows[order].astype(np.int64),
     )

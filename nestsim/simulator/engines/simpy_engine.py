@@ -113,7 +113,7 @@ def record_again(log: "array[float]", size: int, jump: Jump) -> None:
         log.frombytes((periods[:, None] + last).tobytes())
 
 
-_SETTLE = EventPriority(2)
+_SOLVE = EventPriority(2)
 """After SimPy's urgent (0) and normal (1) events of the same instant."""
 
 _LOOK = EventPriority(3)
@@ -162,9 +162,9 @@ class Engine:
             )
         ]
         self._fluid = Fluid(system, remember=skipping, recording=recording)
-        self._settling = False
+        self._solving = False
         self._looking = False
-        self._num_settlements = 0
+        self._num_solutions = 0
         self._next_end = -1.0
         self._delay = 0.0
         self._skips: list[Skip] = []
@@ -214,7 +214,7 @@ class Engine:
             ),
             bins=self._fluid.bins,
             bin_width=self._fluid.bin_width,
-            num_events=steps + messages + self._num_settlements - skipped,
+            num_events=steps + messages + self._num_solutions - skipped,
             skips=tuple(self._skips),
         )
 
@@ -302,16 +302,16 @@ class Engine:
 
     def _touch(self) -> None:
         """See to it that the rates are solved at the end of this instant."""
-        if not self._settling:
-            self._settling = True
-            InstantEnd(self.environment, _SETTLE, self._settle)
+        if not self._solving:
+            self._solving = True
+            InstantEnd(self.environment, _SOLVE, self._solve_rates)
 
-    def _settle(self, _event: Event) -> None:
+    def _solve_rates(self, _event: Event) -> None:
         """Solve the rates and set the one timer of the network."""
-        self._settling = False
-        self._num_settlements += 1
+        self._solving = False
+        self._num_solutions += 1
         now = self.environment.now
-        following = self._fluid.settle(now)
+        following = self._fluid.solve_rates(now)
         if following != self._next_end:
             self._next_end = following
             if following < float("inf"):
@@ -323,7 +323,7 @@ class Engine:
             return
         # This moment is over: if the next end comes at once, it needs its own timer.
         self._next_end = -1.0
-        for flow in self._fluid.harvest(self.environment.now):
+        for flow in self._fluid.pop_finished(self.environment.now):
             channel = self.channels[flow]
             channel.busy = False
             self._leave(channel)
@@ -340,7 +340,7 @@ class Engine:
         self._skips.append(jump.skip(self.environment.now + self._delay))
         self._fluid.repeat(jump.first_deposit, jump.num_periods, jump.period)
         self._delay += jump.duration
-        self._num_settlements += jump.num_periods * jump.num_settlements
+        self._num_solutions += jump.num_periods * jump.num_solutions
         for actor, steps, opened, closed in zip(
             self.actors,
             (jump.num_periods * jump.steps).tolist(),
@@ -381,5 +381,5 @@ class Engine:
             flows=self._fluid.state(now),
             on_their_way=np.array(coming) - (now + self._delay),
             num_deposits=self._fluid.num_deposits,
-            num_settlements=self._num_settlements,
+            num_solutions=self._num_solutions,
         )

@@ -2,17 +2,14 @@
 
 What an item does next depends on others like this:
 
-- an *actor* on the channel in each of its slots;
-- a *channel* on the actors that post to it, each by a slot, and on its flow's links:
+- an *actor* on the channel at each of its ports;
+- a *channel* on the actors that post to it, each by a port, and on its flow's links:
   it waits for all posts, and has the lowest level that any of its links allows, so
   what counts is which kinds of posts and links there are, not how many of each;
 - a *link* on the total weight of the flows of each kind that cross it.
 
 Classes are *stable* if all members of a class depend on the same classes in this sense.
-The functions live in one file, because the compilation cache does not notice changes in
-another.
-
-Letters: ``A`` actors, ``S`` slots, ``C`` channels, with a flow each, ``L`` links, ``E``
+Letters: ``A`` actors, ``P`` ports, ``C`` channels, with a flow each, ``L`` links, ``E``
 pairs of a flow and a link.
 
 References
@@ -23,10 +20,41 @@ References
    2014, Figure 16 (the finaliser of SplitMix64).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from topologies.arrays import HashVector, IntArray, IntMatrix, IntVector
 from topologies.compiling import kernel, subkernel
+
+
+class ActorGraph(NamedTuple):
+    """Who depends on whom."""
+
+    ports: IntMatrix
+    """Channel at each port, negative where there is none, shape ``(A, P)``."""
+
+    senders: tuple[IntVector, IntVector]
+    """Compressed rows by channel: posts to it, ``actor * P + port``."""
+
+    flow_links: tuple[IntVector, IntVector]
+    """Compressed rows by flow: its links."""
+
+    link_flows: tuple[IntVector, IntVector, IntVector]
+    """Compressed rows by link: its flows, and their weights in units of 2**-20."""
+
+
+class Partition(NamedTuple):
+    """The class of everything."""
+
+    actors: IntVector
+    """Class of each actor, shape ``(A,)``."""
+
+    channels: IntVector
+    """Class of each channel, shape ``(C,)``."""
+
+    links: IntVector
+    """Class of each link, shape ``(L,)``."""
 
 
 @subkernel
@@ -143,14 +171,14 @@ def split_links(
 
 @subkernel
 def _split_channels(
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
+    graph: ActorGraph,
     link_class: IntVector,
     post_class: IntVector,
     channel_class: IntVector,
     seed: int,
 ) -> int:
     """Divide classes of channels by their sets of classes of posts and of links."""
+    senders, flow_links = graph.senders, graph.flow_links
     hashes = np.zeros(channel_class.size, np.uint64)
     seen = _unset(link_class.size + 1)
     posted = _unset(post_class.size + 1)
@@ -169,56 +197,34 @@ def _split_channels(
 
 
 @subkernel
-def _post_classes(slots: IntMatrix, actor_class: IntVector) -> IntArray:
-    """Return the class of each post ``actor * S + slot``: same class, same slot."""
-    classes = np.empty(slots.size, np.int64)
-    for post in range(slots.size):
-        a = post // slots.shape[1]
-        s = post - a * slots.shape[1]
-        classes[post] = actor_class[a] * slots.shape[1] + s
+def _post_classes(ports: IntMatrix, actor_class: IntVector) -> IntArray:
+    """Return the class of each post ``actor * P + port``: same class, same port."""
+    classes = np.empty(ports.size, np.int64)
+    for post in range(ports.size):
+        a = post // ports.shape[1]
+        s = post - a * ports.shape[1]
+        classes[post] = actor_class[a] * ports.shape[1] + s
     return classes
 
 
 @kernel
-def refine(
-    slots: IntMatrix,
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
-    link_flows: tuple[IntVector, IntVector, IntVector],
-    actor_class: IntVector,
-    channel_class: IntVector,
-    link_class: IntVector,
-    seed: int,
-) -> None:
-    """Divide all classes once by what their members depend on. O(A S + C + L + E).
+def refine(graph: ActorGraph, classes: Partition, seed: int) -> None:
+    """Divide all classes once by what their members depend on. O(A P + C + L + E).
 
     The sums of hashes do not depend on an order. Items that depend on the same stay
     together; a collision of hashes may leave others together, never the reverse.
-
-    Parameters
-    ----------
-    slots
-        Channel in each slot, negative where there is none, shape ``(A, S)``.
-    senders
-        Compressed rows by channel: posts to it, ``actor * S + slot``.
-    flow_links
-        Compressed rows by flow: its links.
-    link_flows
-        Compressed rows by link: its flows, and their weights in units of 2**-20.
-    actor_class, channel_class, link_class
-        Overwritten.
-    seed
-        Of the hashes.
+    ``seed`` is that of the hashes.
     """
-    indptr, flows, weights = link_flows
+    ports, (indptr, flows, weights) = graph.ports, graph.link_flows
+    actor_class, channel_class, link_class = classes
     split_links(indptr, flows, weights, channel_class, link_class, seed)
-    posts = _post_classes(slots, actor_class)
-    _split_channels(senders, flow_links, link_class, posts, channel_class, seed)
+    posts = _post_classes(ports, actor_class)
+    _split_channels(graph, link_class, posts, channel_class, seed)
     hashes = np.zeros(actor_class.size, np.uint64)
-    for a in range(slots.shape[0]):
-        for s in range(slots.shape[1]):
-            if slots[a, s] >= 0:
-                hashes[a] += _mix(channel_class[slots[a, s]], _mix(s, np.uint64(seed)))
+    for a in range(ports.shape[0]):
+        for s in range(ports.shape[1]):
+            if ports[a, s] >= 0:
+                hashes[a] += _mix(channel_class[ports[a, s]], _mix(s, np.uint64(seed)))
     split(actor_class, hashes)
 
 
@@ -277,30 +283,24 @@ def _sets_alike(
 
 
 @kernel
-def certify(
-    slots: IntMatrix,
-    senders: tuple[IntVector, IntVector],
-    flow_links: tuple[IntVector, IntVector],
-    link_flows: tuple[IntVector, IntVector, IntVector],
-    actor_class: IntVector,
-    channel_class: IntVector,
-    link_class: IntVector,
-) -> bool:
+def certify(graph: ActorGraph, classes: Partition) -> bool:
     """Return whether classes are stable; the check uses no hashes.
 
-    Every member is compared with the first one of its class. Parameters as of
-    `refine`; O(A S + C + L + E) if members of a class have about as many neighbours.
+    Every member is compared with the first one of its class. O(A P + C + L + E) if
+    members of a class have about as many neighbours.
     """
+    ports, senders, flow_links, link_flows = graph
+    actor_class, channel_class, link_class = classes
     first = first_members(actor_class)
-    for a in range(slots.shape[0]):
+    for a in range(ports.shape[0]):
         other = first[actor_class[a]]
-        for s in range(slots.shape[1]):
-            mine, theirs = slots[a, s], slots[other, s]
+        for s in range(ports.shape[1]):
+            mine, theirs = ports[a, s], ports[other, s]
             if (mine < 0) != (theirs < 0):
                 return False
             if mine >= 0 and channel_class[mine] != channel_class[theirs]:
                 return False
-    posts = _post_classes(slots, actor_class)
+    posts = _post_classes(ports, actor_class)
     indptr, flows, weights = link_flows
     return (
         _sets_alike(senders[0], senders[1], posts, channel_class)

@@ -52,22 +52,12 @@ class Shape(NamedTuple):
 class _Columns(NamedTuple):
     """What the kernel reads of a layer table."""
 
-    layers: FloatArray
+    layers: kernel.LayerColumns
     """Columns of the layer table as the kernel reads them."""
     boundary_bytes: float
     """Traffic of each rank of a replica over every boundary [byte]."""
     is_alike: bool
     """Whether all blocks have the same parameters."""
-
-
-class Variants(NamedTuple):
-    """Plans that differ in nothing else."""
-
-    layouts: IntArray
-    """First layer of each virtual stage, and the number of layers, shape ``(Y, C +
-    1)``."""
-    choices: IntArray
-    """Recompute mode, ZeRO stage and sharding option, shape ``(K, 3)``."""
 
 
 class Placed(NamedTuple):
@@ -122,7 +112,7 @@ class ReplayBounds:
         shape: Shape,
         rates: StageRates,
         exits: tuple[Exits, ...],
-        variants: Variants,
+        variants: kernel.Variants,
         cutoff: float,
     ) -> FloatArray:
         """Bound plans under rates that no placement can beat, shape ``(K, Y)`` [s].
@@ -146,7 +136,7 @@ class ReplayBounds:
         shape: Shape,
         relaxed: StageRates,
         placed: Placed,
-        variants: Variants,
+        variants: kernel.Variants,
         cutoff: float,
     ) -> FloatArray:
         """Bound plans on one placement, as `relaxed` does."""
@@ -159,7 +149,7 @@ class ReplayBounds:
         return self._bound(shape, sent, variants, cutoff)
 
     def memory_of(
-        self, shape: Shape, rates: StageRates, variants: Variants
+        self, shape: Shape, rates: StageRates, variants: kernel.Variants
     ) -> FloatArray:
         """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte]."""
         wires = np.zeros((1, shape.p, 2))
@@ -170,61 +160,56 @@ class ReplayBounds:
         return unbounded._read(shape, sent, variants, np.inf)[1]  # noqa: SLF001
 
     def _bound(
-        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+        self, shape: Shape, sent: _Sent, variants: kernel.Variants, cutoff: float
     ) -> FloatArray:
         return self._read(shape, sent, variants, cutoff)[0]
 
     def _read(
-        self, shape: Shape, sent: _Sent, variants: Variants, cutoff: float
+        self, shape: Shape, sent: _Sent, variants: kernel.Variants, cutoff: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return bounds [s] and memory [byte]."""
         table = self.workload.table(shape.degrees)
         rates, exits = sent.rates, sent.exits
         known = self.columns(shape.degrees)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
-        job = np.zeros(kernel.NUM_JOB)
-        job[kernel.STEP_ONCE] = self.workload.iteration_time
-        job[kernel.SHARD_TIME] = self.workload.shard_time
-        job[kernel.TIED_TIME] = tied if table.tied_parameters > 0 else 0.0
-        job[kernel.TIED_PARAMETERS] = table.tied_parameters
-        job[kernel.ENTERING_BYTES] = known.boundary_bytes
-        job[kernel.BOUNDARY_BYTES] = known.boundary_bytes
-        constants = job_constants(self.workload)
-        constants[tables.MEMORY] = self.memory
         cp, ep = shape.degrees.cp, shape.degrees.ep
-        constants[tables.EXPERT_GROUP] = shape.dp * cp // ep
-        execution = self.workload.execution
-        switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
-        switches[kernel.REDUCES_BEHIND] = execution.overlap_grad_reduce
-        switches[kernel.GATHERS_AHEAD] = execution.overlap_param_gather
-        # Passes that hide or skew anything are written down layer by layer.
-        switches[kernel.BY_LAYER] = (
-            self.by_layer or execution.tp_comm_overlap or execution.expert_skew > 1.0
+        constants = job_constants(self.workload)._replace(
+            memory=float(self.memory), expert_group=float(shape.dp * cp // ep)
         )
-        switches[kernel.IS_CHOICE] = exits.is_choice
-        in_flight, first = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
+        execution = self.workload.execution
+        job = kernel.JobTerms(
+            constants=constants,
+            ledger=KERNEL_LEDGER,
+            step_once=float(self.workload.iteration_time),
+            shard_time=float(self.workload.shard_time),
+            tied_time=tied if table.tied_parameters > 0 else 0.0,
+            tied_parameters=float(table.tied_parameters),
+            boundary_bytes=known.boundary_bytes,
+            reduces_behind=execution.overlap_grad_reduce,
+            gathers_ahead=execution.overlap_param_gather,
+            # Passes that hide or skew anything are written down layer by layer.
+            by_layer=(
+                self.by_layer
+                or execution.tp_comm_overlap
+                or execution.expert_skew > 1.0
+            ),
+        )
+        counts = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
+        family = kernel.PlanFamily(
+            pipeline=kernel.Pipeline(shape.p, shape.v, shape.m, *counts),
+            passes=kernel.PassTimes(*self._times(table, rates, shape), rates.signature),
+            layers=known.layers,
+            sent=kernel.SentTerms(
+                np.ascontiguousarray(sent.wires),
+                np.ascontiguousarray(sent.ends),
+                rates.group_sizes,
+                rates.senders,
+                kernel.BlockExits(*exits),
+            ),
+            job=job,
+        )
         found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
-            shape.p,
-            shape.v,
-            shape.m,
-            *variants,
-            *self._times(table, rates, shape),
-            rates.signature,
-            known.layers,
-            np.ascontiguousarray(sent.wires),
-            np.ascontiguousarray(sent.ends),
-            rates.group_sizes,
-            rates.senders,
-            in_flight,
-            first,
-            exits.shares,
-            exits.across,
-            exits.inverses,
-            switches,
-            constants,
-            job,
-            KERNEL_LEDGER,
-            cutoff,
+            family, variants, cutoff
         )
         return found
 
@@ -303,7 +288,7 @@ class ReplayBounds:
         rows = rates.rows
         options = len(rates.group_sizes)
         known = self.columns(shape.degrees)
-        dense, expert = known.layers[kernel.DENSE], known.layers[kernel.EXPERT]
+        dense, expert = known.layers.dense, known.layers.expert
         if shape.p == 1:
             dense = dense.copy()
             dense[-1] -= table.tied_parameters
@@ -346,17 +331,21 @@ def _unhindered(rows: FloatArray, relaxed: FloatArray) -> FloatArray:
 
 
 def _columns_of(table: LayerTable) -> _Columns:
-    layers = np.zeros((kernel.NUM_LAYER_ROWS, table.num_layers))
-    layers[kernel.DENSE] = table.parameters - table.expert_parameters
-    layers[kernel.EXPERT] = table.expert_parameters
-    layers[kernel.LARGEST] = table.largest_parameters
-    layers[kernel.IS_BLOCK] = table.is_block
+    saved, working = np.zeros((2, tables.NUM_MODES, table.num_layers))
     for mode, number in RECOMPUTE_MODES.items():
         # Recompute of a whole stage brings everything back.
         kept = "none" if mode == "stage" else mode
-        layers[kernel.SAVED + number] = table.saved_bytes[kept]
-        layers[kernel.WORKING + number] = table.working_bytes[kept]
-    dense = layers[kernel.DENSE][table.is_block > 0]
+        saved[number] = table.saved_bytes[kept]
+        working[number] = table.working_bytes[kept]
+    layers = kernel.LayerColumns(
+        dense=np.array(table.parameters - table.expert_parameters, dtype=np.float64),
+        expert=np.array(table.expert_parameters, dtype=np.float64),
+        largest=np.array(table.largest_parameters, dtype=np.float64),
+        is_block=np.array(table.is_block, dtype=np.float64),
+        saved=saved,
+        working=working,
+    )
+    dense = layers.dense[table.is_block > 0]
     return _Columns(
         layers=layers,
         boundary_bytes=float(table.boundary_bytes[1:-1].max(initial=0.0)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig, Sizes
-from planner.cost.classes import MemoryChoice, choice_array
+from planner.cost.classes import MemoryChoice, choice_columns
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -19,6 +19,7 @@ from planner.cost.rates import (
     StageRates,
 )
 from planner.kernels import tables
+from planner.kernels.replay_bound import Variants
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import (
@@ -28,7 +29,7 @@ from planner.search.placements import (
     whole_dimensions,
 )
 from planner.search.relaxation import Relaxation, best_group_rates
-from planner.search.replayed.bounds import Placed, ReplayBounds, Shape, Variants
+from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
@@ -225,7 +226,7 @@ class LaunchableCandidates:
             options = len(rates.group_sizes)
             choices = self.choices(configuration, options)
             self._spend(cuts, choices)
-            variants = Variants(cuts, choice_array(choices))
+            variants = Variants(cuts, choice_columns(choices))
             exits = relaxed_exits(self.tiers, configuration, options)
             found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
             least = min(least, float(found.min()))
@@ -249,7 +250,7 @@ class LaunchableCandidates:
                 continue
             choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
-            variants = Variants(cuts, choice_array(choices))
+            variants = Variants(cuts, choice_columns(choices))
             found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
             fits = np.argwhere(np.isfinite(found))
             values = found[tuple(fits.T)]
@@ -275,7 +276,7 @@ class LaunchableCandidates:
             choices = self.choices(configuration, 1)
             cuts = self._layouts(configuration)
             rates = self._relaxed(configuration)[0]
-            variants = Variants(cuts, choice_array(choices))
+            variants = Variants(cuts, choice_columns(choices))
             memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
             if memory.min() < least:
                 least = float(memory.min())

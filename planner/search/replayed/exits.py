@@ -27,7 +27,7 @@ from estimators.collectives.cost import rates_by_algorithm
 from estimators.collectives.messages import slowest_edges
 from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
 from planner.kernels import tables as columns
-from planner.kernels.exits import leaving_shares
+from planner.kernels.placement_loads import leaving_shares
 from planner.search.placements import PlacementBounds
 from planner.search.space import Configuration
 from topologies import Network

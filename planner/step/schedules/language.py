@@ -9,6 +9,7 @@ are dealt in turn.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -296,14 +297,25 @@ class Schedule:
 
     def virtual_stages(self, num_stages: int, num_chunks: int = 1) -> VirtualStages:
         """Return which stage holds which part of the chain."""
-        count = num_stages * num_chunks
-        stage = np.array([self.stage_of(k, num_stages) for k in range(count)], np.int64)
-        held = [np.flatnonzero(stage == one) for one in range(num_stages)]
-        assert {one.size for one in held} == {num_chunks}, "as many for every stage"
-        number = np.stack(held)
-        chunk = np.empty(count, dtype=np.int64)
-        chunk[number] = np.arange(num_chunks)
-        return VirtualStages(stage, chunk, number)
+        return _lay_out(self.stage_of, num_stages, num_chunks)
+
+
+@lru_cache(maxsize=256)
+def _lay_out(
+    stage_of: Callable[[int, int], int], num_stages: int, num_chunks: int
+) -> VirtualStages:
+    """Return where a rule puts virtual stages, in arrays that nobody may change."""
+    count = num_stages * num_chunks
+    stage = np.array([stage_of(k, num_stages) for k in range(count)], dtype=np.int64)
+    held = [np.flatnonzero(stage == one) for one in range(num_stages)]
+    assert {one.size for one in held} == {num_chunks}, "as many for every stage"
+    number = np.stack(held).astype(np.int64)
+    chunk = np.empty(count, dtype=np.int64)
+    chunk[number] = np.arange(num_chunks)
+    virtual = VirtualStages(stage, chunk, number)
+    for array in virtual:
+        array.flags.writeable = False
+    return virtual
 
 
 def in_turn(sizes: ScheduleSizes) -> tuple[IntArray, IntArray]:

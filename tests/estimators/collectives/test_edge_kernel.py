@@ -96,8 +96,7 @@ def walked(network, sources, targets):
     while True:
         links = np.zeros(len(sources) * arrays.longest, dtype=np.uint32)
         ends = np.zeros(len(sources), dtype=np.int64)
-        here = network.num_devices, sources, targets
-        walk(*arrays[:5], *here, links, ends)
+        walk(arrays, sources, targets, links, ends)
         if not _prepared(network).find_missing():
             break
         arrays = network_arrays(network)
@@ -311,12 +310,12 @@ def every_kernel(network, sources, targets, rounds, members):
     prices = np.zeros((2, len(sources)))
     ends = (sources[order], targets[order])
     sorted_enough = [
-        edges.price_messages(*arrays, *ends, each, prices)
+        edges.price_messages(arrays, *ends, each, prices)
         for each in (rounds[::-1].copy(), rounds[order])
     ]
     slowest = np.zeros((1, 1, 2))
     pairs = (values.reshape(1, 1, -1) for values in (sources, targets))
-    edges.price_rounds(*arrays, *pairs, slowest)
+    edges.price_rounds(arrays, *pairs, slowest)
     blocks = np.array(network.block_sizes)
     ordered = np.sort(members, axis=2)
     shapes = np.zeros((len(ordered), len(blocks)), dtype=np.int64)
@@ -327,9 +326,9 @@ def every_kernel(network, sources, targets, rounds, members):
     turns = np.array([[0, 1, 0], [1, -1, -1]])
     factors = np.arange(24.0).reshape(2, 3, 2, 2)
     rates = np.zeros((2, 2, len(ordered), 2))
-    tables = (form_of, folds, turns, factors)
+    tables = edges.RingPhaseTables(folds, turns, factors)
     for index, together in enumerate((True, False)):
-        edges.price_rings(*arrays, ordered, *tables, together, rates[index])
+        edges.price_rings(arrays, ordered, form_of, tables, together, rates[index])
     return [
         sorted_enough,
         bits(prices),

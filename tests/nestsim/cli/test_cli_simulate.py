@@ -11,7 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 
 import nestsim.evaluate
 from nestsim.cli import main
-from nestsim.evaluate import simulate_job
+from nestsim.job import simulate_job
 from nestsim.scenario import load_scenario
 from nestsim.scenario.settings import SimulationTable
 from nestsim.scenario.software import EXECUTION

@@ -26,7 +26,7 @@ from nestsim.scenario.network import (
 )
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
-from topologies.fabrics.link_file import read_link_file
+from topologies.link_file import read_link_file
 from topologies.specs import (
     CustomSpec,
     FatTreeSpec,

@@ -149,11 +149,11 @@ def play(weights, capacity, sizes, starts):
     following = np.inf
     while pending or following < np.inf:
         now = min(following, pending[0][0] if pending else np.inf)
-        for flow in fluid.harvest(now) if now == following else []:
+        for flow in fluid.pop_finished(now) if now == following else []:
             ends[flow] = now
         while pending and pending[0][0] == now:
             fluid.start(pending.pop(0)[1])
-        following = fluid.settle(now)
+        following = fluid.solve_rates(now)
     return ends, fluid.bins, fluid.bin_width
 
 
@@ -205,7 +205,14 @@ def test_compiled_kernels_are_their_python_functions(network, data):
     sizes = np.linspace(1.0, 9.0, n)
     compiled = play(weights, capacity, sizes, starts)
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("fill", "_precedes", "_sift", "_deposit", "settle", "harvest"):
+        for name in (
+            "fill",
+            "_precedes",
+            "_sift",
+            "_deposit",
+            "solve_rates",
+            "pop_finished",
+        ):
             patch.setattr(kernels, name, getattr(kernels, name).py_func)
         interpreted = play(weights, capacity, sizes, starts)
     assert compiled[0] == interpreted[0]
@@ -240,7 +247,7 @@ def moving(num_links=1):
     sizes = np.array([6.0, 4.0])
     fluid = Fluid(flows_alone(links, np.full(num_links, 2.0), sizes), remember=True)
     fluid.start(0)
-    assert fluid.settle(0.25) == 3.25
+    assert fluid.solve_rates(0.25) == 3.25
     return fluid
 
 
@@ -249,10 +256,10 @@ def test_the_state_of_a_network_is_that_of_its_active_flows():
     assert fluid.state(0.25).tolist() == [[6.0, 0.0], [2.0, 0.0], [0.0, 0.0]]
     assert fluid.state(1.0).tolist() == [[6.0, 0.0], [2.0, 0.0], [0.75, 0.0]]
     fluid.start(1)
-    fluid.settle(1.25)
+    fluid.solve_rates(1.25)
     assert fluid.state(1.5).tolist() == [[4.0, 4.0], [1.0, 1.0], [0.25, 0.25]]
-    fluid.harvest(5.25)
-    fluid.settle(5.25)
+    fluid.pop_finished(5.25)
+    fluid.solve_rates(5.25)
     assert fluid.state(9.0).tolist() == [[0.0, 0.0]] * 3
 
 
@@ -267,14 +274,14 @@ def test_repeated_traffic_is_booked_as_if_it_had_come_again():
     )
     for begin in (1.0, 5.0, 9.0, 13.0):
         played.start(0)
-        end = played.settle(begin)
-        assert played.harvest(end) == [0]
-        played.settle(end)
+        end = played.solve_rates(begin)
+        assert played.pop_finished(end) == [0]
+        played.solve_rates(end)
     for begin in (1.0, 5.0):
         repeated.start(0)
-        end = repeated.settle(begin)
-        assert repeated.harvest(end) == [0]
-        repeated.settle(end)
+        end = repeated.solve_rates(begin)
+        assert repeated.pop_finished(end) == [0]
+        repeated.solve_rates(end)
         if begin == 1.0:
             assert repeated.num_deposits == 1
             repeated.repeat(0, 2, 4.0)
@@ -286,7 +293,7 @@ def test_repeated_traffic_is_booked_as_if_it_had_come_again():
 def test_a_network_that_does_not_remember_cannot_repeat():
     fluid = Fluid(flows_alone(incidence(np.ones((1, 1))), np.ones(1), np.ones(1)))
     fluid.start(0)
-    fluid.harvest(fluid.settle(0.0))
+    fluid.pop_finished(fluid.solve_rates(0.0))
     assert fluid.most_deposits == 0
     with pytest.raises(AssertionError):
         fluid.repeat(0, 1, 1.0)

@@ -287,13 +287,14 @@ def test_the_certificate_refuses_classes_that_are_not_stable(
     incidence = lonely_links()
     units = np.ones(3, np.int64)
     rows = kernels.by_link(incidence.indptr, incidence.links, units, 2)
-    found = kernels.certify(
-        np.array([[0], [1]]),
-        (np.array([0, 1, 2]), np.array([0, 1])),
-        (incidence.indptr, incidence.links),
-        rows,
-        *(np.array(each) for each in (actors, channels, links)),
+    graph = kernels.ActorGraph(
+        ports=np.array([[0], [1]]),
+        senders=(np.array([0, 1, 2]), np.array([0, 1])),
+        flow_links=(incidence.indptr, incidence.links),
+        link_flows=rows,
     )
+    classes = kernels.Partition(*map(np.array, (actors, channels, links)))
+    found = kernels.certify(graph, classes)
     assert found == stable
 
 

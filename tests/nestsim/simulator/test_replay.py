@@ -12,7 +12,7 @@ from nestsim.simulator.outcome import SPAN_KINDS, TRANSFER_KINDS
 from nestsim.simulator.replay import replay
 from nestsim.simulator.system import TICK, quantise, tick_for
 from nestsim.simulator.work import RingPhase
-from planner.kernels.timeline import timeline
+from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES
 from tests.nestsim.simulator.cases import (
     contended_step,
@@ -66,9 +66,9 @@ def recurrence(work, delay, wires, rounded):
     durations = np.zeros((3, v * p))
     durations[:2] = work.forward_time, work.backward_time
     transfers = (*wires, delay[low, high], delay[high, low])
-    status, start, end, _ = timeline(
-        *program, m, *(rounded(values) for values in (durations, *transfers))
-    )
+    boundaries = BoundaryTimes(*map(rounded, transfers))
+    lists = InstructionLists(*program)
+    status, start, end, _ = timeline(lists, m, rounded(durations), boundaries)
     assert status == 0
     stage = np.repeat(np.arange(p), np.diff(program.indptr))
     chunk = virtual.chunk[program.virtual_stage]

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.timeline import instruction_timeline, timeline
+from planner.kernels.timeline import (
+    BoundaryTimes,
+    InstructionLists,
+    instruction_timeline,
+    timeline,
+)
 from planner.step.schedules import SCHEDULES
 
 every = pytest.mark.parametrize("schedule", list(SCHEDULES))
@@ -81,7 +86,7 @@ def reference(schedule, p, m, durations, *transfers, each=None, floors=None):
 def run(schedule, pipeline, kernel=timeline):
     p, m, durations, *rest = pipeline
     program = SCHEDULES[schedule].program(p, m, durations.shape[1] // p)
-    return kernel(*program, m, durations, *rest)
+    return kernel(InstructionLists(*program), m, durations, BoundaryTimes(*rest))
 
 
 def equal_stages(count, *each):
@@ -196,13 +201,15 @@ def test_lists_that_wait_for_each_other_in_a_circle_are_reported():
     # The first stage wants the gradient before it sends the activation.
     durations, boundary = np.ones((3, 2)), np.ones(1)
     status, *_ = timeline(
-        np.array([0, 2, 4]),
-        np.array([1, 0, 0, 1]),
-        np.zeros(4, np.int64),
-        np.zeros(4, np.int64),
+        InstructionLists(
+            indptr=np.array([0, 2, 4]),
+            kind=np.array([1, 0, 0, 1]),
+            microbatch=np.zeros(4, np.int64),
+            chunk=np.zeros(4, np.int64),
+        ),
         1,
         durations,
-        *[boundary] * 4,
+        BoundaryTimes(*[boundary] * 4),
     )
     assert status == 1
 
@@ -216,7 +223,8 @@ def test_single_passes_may_take_longer_and_end_no_sooner_than_said(schedule, dat
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     each = rng.integers(0, 10, program.kind.size).astype(float)
     floors = rng.integers(0, 100, program.kind.size) * (rng.random(each.size) < 0.2)
-    found = instruction_timeline(*program, m, each, floors * 1.0, *transfers)
+    lists, boundaries = InstructionLists(*program), BoundaryTimes(*transfers)
+    found = instruction_timeline(lists, m, each, floors * 1.0, boundaries)
     status, *answers = (np.asarray(one).tolist() for one in found)
     assert status == 0
     assert answers == [

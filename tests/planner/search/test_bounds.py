@@ -153,10 +153,10 @@ def test_the_dual_is_at_most_the_linear_program(choices, stages, blocks, availab
     )
     best = -np.inf
     for mu in np.linspace(0.0, 200.0, 401):
+        kinds = memory_bound.BlockKinds(cost, static, saved, np.zeros(cost.size))
         value, _ = memory_bound.dual_value(
-            mu, cost, static, saved, np.zeros(cost.size), in_flight, float(blocks),
-            float(available),
-        )  # fmt: skip
+            mu, kinds, in_flight, float(blocks), float(available)
+        )
         assert value <= exact * SLACK + 1e-9
         best = max(best, value)
     if np.isfinite(exact):

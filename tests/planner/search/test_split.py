@@ -48,34 +48,36 @@ def instances(draw, max_layers=6, *, additive=True):
         "class_of": classes.class_of,
         "layer_minima": minima,
         "time": time,
-        "tail": numbers(2, NUM_CHOICES, num_classes, high=30),
-        "slots": slots,
+        "step_end": numbers(2, NUM_CHOICES, num_classes, high=30),
+        "most_in_flight": slots,
         "signature": numbers(p + 1, high=1).astype(np.int64),
         "adder": numbers(p + 1, high=6),
-        "tail_adder": numbers(p + 1, high=4),
+        "step_end_adder": numbers(p + 1, high=4),
         "in_flight": flight,
         "sum_weight": draw(st.sampled_from([1.0, 0.5, 0.25])),
         "max_weight": float(m - 1),
-        "least_tail": 0.0,
+        "least_step_end": 0.0,
     }
 
 
 def price(case, bounds, choices):
     """Price one split by definition; None if it does not fit."""
     p = len(bounds) - 1
-    times, loads, tails = [], [], []
+    times, loads, step_ends = [], [], []
     for index, (i, j) in enumerate(pairwise(bounds)):
         s = p - index
         k = case["class_of"][i, j]
         c = choices[index]
-        if case["slots"][c, k] < case["in_flight"][s]:
+        if case["most_in_flight"][c, k] < case["in_flight"][s]:
             return None
         row = case["signature"][s]
         times.append(case["time"][row, c, k])
         loads.append(times[-1] + case["adder"][s])
-        tails.append(case["tail"][row, c, k] + case["tail_adder"][s])
+        step_ends.append(case["step_end"][row, c, k] + case["step_end_adder"][s])
     return (
-        case["sum_weight"] * sum(times) + case["max_weight"] * max(loads) + max(tails)
+        case["sum_weight"] * sum(times)
+        + case["max_weight"] * max(loads)
+        + max(step_ends)
     )
 
 
@@ -95,7 +97,7 @@ def brute_force(case):
 
 def check(case):
     expected = brute_force(case)
-    status, value, bounds, choices, _ = kernel.split_chain(**case, cutoff=np.inf)
+    status, value, bounds, choices, _ = kernel.split_chain(kernel.Chain(**case), np.inf)
     if np.isinf(expected):
         assert status == kernel.NOT_BETTER
         return
@@ -109,7 +111,9 @@ def check(case):
 def test_lower_bounds_that_are_too_high_are_said_and_never_read_past(case, factor):
     optimum = brute_force(case)
     wrong = {**case, "layer_minima": case["layer_minima"] * factor}
-    status, value, bounds, choices, _ = kernel.split_chain(**wrong, cutoff=np.inf)
+    status, value, bounds, choices, _ = kernel.split_chain(
+        kernel.Chain(**wrong), np.inf
+    )
     assert status in {kernel.OK, kernel.NOT_BETTER, kernel.BROKEN}
     if status == kernel.OK:
         assert price(case, bounds, choices) == value >= optimum
@@ -139,15 +143,15 @@ def test_many_dense_instances_equal_exhaustive_search():
             "class_of": classes.class_of,
             "layer_minima": np.zeros(num_layers),
             "time": rng.integers(0, 100, shape).astype(float),
-            "tail": rng.integers(0, 200, shape).astype(float),
-            "slots": rng.integers(0, 6, shape[1:]),
+            "step_end": rng.integers(0, 200, shape).astype(float),
+            "most_in_flight": rng.integers(0, 6, shape[1:]),
             "signature": rng.integers(0, 2, p + 1),
             "adder": rng.integers(0, 30, p + 1).astype(float),
-            "tail_adder": rng.integers(0, 30, p + 1).astype(float),
+            "step_end_adder": rng.integers(0, 30, p + 1).astype(float),
             "in_flight": np.array([0, *(min(s, m) for s in range(1, p + 1))]),
             "sum_weight": 1.0,
             "max_weight": float(m - 1),
-            "least_tail": 0.0,
+            "least_step_end": 0.0,
         }
         check(case)
 
@@ -155,11 +159,11 @@ def test_many_dense_instances_equal_exhaustive_search():
 @settings(deadline=None, max_examples=200)
 @given(instances(max_layers=5), st.integers(-2, 2))
 def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
-    _, optimum, *_ = kernel.split_chain(**case, cutoff=np.inf)
+    _, optimum, *_ = kernel.split_chain(kernel.Chain(**case), np.inf)
     if np.isinf(optimum):
         return
     cutoff = optimum + offset
-    status, value, *_ = kernel.split_chain(**case, cutoff=cutoff)
+    status, value, *_ = kernel.split_chain(kernel.Chain(**case), cutoff)
     assert (status == kernel.OK) == (optimum < cutoff)
     if status == kernel.OK:
         assert value == optimum
@@ -169,7 +173,7 @@ def test_cutoff_hides_exactly_what_is_not_below_it(case, offset):
 @given(instances(max_layers=5))
 def test_memory_check_never_refuses_a_split_that_exists(case):
     # The rule presumes that larger intervals need more memory.
-    slots = case["slots"].copy()
+    slots = case["most_in_flight"].copy()
     class_of = case["class_of"]
     num_layers = len(class_of) - 1
     for length in range(2, num_layers + 1):
@@ -178,7 +182,7 @@ def test_memory_check_never_refuses_a_split_that_exists(case):
             k = class_of[i, i + length]
             for part in inside:
                 slots[:, k] = np.minimum(slots[:, k], slots[:, part])
-    exists = np.isfinite(brute_force({**case, "slots": slots}))
+    exists = np.isfinite(brute_force({**case, "most_in_flight": slots}))
     fits = kernel.fits_in_memory(class_of, slots, case["in_flight"])
     assert fits or not exists
 
@@ -186,9 +190,9 @@ def test_memory_check_never_refuses_a_split_that_exists(case):
 @settings(deadline=None, max_examples=30)
 @given(instances(max_layers=5))
 def test_compiled_kernels_agree_with_their_python_source(case):
-    compiled = kernel.split_chain(**case, cutoff=np.inf)
+    compiled = kernel.split_chain(kernel.Chain(**case), np.inf)
     with np.errstate(invalid="ignore"):
-        source = kernel.split_chain.py_func(**case, cutoff=np.inf)
+        source = kernel.split_chain.py_func(kernel.Chain(**case), np.inf)
     assert compiled[:2] == source[:2]
     np.testing.assert_array_equal(compiled[2], source[2])
     np.testing.assert_array_equal(compiled[3], source[3])
@@ -201,23 +205,23 @@ def test_ties_go_to_the_earliest_cut_and_the_first_choice():
         "class_of": classes.class_of,
         "layer_minima": np.ones(3),
         "time": np.tile(classes.counts[:, 0].astype(float), (1, 2, 1)),
-        "tail": np.zeros((1, 2, num_classes)),
-        "slots": np.full((2, num_classes), 9),
+        "step_end": np.zeros((1, 2, num_classes)),
+        "most_in_flight": np.full((2, num_classes), 9),
         "signature": np.zeros(3, np.int64),
         "adder": np.zeros(3),
-        "tail_adder": np.zeros(3),
+        "step_end_adder": np.zeros(3),
         "in_flight": np.array([0, 1, 2]),
         "sum_weight": 1.0,
         "max_weight": 3.0,
-        "least_tail": 0.0,
+        "least_step_end": 0.0,
     }
-    _, _, bounds, choices, _ = kernel.split_chain(**case, cutoff=np.inf)
+    _, _, bounds, choices, _ = kernel.split_chain(kernel.Chain(**case), np.inf)
     assert bounds.tolist() == [0, 1, 3]
     assert choices.tolist() == [0, 0]
 
 
 def test_one_microbatch_has_no_slowest_stage():
-    """With wm = 0 only sum and tail count."""
+    """With wm = 0 only sum and step_end count."""
     rng = np.random.default_rng(0)
     classes = interval_classes(np.arange(5))
     shape = 1, NUM_CHOICES, len(classes.counts)
@@ -225,15 +229,15 @@ def test_one_microbatch_has_no_slowest_stage():
         "class_of": classes.class_of,
         "layer_minima": np.zeros(5),
         "time": rng.integers(1, 50, shape).astype(float),
-        "tail": rng.integers(0, 50, shape).astype(float),
-        "slots": np.full(shape[1:], 9),
+        "step_end": rng.integers(0, 50, shape).astype(float),
+        "most_in_flight": np.full(shape[1:], 9),
         "signature": np.zeros(4, np.int64),
         "adder": np.zeros(4),
-        "tail_adder": np.zeros(4),
+        "step_end_adder": np.zeros(4),
         "in_flight": np.array([0, 1, 1, 1]),
         "sum_weight": 1.0,
         "max_weight": 0.0,
-        "least_tail": 0.0,
+        "least_step_end": 0.0,
     }
-    _, value, *_ = kernel.split_chain(**case, cutoff=np.inf)
+    _, value, *_ = kernel.split_chain(kernel.Chain(**case), np.inf)
     assert value == pytest.approx(brute_force(case))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.timeline import timeline
+from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import SCHEDULES
 from tests.planner.step.cycle_time import (
     CLOSED_FORMS,
@@ -41,7 +41,8 @@ def pipelines(draw, schedule, *, most_stages=7):
 def time(schedule, times, m):
     """Return when the last stage ends, by the recurrence."""
     program = SCHEDULES[schedule].program(times.forward.size, m)
-    status, _, _, ends = timeline(*program, m, np.stack(times[:3]), *times[3:])
+    lists, boundaries = InstructionLists(*program), BoundaryTimes(*times[3:])
+    status, _, _, ends = timeline(lists, m, np.stack(times[:3]), boundaries)
     assert status == 0
     return ends.max()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.kernels import tables
-from planner.step.ledger import KERNEL_LEDGER, LEDGER
+from planner.step.ledger import KERNEL_LEDGER, KERNEL_TERMS, LEDGER
 
 ROOT = Path(__file__).parents[3]
 
@@ -98,26 +98,28 @@ def test_a_step_sends_in_the_order_of_its_moments(zero_stage):
 
 
 def test_the_kernels_count_the_same():
-    columns = [
-        tables.REDUCED_WHOLE,
-        tables.REDUCED_ONCE,
-        tables.REDUCED_ACROSS,
-        tables.GATHERED_ONCE,
-        tables.REDUCED_EACH,
-        tables.GATHERED_EACH,
-        tables.SHARDS_OPTIMIZER,
-        tables.SHARDS_GRADIENTS,
-        tables.SHARDS_WEIGHTS,
-        tables.WHOLE_GRADIENTS,
-        tables.WHOLE_WEIGHTS,
-    ]
-    assert sorted(columns) == list(range(tables.NUM_LEDGER))
-    assert KERNEL_LEDGER[:, columns].tolist() == [
+    names = (
+        "reduced_whole",
+        "reduced_once",
+        "reduced_across",
+        "gathered_once",
+        "reduced_each",
+        "gathered_each",
+        "shards_optimizer",
+        "shards_gradients",
+        "shards_weights",
+        "whole_gradients",
+        "whole_weights",
+    )
+    assert sorted(names) == sorted(tables.ZeroTerms._fields)
+    assert [[getattr(terms, name) for name in names] for terms in KERNEL_TERMS] == [
         [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
         [0, 1, 1, 1, 0, 0, 1, 0, 0, 0, 0],
         [0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 0],
         [0, 0, 1, 0, 1, 2, 1, 1, 1, 1, 2],
     ]
+    for number, terms in enumerate(KERNEL_TERMS):
+        assert tables.zero_terms(KERNEL_LEDGER, number) == terms
     assert KERNEL_LEDGER.dtype == np.float64
     assert KERNEL_LEDGER.flags.c_contiguous
 

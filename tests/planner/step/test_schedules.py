@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.kernels.timeline import timeline
+from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from planner.step.schedules.language import MAX_PASSES
 from topologies.errors import InputError
@@ -124,7 +124,9 @@ def test_the_stages_do_not_wait_for_each_other_in_a_circle(name, data):
     length = len(kinds_of(name)) * m * v
     assert program.indptr.tolist() == [length * stage for stage in range(p + 1)]
     durations, boundaries = np.ones((3, v * p)), np.ones(v * p - 1)
-    status, *_ = timeline(*program, m, durations, *[boundaries] * 4)
+    status, *_ = timeline(
+        InstructionLists(*program), m, durations, BoundaryTimes(*[boundaries] * 4)
+    )
     assert status == 0
 
 

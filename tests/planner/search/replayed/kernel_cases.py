@@ -84,9 +84,9 @@ def sums(values):
 
 def compiled(case, cutoff=np.inf):
     """Ask the kernel."""
-    layers = np.zeros((kernel.NUM_LAYER_ROWS, len(case.dense)))
-    layers[kernel.DENSE], layers[kernel.EXPERT] = case.dense, case.expert
-    layers[kernel.IS_BLOCK, 1:-1] = 1.0
+    num_layers = len(case.dense)
+    is_block = np.ones(num_layers)
+    is_block[[0, -1]] = 0.0
     ends = np.zeros((case.p, tables.NUM_FIXED_RATES + 4 * NUM_OPTIONS))
     for i in range(case.p):
         for kind, column in enumerate((tables.DENSE_REDUCE, tables.EXPERT_REDUCE)):
@@ -99,47 +99,71 @@ def compiled(case, cutoff=np.inf):
             ):
                 place = column + 4 * option
                 ends[i, place : place + 2] = rates[i][option]
-    switches = np.zeros(kernel.NUM_SWITCHES, dtype=np.int64)
-    switches[kernel.REDUCES_BEHIND] = case.reduces_behind
-    switches[kernel.GATHERS_AHEAD] = case.gathers_ahead
-    switches[kernel.BY_LAYER] = case.by_layer
-    switches[kernel.IS_CHOICE] = case.is_choice
-    constants = np.zeros(tables.NUM_CONSTANTS)
-    constants[tables.STEP_TIME] = case.step_time
-    constants[tables.MEMORY] = np.inf
-    constants[tables.EXPERT_GROUP] = case.expert_group
-    constants[tables.GATHER_BYTES] = case.weight_bytes
-    constants[tables.REDUCE_BYTES] = case.gradient_bytes
-    job = np.zeros(kernel.NUM_JOB)
-    job[kernel.STEP_ONCE], job[kernel.SHARD_TIME] = case.step_once, case.shard_time
-    job[kernel.TIED_TIME], job[kernel.TIED_PARAMETERS] = case.tied_time, case.tied
-    job[kernel.BOUNDARY_BYTES] = case.boundary_bytes
-    rows = len(case.exits)
-    found, _ = kernel.replay_bounds(
-        case.p,
-        case.v,
-        case.m,
-        np.array([case.cuts]),
-        np.array([[case.mode, case.zero, case.option]]),
-        sums(case.forward),
-        sums(case.backward),
-        sums(case.sharded),
-        sums(case.hidden),
-        np.array(case.signature),
-        layers,
-        np.array(case.wires),
-        ends,
-        np.array(case.groups),
-        np.array(case.senders),
-        np.ones(case.p, dtype=np.int64),
-        np.array(case.first_passes),
-        np.array(case.exits).reshape(rows, 4, case.p),
-        np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
-        np.array(case.exit_inverses),
-        switches,
-        constants,
-        job,
-        KERNEL_LEDGER,
-        cutoff,
+    constants = tables.JobConstants(
+        weight_bytes=0.0,
+        gradient_bytes=0.0,
+        optimizer_bytes=0.0,
+        copies_bytes=0.0,
+        gather_bytes=case.weight_bytes,
+        reduce_bytes=case.gradient_bytes,
+        step_time=case.step_time,
+        memory=np.inf,
+        expert_group=case.expert_group,
     )
+    job = kernel.JobTerms(
+        constants=constants,
+        ledger=KERNEL_LEDGER,
+        step_once=case.step_once,
+        shard_time=case.shard_time,
+        tied_time=case.tied_time,
+        tied_parameters=case.tied,
+        boundary_bytes=case.boundary_bytes,
+        reduces_behind=case.reduces_behind,
+        gathers_ahead=case.gathers_ahead,
+        by_layer=case.by_layer,
+    )
+    rows = len(case.exits)
+    exits = kernel.BlockExits(
+        shares=np.array(case.exits).reshape(rows, 4, case.p),
+        across=np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
+        inverses=np.array(case.exit_inverses, dtype=np.float64),
+        is_choice=case.is_choice,
+    )
+    plans = kernel.PlanFamily(
+        pipeline=kernel.Pipeline(
+            p=case.p,
+            v=case.v,
+            m=case.m,
+            in_flight=np.ones(case.p, dtype=np.int64),
+            first_passes=np.array(case.first_passes),
+        ),
+        passes=kernel.PassTimes(
+            forward=sums(case.forward),
+            backward=sums(case.backward),
+            sharded=sums(case.sharded),
+            hidden=sums(case.hidden),
+            signature=np.array(case.signature),
+        ),
+        layers=kernel.LayerColumns(
+            dense=np.array(case.dense),
+            expert=np.array(case.expert),
+            largest=np.zeros(num_layers),
+            is_block=is_block,
+            saved=np.zeros((tables.NUM_MODES, num_layers)),
+            working=np.zeros((tables.NUM_MODES, num_layers)),
+        ),
+        sent=kernel.SentTerms(
+            wires=np.array(case.wires),
+            ends=ends,
+            group_sizes=np.array(case.groups),
+            senders=np.array(case.senders),
+            exits=exits,
+        ),
+        job=job,
+    )
+    choice = tables.Choices(
+        *(np.array([n]) for n in (case.mode, case.zero, case.option))
+    )
+    variants = kernel.Variants(np.array([case.cuts]), choice)
+    found, _ = kernel.replay_bounds(plans, variants, cutoff)
     return float(found[0, 0])

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.classes import choice_array
+from planner.cost.classes import choice_columns
 from planner.cost.pricing import plan_degrees
+from planner.kernels.replay_bound import Variants
 from planner.search.launch_rules import LAUNCH_RULES
-from planner.search.replayed.bounds import Variants
 from planner.step.memory import stage_memory
 from tests.planner.search.replayed.worlds import random_world
 
@@ -35,7 +35,7 @@ def fits(candidates, leaf, memory):
         candidates._shape(leaf.configuration),
         candidates._least(candidates._relaxed(leaf.configuration)),
         placed,
-        Variants(np.array([leaf.layout]), choice_array((leaf.choice,))),
+        Variants(np.array([leaf.layout]), choice_columns((leaf.choice,))),
         np.inf,
     )
     return bool(np.isfinite(found[0, 0]))

@@ -30,7 +30,7 @@ MAX_CUSTOM_VERTICES = 8192
 """Largest custom network, in devices and switches."""
 
 MAX_FILE = 2_000_000
-"""Room for 20,000 links; parsing takes time in proportion [byte]."""
+"""Longest file of links, room for 20,000 of them [byte]."""
 
 MAX_NAME = 100
 """Characters of a vertex's name, which reports and figures write out."""
@@ -53,17 +53,29 @@ class ListedLink(NamedTuple):
     """One directed link as listed."""
 
     source: int
+    """Vertex where the link starts."""
+
     target: int
+    """Vertex where the link ends."""
+
     bandwidth: float
+    """Bandwidth of the link [byte/s]."""
+
     latency: float
+    """Latency of the link [s]."""
 
 
 class LinkList(NamedTuple):
     """What the file says: vertices by name, devices first, and directed links."""
 
     num_devices: int
+    """Number of devices, the first of the vertices."""
+
     vertex_names: tuple[str, ...]
+    """Name of each vertex."""
+
     links: tuple[ListedLink, ...]
+    """Directed links in the order of the file."""
 
 
 def read_link_file(path: Path) -> LinkList:
