@@ -31,8 +31,9 @@ class AlgorithmChoice(NamedTuple):
     """A collective algorithm, or what it is chosen by."""
 
     name: str
-    """One of `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the
-    cheapest of `ALGORITHMS`, as NCCL chooses by size."""
+    """Name of the algorithm, one of
+    `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
+    `ALGORITHMS`, as NCCL chooses by size."""
     num_bytes: float
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
 

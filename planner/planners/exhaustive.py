@@ -138,7 +138,7 @@ def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
 
 
 def _num_splits(candidates: CandidateSet, configuration: Configuration) -> int:
-    table = candidates.splitter.folded(configuration).table
+    table = candidates.splitter.interleaved_chain(configuration).table
     num_layers = len(table.classes.class_of) - 1
     return math.comb(num_layers - 1, configuration.pp - 1)
 
