@@ -1,6 +1,7 @@
 """The settings that a sweep varies, and the points that they make together.
 
-Where in a scenario a setting stands, and a scenario with other values there.
+An axis names a setting by where it stands in a scenario; a point is a scenario with
+other values there.
 """
 
 import copy
