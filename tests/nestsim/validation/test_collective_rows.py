@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from estimators.collectives.transports import collective_time, transports
+from estimators.collectives.transports import transports
 from nestsim.calibration.__main__ import main as refit
 from nestsim.calibration.report import print_transports
 from nestsim.calibration.transports import fit_transports
