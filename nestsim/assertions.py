@@ -20,7 +20,10 @@ _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
 )
 
 NO_PLAN = "no plan"
+"""Value found where nothing fits."""
+
 NO_REPLAY = "no replay"
+"""Value found where no replay was asked for."""
 
 _OF_REPLAY = ("verdict", "gap")
 
@@ -30,9 +33,11 @@ class Checked:
     """One assertion, checked."""
 
     assertion: Assertion
+    """Assertion of the scenario."""
+
     found: float | str
-    """In base units; `NO_PLAN` where nothing fits, `NO_REPLAY` where none was asked
-    for."""
+    """Value found, in base units; `NO_PLAN` where nothing fits, `NO_REPLAY` where no
+    replay was asked for."""
 
     holds: bool | None
     """Whether it is as asserted; None for what only a replay could tell."""

@@ -1,8 +1,7 @@
 """The network of a scenario: as it was built, less what is slow or gone.
 
-Jobs run on it as their collective library uses it (`job_network`).
-
-What drives the devices of a scenario, given how they are joined.
+Jobs run on it as their collective library uses it (`job_network`), and their software
+knows how large its nodes are.
 """
 
 from dataclasses import replace

@@ -40,10 +40,11 @@ from topologies.network import Network
 
 MOST_PLANNED = 40
 """Plans of the search for the planned time that a stopped search looks at, as far as
-they can be launched, ..."""
+they can be launched."""
 
 PLANNED_SHARE = 4
-"""... and the part of its own limits that finding them may take: one in so many."""
+"""Divisor of the search's own limits: the part that finding plans by their planned time
+may take."""
 
 _BEYOND = (
     "A plan that the framework cannot launch would fit: search.launchable = false "
@@ -59,7 +60,7 @@ class Evaluator:
     """
 
     network: Network
-    """The cluster."""
+    """Network of the cluster."""
 
     workload: Workload
     """Model, job and device."""

@@ -18,28 +18,28 @@ class Preset:
     """Defaults of one framework."""
 
     name: str
-    """What reports call it."""
+    """Name that reports give it."""
 
     zero_stage: int = 0
-    """Where the row does not say what is sharded."""
+    """ZeRO stage where the row does not say what is sharded."""
 
     precision: str = "bf16"
-    """Where the row does not say."""
+    """Precision of the model where the row does not say."""
 
     gradients: Mapping[str, str]
     """Precision of the model -> that of the gradients that are reduced."""
 
     recompute: str = "none"
-    """Where the row does not say."""
+    """Recompute mode where the row does not say."""
 
     attention: str = "flash"
-    """Where the row does not say."""
+    """Attention implementation where the row does not say."""
 
     sequence_parallel: bool = False
-    """Where the row does not say, with tensor parallelism."""
+    """Whether tensor parallelism divides sequences, too, where the row does not say."""
 
     dropout: float = 0.0
-    """Of GPTs, hidden and attention."""
+    """Probability of dropout in GPTs, hidden and attention."""
 
     gather: str = ""
     """Precision of weights on the wire, if not that of the model."""
@@ -54,10 +54,10 @@ class Preset:
     """Whether the optimizer works on copies of the gradients."""
 
     casts_gradients: bool = False
-    """Whether it casts those that are in 16 bits to fp32."""
+    """Whether the optimizer casts 16-bit gradients to fp32."""
 
     sends_tokens_once: bool = False
-    """Whether a token goes once to each node with experts that it wants."""
+    """Whether a token goes once to each node that has experts for it."""
 
     software: Software
     """Kernels, and what the host costs."""

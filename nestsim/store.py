@@ -1,17 +1,15 @@
 """The store of a sweep: one SQLite file, one transaction for each finished point.
 
-Written by one process. The journal is SQLite's rollback journal, synchronised with the
-disk at each commit: unlike a write-ahead log it leaves one file and works on network
-file systems. A process that is killed leaves every point either whole or not there.
-
-Points and rows are kept as JSON, keys in their order. Durations stand in a table of
-their own, as they are the only content that differs from one run to the next.
-
-Points, the rows that come of them, and what both are told apart by.
-
 A point is a mapping of names to plain JSON values, and so is the row of results that a
 task makes of it. Neither holds a time of day, a duration of the computation, or a
-number that JSON does not have, so that the same point gives the same bytes.
+number that JSON does not have, so that the same point gives the same bytes; a hash of
+its content is a point's key.
+
+One process writes the store. The journal is SQLite's rollback journal, synchronised
+with the disk at each commit: unlike a write-ahead log it leaves one file and works on
+network file systems. A process that is killed leaves every point either whole or not
+there. Points and rows are kept as JSON, keys in their order. Durations stand in a table
+of their own, as they are the only content that differs from one run to the next.
 """
 
 import hashlib
@@ -68,19 +66,19 @@ class Outcome:
     """What became of one point."""
 
     number: int
-    """Position among the points, from 0."""
+    """Position of the point among the points, from 0."""
 
     key: str
-    """What the task tells the point by."""
+    """Hash by which the task recognises the point."""
 
     point: Point
-    """Its settings."""
+    """Settings of the point."""
 
     row: Row | None
-    """Its results; None if it failed."""
+    """Results of the point; None if it failed."""
 
     reason: str = ""
-    """Why it failed, on one line; empty if it did not."""
+    """Reason why the point failed, on one line; empty if it did not."""
 
 
 def plain_json(value: object, *, sort_keys: bool = False) -> str:
@@ -112,7 +110,7 @@ def content_key(value: object) -> str:
 
 
 SCHEMA_VERSION = 1
-"""Of the tables below; stored as SQLite's ``user_version``."""
+"""Version of the tables below; stored as SQLite's ``user_version``."""
 
 APPLICATION_ID = 0x4E455354
 """Says that nestsim made a database; stored as SQLite's ``application_id``."""

@@ -41,7 +41,10 @@ class Band(NamedTuple):
     """Factors on a predicted time, or rate: the ends of its 80 % band."""
 
     low: float
+    """Factor on the prediction at the lower end."""
+
     high: float
+    """Factor on the prediction at the upper end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,8 @@ class Setting:
     """What of a job decides how well it is predicted."""
 
     source: str = ""
-    """Whose measurements it belongs to; empty for a cluster that none are known of."""
+    """Source of the measurements that the job's cluster belongs to; empty for a cluster
+    that none are known of."""
 
     software: str
     """Name of the software's preset."""
@@ -58,7 +62,7 @@ class Setting:
     """Name of the device."""
 
     num_devices: int
-    """That take part."""
+    """Devices that take part."""
 
     has_experts: bool
     """Whether the model is a mixture of experts."""
@@ -104,7 +108,7 @@ class Uncertainty:
     memory."""
 
     sources: frozenset[str]
-    """Those that constants were fitted to."""
+    """Sources that constants were fitted to."""
 
     software: frozenset[str]
     """Names of presets that constants were fitted to."""

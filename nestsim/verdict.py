@@ -1,15 +1,14 @@
 """Plan beside replay: whether the promise is kept, and why not.
 
-What transfers lose to each other, level by level of the network.
-
-The plan prices each transfer as if its own kind had the network to itself: the messages
-over one boundary of all replicas at once, or the same collective of all groups of a
-stage. The step is run again under this assumption, which costs every flow a fixed rate.
-The links of one level after another, from the inside out, are then shared by whatever
-truly meets there; the last level gives the replay itself. The differences between
-neighbours in this chain add up to all that contention adds. They can be negative, where
-replicas keep out of each other's way. What an outer level costs is counted on top of
-the inner ones: the order is part of the definition.
+What transfers lose to each other is found level by level of the network. The plan
+prices each transfer as if its own kind had the network to itself: the messages over one
+boundary of all replicas at once, or the same collective of all groups of a stage. The
+step is run again under this assumption, which costs every flow a fixed rate. The links
+of one level after another, from the inside out, are then shared by whatever truly meets
+there; the last level gives the replay itself. The differences between neighbours in
+this chain add up to all that contention adds. They can be negative, where replicas keep
+out of each other's way. What an outer level costs is counted on top of the inner ones:
+the order is part of the definition.
 
 Letters: ``F`` flows, ``E`` links.
 """
@@ -36,24 +35,25 @@ class Ends(NamedTuple):
     """When a step is over."""
 
     pipeline: float
-    """End of the last pass [s]."""
+    """Moment at which the last pass ends [s]."""
 
     whole: float
-    """End of the last duty [s]."""
+    """Moment at which the last duty ends [s]."""
 
 
 class Contention(NamedTuple):
     """A step as the plan assumes it, and what each level adds to it."""
 
     alone: Ends
-    """With a network of its own for each kind of transfer."""
+    """End of a step in which each kind of transfer has a network of its own."""
 
     even: Ends
-    """The same with all devices equally fast."""
+    """End of a step in which each kind of transfer has a network of its own and all
+    devices are equally fast."""
 
     by_level: Mapping[str, float]
     """Name of the level -> how much later the last pass ends because the links of this
-    level are shared, too [s]; levels on which nothing can meet are left out."""
+    level are shared, too; levels on which nothing can meet are left out [s]."""
 
 
 def contention_by_level(
@@ -191,7 +191,7 @@ class Gap:
     """Simulated minus planned iteration time, by cause."""
 
     total: float
-    """[s]; positive when the replay is slower."""
+    """Difference in iteration time, positive when the replay is slower [s]."""
 
     terms: Mapping[str, float]
     """Cause -> share of `total` [s]; they add up to it. Each is a difference between
@@ -213,7 +213,7 @@ class Verdict:
     """One sentence that names the cause: which link, which stage, which term."""
 
     gap: Gap
-    """The difference in time."""
+    """Difference in time, by cause."""
 
 
 def judge(

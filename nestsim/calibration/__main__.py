@@ -17,15 +17,10 @@ from nestsim.calibration.bands import (
     read_misses,
     uncertainty_toml,
 )
-from nestsim.calibration.calibrate import (
-    Calibration,
-    calibrate,
-    print_transports,
-    replace_entries,
-)
+from nestsim.calibration.calibrate import Calibration, calibrate, replace_entries
 from nestsim.calibration.observations import read_observations
 from nestsim.calibration.parameters import load_fit_spec
-from nestsim.calibration.report import print_calibration
+from nestsim.calibration.report import print_calibration, print_transports
 from nestsim.calibration.residuals import Residuals
 from nestsim.calibration.transports import fit_transports
 from nestsim.uncertainty import Uncertainty, load_uncertainty
@@ -40,7 +35,7 @@ def main() -> None:
     progress = Console(stderr=True)
     began = time.monotonic()
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         progress.print(f"{time.monotonic() - began:5.0f} s  {line}", highlight=False)
 
     spec = load_fit_spec(options.fit)
@@ -59,16 +54,20 @@ def main() -> None:
             _write_bands(replace(load_uncertainty(), memory=widths))
         return
     observations = read_observations(rows, spec, base)
-    tell(f"{len(observations):,} of {len(rows):,} rows can be predicted")
+    report(f"{len(observations):,} of {len(rows):,} rows can be predicted")
     with Residuals(
         observations, base.constants, predictor=base, workers=options.workers
     ) as evaluate:
-        start = [one.prior for one in spec.parameters] if options.from_prior else None
-        found = calibrate(evaluate, spec, start=start, tell=tell)
-    tell(f"{evaluate.evaluations:,} rows were replayed")
-    print_calibration(found, Console(width=max(Console().width, 150)))
+        start = (
+            [parameter.prior for parameter in spec.parameters]
+            if options.from_prior
+            else None
+        )
+        calibration = calibrate(evaluate, spec, start=start, progress=report)
+    report(f"{evaluate.evaluations:,} rows were replayed")
+    print_calibration(calibration, Console(width=max(Console().width, 150)))
     if options.write:
-        _write(found)
+        _write(calibration)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,17 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(found: Calibration) -> None:
+def _write(calibration: Calibration) -> None:
     date = dt.datetime.now(dt.UTC).date().isoformat()
     constants = Path(estimators.__file__).parent / "constants.toml"
     text = constants.read_text(encoding="utf-8")
-    constants.write_text(replace_entries(text, found.entries(date)), encoding="utf-8")
-    _write_bands(found.uncertainty)
+    constants.write_text(
+        replace_entries(text, calibration.entries(date)), encoding="utf-8"
+    )
+    _write_bands(calibration.uncertainty)
 
 
-def _write_bands(found: Uncertainty) -> None:
+def _write_bands(uncertainty: Uncertainty) -> None:
     path = Path(__file__).parents[1] / "uncertainty.toml"
-    path.write_text(uncertainty_toml(found), encoding="utf-8")
+    path.write_text(uncertainty_toml(uncertainty), encoding="utf-8")
 
 
 if __name__ == "__main__":

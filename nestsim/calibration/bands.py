@@ -4,11 +4,10 @@ Half widths are quantiles of held-out errors by class; a class of few rows leans
 the next wider one. Coverage is counted on rows whose own fold, or source, had no part
 in the width that they are held against.
 
-How far off predicted sizes of memory are: bands by framework.
-
-What memory holds is counted, and few constants are fitted by hand to some of the same
-rows; half widths are quantiles of all rows' errors, and what they cover is counted in
-folds of configurations, each held against the widths of the others.
+Sizes of memory have bands by framework. What memory holds is counted, and few constants
+are fitted by hand to some of the same rows; so half widths are quantiles of all rows'
+errors, and what they cover is counted in folds of configurations, each held against the
+widths of the others.
 """
 
 import hashlib
@@ -46,8 +45,10 @@ class Error(NamedTuple):
     """A held-out prediction's error."""
 
     setting: Setting
+    """Setting of the job that was predicted."""
+
     size: float
-    """``|log(predicted / measured)|``"""
+    """Size of the error, ``|log(predicted / measured)|``."""
 
     weight: float
     """How much it counts where rows of several sources are taken together."""
@@ -173,7 +174,10 @@ class Coverage(NamedTuple):
     """How many of some rows lie in their 80 % band."""
 
     inside: int
+    """Rows that lie in their band."""
+
     rows: int
+    """Rows that were held against a band."""
 
     @property
     def share(self) -> float:
@@ -250,10 +254,13 @@ class Miss(NamedTuple):
     """Name of the preset."""
 
     source: str
+    """Source of the row."""
+
     size: float
-    """``|log(predicted / measured)|``"""
+    """Size of the error, ``|log(predicted / measured)|``."""
 
     fold: int
+    """Number of the fold that the row is held out in."""
 
 
 def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:

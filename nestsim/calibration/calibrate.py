@@ -1,23 +1,16 @@
 """A whole calibration: the fit, its folds, what they say of rows and constants.
 
-Write fitted values into the file of constants, and touch nothing else in it.
-
-A constant's entry is one line, ``name = { value = .., source = ".." }``, below the
-head of its section. Entries that are there are replaced; new ones come after the last
-one of their section, and new sections after the last one of their group.
-
-Refit interconnects to curves of collectives, and print how far off they are.
+Fitted values go into the file of constants, in which nothing else is touched. A
+constant's entry is one line, ``name = { value = .., source = ".." }``, below the head
+of its section. Entries that are there are replaced; new ones come after the last one of
+their section, and new sections after the last one of their group.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from nestsim.calibration.bands import (
     Coverage,
@@ -33,16 +26,12 @@ from nestsim.calibration.cross_validation import (
     residuals_of,
     source_folds,
 )
-from nestsim.calibration.fit import Box, Fit, Tell, fit
+from nestsim.calibration.fit import Box, Fit, Report, fit
 from nestsim.calibration.observations import Observation, row_weights
 from nestsim.calibration.parameters import FitSpec
 from nestsim.calibration.residuals import Residuals, constants_of
-from nestsim.calibration.transports import TransportFit
 from nestsim.uncertainty import Uncertainty
 from topologies.arrays import FloatArray
-
-if TYPE_CHECKING:
-    from nestsim.validation.collective_runner import CollectivesValidation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +39,11 @@ class ConstantEntry:
     """What is written of a constant."""
 
     value: float
+    """Fitted value, in the constant's unit."""
+
     source: str
+    """Measurements that the value comes from."""
+
     low: float
     """Least value over the folds."""
 
@@ -58,7 +51,7 @@ class ConstantEntry:
     """Largest value over the folds."""
 
     def text(self, name: str) -> str:
-        """Return its line."""
+        """Return the entry's line."""
         source = self.source.replace("\\", "\\\\").replace('"', '\\"')
         return (
             f"{name} = {{ value = {self.value:.4g}, low = {self.low:.4g}, "
@@ -72,7 +65,7 @@ def replace_entries(text: str, entries: Mapping[str, ConstantEntry]) -> str:
     Parameters
     ----------
     text
-        Of the file.
+        Text of the file.
     entries
         Dotted name, ``group.section.constant``, -> what is written.
     """
@@ -84,7 +77,7 @@ def replace_entries(text: str, entries: Mapping[str, ConstantEntry]) -> str:
 
 
 def _write(lines: list[str], section: str, name: str, line: str) -> None:
-    heads = [number for number, one in enumerate(lines) if one.startswith("[")]
+    heads = [number for number, text in enumerate(lines) if text.startswith("[")]
     head = next((n for n in heads if lines[n].strip() == f"[{section}]"), None)
     if head is None:
         group = section.split(".", maxsplit=1)[0]
@@ -114,30 +107,37 @@ def _end(lines: list[str], head: int) -> int:
     return end
 
 
-_TOLD = 0.9
-"""A constant is told by rows if they shrink its prior's deviation below this part."""
+_INFORMED = 0.9
+"""Rows inform of a constant if they shrink its prior's deviation below this part."""
 
 _WITNESS = 0.1
-"""A source tells a constant if it has this part of all that rows say about it."""
+"""A source informs of a constant if it has this part of all that rows say of it."""
 
 _MOST_NAMED = 5
+"""Sources that a constant's entry names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """What came out of it."""
+    """Fitted constants, and how well they predict rows that they were not fitted to."""
 
     spec: FitSpec
+    """What was fitted to which rows."""
+
     observations: tuple[Observation, ...]
+    """Rows that can be predicted."""
+
     fit: Fit
+    """The fit to all rows."""
+
     was: Mapping[str, float]
-    """The constants there were."""
+    """Dotted name -> value of the constants that there were."""
 
     before: FloatArray
-    """``log(predicted / measured)`` of all rows under the constants there were."""
+    """``log(predicted / measured)`` of all rows under the constants that there were."""
 
     fitted: FloatArray
-    """The same under those of the fit."""
+    """``log(predicted / measured)`` of all rows under the constants of the fit."""
 
     folds: tuple[HeldOut, ...]
     """Groups of rows left out in turn."""
@@ -146,14 +146,16 @@ class Calibration:
     """Sources left out in turn."""
 
     uncertainty: Uncertainty
+    """Bands of predictions, by the errors of the folds and of sources left out."""
+
     coverage: dict[str, Coverage]
-    """Of each fold, by the widths of the other folds."""
+    """Coverage of each fold, by the widths of the other folds."""
 
     coverage_of_classes: dict[str, Coverage]
-    """Of each class of jobs with many rows, over all folds."""
+    """Coverage of each class of jobs with many rows, over all folds."""
 
     coverage_new: dict[str, Coverage]
-    """Of each source left out, by the widths of the other sources."""
+    """Coverage of each source left out, by the widths of the other sources."""
 
     @property
     def held_out(self) -> FloatArray:
@@ -170,10 +172,10 @@ class Calibration:
         over_folds = np.array([fold.logarithms for fold in self.folds])
         written: dict[str, ConstantEntry] = {}
         for number, parameter in enumerate(self.fit.parameters):
-            tellers = witnesses(self, number)
+            sources = witnesses(self, number)
             source = (
-                f"fit: {', '.join(tellers)}; {date}"
-                if tellers
+                f"fit: {', '.join(sources)}; {date}"
+                if sources
                 else f"no row tells it: near its prior, {parameter.prior:g}; {date}"
             )
             value = float(np.exp(self.fit.logarithms[number]))
@@ -193,37 +195,37 @@ def calibrate(
     spec: FitSpec,
     *,
     start: Sequence[float] | None = None,
-    tell: Tell | None = None,
+    progress: Report | None = None,
 ) -> Calibration:
     """Fit constants and hold rows and sources out.
 
     Parameters
     ----------
     evaluate
-        Predicts rows; its constants are those there were.
+        Predicts rows; its constants are those that there were.
     spec
         What is fitted to which rows.
     start
         Values to start from instead.
-    tell
-        Told about each step.
+    progress
+        Called with a line on each step.
     """
-    say = tell if tell is not None else _silent
+    report = progress if progress is not None else _silent
     observations = evaluate.observations
     everything = np.arange(len(observations))
     before = evaluate.residuals({}, everything)
-    found = fit(evaluate, spec, start=start, tell=tell)
-    say("folds")
-    folds = hold_out(evaluate, spec, found, grouped_folds(observations))
-    say("sources left out")
-    sources = hold_out(evaluate, spec, found, source_folds(observations))
+    full = fit(evaluate, spec, start=start, progress=progress)
+    report("folds")
+    folds = hold_out(evaluate, spec, full, grouped_folds(observations))
+    report("sources left out")
+    sources = hold_out(evaluate, spec, full, source_folds(observations))
     measured = errors_of_folds(observations, folds, is_new=False)
     new = errors_of_folds(observations, sources, is_new=True)
-    changes = constants_of(found.parameters, found.logarithms)
+    changes = constants_of(full.parameters, full.logarithms)
     return Calibration(
         spec=spec,
         observations=observations,
-        fit=found,
+        fit=full,
         was=evaluate.constants.values,
         before=before,
         fitted=evaluate.residuals(changes, everything),
@@ -240,60 +242,27 @@ def _silent(_: str) -> None:
     return
 
 
-def witnesses(found: Calibration, number: int) -> tuple[str, ...]:
-    """Return the sources that tell a constant, those that tell most first.
+def witnesses(calibration: Calibration, number: int) -> tuple[str, ...]:
+    """Return the sources that inform of a constant, those that say most first.
 
     None if the rows leave its prior as wide as it was.
     """
-    full = found.fit
+    full = calibration.fit
     box = Box.of(full.parameters)
-    if full.deviations[number] > _TOLD * box.sigma[number]:
+    if full.deviations[number] > _INFORMED * box.sigma[number]:
         return ()
-    rows = [found.observations[index] for index in full.rows]
+    rows = [calibration.observations[index].row for index in full.rows]
     allowed = full.parameters[number].only_sources
-    weights = row_weights(found.observations, full.rows)
-    said: dict[str, float] = {}
-    for one, weight, slope in zip(rows, weights, full.jacobian[:, number], strict=True):
-        if not allowed or one.row.source in allowed:
-            source = one.row.source
-            said[source] = said.get(source, 0.0) + float(weight * slope**2)
-    total = sum(said.values())
-    ranked = sorted(said, key=lambda source: (-said[source], source))
+    weights = row_weights(calibration.observations, full.rows)
+    curvature: dict[str, float] = {}
+    for row, weight, slope in zip(rows, weights, full.jacobian[:, number], strict=True):
+        if not allowed or row.source in allowed:
+            added = float(weight * slope**2)
+            curvature[row.source] = curvature.get(row.source, 0.0) + added
+    total = sum(curvature.values())
+    ranked = sorted(curvature, key=lambda source: (-curvature[source], source))
     return tuple(
-        source for source in ranked[:_MOST_NAMED] if said[source] >= _WITNESS * total
-    )
-
-
-def print_transports(fit: TransportFit, console: Console) -> None:
-    """Print errors in the fit and held out, then every constant with its range."""
-    errors = Table("Rows predicted by the fit to", "Curves", "Median curve", "MAPE")
-    for what, result in (
-        ("all of them", fit.in_sample),
-        ("the other four fifths of each curve", fit.folds),
-        ("all other curves", fit.curves_left_out),
-        ("all other sources", fit.sources_left_out),
-    ):
-        errors.add_row(
-            what,
-            str(len(result.curves())),
-            f"{_median_curve(result):.1%}",
-            f"{result.errors().mape:.1%}",
-        )
-    console.print(errors)
-    constants = Table("Interconnect", "Constant", "Value", "Over folds")
-    for one in fit.constants:
-        constants.add_row(
-            one.transport,
-            one.constant,
-            f"{one.value:.4g}",
-            f"{one.low:.4g} .. {one.high:.4g}",
-        )
-    console.print(constants)
-
-
-def _median_curve(result: "CollectivesValidation") -> float:
-    """Return the median over curves of each curve's median error."""
-    return median(
-        median(abs(point.error) for point in points)
-        for points in result.curves().values()
+        source
+        for source in ranked[:_MOST_NAMED]
+        if curvature[source] >= _WITNESS * total
     )

@@ -2,7 +2,7 @@
 
 A fold's constants come from the full fit's linear model without the rows left out,
 which costs nothing; the rows left out are then predicted on the real path. What the
-other rows cannot tell goes back to its prior, so that nothing leaks. Excluded rows
+other rows do not inform of goes back to its prior, so that nothing leaks. Excluded rows
 are held out as others are; no fit has them.
 """
 
@@ -28,12 +28,13 @@ from nestsim.validation.metrics import grouped
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 NUM_FOLDS = 5
+"""Folds that rows are split into."""
 
 _FAR = 3.0
-"""How far a refit may go from the full fit, in the logarithm: anywhere."""
+"""Distance that a refit may go from the full fit, in the logarithm: anywhere."""
 
-_TOLD = 0.7
-"""A constant is told by rows if they shrink its prior's deviation below this part."""
+_INFORMED = 0.7
+"""Rows inform of a constant if they shrink its prior's deviation below this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,19 +42,20 @@ class HeldOut:
     """Rows that were left out of a fit, and what came out of it."""
 
     name: str
-    """The source, or the number of the fold."""
+    """Name of the source, or number of the fold."""
 
     left_out: IntArray
-    """Indexes of the observations."""
+    """Indexes of the observations left out."""
 
     logarithms: FloatArray
-    """Of the constants that the other rows tell."""
+    """Logarithms of the constants fitted to the other rows."""
 
     residuals: FloatArray
-    """``log(predicted / measured)`` of the rows left out, under those."""
+    """``log(predicted / measured)`` of the rows left out, under these constants."""
 
     untold: tuple[str, ...]
-    """Constants that only the rows left out tell: they are at, or near, their prior."""
+    """Constants that only the rows left out inform of: they are at, or near, their
+    prior."""
 
 
 def grouped_folds(
@@ -132,7 +134,7 @@ def hold_out(
 def refit_without(
     evaluate: Residuals, spec: FitSpec, full: Fit, left_out: IntArray
 ) -> tuple[FloatArray, tuple[str, ...]]:
-    """Return constants by the other rows, and the names of those no longer told.
+    """Return constants by the other rows, and the names of those they do not inform of.
 
     A row of a group that is left out in part is left out as well.
     """
@@ -162,7 +164,9 @@ def refit_without(
         point = np.where(kept, found, point)
         found[free] = deviations(part, box.only(free), spec.row_error)
         spread = np.where(kept, found, spread)
-    untold = (spread > _TOLD * box.sigma) & (full.deviations <= _TOLD * box.sigma)
+    untold = (spread > _INFORMED * box.sigma) & (
+        full.deviations <= _INFORMED * box.sigma
+    )
     names = tuple(
         one.name for one, lost in zip(full.parameters, untold, strict=True) if lost
     )

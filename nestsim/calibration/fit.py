@@ -3,12 +3,11 @@
 Each step linearises the predictions, minimises the linear model's robust objective
 with its bounds and priors, and is taken if the objective itself, of replayed rows,
 falls. Derivatives are those of the planner's timeline. Constants that only some sources
-may tell are fitted first, to those alone and together with all else; then they are kept
-while the rest is fitted.
+inform of are fitted first, to those alone and together with all else; then they are
+kept while the rest is fitted.
 
-The fit of a linearised model: bounded, robust least squares with a prior.
-
-Minimised over the logarithms ``x`` of the constants::
+The objective is that of bounded, robust least squares with a prior, minimised over the
+logarithms ``x`` of the constants::
 
     sum_i w_i rho(r_i(x) / e) + sum_k ((x_k - prior_k) / sigma_k)^2
     rho(z) = 2 (sqrt(1 + z^2) - 1),   r_i(x) = log(predicted_i / measured_i)
@@ -36,7 +35,10 @@ from nestsim.calibration.residuals import Residuals, constants_of
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 _ROUNDS = 60
+"""Reweightings of a linear model at most."""
+
 _CLOSE = 1e-7
+"""A reweighting that moves no constant further ends, in the logarithm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,22 +46,29 @@ class Box:
     """Prior and bounds of some parameters, in the logarithm."""
 
     prior: FloatArray
+    """Logarithm of each prior."""
+
     sigma: FloatArray
+    """Standard deviation of each prior's logarithm."""
+
     lower: FloatArray
+    """Logarithm of each lower bound."""
+
     upper: FloatArray
+    """Logarithm of each upper bound."""
 
     @classmethod
     def of(cls, parameters: Sequence[Parameter]) -> "Box":
-        """Return those of some parameters."""
+        """Return the prior and bounds of some parameters."""
         return cls(
-            prior=np.log([one.prior for one in parameters]),
-            sigma=np.array([one.sigma for one in parameters], dtype=np.float64),
-            lower=np.log([one.lower for one in parameters]),
-            upper=np.log([one.upper for one in parameters]),
+            prior=np.log([parameter.prior for parameter in parameters]),
+            sigma=np.array([p.sigma for p in parameters], dtype=np.float64),
+            lower=np.log([parameter.lower for parameter in parameters]),
+            upper=np.log([parameter.upper for parameter in parameters]),
         )
 
     def only(self, which: BoolArray) -> "Box":
-        """Return those of a part of the parameters, by a mask."""
+        """Return the box of a part of the parameters, by a mask."""
         return Box(
             prior=self.prior[which],
             sigma=self.sigma[which],
@@ -73,19 +82,20 @@ class Line:
     """Residuals as a linear function of the parameters."""
 
     start: FloatArray
-    """The parameters' logarithms where it was drawn up."""
+    """Logarithms of the parameters at the point of linearisation."""
 
     rows: IntArray
     """Indexes of the observations."""
 
     residuals: FloatArray
-    """Of those, there."""
+    """Residuals of the rows at the point of linearisation."""
 
     jacobian: FloatArray
-    """Of those, there; rows by parameters."""
+    """Derivatives of the residuals at the point of linearisation, rows by
+    parameters."""
 
     weights: FloatArray
-    """Of those."""
+    """How much each row counts."""
 
     def at(self, point: FloatArray) -> FloatArray:
         """Return the residuals elsewhere."""
@@ -106,7 +116,7 @@ def objective(
 
 
 def solve(line: Line, box: Box, row_error: float, *, trust: float) -> FloatArray:
-    """Return the best parameters within ``trust`` of where the line was drawn up.
+    """Return the best parameters within ``trust`` of the point of linearisation.
 
     Deterministic; the objective is convex, so that the start does not matter.
     """
@@ -124,9 +134,9 @@ def solve(line: Line, box: Box, row_error: float, *, trust: float) -> FloatArray
                 box.prior / box.sigma,
             ]
         )
-        found = lsq_linear(matrix, target, (lower, upper), tol=1e-12).x
-        moved = float(np.max(np.abs(found - point), initial=0.0))
-        point = found
+        best = lsq_linear(matrix, target, (lower, upper), tol=1e-12).x
+        moved = float(np.max(np.abs(best - point), initial=0.0))
+        point = best
         if moved < _CLOSE:
             break
     return np.clip(point, box.lower, box.upper)
@@ -136,7 +146,7 @@ def deviations(line: Line, box: Box, row_error: float) -> FloatArray:
     """Return standard deviations of the parameters' logarithms at the line's start.
 
     Of the Laplace approximation: the inverse of the curvature, rows and prior together.
-    A parameter that no row tells has its prior's.
+    A parameter that no row informs of has its prior's.
     """
     roots = _row_roots(line.residuals, line.weights, row_error)
     scaled = roots[:, np.newaxis] * line.jacobian
@@ -163,7 +173,7 @@ CLOSE_STEP = 0.005
 LEAST_GAIN = 2e-3
 """A step that lowers the objective by less than this part ends the fit."""
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 """Called with a line on each step."""
 
 
@@ -172,13 +182,13 @@ class FitStage:
     """Parameters that are fitted together, and the sources that they are fitted to."""
 
     free: tuple[bool, ...]
-    """Which parameters are varied."""
+    """Whether each parameter is varied."""
 
     kept: tuple[bool, ...]
-    """Which of them keep the value that comes out."""
+    """Whether each parameter keeps the value that comes out."""
 
     sources: tuple[str, ...]
-    """Empty for all."""
+    """Names of the sources; empty for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,22 +196,22 @@ class Fit:
     """What came out of a fit."""
 
     parameters: tuple[Parameter, ...]
-    """What was fitted."""
+    """Parameters that were fitted."""
 
     logarithms: FloatArray
-    """Of their values."""
+    """Logarithms of the parameters' fitted values."""
 
     deviations: FloatArray
-    """Standard deviations of the logarithms; the prior's where no row tells."""
+    """Standard deviations of `logarithms`; the prior's where no row informs."""
 
     rows: IntArray
     """Indexes of the observations that were fitted to."""
 
     residuals: FloatArray
-    """Of those, there."""
+    """Residuals of the rows under the fitted values."""
 
     jacobian: FloatArray
-    """Of those, there."""
+    """Derivatives of the residuals at the fitted values, rows by parameters."""
 
     @property
     def constants(self) -> dict[str, float]:
@@ -232,7 +242,7 @@ def fit(
     *,
     start: Sequence[float] | None = None,
     most_steps: int = 12,
-    tell: Tell | None = None,
+    progress: Report | None = None,
 ) -> Fit:
     """Fit the constants of ``spec`` to the observations of ``evaluate``.
 
@@ -245,25 +255,25 @@ def fit(
     start
         Values to start from instead.
     most_steps
-        Of each stage.
-    tell
-        Told about each step.
+        Steps of each stage at most.
+    progress
+        Called with a line on each step.
     """
     parameters = spec.parameters
     box = Box.of(parameters)
     known = evaluate.constants.values
-    first = start or [known.get(one.name, one.prior) for one in parameters]
+    first = start or [known.get(p.name, p.prior) for p in parameters]
     point = np.clip(np.log(np.maximum(first, 1e-300)), box.lower, box.upper)
     touched = evaluate.touched(parameters, constants_of(parameters, point))
     rows = fitted_rows(evaluate.observations, spec)
-    climb = _Climb(evaluate, spec, touched, most_steps, tell or _silent)
+    climb = _Climb(evaluate, spec, touched, most_steps, progress or _silent)
     for stage in stages_of(parameters):
-        own = rows_of_sources(evaluate, rows, stage.sources)
-        if len(own) == 0 or not any(stage.kept):
+        stage_rows = rows_of_sources(evaluate, rows, stage.sources)
+        if len(stage_rows) == 0 or not any(stage.kept):
             point = np.where(stage.kept, box.prior, point)
             continue
-        found = climb.run(point, own, np.array(stage.free))
-        point = np.where(stage.kept, found, point)
+        reached = climb.run(point, stage_rows, np.array(stage.free))
+        point = np.where(stage.kept, reached, point)
     line = climb.line(point, rows, np.ones(len(parameters), dtype=np.bool_))
     return Fit(
         parameters=parameters,
@@ -292,14 +302,14 @@ def _stage_deviations(
     box = Box.of(spec.parameters)
     result = np.zeros(len(spec.parameters))
     for stage in stages_of(spec.parameters):
-        own = np.isin(rows, rows_of_sources(evaluate, rows, stage.sources))
+        is_used = np.isin(rows, rows_of_sources(evaluate, rows, stage.sources))
         free, kept = np.array(stage.free), np.array(stage.kept)
         part = Line(
             start=line.start[free],
-            rows=rows[own],
-            residuals=line.residuals[own],
-            jacobian=line.jacobian[np.ix_(own, free)],
-            weights=row_weights(evaluate.observations, rows[own]),
+            rows=rows[is_used],
+            residuals=line.residuals[is_used],
+            jacobian=line.jacobian[np.ix_(is_used, free)],
+            weights=row_weights(evaluate.observations, rows[is_used]),
         )
         all_of_them = np.zeros(len(spec.parameters))
         all_of_them[free] = deviations(part, box.only(free), spec.row_error)
@@ -316,10 +326,19 @@ class _Climb:
     """One stage's way down."""
 
     evaluate: Residuals
+    """Predicts rows."""
+
     spec: FitSpec
+    """What is fitted to which rows."""
+
     touched: Sequence[IntArray]
+    """Indexes of the rows that each parameter touches."""
+
     most_steps: int
-    tell: Tell
+    """Steps at most."""
+
+    progress: Report
+    """Called with a line on each step."""
 
     def line(
         self,
@@ -335,8 +354,8 @@ class _Climb:
             residuals = self.evaluate.residuals(changes, rows)
         none = np.zeros(0, dtype=np.int64)
         touched = [
-            own if varied else none
-            for own, varied in zip(self.touched, free, strict=True)
+            rows_touched if varied else none
+            for rows_touched, varied in zip(self.touched, free, strict=True)
         ]
         jacobian = self.evaluate.jacobian(parameters, point, residuals, rows, touched)
         weights = row_weights(self.evaluate.observations, rows)
@@ -356,7 +375,7 @@ class _Climb:
             constants_of(self.spec.parameters, point), rows
         )
         value = objective(residuals, weights, point, box, error)
-        self.tell(f"{len(rows)} rows, {int(free.sum())} constants: {value:.2f}")
+        self.progress(f"{len(rows)} rows, {int(free.sum())} constants: {value:.2f}")
         trust = FIRST_TRUST
         for number in range(self.most_steps):
             line = self.line(point, rows, free, residuals)
@@ -366,7 +385,7 @@ class _Climb:
             point, residuals, value, trust = step
             moved = float(np.max(np.abs(point - line.start)))
             mape = float(np.mean(np.abs(np.expm1(residuals))))
-            self.tell(
+            self.progress(
                 f"step {number + 1}: {value:.2f}, moved {moved:.3f}, MAPE {mape:.2%}"
             )
             if moved < CLOSE_STEP or gain < LEAST_GAIN:
@@ -386,9 +405,9 @@ class _Climb:
         while trust >= LEAST_TRUST:
             tried = _solve_part(line, box, free, error, trust)
             there = self.evaluate.residuals(constants_of(parameters, tried), line.rows)
-            found = objective(there, line.weights, tried, box, error)
-            if found < value:
-                return _Step(tried, there, found, min(2.0 * trust, FIRST_TRUST))
+            lower = objective(there, line.weights, tried, box, error)
+            if lower < value:
+                return _Step(tried, there, lower, min(2.0 * trust, FIRST_TRUST))
             trust /= 4.0
         return _Step(line.start, line.residuals, value, FIRST_TRUST)
 
@@ -397,9 +416,16 @@ class _Step(NamedTuple):
     """Where a step leads."""
 
     point: FloatArray
+    """Logarithms of the parameters."""
+
     residuals: FloatArray
+    """Residuals of the rows there."""
+
     value: float
+    """Objective there."""
+
     trust: float
+    """How far the next step may go, in the logarithm."""
 
 
 def _solve_part(

@@ -43,6 +43,7 @@ class Observation:
 
 
 _ASSUMED = "a size that decides the time is an assumption"
+"""Reason why nothing is fitted to a row."""
 
 
 def read_observations(

@@ -22,21 +22,21 @@ class Parameter:
     """Dotted name in `estimators.constants`."""
 
     prior: float
-    """Its value where no row says anything about it: from a datasheet or another
+    """Value where no row says anything about the constant: from a datasheet or another
     device, not from a fit."""
 
     sigma: float
     """Standard deviation of the prior, in the logarithm."""
 
     lower: float
-    """The least value."""
+    """Least value."""
 
     upper: float
-    """The largest value."""
+    """Largest value."""
 
     only_sources: tuple[str, ...] = ()
-    """Sources that may tell it; empty for all. It is fitted to them first, together
-    with all else, and kept when the rest is fitted to all rows."""
+    """Sources that the constant may be fitted to, empty for all: to them first,
+    together with all other constants, and kept when the rest is fitted to all rows."""
 
     tied: tuple[str, ...] = ()
     """Names of further constants that have the same value."""
@@ -52,7 +52,7 @@ class Exclusion:
     """Rows that no constant may be fitted to."""
 
     reason: str
-    """Why not."""
+    """Reason why nothing is fitted to the rows."""
 
     columns: Mapping[str, str]
     """Column -> regular expression of its whole text; all of them must match."""
@@ -70,7 +70,7 @@ class FitSpec:
     """What is fitted to which rows."""
 
     parameters: tuple[Parameter, ...]
-    """In the order of the file."""
+    """Constants that are fitted, in the order of the file."""
 
     exclusions: tuple[Exclusion, ...]
     """Rows that are predicted and reported, but not fitted to."""

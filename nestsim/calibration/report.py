@@ -1,6 +1,7 @@
-"""A calibration for people: tables of errors, constants and coverage."""
+"""Calibrations for people: tables of errors, constants and coverage."""
 
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 from rich.console import Console
@@ -8,8 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from nestsim.calibration.calibrate import Calibration, witnesses
+from nestsim.calibration.transports import TransportFit
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, signed_percent
+from nestsim.validation.collective_runner import CollectivesValidation
 from nestsim.validation.metrics import Errors, errors_of, grouped
 from topologies.arrays import FloatArray
 
@@ -159,4 +162,39 @@ def _left_out_sentence(found: Calibration) -> str:
     return (
         f"A source left out is {percent(float(np.median(mapes)))} off in the median "
         f"source, {percent(max(mapes))} in the worst of {len(mapes)}."
+    )
+
+
+def print_transports(fit: TransportFit, console: Console) -> None:
+    """Print errors in the fit and held out, then every constant with its range."""
+    errors = Table("Rows predicted by the fit to", "Curves", "Median curve", "MAPE")
+    for what, result in (
+        ("all of them", fit.in_sample),
+        ("the other four fifths of each curve", fit.folds),
+        ("all other curves", fit.curves_left_out),
+        ("all other sources", fit.sources_left_out),
+    ):
+        errors.add_row(
+            what,
+            str(len(result.curves())),
+            f"{_median_curve(result):.1%}",
+            f"{result.errors().mape:.1%}",
+        )
+    console.print(errors)
+    constants = Table("Interconnect", "Constant", "Value", "Over folds")
+    for one in fit.constants:
+        constants.add_row(
+            one.transport,
+            one.constant,
+            f"{one.value:.4g}",
+            f"{one.low:.4g} .. {one.high:.4g}",
+        )
+    console.print(constants)
+
+
+def _median_curve(result: CollectivesValidation) -> float:
+    """Return the median over curves of each curve's median error."""
+    return median(
+        median(abs(point.error) for point in points)
+        for points in result.curves().values()
     )

@@ -20,9 +20,10 @@ from nestsim.validation.rows.plan import Case, read_case
 from topologies.arrays import FloatArray, IntArray
 
 STEP = 0.02
-"""Of a finite difference, in the logarithm of a constant."""
+"""Step of a finite difference, in the logarithm of a constant."""
 
 _CHUNKS_PER_WORKER = 4
+"""Tasks that each process gets of a list of rows."""
 
 Task = tuple[Mapping[str, float], IntArray]
 """Constants that differ from the base, and indexes of the rows to predict."""
@@ -228,8 +229,13 @@ class _Worker:
     """What another process keeps between its tasks."""
 
     cases: tuple[Case, ...] = ()
+    """Cases of the rows, in their order."""
+
     constants: Constants
+    """Constants that are not varied."""
+
     predictor: Predictor
+    """Predictor with its traced models and networks."""
 
     @classmethod
     def start(cls, rows: Sequence[Row], values: Mapping[str, float]) -> None:

@@ -9,8 +9,6 @@ Three ways of holding out: random points in five folds (how well a known curve i
 filled in), whole curves, and whole sources. Where a source was all that was known of an
 interconnect, its rows are predicted by constants fitted to the other machines' rows
 together: what a machine never seen would get.
-
-Least squares for the constants of one interconnect, robust and in logarithms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +53,7 @@ START: Mapping[str, float] = MappingProxyType(
         "arrival_h100": 40e-6,
     }
 )
-"""Where fits begin, and what is taken where no row decides."""
+"""Values where fits begin, and that are taken where no row decides."""
 
 HIGHEST: Mapping[str, float] = MappingProxyType(
     {
@@ -64,13 +62,14 @@ HIGHEST: Mapping[str, float] = MappingProxyType(
         "send_efficiency": 1.0,
     }
 )
-"""Constants that have a bound."""
+"""Upper bounds of the constants that are fractions."""
 
 _LEAST, _MOST = 1e-7, 1e-2
-"""Of a constant that is a time [s]; of fractions the least is 1 %."""
+"""Bounds of a constant that is a time [s]; the least fraction is 1 %."""
 
 
 METHOD = ("host_time", "arrival_a100", "arrival_h100")
+"""Constants of ways of measuring, which no interconnect has."""
 
 
 def changed(transport: Transport, values: Mapping[str, float]) -> Transport:
@@ -113,8 +112,8 @@ def solve(
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         values = {**tied, **dict(zip(names, np.exp(logs).tolist(), strict=True))}
         method = {name: values.get(name, methods[name]) for name in METHOD}
-        said = [predicted_by(_with(case, values), method) for case in cases]
-        return np.concatenate([np.log(said) - measured, _PULL * (logs - start)])
+        predicted = [predicted_by(_with(case, values), method) for case in cases]
+        return np.concatenate([np.log(predicted) - measured, _PULL * (logs - start)])
 
     low = np.log([0.01 if name in HIGHEST else _LEAST for name in names])
     high = np.log([highest.get(name, _MOST) for name in names])
@@ -149,27 +148,35 @@ def predicted_by(case: CollectiveCase, methods: Mapping[str, float]) -> float:
 
 
 NUM_FOLDS = 5
+"""Folds that the points of curves are split into."""
+
 _SEED = 5
+"""Seed of the order in which points are dealt to folds."""
 
 
-class _Plan(NamedTuple):
-    """What is fitted of one interconnect."""
+class _FitPlan(NamedTuple):
+    """What is fitted of one interconnect, and what is taken from others."""
 
     fitted: tuple[str, ...]
+    """Constants that are fitted to the interconnect's rows."""
+
     tied: Mapping[str, str]
-    """Constant -> the interconnect, fitted earlier, that it is taken from."""
+    """Constant -> interconnect, fitted earlier, that it is taken from."""
     highest: Mapping[str, float] = MappingProxyType({})
-    """Bounds of its own."""
+    """Constant -> upper bound for this interconnect."""
 
 
 _LATENCY = ("launch", "per_rank")
-_SEND = ("send_launch", "send_efficiency")
+"""Constants of the latency of a collective."""
 
-_PLANS: Mapping[str, _Plan] = MappingProxyType(
+_SEND = ("send_launch", "send_efficiency")
+"""Constants of a message from one device to another."""
+
+_PLANS: Mapping[str, _FitPlan] = MappingProxyType(
     {
         # Rings reach no more than copies between two devices: 376 of 450 GB/s
         # (ml-engineering, p2pBandwidthLatencyTest).
-        "nvswitch-h100": _Plan(
+        "nvswitch-h100": _FitPlan(
             (
                 *_LATENCY,
                 "ramp",
@@ -181,35 +188,40 @@ _PLANS: Mapping[str, _Plan] = MappingProxyType(
             {},
             {"efficiency": 376 / 450},
         ),
-        "nvswitch-a100": _Plan(
+        "nvswitch-a100": _FitPlan(
             (*_LATENCY, "ramp", "efficiency", *_SEND, "arrival_a100"), {}
         ),
-        "nvswitch-b200": _Plan(
+        "nvswitch-b200": _FitPlan(
             ("ramp", "efficiency", "multicast_efficiency", "host_time"),
             dict.fromkeys((*_LATENCY, "send_launch"), "nvswitch-h100"),
         ),
-        "cube-mesh-v100": _Plan(
+        "cube-mesh-v100": _FitPlan(
             (*_LATENCY, "ramp", "efficiency"), {"send_launch": "nvswitch-a100"}
         ),
-        "pcie-peer": _Plan(("launch", "ramp", "efficiency"), {}),
-        "nvlink-pair": _Plan(
+        "pcie-peer": _FitPlan(("launch", "ramp", "efficiency"), {}),
+        "nvlink-pair": _FitPlan(
             ("launch", "ramp", "efficiency", *_SEND), {"per_rank": "nvswitch-a100"}
         ),
-        "default-fabric": _Plan(_SEND, dict.fromkeys(_LATENCY, "nvswitch-a100")),
-        "efa": _Plan(
+        "default-fabric": _FitPlan(_SEND, dict.fromkeys(_LATENCY, "nvswitch-a100")),
+        "efa": _FitPlan(
             ("per_doubling", "ramp", "efficiency"),
             dict.fromkeys(_LATENCY, "nvswitch-b200"),
         ),
-        "nic-staged": _Plan(
+        "nic-staged": _FitPlan(
             ("efficiency", *_SEND), dict.fromkeys(_LATENCY, "nvswitch-a100")
         ),
-        "omni-path": _Plan(("efficiency",), dict.fromkeys(_LATENCY, "nvswitch-a100")),
+        "omni-path": _FitPlan(
+            ("efficiency",), dict.fromkeys(_LATENCY, "nvswitch-a100")
+        ),
     }
 )
-"""In the order in which they are fitted."""
+"""Interconnect -> what is fitted of it, in the order of the fits."""
 
 _POOLED = ("nvswitch-a100", "nvswitch-b200", "nvswitch-h100")
+"""Interconnects whose rows together tell what an unknown machine would get."""
+
 _POOL = ("launch", "per_rank", "ramp", "efficiency", *_SEND)
+"""Constants that are fitted to the rows of `_POOLED`."""
 
 Constants = dict[str, dict[str, float]]
 """Interconnect -> constant -> value; those of methods under ``"methods"``."""
@@ -219,13 +231,17 @@ class TransportConstant(NamedTuple):
     """One constant and how firm it is."""
 
     transport: str
-    """``"methods"`` for what belongs to ways of measuring."""
+    """Name of the interconnect, ``"methods"`` for what belongs to ways of measuring."""
     constant: str
+    """Name of the constant."""
+
     value: float
+    """Value fitted to all rows, in the constant's unit."""
+
     low: float
-    """Least over the folds."""
+    """Least value over the folds, in the constant's unit."""
     high: float
-    """Most over the folds."""
+    """Largest value over the folds, in the constant's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,27 +249,31 @@ class TransportFit:
     """Fitted interconnects, and errors beside those of rows held out."""
 
     transports: Mapping[str, Transport]
-    """All that were fitted, by name."""
+    """Fitted interconnects, by name."""
 
     constants: tuple[TransportConstant, ...]
-    """With their ranges over folds."""
+    """Fitted constants with their ranges over folds."""
 
     in_sample: CollectivesValidation
-    """Every row predicted by the fit to all."""
+    """Predictions of every row by the fit to all of them."""
 
     folds: CollectivesValidation
-    """By the fit to the other folds; points of a curve are spread over folds."""
+    """Predictions of each fold by the fit to the others; points of a curve are spread
+    over folds."""
 
     curves_left_out: CollectivesValidation
-    """By the fit to all other curves."""
+    """Predictions of each curve by the fit to all others."""
 
     sources_left_out: CollectivesValidation
-    """By the fit to all other sources."""
+    """Predictions of each source by the fit to all others."""
 
 
 class _Point(NamedTuple):
     row: Row
+    """Row as it was written."""
+
     case: CollectiveCase
+    """Case that the row describes."""
 
     @property
     def transport(self) -> str:

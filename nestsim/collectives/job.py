@@ -1,11 +1,9 @@
-"""Measure the collectives of a scenario's plan: the one given, or the best found.
+"""Measure the collectives of a plan as nccl-tests does, alone and in the job's traffic.
 
-Measure the collectives of a plan as nccl-tests does, alone and in the job's traffic.
-
-For each kind of group that the plan has, each operation that it does and each size of a
-range, the cheapest algorithm is chosen by its closed form, all groups of the kind
-communicating at once, as the planner prices them. The operation is then simulated over
-the links three times:
+The plan is the one given, or the best found. For each kind of group that the plan has,
+each operation that it does and each size of a range, the cheapest algorithm is chosen
+by its closed form, all groups of the kind communicating at once, as the planner prices
+them. The operation is then simulated over the links three times:
 
 - *alone*: one group, the one that needs longest, and nothing else;
 - *together*: all groups of the kind, of all stages and replicas, from the same moment
@@ -73,7 +71,7 @@ class SizeTiming(NamedTuple):
     """One cell group of the table of nccl-tests."""
 
     time: float
-    """[s]"""
+    """Duration of one operation [s]."""
 
     algorithm_bandwidth: float
     """Size over time [byte/s]."""
@@ -87,7 +85,7 @@ class SizeRow:
     """One size of one operation."""
 
     num_bytes: int
-    """As nccl-tests counts it: `estimators.collectives.exchanges` [byte]."""
+    """Size as nccl-tests counts it (`estimators.collectives.exchanges`) [byte]."""
 
     algorithm: str
     """The cheapest one."""
@@ -96,8 +94,13 @@ class SizeRow:
     """What each algorithm would take, all groups together [s]."""
 
     alone: SizeTiming
+    """Timing of one group with nothing else."""
+
     together: SizeTiming
+    """Timing of all groups of the kind at once."""
+
     busy: SizeTiming
+    """Timing of all groups of the kind in the job's own traffic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,10 @@ class OperationTable:
     """One operation of one kind of group."""
 
     traffic: GroupTraffic
+    """Kind of group, its operation and its devices."""
+
     rows: tuple[SizeRow, ...]
+    """Measurements, size by size."""
 
 
 def sizes_between(first: int, last: int, factor: int) -> tuple[int, ...]:
@@ -280,7 +286,11 @@ class CollectivesResult:
     """What a report on collectives needs."""
 
     scenario_name: str
+    """Name of the scenario."""
+
     network: Network
+    """Network of the cluster."""
+
     priced: PricedPlan | None
     """The plan whose groups communicate; None if none fits."""
 
@@ -291,7 +301,8 @@ class CollectivesResult:
     """The work of the search; None where the plan was given."""
 
     tables: tuple[OperationTable, ...]
-    """By kind of group and operation; empty if no device sends anything."""
+    """Measurements by kind of group and operation; empty if no device sends
+    anything."""
 
     __repr__ = short_repr
 

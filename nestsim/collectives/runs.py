@@ -1,9 +1,8 @@
-"""Simulate collectives: units of groups that repeat an operation, over real links.
+"""Simulate collectives over real links: units of groups that repeat an operation.
 
 A *unit* is one actor: it works for a while, does its operation phase by phase, and
-begins again. Each phase is one coupled flow, as in the replay of a training step.
-
-What goes on while a collective is measured, and the measurement in it.
+begins again. Each phase is one coupled flow, as in the replay of a training step. A
+collective is measured alone, or while units in the background go on.
 """
 
 import math
@@ -44,7 +43,7 @@ class Wire(NamedTuple):
     """Messages that cross each of them."""
 
     latency: float
-    """Of all steps together [s]."""
+    """Latency of all steps together [s]."""
 
     fraction: float
     """What each message carries, over the full tensor."""
@@ -58,10 +57,12 @@ class Repeated(NamedTuple):
     """A unit and what it does."""
 
     wires: Wires
+    """Links that the operation loads, phase by phase."""
+
     num_bytes: float
-    """Of the full tensor [byte]."""
+    """Size of the full tensor [byte]."""
     gaps: tuple[float, ...]
-    """Work before each operation [s]; as many operations as there are gaps."""
+    """Work before each operation; as many operations as there are gaps [s]."""
 
 
 def wires_of(network: Network, phases: Sequence[PlacedExchange]) -> Wires:
@@ -196,7 +197,8 @@ MOST_OPERATIONS = 20
 """Measured in the job's traffic; the default of nccl-tests."""
 
 PERIODS = 4
-"""Of the slowest background traffic, over which the measured operations spread."""
+"""Periods of the slowest background traffic over which the measured operations
+spread."""
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
@@ -205,8 +207,10 @@ class Background(NamedTuple):
     """A unit that goes on all the time."""
 
     wires: Wires
+    """Links that the operation loads, phase by phase."""
+
     num_bytes: float
-    """Of the full tensor [byte]."""
+    """Size of the full tensor [byte]."""
     delay: float
     """Until its first operation, beside the work before it [s]."""
     gap: float

@@ -1,11 +1,9 @@
-"""A comparison of planners as JSON and CSV, for programs.
+"""A comparison of planners as JSON, as CSV and as a folder of files.
 
 Search times differ from run to run. They stand in the JSON that is printed and in a
 table of their own; everything else has the same bytes every time.
 
-The folder of a comparison: what it found, and until then what it has so far.
-
-Holds a copy of each scenario, ``comparison.csv``, ``comparison.json``,
+The folder holds a copy of each scenario, ``comparison.csv``, ``comparison.json``,
 ``comparison.png``, ``report.txt``, ``search_times.csv`` and ``manifest.json`` with the
 hash of each file that is the same on every run. While a comparison is under way, and
 after it was killed, it holds the store of finished points that the same comparison goes

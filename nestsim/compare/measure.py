@@ -1,10 +1,9 @@
-"""Take one planner through one scenario: search, price, replay, judge.
+"""Take one planner through one scenario, and say what its plan loses and why.
 
-Why one plan is slower than another, and why a planner is wrong about its own.
-
-The simulated time of a plan is the sum of the planned time's terms and of the gap's
-causes. So the difference between two plans is a sum over terms, too, and its largest
-part names what decides.
+The planner searches; its plan is priced, replayed and judged. The simulated time of a
+plan is the sum of the planned time's terms and of the gap's causes. So the difference
+between two plans, or between a plan and what its planner believed, is a sum over terms,
+too, and its largest part names what decides.
 """
 
 from collections.abc import Mapping
@@ -111,7 +110,7 @@ def _refusal(error: InputError) -> str:
 
 
 OWN_MODEL = "its own model"
-"""What a planner's model leaves out, or counts too much, beside the common
+"""Cause: what a planner's model leaves out, or counts too much, beside the common
 evaluator."""
 
 
@@ -119,8 +118,10 @@ class Cause(NamedTuple):
     """The part of a difference that does most for it."""
 
     term: str
+    """Name of the part."""
+
     seconds: float
-    """[s]; of the difference's sign."""
+    """Size of the part, of the difference's sign [s]."""
 
 
 def differences(best: BestPlan, other: BestPlan) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """A comparison of planners as text, for a person at a terminal.
 
-What a comparison comes to, in sentences: who wins, why, and who was wrong.
+Tables, and what they come to in sentences: who wins, why, and who was wrong.
 """
 
 import math

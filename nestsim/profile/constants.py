@@ -2,12 +2,11 @@
 
 The fit is that of `nestsim.calibration`: logarithms of constants, a robust loss, and a
 Gaussian prior for each. Here the prior is the shipped value, so that few rows move
-little, and only what a user's runs can tell is fitted: what products and attention
+little, and only what a user's runs inform of is fitted: what products and attention
 reach of the accelerators, gaps between layers, the fixed time of a step, and what
 collectives reach of links where all rows have links of one kind. Rows of one
-``source_key`` share their habits: ``n`` of them count as ``sqrt(n)``.
-
-A calibration to a user's own runs, for people.
+``source_key`` share their habits: ``n`` of them count as ``sqrt(n)``. A table for
+people says how firm each constant is.
 """
 
 import os
@@ -58,6 +57,7 @@ LINK_SIGMAS: Mapping[Scope, float] = MappingProxyType({"node": 0.1, "fabric": 0.
 published curves say 0.78 to 0.92, between nodes 0.14 (Omni-Path) to 1 (EFA)."""
 
 _LEAST_EFFICIENCY = 0.02
+"""Least share of a link's bandwidth that a fit may find."""
 
 TOLD = 0.9
 """Rows tell a constant if they shrink its prior's deviation below this part."""
@@ -66,9 +66,11 @@ FEWEST_LEFT_OUT = 4
 """With fewer different configurations none is left out: too little would be left."""
 
 _MANY_ROWS = 64
-"""From here on, rows go to several processes: each takes seconds to begin."""
+"""Rows from which on several processes predict them: each process takes seconds to
+begin."""
 
 _NO_EFFECT = 1e-9
+"""Largest derivative of a residual by a constant that counts as none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +81,17 @@ class OwnConstant:
     """Dotted name in `estimators.constants`."""
 
     shipped: float
-    """Its prior."""
+    """Shipped value, which is the prior."""
 
     value: float
-    """With the rows."""
+    """Value with the rows, in the constant's unit."""
 
     prior_deviation: float
-    """Of its logarithm, without the rows."""
+    """Standard deviation of the logarithm without the rows."""
 
     deviation: float
-    """Of its logarithm, with the rows: by the curvature of the objective."""
+    """Standard deviation of the logarithm with the rows, by the curvature of the
+    objective."""
 
     @property
     def is_told(self) -> bool:
@@ -101,8 +104,13 @@ class RefusedRow:
     """A row that cannot be expressed."""
 
     row_id: str
+    """Name of the row."""
+
     code: str
+    """Code of the reason, a key of `nestsim.validation.rows.columns.REFUSALS`."""
+
     reason: str
+    """Reason in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,25 +118,26 @@ class RunCalibration:
     """What came out of a user's rows."""
 
     name: str
-    """The file's."""
+    """Name of the file."""
 
     num_rows: int
-    """That were fitted to."""
+    """Rows that were fitted to."""
 
     constants: tuple[OwnConstant, ...]
-    """Those that the rows' times depend on, the accelerators' first."""
+    """Constants that the rows' times depend on, the accelerators' first."""
 
     before: Errors
-    """Of the rows, with the shipped constants."""
+    """Errors of the rows with the shipped constants."""
 
     after: Errors
-    """Of the rows, with the fitted ones."""
+    """Errors of the rows with the fitted constants."""
 
     left_out: Errors | None
-    """Of each configuration, with constants fitted to the others; None if there are
-    fewer than `FEWEST_LEFT_OUT`."""
+    """Errors of each configuration with constants fitted to the others; None if there
+    are fewer than `FEWEST_LEFT_OUT`."""
 
     refused: tuple[RefusedRow, ...]
+    """Rows that cannot be predicted."""
 
     def entries(self) -> list[FittedEntry]:
         """Return what a file of constants has of each."""
@@ -190,7 +199,7 @@ def calibrate_runs(
         observations, base.constants, predictor=base, workers=workers
     ) as evaluate:
         spec = replace(bare, parameters=_with_effect(evaluate, wanted))
-        found = fit(evaluate, spec, tell=lambda line: say(f"fit: {line}", None))
+        found = fit(evaluate, spec, progress=lambda line: say(f"fit: {line}", None))
         fitted = constants_of(found.parameters, found.logarithms)
         say("leave each row out", None)
         return RunCalibration(

@@ -1,10 +1,9 @@
 """From a sweep over collectives to the constants of the links that it ran on.
 
 The law is that of `estimators.collectives.transports` and the fit that of published
-curves (`nestsim.calibration.transports`): robust, in the logarithm of time, with a weak
-pull that keeps constants in place that no point decides.
-
-Measured links for people: the table of nccl-tests, and the constants behind it.
+curves (`nestsim.calibration.transports`): robust, in the logarithm of time, with a
+weak pull that keeps constants in place that no point decides. For people there are the
+table of nccl-tests, and the constants behind it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +46,7 @@ class Stated:
     """Bandwidth of a device's links inside a node, by the datasheet [byte/s]."""
 
     fabric: float | None = None
-    """Of all adapters of a node together, likewise [byte/s]."""
+    """Bandwidth of all adapters of a node together, by the datasheet [byte/s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +54,10 @@ class FittedPoint:
     """A measured collective beside the fitted law."""
 
     point: LinkPoint
+    """Point of the sweep."""
 
     predicted: float
-    """[s]"""
+    """Time by the fitted constants [s]."""
 
     @property
     def error(self) -> float:
@@ -70,8 +70,13 @@ class LinkFit:
     """The constants of measured links, and every point beside them."""
 
     sweep: LinkSweep
+    """Measured collectives."""
+
     links: UserLinks
+    """Fitted constants of the links."""
+
     points: tuple[FittedPoint, ...]
+    """Points of the sweep with their predictions."""
 
     def median_error(self, scope: Scope) -> float:
         """Return the median absolute error of the points of one kind of link."""

@@ -1,11 +1,9 @@
-"""What differs between two reports of run, plan or simulate: plan and numbers.
+"""What differs between two reports of run, plan or simulate, as text and as JSON.
 
 Reports are compared value by value: what `nestsim plan`, `run` and `simulate` print
 with ``--json``, and a folder of results holds as ``result.json``. Of a report with
 several plans the first one counts. Other candidates and what the search counted are
 left out, as they are not about the plan that is reported; so are sentences.
-
-The difference of two reports as text and as JSON.
 """
 
 import math
@@ -31,10 +29,10 @@ LARGEST = 16 * 2**20
 """The report on a plan for a million devices takes half of it [byte]."""
 
 MOST_VALUES = 1_000_000
-"""Of a report, devices of a stage counting once."""
+"""Values of a report that are compared at most, devices of a stage counting once."""
 
 _LEFT_OUT = ("candidates", "plans", "search", "assertions", "reason", "folding")
-"""Of other plans, or sentences about what is compared by itself."""
+"""Keys of other plans, or of sentences about what is compared by itself."""
 
 _PLAN = "plan."
 
@@ -52,7 +50,10 @@ class ValueChange:
     """Dotted path in the report."""
 
     before: Value
+    """Value in the first report."""
+
     after: Value
+    """Value in the second report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,11 @@ class Diff:
     """Everything that differs."""
 
     settings: tuple[ValueChange, ...]
-    """Of the plan, stage by stage, and of what is not a number."""
+    """Changes of the plan, stage by stage, and of what is not a number."""
 
     numbers: tuple[NumberChange, ...]
+    """Changes of numbers."""
+
     only_before: tuple[str, ...]
     """Paths that the second report does not have."""
 

@@ -1,9 +1,4 @@
-"""What a network is made of, as text.
-
-What a network is made of, as JSON.
-
-What of a cluster is slow or gone, as text and for programs.
-"""
+"""What a network is made of, and what of it is slow or gone, as text and as JSON."""
 
 from typing import TYPE_CHECKING, Any
 

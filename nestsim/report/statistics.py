@@ -1,26 +1,24 @@
 """Quantities derived from a replay: where the time went, and which links were busy.
 
-Letters: ``p`` stages, ``d`` replicas, ``E`` links, ``T`` the iteration time. An actor
-is one stage of one replica. All functions are pure and deterministic; ties go to the
-lower index.
+All functions are pure and deterministic; ties go to the lower index.
 
-What a simulated iteration consists of, cause by cause.
-
-Four exact timelines of the same schedule and passes, one inside the other, and the
-differences between them. The passes are those of the replica whose slowest stage works
-longest (the first one of equals), each stage's as long as it took them on average:
+A simulated iteration is split cause by cause by four exact timelines of the same
+schedule and passes, one inside the other, and the differences between them. The passes
+are those of the replica whose slowest stage works longest (the first one of equals),
+each stage's as long as it took them on average:
 
 - the work of its mean stage: ``"passes"``, collectives inside layers included;
 - all stages alike, nothing sent between them: what is added is the ``"bubble"``;
 - its stages as they are, nothing sent: what is added is ``"stage imbalance"``;
 - the replay until its last pass ends: what is added is ``"transfers"``, the wait for
   messages, with all contention and with what replicas do to each other;
-- the replay: what is added is the tail, of which ``"optimizer"`` is as much as the
-  longest optimizer step there, and ``"synchronisation"`` is the rest.
+- the replay: what is added is the step's end, of which ``"optimizer"`` is as much as
+  the longest optimizer step there, and ``"synchronisation"`` is the rest.
 
 Differences are differences: bubbles aside, they can be negative.
 
-Letters: ``p`` stages, ``d`` replicas, ``v`` chunks of each stage, ``m`` microbatches.
+Letters: ``p`` stages, ``d`` replicas, ``v`` chunks of each stage, ``m`` microbatches,
+``E`` links, ``T`` the iteration time. An actor is one stage of one replica.
 """
 
 from collections.abc import Mapping
@@ -42,15 +40,21 @@ class Breakdown(NamedTuple):
     """How a device of one stage spends the iteration; the parts add up to it [s]."""
 
     forward: float
+    """Forward passes [s]."""
+
     backward: float
+    """Backward passes [s]."""
+
     weight_gradient: float
-    """Passes of schedules that split these off; else part of `backward` [s]."""
+    """Passes for the weights' gradients in schedules that split these off; else part of
+    `backward` [s]."""
     waiting: float
-    """Neither computing nor inside a collective: the bubble, and waiting for
+    """Time neither computing nor inside a collective: the bubble, and waiting for
     messages and for the slowest stage at the end [s]."""
     synchronisation: float
-    """Inside a collective of its stage while nothing is computed [s]."""
+    """Time inside a collective of the stage while nothing is computed [s]."""
     optimizer: float
+    """Optimizer step [s]."""
 
     @property
     def passes(self) -> float:
@@ -62,26 +66,38 @@ class HotLink(NamedTuple):
     """One link and what it carried."""
 
     link: int
+    """Number of the link."""
+
     name: str
-    """``"vertex -> vertex"``."""
+    """Ends of the link, ``"vertex -> vertex"``."""
     level: str
+    """Name of the link's level."""
+
     num_bytes: float
-    """[byte]"""
+    """Bytes that the link carried [byte]."""
     utilisation: float
-    """Of what it could have carried in the whole iteration."""
+    """Bytes carried over bytes that the link could have carried in the whole
+    iteration."""
 
 
 class LevelUse(NamedTuple):
     """The links of one level that carried anything."""
 
     name: str
+    """Name of the level."""
+
     num_links: int
+    """Links of the level."""
+
     num_used: int
+    """Links of the level that carried something."""
+
     num_bytes: float
-    """Carried by all of them [byte]."""
+    """Bytes that all links of the level carried [byte]."""
     mean_utilisation: float
     """Bytes carried over bytes that the used links could have carried."""
     max_utilisation: float
+    """Utilisation of the level's hottest link."""
 
 
 def bubble_fraction(replay: Replay) -> float:

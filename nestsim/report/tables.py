@@ -1,9 +1,8 @@
-"""The tables of the text report, as rich renderables that stay whole in a pipe.
+"""The parts that text reports are made of: lines, sections and tables.
 
-Cells are `rich.text.Text`, never markup: names of scenarios, layers and switches may
-contain brackets. Columns of numbers never wrap; those of words fold.
-
-The parts that text reports are made of.
+Tables are rich renderables that stay whole in a pipe. Cells are `rich.text.Text`, never
+markup: names of scenarios, layers and switches may contain brackets. Columns of numbers
+never wrap; those of words break between words.
 """
 
 import io

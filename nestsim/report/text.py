@@ -1,11 +1,8 @@
 """Results as text, for a person at a terminal or reading a log.
 
-Nothing is said by colour alone, and nothing is cut off: the same report is readable
-at 80 columns, at 120, and in a file.
-
-Assertions of a scenario as text and as JSON: what was found beside the expected.
-
-The report on one plan that was given: that of `nestsim run` without the search.
+A report is on a job with its search, on one plan that was given, or on a scenario's
+assertions, what was found beside the expected. Nothing rests on colour alone, and
+nothing is cut off: the same report is readable at 80 columns, at 120, and in a file.
 """
 
 import math

@@ -7,22 +7,15 @@ of channels (`nestsim.simulator.flows`). Buckets of parameters are reduced and g
 by a second actor, the communication stream of the first: one collective after another,
 beside the passes.
 
-Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas. Virtual stage ``k`` is
-chunk ``k div p`` of stage ``k mod p``.
+A pass is a list of *parts* before it is known which one in the step it is. It begins
+when what it needs has come, and ends when its last move is done; what it sends to the
+next stage leaves with its end. A program is a list of *blocks*: a pass, what comes
+before it and after it, and the end of the step. Most blocks come again and again, and
+differ only in what they wait for; so each is written once, and the program is put
+together of them.
 
-What one pass of a stage does, before it is known which one in the step it is.
-
-A pass begins when what it needs has come, and ends when its last move is done; what it
-sends to the next stage leaves with its end.
-
-Writes down the steps of one stage's actors.
-
-A program is a list of *blocks*: a pass, what comes before it and after it, and the end
-of the step. Most blocks come again and again, and differ only in what they wait for; so
-each is written once, and the program is put together of them.
-
-Letters: ``p`` stages, ``v`` chunks of each, ``m`` microbatches, ``n`` passes of the
-stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
+Letters: ``p`` stages, ``v`` chunks of each, ``d`` replicas, ``m`` microbatches, ``n``
+passes of the stage. Virtual stage ``k`` is chunk ``k div p`` of stage ``k mod p``.
 """
 
 from collections.abc import Sequence
@@ -61,7 +54,7 @@ class Part(NamedTuple):
     """A step of a pass: wait, work, post."""
 
     duration: float
-    """[s]"""
+    """Duration of the work [s]."""
 
     source: int = NONE
     """Port to wait for, or `NONE`."""
@@ -77,7 +70,7 @@ class Mark(NamedTuple):
     """Something to wait for or to post in the middle of a pass."""
 
     at: float
-    """As a fraction of the pass's duration."""
+    """Moment in the pass, as a fraction of its duration."""
 
     source: int = NONE
     """Port to wait for, or `NONE`."""
@@ -206,10 +199,10 @@ class _Code(NamedTuple):
     """`PASS`, `RECEIVE`, `SEND` or `END` of the kernels."""
 
     kind: int
-    """Of the pass."""
+    """Kind of the pass."""
 
     chunk: int
-    """Of the pass."""
+    """Chunk of the pass."""
 
     place: int
     """`PLAIN`, `FIRST` or `LAST` of the kernels."""
@@ -432,28 +425,30 @@ PASS_KINDS = ("forward", "backward", "weight")
 _SPAN_OF_KIND = np.array([SPAN_KINDS.index(name) for name in PASS_KINDS])
 
 OPTIMIZER = SPAN_KINDS.index("optimizer")
+"""Kind of the optimizer's span."""
 
 
 class StageProgram(NamedTuple):
     """The steps of actors, and what their spans mean."""
 
     steps: Steps
+    """Steps of the program."""
 
     kinds: IntArray
-    """Index into `SPAN_KINDS` of each span."""
+    """Kind of each span, an index into `SPAN_KINDS`."""
 
     microbatches: IntArray
-    """Of each span, -1 where there is none."""
+    """Microbatch of each span, -1 where there is none."""
 
     chunks: IntArray
-    """Of each span, -1 where there is none."""
+    """Chunk of each span, -1 where there is none."""
 
 
 class Programs(NamedTuple):
     """The programs of all actors."""
 
     distinct: tuple[StageProgram, ...]
-    """Every program once."""
+    """Programs, each once."""
 
     of_actor: IntArray
     """Index into `distinct`: actors stage by stage, replica by replica; then the

@@ -21,10 +21,6 @@ References
 .. [1] Baccelli, Cohen, Olsder, Quadrat, "Synchronization and Linearity", Wiley 1992,
    theorem 3.109: a max-plus linear system, such as a pipeline without contention,
    becomes periodic after finitely many events.
-
-The state of a run at one moment, and a jump from one moment to a later one.
-
-Letters: ``A`` actors, ``C`` channels.
 """
 
 from collections import OrderedDict
@@ -43,26 +39,26 @@ class SteadyState(NamedTuple):
     """The state of a run after everything at one instant has happened."""
 
     now: float
-    """By the engine's clock, from which skipped time is missing [s]."""
+    """Moment by the engine's clock, from which skipped time is missing [s]."""
 
     position: IntArray
     """Steps that each actor has done, shape ``(A,)``."""
 
     left: FloatArray
-    """What is left of the step of each actor at work; -1 for others, shape ``(A,)``
+    """Time left of the step of each actor at work; -1 for others, shape ``(A,)``
     [s]."""
 
     posted: IntArray
-    """Messages that were complete at their senders, shape ``(C,)``."""
+    """Messages of each channel that were complete at their senders, shape ``(C,)``."""
 
     started: IntArray
-    """Messages that have begun to leave, shape ``(C,)``."""
+    """Messages of each channel that have begun to leave, shape ``(C,)``."""
 
     arrived: IntArray
-    """Messages that have arrived, shape ``(C,)``."""
+    """Messages of each channel that have arrived, shape ``(C,)``."""
 
     missing: IntArray
-    """Posts until the next message is complete, shape ``(C,)``."""
+    """Posts until the next message of each channel is complete, shape ``(C,)``."""
 
     flows: FloatArray
     """Bytes left, rate and time since both were true, shape ``(3, C)``."""
@@ -98,10 +94,10 @@ class Jump:
     """How far a run may be moved on."""
 
     num_periods: int
-    """How many."""
+    """Periods that the run is moved on."""
 
     period: float
-    """What one of them takes [s]."""
+    """Duration of a period [s]."""
 
     steps: IntArray
     """Steps of each actor in a period, shape ``(A,)``."""
@@ -116,7 +112,7 @@ class Jump:
     """Messages of each channel in a period, shape ``(C,)``."""
 
     first_deposit: int
-    """The first deposit of the last period."""
+    """Number of the first deposit of the last period."""
 
     num_solutions: int
     """Instants of a period at which rates are solved."""
@@ -148,16 +144,20 @@ _MOST_STATES = 256
 a pipeline without contention is at most its number of stages."""
 
 _MOST_BYTES = 2**27
-"""Of the states that are remembered."""
+"""Size of the states that are remembered [byte]."""
 
 
 class _Loops(NamedTuple):
     """Loops of all programs, by number; steps as numbered by the listing."""
 
     begin: IntArray
+    """First step of each loop."""
+
     end: IntArray
+    """Step behind each loop's last round."""
+
     unit: IntArray
-    """Steps once round."""
+    """Steps of each loop once round."""
 
     of_step: IntArray
     """Loop that each step belongs to, -1 for none; one more behind the last."""

@@ -1,15 +1,20 @@
 """Write a replay as a Chrome trace, the JSON that Perfetto and chrome://tracing open.
 
-A process is a stage; its threads are the compute stream, the two directions in which
-each of its chunks sends, and each kind of collective. Counters show the memory of each
-stage, and in a process of their own how much of some links is in use. A slice of a
-sending thread lasts from the first byte's leaving to the message's arrival, or to the
-next message's start if that comes first. Arrows lead from a message to the pass that
-works on it. Slices are numbered by microbatch, and where stages have several chunks by
-chunk too: ``F 3.1`` is the forward pass of microbatch 3 through chunk 1. Moments are
-rounded to nanoseconds, the resolution of Perfetto. Of replicas that are alike, the one
-that was recorded stands for the others, and the names of its threads say for how many;
-so does ``alike`` at collectives of several replicas.
+A process is a stage. Every replica has a thread for compute, one for each direction and
+chunk in which it sends, since those messages do not wait for each other, and one for
+each kind of collective that it takes part in without other replicas. Collectives of
+several replicas have no replica: they have threads of their own, one for each kind,
+before those of replica 0. Counters show the memory of each stage, and in a process of
+their own how much of some links is in use.
+
+A slice of a sending thread lasts from the first byte's leaving to the message's
+arrival, or to the next message's start if that comes first. Arrows lead from a message
+to the pass that works on it. Slices are numbered by microbatch, and where stages have
+several chunks by chunk too: ``F 3.1`` is the forward pass of microbatch 3 through chunk
+1. Moments are rounded to nanoseconds, the resolution of Perfetto. Of replicas that are
+alike, the recorded one represents the others, and the names of its threads say how
+many; so does ``alike`` at collectives of several replicas. Slices are kept as columns,
+kind by kind.
 
 Letters: ``p`` stages, ``v`` chunks of each.
 
@@ -17,15 +22,6 @@ References
 ----------
 .. [1] Google, "Trace Event Format" (the JSON object form; X, M, C, s and f events; flow
    ends bind to the enclosing slice with ``"bp": "e"``).
-
-Threads of a Chrome trace: who shows where among a stage's rows.
-
-Every replica has a row for compute, one for each direction and chunk in which it sends,
-since those messages do not wait for each other, and one for each kind of collective
-that it takes part in without other replicas. Collectives of several replicas have no
-replica: they have rows of their own, one for each kind, before those of replica 0.
-
-Slices of a Chrome trace as columns: passes and messages, kind by kind.
 """
 
 import json
@@ -97,18 +93,32 @@ class Track(NamedTuple):
     """Slices of one kind, which do not overlap within a stage, replica and kind."""
 
     name: str
+    """Name of the track."""
+
     category: str
+    """Category of its slices."""
+
     thread: IntArray
+    """Thread of each slice."""
+
     stage: IntArray
+    """Stage of each slice."""
+
     replica: IntArray
+    """Replica of each slice."""
+
     microbatch: IntArray
+    """Microbatch of each slice."""
+
     chunk: IntArray
+    """Chunk of each slice."""
+
     alike: IntArray
     """Collectives that it stands for, where that is said at the slice; else 1."""
     begin: IntArray
-    """[ns]"""
+    """Moment at which each slice begins [ns]."""
     length: IntArray
-    """[ns]"""
+    """Duration of each slice [ns]."""
 
 
 def threads_of(replay: Replay) -> Threads:

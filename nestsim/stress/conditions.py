@@ -4,12 +4,11 @@ A condition turns a scenario into another one, so that everything that plans and
 scenarios works under it. Background traffic is taken off the links' bandwidth: it has
 a constant rate, gives way to nothing, and the job shares what is left.
 
-Networks with other oversubscription ratios: the same switches, other bandwidths.
-
-The ratio of a level is what its children's links carry together over its links to the
-level above. Another ratio changes the links to the level above, and nothing below;
-further out, ratios that are not named stay as they are, but for a fat-tree's levels
-whose bandwidth the scenario gives: those keep their bandwidth.
+A network with another oversubscription ratio has the same switches and other
+bandwidths. The ratio of a level is what its children's links carry together over its
+links to the level above. Another ratio changes the links to the level above, and
+nothing below; further out, ratios that are not named stay as they are, but for a
+fat-tree's levels whose bandwidth the scenario gives: those keep their bandwidth.
 """
 
 import itertools

@@ -1,9 +1,8 @@
-"""One process's test bench: plans a scenario and replays plans under conditions.
+"""Plan a scenario and replay plans under conditions, and say what limits a step.
 
-What limits a replayed step: the link, the stage and the term.
-
-The simulated time is the sum of the planner's terms and of the gap's
-(`nestsim.verdict.gap_by_cause`): both together are its causes.
+A process keeps one evaluator. A step is limited by a link, a stage and a term: the
+simulated time is the sum of the planner's terms and of the gap's
+(`nestsim.verdict.gap_by_cause`), and both together are its causes.
 """
 
 import hashlib
@@ -43,16 +42,16 @@ class AlikeLinks(NamedTuple):
     """Links of one level that carried the same."""
 
     name: str
-    """The first of them."""
+    """Name of the first of the links."""
 
     level: str
-    """Name of its level."""
+    """Name of the links' level."""
 
     share: float
-    """Of the step during which they were busy at full bandwidth."""
+    """Share of the step during which the links were busy at full bandwidth."""
 
     num_alike: int
-    """How many they are."""
+    """Number of the links."""
 
 
 def causes(
@@ -115,25 +114,25 @@ def _named(network: Network, link: int, share: float, count: int) -> AlikeLinks:
 
 
 def limiting_term(
-    found: Mapping[str, float], healthy: Mapping[str, float] | None
+    terms: Mapping[str, float], healthy: Mapping[str, float] | None
 ) -> str:
     """Name the cause that grew most; the largest beside compute if none did.
 
     Parameters
     ----------
-    found
+    terms
         Causes of a step under a condition [s].
     healthy
-        Of the same plan in the scenario as it is; None to ask for the largest.
+        Causes of the same plan in the scenario as it is [s]; None to name the largest.
     """
-    total = sum(found.values())
+    total = sum(terms.values())
     if healthy is not None:
-        grown = {name: found[name] - healthy.get(name, 0.0) for name in found}
-        name = max(grown, key=lambda one: grown[one])
+        grown = {name: terms[name] - healthy.get(name, 0.0) for name in terms}
+        name = max(grown, key=grown.__getitem__)
         if grown[name] > SMALLEST * total:
             return name
-    others = {name: value for name, value in found.items() if name != "compute"}
-    name = max(others, key=lambda one: others[one])
+    others = {name: value for name, value in terms.items() if name != "compute"}
+    name = max(others, key=others.__getitem__)
     return name if others[name] > SMALLEST * total else "compute"
 
 
@@ -145,13 +144,13 @@ class PlanMade(NamedTuple):
     """What a planner made for a condition."""
 
     plan: Plan | None
-    """Its best plan; None if it found none."""
+    """Best plan of the planner; None if it found none."""
 
     why_not: str
-    """Why it found none; empty if it did."""
+    """Reason why the planner found none; empty if it did."""
 
     stopped: bool
-    """Whether a limit ended its search, with its best so far."""
+    """Whether a limit ended the planner's search, with its best so far."""
 
 
 class ConditionResult(NamedTuple):
@@ -161,25 +160,25 @@ class ConditionResult(NamedTuple):
     """Iteration time by the common evaluator [s]."""
 
     simulated: float
-    """By the replay [s]."""
+    """Iteration time by the replay [s]."""
 
     causes: dict[str, float]
-    """What the simulated time is made of [s]."""
+    """Parts of the simulated time, by cause [s]."""
 
     stage: int
-    """The stage that works longest."""
+    """Stage that works longest."""
 
     hottest: tuple[AlikeLinks, ...]
-    """The busiest links."""
+    """Busiest links, hottest first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**self._asdict(), "hottest": [list(one) for one in self.hottest]}
+        return {**self._asdict(), "hottest": [list(links) for links in self.hottest]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ConditionResult":
         """Read back what `to_json` wrote."""
-        links = tuple(AlikeLinks(*one) for one in data["hottest"])
+        links = tuple(AlikeLinks(*fields) for fields in data["hottest"])
         return cls(**{**data, "hottest": links})
 
 
@@ -193,8 +192,14 @@ class ConditionEvaluator:
     """A scenario with everything that does not depend on the condition."""
 
     scenario: Scenario
+    """Scenario as it is, without a condition."""
+
     workload: Workload
+    """Model, job and device."""
+
     _networks: "OrderedDict[str, tuple[Scenario, Network]]"
+    """Scenario and network under each condition that was used last."""
+
     _made: dict[str, Plan | None] = field(default_factory=dict)
     """Plans for the cluster as it is built, by planner."""
 
@@ -252,9 +257,9 @@ class ConditionEvaluator:
         evaluator = Evaluator.on(scenario, network, self.workload)
         settings = replace(scenario.planner_settings, fixed=scenario.plan)
         starts = () if kept is None else (kept,)
-        found = evaluator.find(planner, settings, starts=starts)
-        plan = found.plans[0].plan if found.plans else None
-        return PlanMade(plan, found.why_not, found.spent.is_stopped)
+        outcome = evaluator.find(planner, settings, starts=starts)
+        plan = outcome.plans[0].plan if outcome.plans else None
+        return PlanMade(plan, outcome.why_not, outcome.spent.is_stopped)
 
     def run(self, condition: ConditionSpec, plan: Plan) -> ConditionResult:
         """Price and replay a plan under a condition."""
@@ -268,13 +273,13 @@ class ConditionEvaluator:
         evaluator = Evaluator.on(changed, network, self.workload)
         priced = evaluator.price(plan)
         work = evaluator.lower(priced)
-        done = evaluator.replay(work, memory=False)
+        replayed = evaluator.replay(work, memory=False)
         return ConditionResult(
             planned=priced.iteration_time,
-            simulated=done.iteration_time,
-            causes=causes(priced, done, has_slow=bool((work.slowdown > 1.0).any())),
-            stage=busiest_stage(done),
-            hottest=hottest(network, done),
+            simulated=replayed.iteration_time,
+            causes=causes(priced, replayed, has_slow=bool((work.slowdown > 1.0).any())),
+            stage=busiest_stage(replayed),
+            hottest=hottest(network, replayed),
         )
 
 
@@ -286,14 +291,14 @@ def scenario_digest(scenario: Scenario) -> str:
     return digest.hexdigest()
 
 
-_BENCHES: dict[str, ConditionEvaluator] = {}
-"""The bench that this process used last, by its scenario's digest: tracing a model
+_EVALUATORS: dict[str, ConditionEvaluator] = {}
+"""Evaluator that this process used last, by its scenario's digest: tracing a model
 takes longer than many points."""
 
 
-def bench_of(scenario: Scenario, digest: str) -> ConditionEvaluator:
-    """Return this process's bench for a scenario."""
-    if digest not in _BENCHES:
-        _BENCHES.clear()
-        _BENCHES[digest] = ConditionEvaluator.of(scenario)
-    return _BENCHES[digest]
+def evaluator_of(scenario: Scenario, digest: str) -> ConditionEvaluator:
+    """Return this process's evaluator for a scenario."""
+    if digest not in _EVALUATORS:
+        _EVALUATORS.clear()
+        _EVALUATORS[digest] = ConditionEvaluator.of(scenario)
+    return _EVALUATORS[digest]

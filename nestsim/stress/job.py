@@ -25,15 +25,15 @@ from nestsim.stress.conditions import (
 from nestsim.stress.evaluator import (
     ConditionEvaluator,
     ConditionResult,
-    bench_of,
+    evaluator_of,
     plan_key,
     scenario_digest,
 )
 from nestsim.stress.results import InverseAnswer, PlanChange, StressResult
 from nestsim.stress.thresholds import (
     POLICIES,
-    Asked,
     BestPlanChange,
+    InverseRequest,
     narrow,
     plan_changes,
     quantity_of,
@@ -48,8 +48,8 @@ from topologies.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _OnBench:
-    """Something done on the bench of a scenario."""
+class _WithEvaluator:
+    """Something done by the evaluator of a scenario."""
 
     scenario: Scenario
     digest: str
@@ -59,9 +59,9 @@ class _OnBench:
         """Return the fields above."""
         return {"scenario": scenario, "digest": scenario_digest(scenario)}
 
-    def bench(self) -> ConditionEvaluator:
-        """Return this process's bench."""
-        return bench_of(self.scenario, self.digest)
+    def evaluator(self) -> ConditionEvaluator:
+        """Return this process's evaluator."""
+        return evaluator_of(self.scenario, self.digest)
 
     def key(self, point: Point) -> str:
         """Return a hash of the point, the scenario and what else it depends on."""
@@ -73,7 +73,7 @@ class _OnBench:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakePlans(_OnBench):
+class MakePlans(_WithEvaluator):
     """Point: a condition and a planner. Row: the plan that it makes for it."""
 
     conditions: Mapping[str, ConditionSpec]
@@ -81,7 +81,9 @@ class MakePlans(_OnBench):
 
     def __call__(self, point: Point) -> Row:
         """Return the plan, or why there is none."""
-        made = self.bench().make(self.conditions[point["condition"]], point["planner"])
+        made = self.evaluator().make(
+            self.conditions[point["condition"]], point["planner"]
+        )
         if made.plan is None:
             raise PointFailedError(made.why_not)
         return {"plan": made.plan.to_json(), "stopped": made.stopped}
@@ -92,7 +94,7 @@ class MakePlans(_OnBench):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlans(_OnBench):
+class RunPlans(_WithEvaluator):
     """Point: a condition. Row: what becomes of every plan under it."""
 
     conditions: Mapping[str, ConditionSpec]
@@ -103,9 +105,9 @@ class RunPlans(_OnBench):
 
     def __call__(self, point: Point) -> Row:
         """Return one cell for each plan, by its key."""
-        bench, condition = self.bench(), self.conditions[point["condition"]]
+        evaluator, condition = self.evaluator(), self.conditions[point["condition"]]
         return {
-            key: bench.run(condition, Plan.from_json(plan)).to_json()
+            key: evaluator.run(condition, Plan.from_json(plan)).to_json()
             for key, plan in self.plans.items()
         }
 
@@ -115,27 +117,31 @@ class RunPlans(_OnBench):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindChanges(_OnBench):
+class FindChanges(_WithEvaluator):
     """Point: a planner, a level and two ratios. Row: where its plan changes between."""
 
     def __call__(self, point: Point) -> Row:
         """Return every change that was found."""
         found = plan_changes(
-            self.bench(), point["planner"], point["level"], point["low"], point["high"]
+            self.evaluator(),
+            point["planner"],
+            point["level"],
+            point["low"],
+            point["high"],
         )
         return {"changes": [one.to_json() for one in found]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrow(_OnBench):
+class Narrow(_WithEvaluator):
     """Point: what is asked, and whether plans are re-made. Row: the bracket."""
 
     planner: str
 
     def __call__(self, point: Point) -> Row:
         """Return the bracket, and all that was tried."""
-        asked = Asked(point["level"], point["quantity"], point["keep"])
-        return narrow(self.bench(), self.planner, asked, point["policy"])
+        asked = InverseRequest(point["level"], point["quantity"], point["keep"])
+        return narrow(self.evaluator(), self.planner, asked, point["policy"])
 
     def content(self, point: Point) -> object:
         """Return the point and the planner."""
@@ -228,12 +234,12 @@ def stress_job(
     conditions = all_conditions(spec, axes, built)
     asked = _asked(spec, network, built)
     # What one process would say later of each point is said once, and at once.
-    bench = bench_of(scenario, scenario_digest(scenario))
+    evaluator = evaluator_of(scenario, scenario_digest(scenario))
     for number, condition in enumerate(conditions):
         if progress is not None:
             progress(f"conditions: {condition.name}", number / len(conditions))
         try:
-            bench.under(condition)
+            evaluator.under(condition)
         except InputError as error:
             raise error.at("stress", ": ") from None
     sweeps = _Sweeps(spec, stores, restart, progress)
@@ -272,11 +278,11 @@ def _check_planners(scenario: Scenario) -> None:
 
 def _asked(
     spec: StressSpec, network: Network, built: Mapping[str, float]
-) -> Asked | None:
+) -> InverseRequest | None:
     if spec.keep is None:
         return None
     level = spec.level or ([*built] or [network.levels[-1].name])[-1]
-    return Asked(level, quantity_of(network, level, spec.quantity), spec.keep)
+    return InverseRequest(level, quantity_of(network, level, spec.quantity), spec.keep)
 
 
 def _crossed(
@@ -353,7 +359,7 @@ def _changes(
 
 
 def _answers(
-    sweeps: _Sweeps, scenario: Scenario, asked: Asked | None
+    sweeps: _Sweeps, scenario: Scenario, asked: InverseRequest | None
 ) -> tuple[InverseAnswer, ...]:
     if asked is None:
         return ()

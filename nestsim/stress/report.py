@@ -1,7 +1,4 @@
-"""The text report of a stress test.
-
-How the findings of a stress test are said.
-"""
+"""The text report of a stress test: its tables, and its findings in sentences."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any

@@ -14,7 +14,7 @@ import numpy as np
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.stress.evaluator import ConditionResult, limiting_term
-from nestsim.stress.thresholds import Asked, BestPlanChange
+from nestsim.stress.thresholds import BestPlanChange, InverseRequest
 from planner.step.plan import Plan
 from topologies.arrays import FloatArray
 from topologies.network import Network
@@ -156,7 +156,7 @@ class StressResult:
     changes: tuple[PlanChange, ...]
     """By planner and level, ratios rising."""
 
-    asked: Asked | None
+    asked: InverseRequest | None
     """The inverse question."""
 
     answers: tuple[InverseAnswer, ...]

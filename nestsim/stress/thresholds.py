@@ -1,10 +1,9 @@
-"""The ratio at which a planner's best plan becomes another one.
+"""Where a planner's best plan becomes another one, and how bad a level may become.
 
-How bad a level may become while a share of the throughput is kept.
-
-By bisection on the logarithm of a *worsening* of at least 1: the oversubscription
-itself, from 1, or what the bandwidth of the level's links is divided by. Throughput is
-the replay's, and its share that of the throughput at worsening 1.
+The first is a ratio of oversubscription. The second keeps a share of the throughput,
+and is found by bisection on the logarithm of a *worsening* of at least 1: the
+oversubscription itself, from 1, or what the bandwidth of the level's links is divided
+by. Throughput is the replay's, and its share that of the throughput at worsening 1.
 """
 
 import itertools
@@ -57,7 +56,7 @@ class BestPlanChange:
     negative where what the planner minimises disagrees."""
 
     simulated_gain: float
-    """Likewise of the simulated time; negative where the replay disagrees."""
+    """Gain of the simulated time; negative where the replay disagrees."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -65,7 +64,7 @@ class BestPlanChange:
 
 
 def plan_changes(
-    bench: ConditionEvaluator, planner: str, level: str, low: float, high: float
+    evaluator: ConditionEvaluator, planner: str, level: str, low: float, high: float
 ) -> list[BestPlanChange]:
     """Find where a planner's plan changes between two ratios of a level.
 
@@ -75,14 +74,14 @@ def plan_changes(
 
     Parameters
     ----------
-    bench
+    evaluator
         The scenario; other levels keep the ratio that they have.
     planner, level
         Whose plan, and whose ratio.
     low, high
         Two ratios.
     """
-    search = _Line(bench, planner, level)
+    search = _Line(evaluator, planner, level)
     changes: list[BestPlanChange] = []
     while len(changes) < MOST_CHANGES and search.key(low) != search.key(high):
         below, above = search.bracket(low, high)
@@ -94,9 +93,9 @@ def plan_changes(
 class _Line:
     """The best plan as a function of one level's ratio."""
 
-    def __init__(self, bench: ConditionEvaluator, planner: str, level: str) -> None:
-        self._bench, self._planner, self._level = bench, planner, level
-        self._built = network_ratios(bench.scenario)
+    def __init__(self, evaluator: ConditionEvaluator, planner: str, level: str) -> None:
+        self._evaluator, self._planner, self._level = evaluator, planner, level
+        self._built = network_ratios(evaluator.scenario)
         self._made: dict[float, PlanMade] = {}
 
     def condition(self, ratio: float) -> ConditionSpec:
@@ -104,7 +103,7 @@ class _Line:
 
     def plan(self, ratio: float) -> Plan | None:
         if ratio not in self._made:
-            made = self._bench.make(self.condition(ratio), self._planner)
+            made = self._evaluator.make(self.condition(ratio), self._planner)
             self._made[ratio] = made
         return self._made[ratio].plan
 
@@ -128,7 +127,7 @@ class _Line:
         assert before is not None
         assert after is not None
         condition = self.condition(high)
-        old, new = (self._bench.run(condition, plan) for plan in (before, after))
+        old, new = (self._evaluator.run(condition, plan) for plan in (before, after))
         return BestPlanChange(
             low=low,
             high=high,
@@ -143,22 +142,26 @@ POLICIES = ("kept", "re-made")
 """The plan made for worsening 1 is kept, or every worsening gets one of its own."""
 
 MOST = 1024.0
-"""Worse is not tried."""
+"""Largest worsening that is tried."""
 
 THRESHOLD_TOLERANCE = 0.01
-"""A bracket is narrow enough if its ends differ by less, relatively."""
+"""Relative difference of a bracket's ends below which it is narrow enough."""
 
 RISE = 1e-6
-"""Throughput that rises by more, relatively, where the network gets worse, is told."""
+"""Relative rise of the throughput where the network gets worse above which it is
+reported."""
 
 
-class Asked(NamedTuple):
+class InverseRequest(NamedTuple):
     """What is worsened, and how much must be kept."""
 
     level: str
+    """Name of the level whose links are worsened."""
+
     quantity: str
-    """One of `nestsim.scenario.settings.QUANTITIES`."""
+    """Quantity that is worsened, one of `nestsim.scenario.settings.QUANTITIES`."""
     keep: float
+    """Share of the throughput that must be kept."""
 
 
 class Bracket(NamedTuple):
@@ -265,21 +268,21 @@ def quantity_of(network: Network, level: str, quantity: str | None) -> str:
 
 
 def worsened(
-    bench: ConditionEvaluator, asked: Asked, worsening: float
+    evaluator: ConditionEvaluator, request: InverseRequest, worsening: float
 ) -> ConditionSpec:
     """Return the condition of a worsening; other levels stay as they are."""
-    if asked.quantity == "oversubscription":
-        built = network_ratios(bench.scenario)
-        return ratio_condition(canonical(built, {asked.level: worsening}))
-    slow = (SlowLinks(links=f"level {asked.level}", factor=worsening),)
+    if request.quantity == "oversubscription":
+        built = network_ratios(evaluator.scenario)
+        return ratio_condition(canonical(built, {request.level: worsening}))
+    slow = (SlowLinks(links=f"level {request.level}", factor=worsening),)
     return ConditionSpec(
-        name=f"{asked.level} slower by {worsening:.6g}",
+        name=f"{request.level} slower by {worsening:.6g}",
         degradation=Degradation(slow_links=slow if worsening > 1.0 else ()),
     )
 
 
 def narrow(
-    bench: ConditionEvaluator, planner: str, asked: Asked, policy: str
+    evaluator: ConditionEvaluator, planner: str, request: InverseRequest, policy: str
 ) -> dict[str, Any]:
     """Answer the inverse question for one planner.
 
@@ -297,13 +300,13 @@ def narrow(
     first: list[Plan] = []
 
     def time(worsening: float) -> float:
-        condition = worsened(bench, asked, worsening)
+        condition = worsened(evaluator, request, worsening)
         if not first or policy == "re-made":
-            made = bench.make(condition, planner)
+            made = evaluator.make(condition, planner)
             if made.plan is None:
                 raise PointFailedError(made.why_not)
             first.append(made.plan)
-        return bench.run(condition, first[-1]).simulated
+        return evaluator.run(condition, first[-1]).simulated
 
     base = time(1.0)
     known = {1.0: base}
@@ -313,22 +316,24 @@ def narrow(
             known[worsening] = time(worsening)
         return base / known[worsening]
 
-    found = bracket(share, asked.keep)
+    found = bracket(share, request.keep)
     ends = [found.kept, found.lost]
     return {
         "kept": found.kept,
         "lost": found.lost,
-        "bandwidths": [one and _bandwidth(bench, asked, one) for one in ends],
+        "bandwidths": [one and _bandwidth(evaluator, request, one) for one in ends],
         "tried": [list(one) for one in found.tried],
         "is_monotone": found.is_monotone,
         "base_s": base,
     }
 
 
-def _bandwidth(bench: ConditionEvaluator, asked: Asked, worsening: float) -> float:
+def _bandwidth(
+    evaluator: ConditionEvaluator, request: InverseRequest, worsening: float
+) -> float:
     """Return the bandwidth that a worsening leaves of a level [byte/s]."""
-    _, network = bench.under(worsened(bench, asked, worsening))
-    if asked.quantity == "oversubscription":
-        return float(uplinks(network, asked.level).uplink_bandwidth)
-    chosen = select_links(network, f"level {asked.level}")
+    _, network = evaluator.under(worsened(evaluator, request, worsening))
+    if request.quantity == "oversubscription":
+        return float(uplinks(network, request.level).uplink_bandwidth)
+    chosen = select_links(network, f"level {request.level}")
     return float(network.links.bandwidth[chosen].min())

@@ -1,9 +1,8 @@
-"""A sweep over the settings of a scenario, from its file to what became of it.
+"""A sweep over the settings of a scenario, from its file to a table of its points.
 
-The points of a sweep as a table: the same bytes however it came about.
-
-One line for each point, in their order: its number, its settings, ``state`` (``done``
-or ``failed``), why it failed, and its results. Lists and tables are written as JSON.
+The table has the same bytes however it came about: one line for each point, in their
+order, with its number, its settings, ``state`` (``done`` or ``failed``), why it failed,
+and its results. Lists and tables are written as JSON.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,16 +31,22 @@ class ScenarioSweep:
     """What is to be done: every point, and what with each."""
 
     scenario_name: str
+    """Name of the scenario."""
+
     axes: tuple[Axis, ...]
     """The settings that are varied; the last one changes fastest."""
 
     points: tuple[Point, ...]
+    """Points to evaluate."""
+
     task: ScenarioTask
+    """Task that evaluates a point."""
+
     workers: int | None
     """Processes; None for one for each core."""
 
     time_limit: float | None
-    """Of one point [s]."""
+    """Limit on the time of one point [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +54,14 @@ class ScenarioSweepResult:
     """Everything that a report on a sweep needs."""
 
     scenario_name: str
+    """Name of the scenario."""
+
     what: str
     """One of `nestsim.scenario.settings.SWEPT`."""
 
     axes: tuple[Axis, ...]
+    """Settings that vary, with their values."""
+
     outcomes: tuple[Outcome, ...]
     """One for each point, in their order."""
 

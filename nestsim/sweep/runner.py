@@ -1,12 +1,10 @@
 """Evaluate points on all cores, and write each one down as soon as it is done.
 
 Workers are processes that stay, so that what they have loaded, compiled and cached
-serves every later point. The parent alone writes. Points are told by number and key:
-neither their order of finishing nor the number of workers changes what is stored.
-
-A limit on how long one point may take.
-
-Worker processes that end with the sweep that they work for, however it ends.
+serves every later point, and that end with the sweep that they work for, however it
+ends. The parent alone writes. Points are known by number and key: neither their order
+of finishing nor the number of workers changes what is stored. One point may take a
+limited time.
 """
 
 import os
@@ -120,9 +118,16 @@ class _Answer(NamedTuple):
     """What a worker sends back."""
 
     number: int
+    """Number of the point."""
+
     row: Row | None
+    """Results of the point; None if it failed."""
+
     reason: str
+    """Reason why the point failed; empty if it did not."""
+
     seconds: float
+    """Time that the point took [s]."""
 
 
 def run_sweep(
@@ -225,7 +230,10 @@ class _Evaluate(NamedTuple):
     """Evaluates one point, in whichever process."""
 
     task: PointTask
+    """Task that evaluates a point."""
+
     time_limit: float | None
+    """Limit on the time of one point [s]."""
 
     def __call__(self, number: int, point: Point) -> _Answer:
         """Return the results of a point, or why it has none."""

@@ -1,6 +1,6 @@
-"""Validation of collectives for people and machines: text, JSON, a line a row.
+"""Validation of collectives for people and machines: text, JSON, rows and a picture.
 
-The picture of validated collectives: time over size, small multiples of curves.
+The picture shows time over size, small multiples of curves.
 """
 
 import csv
@@ -204,7 +204,10 @@ class Panel(NamedTuple):
     """Curves that share axes: those of a source, an operation and a node count."""
 
     title: str
+    """Title of the panel."""
+
     curves: "tuple[tuple[Curve, list[CollectiveResult]], ...]"
+    """Curves with their rows."""
 
 
 def panels(result: "CollectivesValidation") -> tuple[Panel, ...]:

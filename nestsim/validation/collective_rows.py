@@ -4,8 +4,6 @@ What a row says of its links is text. Which interconnect that is, and how fast i
 its datasheet, follows from the accelerator, the number of nodes and the words of the
 column ``link``; what is taken instead of a statement is noted.
 
-A measured collective, and the time it is predicted to have taken.
-
 How a time was measured changes it. nccl-tests divide a train of launches by its length,
 so the host's part is hidden: their times are those of
 `estimators.collectives.transports`. Programs in torch wait for each call, which adds
@@ -44,7 +42,7 @@ ARRIVAL_TIMES: Mapping[str, float] = MappingProxyType({"a100": 45e-6, "h100": 37
 to Vidur's profiles below 1 MB. The spread between hosts, a property of the machine."""
 
 _USUAL_ARRIVAL = 40e-6
-"""The same where no profile is published [s]."""
+"""Wait of a kernel for its peers' hosts where no profile is published [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +62,26 @@ class CollectiveCase:
     """Nodes, or NVLink domains, that they are in."""
 
     num_bytes: float
-    """Of the full tensor [byte]."""
+    """Size of the full tensor [byte]."""
 
     inside: Transport
     """Links inside a node."""
 
     inside_bandwidth: float
-    """Of a device, by the datasheet [byte/s]."""
+    """Bandwidth of a device inside of a node, by the datasheet [byte/s]."""
 
     across: Transport | None
     """Links between nodes; None if there is one node."""
 
     across_bandwidth: float
-    """Of all adapters of a node that its ranks use, by the datasheet [byte/s]."""
+    """Bandwidth of all adapters of a node that its ranks use, by the datasheet
+    [byte/s]."""
 
     method: Method
     """How the time was measured."""
 
     measured: float
-    """[s]"""
+    """Measured time [s]."""
 
     basis: str
     """The column that it is from."""

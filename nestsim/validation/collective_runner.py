@@ -27,11 +27,22 @@ class Curve(NamedTuple):
     """What the points of a curve have in common."""
 
     source: str
+    """Source of the measurements."""
+
     accelerator: str
+    """Name of the device."""
+
     link: str
+    """Links as the rows describe them."""
+
     operation: str
+    """Operation that was measured."""
+
     num_ranks: int
+    """Devices that take part."""
+
     num_nodes: int
+    """Nodes that the devices are in."""
 
     def label(self) -> str:
         """Return a short name of a curve."""
@@ -44,7 +55,7 @@ class CollectiveResult:
     """What became of one row."""
 
     row: Row
-    """As it was written."""
+    """Row as it was written."""
 
     code: str = ""
     """Why it was refused, a key of `nestsim.validation.rows.columns.REFUSALS`; empty if
@@ -57,7 +68,7 @@ class CollectiveResult:
     """What was predicted; None if it was refused."""
 
     predicted: float = math.nan
-    """[s]"""
+    """Predicted time [s]."""
 
     __repr__ = short_repr
 

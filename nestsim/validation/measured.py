@@ -1,11 +1,10 @@
-"""What a row states that can be compared, and on which basis.
+"""What a row states that can be compared, on which basis, and the rows shipped here.
 
-The measurements that come with nestsim: published figures, each with its source.
-
-Two tables, about the time of a step and about the memory of a device, in the columns
-that every file of measurements has. Numbers are as printed; where a source prints a
-rate alone, the time of a step was computed by the source's own count of FLOPs, as the
-row's notes say.
+The measurements that come with nestsim are published figures, each with its source: two
+tables, about the time of a step and about the memory of a device, in the columns that
+every file of measurements has. Numbers are as printed; where a source prints a rate
+alone, the time of a step was computed by the source's own count of FLOPs, as the row's
+notes say.
 """
 
 from importlib.resources import as_file, files
@@ -22,19 +21,23 @@ from nestsim.validation.rows.columns import (
 from nestsim.validation.rows.plan import Case
 
 GIB = 2.0**30
+"""Size of a gibibyte [byte]."""
+
 STATIC = ("weights", "gradients", "optimizer")
 """Parts of memory that passes find and leave."""
 
 STEP_END = (*STATIC, "copies")
-"""Those that a step ends with."""
+"""Parts of memory that passes leave at the end of a step."""
 
 
 class Measured(NamedTuple):
     """A measured value [s or byte]."""
 
     value: float
+    """Measured time [s] or size [byte]."""
+
     basis: str
-    """The column that it comes from; with FLOPs, which."""
+    """Column that the value comes from; with FLOPs, which."""
 
 
 def measured_time(case: Case, graph: LayerGraph) -> Measured:

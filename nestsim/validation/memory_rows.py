@@ -27,7 +27,7 @@ class MemoryScore(NamedTuple):
     """NaN for a run that ran out of memory."""
 
     predicted: float
-    """[byte]"""
+    """Predicted size [byte]."""
 
     memory_share: float
     """Peak of the fullest device's tensors, or of that of the only stage that is

@@ -20,30 +20,40 @@ class Errors(NamedTuple):
     """Errors of some rows; NaN where there are too few of them."""
 
     rows: int
+    """Rows that were predicted."""
+
     mape: float
     """Mean absolute error, relative."""
     median_ape: float
+    """Median absolute error, relative."""
+
     p90_ape: float
+    """90th percentile of the absolute errors, relative."""
+
     max_ape: float
+    """Largest absolute error, relative."""
+
     bias: float
     """Mean error with its sign, relative: positive if predictions are too large."""
     kendall_tau: float
-    """Of predicted against measured, tau-b; NaN if either is constant."""
+    """Kendall's tau-b of predicted against measured values; NaN if either is
+    constant."""
 
 
 class Ranking(NamedTuple):
     """How well groups of comparable rows are put in order."""
 
     groups: int
-    """Of at least two rows each."""
+    """Groups of at least two rows each."""
     rows: int
-    """In those groups."""
+    """Rows in the groups."""
     kendall_tau: float
     """Mean over the groups, each weighted with its pairs."""
     top1_regret: float
     """Mean over the groups: how much slower the configuration that was predicted to
     be the fastest is than the fastest one, relative."""
     max_top1_regret: float
+    """Largest such regret of a group, relative."""
 
 
 def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:

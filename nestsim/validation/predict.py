@@ -1,6 +1,6 @@
 """Predict what a row measured, on the path of `nestsim simulate`.
 
-A case is priced, placed and replayed as a plan of a scenario is. Models that were
+A case is priced, lowered and replayed as a plan of a scenario is. Models that were
 traced, layer tables, networks and whole predictions are kept, by content: rows of a
 sweep share most of them.
 """
@@ -68,8 +68,14 @@ class PredictedMemory(NamedTuple):
     """Replayed."""
 
     weights: float
+    """Memory of the weights [byte]."""
+
     gradients: float
+    """Memory of the gradients [byte]."""
+
     optimizer: float
+    """Memory of the optimizer's states [byte]."""
+
     activations: float
     """All microbatches in flight."""
 
@@ -84,10 +90,10 @@ class Prediction(NamedTuple):
     """Replayed [s]."""
 
     planned_time: float
-    """By the planner's timeline [s]."""
+    """Iteration time by the planner's timeline [s]."""
 
     memory: tuple[PredictedMemory, ...]
-    """By stage; empty where it was not asked for."""
+    """Memory of a device of each stage; empty where it was not asked for."""
 
     memory_share: float = math.nan
     """Peak of the fullest device's tensors over what it has for them: above 1, a

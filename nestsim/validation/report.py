@@ -1,6 +1,6 @@
-"""Validation for people and machines: text, JSON and a line for every row.
+"""Validation for people and machines: text, JSON, a line for every row, and Markdown.
 
-Validation as Markdown: a table of errors by source, as docs/accuracy.md has it.
+The Markdown is a table of errors by source, as the documentation has it.
 """
 
 import csv

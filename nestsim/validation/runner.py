@@ -39,7 +39,7 @@ GROUP_COLUMNS = (
 
 
 FULL_QUALITY = ("A", "A-")
-"""Of rows that tell their whole configuration."""
+"""Quality of rows that describe their whole configuration."""
 
 
 class Judgement(NamedTuple):
@@ -48,18 +48,19 @@ class Judgement(NamedTuple):
     ran: int
     """Rows of runs that happened."""
     ran_but_too_large: int
-    """Those of them that are judged not to fit."""
+    """Rows of runs that happened and are judged not to fit."""
     complete: int
-    """Rows of runs that happened and tell their whole configuration."""
+    """Rows of runs that happened and describe their whole configuration."""
     complete_but_too_large: int
-    """Those of them that are judged not to fit."""
+    """Rows of runs that happened, describe their whole configuration and are judged not
+    to fit."""
     out_of_memory: int
     """Rows of runs that ran out of memory."""
     out_of_memory_but_fit: int
-    """Those of them that are judged to fit."""
+    """Rows of runs that ran out of memory and are judged to fit."""
     largest_share: float
-    """Of a run that happened: tensors at their peak over the memory for them; NaN of
-    none."""
+    """Tensors at their peak over the memory for them, the largest of a run that
+    happened; NaN of none."""
 
     @property
     def misjudged(self) -> int:
@@ -72,23 +73,23 @@ class RowResult:
     """What became of one row."""
 
     row: Row
-    """As it was written."""
+    """Row as it was written."""
 
     code: str = ""
-    """Why it was refused, a key of `nestsim.validation.rows.columns.REFUSALS`; empty if
-    it was predicted."""
+    """Code of the reason why the row was refused, a key of
+    `nestsim.validation.rows.columns.REFUSALS`; empty if it was predicted."""
 
     reason: str = ""
-    """Why it was refused, in a sentence."""
+    """Reason why the row was refused, in a sentence."""
 
     basis: str = ""
-    """The column, or the metric, that `measured` is from."""
+    """Column, or metric, that `measured` is from."""
 
     measured: float = math.nan
     """Time of a step [s] or memory [byte]; NaN for a run that ran out of memory."""
 
     predicted: float = math.nan
-    """Likewise, by the replay."""
+    """Time of a step [s] or memory [byte] by the replay."""
 
     planned: float = math.nan
     """Time of a step by the planner's timeline [s]; NaN for memory."""

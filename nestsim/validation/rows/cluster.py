@@ -23,10 +23,10 @@ from topologies.accelerators import Accelerator, accelerator_names, load_acceler
 from topologies.specs import FatTreeSpec, LevelSpec, Nic
 
 NODE_LATENCY = 0.5e-6
-"""Of a link inside a node; an assumption of the usual order [s]."""
+"""Latency of a link inside a node; an assumption of the usual order [s]."""
 
 FABRIC_LATENCY = 1e-6
-"""Of a link out of a node; likewise [s]."""
+"""Latency of a link out of a node; an assumption of the usual order [s]."""
 
 _GBIT = 1e9 / 8
 
@@ -61,10 +61,10 @@ class Uplink(NamedTuple):
     """How a node is joined to the others."""
 
     nic: Nic
-    """Whether its devices share the bandwidth or have it each."""
+    """Whether the devices of a node share the bandwidth or have it each."""
 
     bandwidth: float
-    """[byte/s]"""
+    """Bandwidth to other nodes, of a device or of a whole node [byte/s]."""
 
 
 USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
@@ -91,8 +91,8 @@ USUAL_UPLINKS: Mapping[str, Uplink] = MappingProxyType(
 """Start of a name in the catalogue -> what its usual machine has."""
 
 _PAIR_EFFICIENCY = 0.70
-"""Of rings over links between pairs of devices: 70 of 100 GB/s, chosen for BLOOM's runs
-on nodes with four NVLinks between two A100; not part of the refit."""
+"""Efficiency of rings over links between pairs of devices: 70 of 100 GB/s, chosen for
+BLOOM's runs on nodes with four NVLinks between two A100; not part of the refit."""
 
 _PCIE_4 = 31.5e9
 """PCIe 4.0 x16, one direction: 16 GT/s x 16 lanes x 128/130 [byte/s]."""
@@ -258,7 +258,8 @@ def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
 
 
 _UNIT = r"(G(?:B/s|[Bb](?:it)?(?:/s|ps)|bE|b|E)?)(?![A-Za-z])"
-"""Of a rate between nodes: ``Gb/s``, ``Gbps``, ``Gbit/s``, ``G``, ``GbE``; ``GB/s``."""
+"""Pattern of the unit of a rate between nodes: ``Gb/s``, ``Gbps``, ``Gbit/s``, ``G``,
+``GbE``; ``GB/s``."""
 
 _PER_DEVICE = re.compile(r"per (gpu|device|chip|accelerator)", re.IGNORECASE)
 

@@ -1,12 +1,9 @@
 """Read a file of measurements: one row for each measured configuration.
 
 The columns are those of published collections; only few must be there, and which of
-them are filled in decides what can be said about a row. A file is about time, memory or
-collectives, which its columns tell.
-
-Read one row, and remember what had to be assumed.
-
-Why a row of measurements is not predicted.
+them are filled in decides what can be said about a row, and what has to be assumed. A
+file is about time, memory or collectives, as its columns show. A row that is not
+predicted has a reason.
 """
 
 import csv
@@ -144,7 +141,7 @@ WHOLE_COLUMNS = frozenset(
         "num_nodes",
     }
 )
-"""Whole numbers, of at least 1."""
+"""Columns of whole numbers, of at least 1."""
 
 UNEVEN_COLUMNS = frozenset({"tp", "dp", "micro_batch"})
 """May hold ``a/b`` where the stages of a pipeline differ."""
@@ -219,7 +216,7 @@ class Measurements:
     """``"throughput"``, ``"memory"`` or ``"collectives"``."""
 
     rows: tuple[Row, ...]
-    """In the order of the file."""
+    """Rows in the order of the file."""
 
 
 def read_measurements(path: Path) -> Measurements:
@@ -387,10 +384,10 @@ def _check_names(rows: Sequence[Row]) -> None:
 
 
 COUNT = r"(?<![0-9])([1-9][0-9]{0,8})"
-"""Of something that is described in words, as a pattern."""
+"""Pattern of a number of something that is described in words."""
 
 RATE = r"(?<![0-9.])([0-9]{1,9}(?:\.[0-9]{1,9})?)"
-"""A number with or without a fraction, likewise."""
+"""Pattern of a number with or without a fraction."""
 
 
 _UNSTATED = re.compile(

@@ -40,9 +40,11 @@ _LATENT_WIDTHS: Mapping[str, int] = MappingProxyType(
 section 3.1.2; "DeepSeek-V3", 2024, section 4.2; Moonshot AI, "Kimi K2", 2025)."""
 
 _QUERY_RANK = 1536
-"""Likewise, but for the small ones of `_WHOLE_QUERIES` ("DeepSeek-V2", appendix B)."""
+"""Rank of the queries of the models of `_LATENT_WIDTHS`, but for the small ones of
+`_WHOLE_QUERIES` ("DeepSeek-V2", appendix B)."""
 
 _WHOLE_QUERIES = re.compile(r"lite|moonlight")
+"""Pattern of models whose queries are not compressed."""
 
 _SHARED_EXPERTS = (
     (re.compile(r"deepseek[ _-]?v2|moonlight"), 2),

@@ -35,7 +35,7 @@ class Case:
     """A row as the planner and the simulator see it."""
 
     row: Row
-    """As it was written."""
+    """Row as it was written."""
 
     model: TransformerSpec
     """Architecture and sequence length."""
@@ -44,7 +44,7 @@ class Case:
     """Batch, precision, optimizer."""
 
     accelerator: Accelerator
-    """The device."""
+    """Device that was measured."""
 
     network: FatTreeSpec
     """Nodes and links."""
@@ -56,17 +56,18 @@ class Case:
     """Kernels and host."""
 
     execution: Execution
-    """Overlaps."""
+    """Overlaps of communication and compute."""
 
     num_devices: int
-    """That were measured; the network may have a few more, which stay idle."""
+    """Devices that were measured; the network may have a few more, which stay idle."""
 
     alternatives: tuple[PlanSpec, ...] = ()
     """Plans that may have been meant as well, where the row does not say its
     micro-batch; what is predicted is the fastest that fits."""
 
     stages: tuple[SizedStage, ...] = ()
-    """Where no plan expresses them; `plan` has the sizes of the first then."""
+    """Sizes of each stage where no plan expresses them; `plan` has those of the first
+    then."""
 
     assumes_layout: bool = False
     """Whether a size that decides the time is not the row's."""

@@ -7,17 +7,14 @@ Two systems print what each stage does, in ``notes``:
 - Aceso: ``stage gpus=[1, 2]``, ``ops per stage=[132, 287]`` and ``recomputed-op
   fraction per stage=[0.98, 0.4]``. Stages are cut between any two operators.
 
-A third form stands in ``recompute``: ``5 of 12 layers in stage 0, 0 in stage 1``.
+A third form stands in ``recompute``: ``5 of 12 layers in stage 0, 0 in stage 1``. What
+stands with one row of a run holds for all rows of its source.
 
-What stands with one row of a run holds for all rows of its source.
-
-Time of a step whose stages no plan expresses: unlike sizes, parts of layers.
-
-Each stage is priced by the planner in plans of like stages, all of its sizes, with one
-and with two blocks each: they tell what a block costs, and what the ends of the chain
-do. As many blocks as the stage has, under its mixture of recompute modes, make its
-passes, and the planner's exact timeline of the schedule runs them. Boundaries are those
-of the first stage's sizes.
+The time of such a step is put together: each stage is priced by the planner in plans of
+like stages, all of its sizes, with one and with two blocks each, which shows what a
+block costs, and what the ends of the chain do. As many blocks as the stage has, under
+its mixture of recompute modes, make its passes, and the planner's exact timeline of the
+schedule runs them. Boundaries are those of the first stage's sizes.
 """
 
 import json
@@ -102,7 +99,7 @@ class StageCase:
     """Framework."""
 
     execution: Execution
-    """Its overlaps."""
+    """Overlaps of communication and compute."""
 
     degrees: Degrees
     """How each of its layers is split."""

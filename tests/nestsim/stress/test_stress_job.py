@@ -14,7 +14,7 @@ from nestsim.report.json import dump_json
 from nestsim.stress import job as tasks
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.data import stress_json
-from nestsim.stress.evaluator import ALIKE, bench_of, plan_key, scenario_digest
+from nestsim.stress.evaluator import ALIKE, evaluator_of, plan_key, scenario_digest
 from nestsim.stress.figures import hottest_bars, regret_matrix, stress_figures
 from nestsim.stress.job import STORE_NAMES, stress_job
 from nestsim.stress.report import plan_names, print_stress
@@ -140,7 +140,7 @@ def test_a_test_goes_on_with_what_is_stored(
         raise AssertionError("nothing is left to do")
 
     with monkeypatch.context() as patch:
-        patch.setattr(tasks._OnBench, "bench", never)
+        patch.setattr(tasks._WithEvaluator, "evaluator", never)
         again = stress_job(small(tmp_path, **settings), stores=tmp_path)
     assert dump_json(stress_json(again)) == dump_json(stress_json(first))
     other = small(tmp_path, **{**settings, "oversubscription": {"leaf": (1.0, 9.0)}})
@@ -240,5 +240,5 @@ def test_the_busiest_links_are_named_with_their_condition(result: StressResult) 
 def test_the_same_scenario_has_the_same_bench(tmp_path: Path) -> None:
     one, two = small(tmp_path), small(tmp_path)
     assert scenario_digest(one) == scenario_digest(two)
-    bench = bench_of(one, scenario_digest(one))
-    assert bench_of(two, scenario_digest(two)) is bench
+    evaluator = evaluator_of(one, scenario_digest(one))
+    assert evaluator_of(two, scenario_digest(two)) is evaluator

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nestsim.stress.evaluator import ConditionEvaluator
 from nestsim.stress.results import least_mean, least_worst, regrets
-from nestsim.stress.thresholds import Asked, bracket, narrow, worsened
+from nestsim.stress.thresholds import InverseRequest, bracket, narrow, worsened
 from tests.nestsim.stress.clusters import small
 
 
@@ -47,22 +47,22 @@ def test_a_share_that_rises_again_is_told() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
     return ConditionEvaluator.of(small(tmp_path_factory.mktemp("questions")))
 
 
 @pytest.mark.parametrize("quantity", ["oversubscription", "bandwidth"])
 def test_the_bracket_holds_the_threshold_of_a_scan(
-    bench: ConditionEvaluator, quantity: str
+    evaluator: ConditionEvaluator, quantity: str
 ) -> None:
-    asked = Asked("leaf", quantity, 0.8)
-    row = narrow(bench, "manual", asked, "kept")
+    asked = InverseRequest("leaf", quantity, 0.8)
+    row = narrow(evaluator, "manual", asked, "kept")
     assert row["is_monotone"]
-    plan = bench.make(worsened(bench, asked, 1.0), "manual").plan
+    plan = evaluator.make(worsened(evaluator, asked, 1.0), "manual").plan
     assert plan is not None
     scan = np.geomspace(1.0, 64.0, 60)
     times = np.array(
-        [bench.run(worsened(bench, asked, x), plan).simulated for x in scan]
+        [evaluator.run(worsened(evaluator, asked, x), plan).simulated for x in scan]
     )
     kept = times[0] / times >= asked.keep
     assert kept[0]
@@ -76,10 +76,10 @@ def test_the_bracket_holds_the_threshold_of_a_scan(
 
 
 def test_re_made_plans_start_with_the_plan_that_is_kept(
-    bench: ConditionEvaluator,
+    evaluator: ConditionEvaluator,
 ) -> None:
-    asked = Asked("leaf", "oversubscription", 0.8)
-    kept, fresh = (narrow(bench, "nest", asked, way) for way in ("kept", "re-made"))
+    asked = InverseRequest("leaf", "oversubscription", 0.8)
+    kept, fresh = (narrow(evaluator, "nest", asked, way) for way in ("kept", "re-made"))
     assert kept["base_s"] == fresh["base_s"]
     assert dict(kept["tried"])[1.0] == dict(fresh["tried"])[1.0] == 1.0
 

@@ -102,7 +102,7 @@ def test_a_level_without_links_up_is_refused_with_those_that_have_some() -> None
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
     return ConditionEvaluator.of(small(tmp_path_factory.mktemp("ratios")))
 
 
@@ -114,13 +114,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> ConditionEvaluator:
     planner=st.sampled_from(["nest", "manual"]),
 )
 def test_more_oversubscription_never_makes_a_plan_faster(
-    bench: ConditionEvaluator, level: str, low: float, factor: float, planner: str
+    evaluator: ConditionEvaluator, level: str, low: float, factor: float, planner: str
 ) -> None:
-    built = network_ratios(bench.scenario)
-    plan = bench.make(ratio_condition(()), planner).plan
+    built = network_ratios(evaluator.scenario)
+    plan = evaluator.make(ratio_condition(()), planner).plan
     assert plan is not None
     better, worse = (
-        bench.run(ratio_condition(canonical(built, {level: one})), plan)
+        evaluator.run(ratio_condition(canonical(built, {level: one})), plan)
         for one in (low, low * factor)
     )
     assert worse.planned >= better.planned * (1.0 - 1e-9)
@@ -131,15 +131,15 @@ def test_more_oversubscription_never_makes_a_plan_faster(
 def test_a_fixed_plan_without_contention_only_gets_slower(tmp_path: Path) -> None:
     scenario = small(tmp_path)
     alone = {f"{name}_model_parallel_sizes": (1,) for name in ("tensor", "pipeline")}
-    bench = ConditionEvaluator.of(
+    evaluator = ConditionEvaluator.of(
         replace(scenario, search=replace(scenario.search, **alone))
     )
-    built = network_ratios(bench.scenario)
-    plan = bench.make(ratio_condition(()), "manual").plan
+    built = network_ratios(evaluator.scenario)
+    plan = evaluator.make(ratio_condition(()), "manual").plan
     assert plan is not None
     assert len(plan.stages) == 1, "data parallelism alone: nothing meets"
     times = [
-        bench.run(ratio_condition(canonical(built, {"leaf": one})), plan).simulated
+        evaluator.run(ratio_condition(canonical(built, {"leaf": one})), plan).simulated
         for one in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
     ]
     assert times == sorted(times)

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from estimators.collectives.transports import transports
-from nestsim.calibration.calibrate import print_transports
+from nestsim.calibration.__main__ import main as refit
+from nestsim.calibration.report import print_transports
 from nestsim.calibration.transports import fit_transports
 from nestsim.cli import main
 from nestsim.validation.collective_report import (
@@ -309,6 +310,21 @@ def test_a_fit_finds_the_constants_that_made_the_times():
     print_transports(fit, Console(file=printed, width=100))
     assert f"{ramp.value:.4g}" in printed.getvalue()
     assert "all other sources" in printed.getvalue()
+
+
+def test_a_refit_to_rows_of_collectives_fits_interconnects(
+    tmp_path, capsys, monkeypatch
+):
+    rows = [
+        {"row_id": str(size), "message_bytes": str(size), "time_us": str(time)}
+        for size, time in ((10**6, 60), (10**7, 120), (10**8, 800), (10**9, 7600))
+    ]
+    file = write(tmp_path / "own.csv", *rows)
+    monkeypatch.setattr("sys.argv", ["nestsim.calibration", str(file)])
+    refit()
+    printed = capsys.readouterr().out
+    assert "nvswitch-a100" in printed
+    assert "all other sources" in printed
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="no ../shared measurements here")
