@@ -122,8 +122,8 @@ class Spent:
 class Work:
     """Counts what one search spends, and ends it.
 
-    The same rule for every planner: `spend` what is done, say when there is `a_plan`,
-    and take `LimitReachedError` for the end.
+    The same rule for every planner: `spend` what is done, `note_plan` when there is
+    one, and take `LimitReachedError` for the end.
     """
 
     limit: int | None = None
@@ -148,7 +148,7 @@ class Work:
     _clock: float = 0.0
     """Clock when there was the first plan [s]."""
 
-    def a_plan(self) -> None:
+    def note_plan(self) -> None:
         """Note that there is something to show: limits count from now on.
 
         So does the clock, as every kernel has been loaded by now.

@@ -93,7 +93,7 @@ class Exhaustive:
                 break
             looked += 1
             if best is not None:
-                work.a_plan()
+                work.note_plan()
                 found = sorted([*found, best], key=lambda f: f[:2])[: spec.keep_best]
         plans = priced_best_first(network, workload, (best.plan for best in found))
         return PlannerOutcome(

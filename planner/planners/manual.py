@@ -312,7 +312,7 @@ class _Recipe:
     def _keep(self, plans: list[Plan]) -> None:
         self.plans += plans
         if plans:
-            self.work.a_plan()
+            self.work.note_plan()
 
     def _rank(self, sizes: Sizes) -> tuple[int, int]:
         """Return what makes sizes better: few idle devices, a small model part."""

@@ -379,7 +379,7 @@ class _Walks:
 
     def _accept(self, state: WalkState, value: float) -> float:
         """Remember a state if it is the best of its configuration; return its time."""
-        self.work.a_plan()
+        self.work.note_plan()
         known = self.best.get(state.configuration)
         if known is None or value < known[0]:
             self.best[state.configuration] = value, state

@@ -208,7 +208,7 @@ class PhazeProgram:
                     best = heapq.nsmallest(MOST_TRIED, best)
                     opening, _ = self.first_fitting(best)
                     if opening is not None:
-                        self.work.a_plan()
+                        self.work.note_plan()
                 self.work.spend(BELIEVED)
         except LimitReachedError:
             pass

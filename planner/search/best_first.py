@@ -281,7 +281,7 @@ class _Frontier:
     def _let_limits_count(self) -> None:
         """From the k-th plan on, or the first one if the opening is done."""
         if self.best.cutoff < np.inf or (self._is_open and self.best.splits):
-            self.candidates.work.a_plan()
+            self.candidates.work.note_plan()
 
     def _wait(self, value: float, sharpness: int, configuration: Configuration) -> None:
         if value < self.best.cutoff:

@@ -192,7 +192,7 @@ def test_a_limit_that_comes_with_the_end_stops_nothing():
 def test_limits_count_from_the_first_plan_on(slow_clock):
     work = Work(limit=1, time_limit=1.0)
     work.spend(MOST_WORK)
-    work.a_plan()
+    work.note_plan()
     with pytest.raises(LimitReachedError):
         work.spend(1)
     assert work.total() == Spent(

@@ -390,7 +390,7 @@ class _ReplayFrontier:
         if np.isfinite(time):
             configuration = configuration_of(plan)
             self.best.add(configuration, ReplayedPlan(time=time, priced=priced))
-            candidates.work.a_plan()
+            candidates.work.note_plan()
         self._report()
 
     def _report(self) -> None:
