@@ -10,7 +10,7 @@ named by text (`topologies.selectors`), devices by number.
 A pair keeps its level. A level's bandwidth is that of the slowest link left among those
 that its undisturbed routes may cross; its latency stays. Detours are longer, and may be
 narrower: they are no part of any level, and are priced link by link. What each family
-of routing rules makes of its links and levels, `Routing.degraded` says.
+of routing rules makes of its links and levels, `Routing.reroute` says.
 
 Devices that cannot reach each other any more are refused, by name.
 """
@@ -122,7 +122,7 @@ def degrade(network: Network, degradation: Degradation) -> Network:
     kept = network.routing.kept & ~removed
     links = replace(network.links, bandwidth=network.links.bandwidth / factor)
     refuse_islands(network, links, kept)
-    rerouted = network.routing.degraded(network.levels, links, kept)
+    rerouted = network.routing.reroute(network.levels, links, kept)
     return replace(
         network,
         links=rerouted.links,
