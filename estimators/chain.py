@@ -213,10 +213,12 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
     inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
     transport = platform.transport(inside_node=inside)
     slower = transport.efficiency / transport.send_efficiency
-    return slower * _sent_once(spec, ranks, software)
+    return slower * _share_between_nodes(spec, ranks, software)
 
 
-def _sent_once(spec: TransformerSpec, ranks: int, software: Software) -> float:
+def _share_between_nodes(
+    spec: TransformerSpec, ranks: int, software: Software
+) -> float:
     """Return the part of dispatched copies that is sent between nodes.
 
     Of ``k`` experts that a token goes to, spread over ``N`` nodes that the expert group

@@ -93,8 +93,8 @@ def host_times(
         _launches(operator, kernels_per_expert) for operator in work.operators
     )
     return HostTimes(
-        _added(compute[0], forward, host) + FORWARD_GAP * gap,
-        _added(compute[1], backward, BACKWARD_LAUNCHES * host)
+        _combined_time(compute[0], forward, host) + FORWARD_GAP * gap,
+        _combined_time(compute[1], backward, BACKWARD_LAUNCHES * host)
         + (1.0 - FORWARD_GAP) * gap,
     )
 
@@ -107,7 +107,7 @@ def _launches(operator: OperatorWork, per_expert: float) -> float:
     return per_expert * operator.batch if operator.is_grouped else 1.0
 
 
-def _added(compute: float, collectives: _Collectives, host: float) -> float:
+def _combined_time(compute: float, collectives: _Collectives, host: float) -> float:
     """Return how much longer than compute and wire a pass takes [s]."""
     device = compute + collectives.wire + collectives.library
     if host <= 0.0:
@@ -128,7 +128,7 @@ def _collectives(
     passes = []
     for forward in (True, False):
         priced = [
-            _priced(platform, item, degrees, bandwidth, forward=forward)
+            _price_collective(platform, item, degrees, bandwidth, forward=forward)
             for item in work.collectives
         ]
         passes.append(
@@ -139,7 +139,7 @@ def _collectives(
     return passes[0], passes[1]
 
 
-def _priced(
+def _price_collective(
     platform: Platform,
     item: CollectiveWork,
     degrees: Degrees,

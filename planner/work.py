@@ -40,7 +40,7 @@ BOUNDED_STAGES = 4
 """Stages of a configuration for which what memory forces on it takes one unit of work
 more."""
 
-FOLD = 1000
+CHAIN_CLASSES = 1000
 """Units of work of the interval classes of a chain."""
 
 SPLIT = 100

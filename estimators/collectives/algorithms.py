@@ -149,7 +149,7 @@ def ruled_exchanges(operation: str, shape: Shape, rules: CollectiveRules) -> Exc
     found = []
     for phase in phases_of_shape(operation, shape, rules):
         grid = places.reshape(-1, phase.size, phase.stride)
-        ends = _frozen(grid.copy()), _frozen(np.roll(grid, -1, axis=1))
+        ends = _freeze(grid.copy()), _freeze(np.roll(grid, -1, axis=1))
         found.append(Exchange(*ends, phase.fraction, phase.num_steps))
     return tuple(found)
 
@@ -190,8 +190,8 @@ def _at_level(
     starts = grid.reshape(-1, sizes[level], stride)[:, 0, :most].reshape(-1, 1)
     return tuple(
         Exchange(
-            _frozen(starts + stride * exchange.senders),
-            _frozen(starts + stride * exchange.receivers),
+            _freeze(starts + stride * exchange.senders),
+            _freeze(starts + stride * exchange.receivers),
             exchange.fraction * left,
             exchange.num_steps,
         )
@@ -199,7 +199,7 @@ def _at_level(
     )
 
 
-def _frozen(places: IntArray) -> IntArray:
+def _freeze(places: IntArray) -> IntArray:
     flat = places.reshape(-1)
     flat.flags.writeable = False
     return flat

@@ -130,10 +130,6 @@ class CollectiveRate(NamedTuple):
         return self.latency + num_bytes * self.inverse_bandwidth
 
 
-FREE = CollectiveRate(0.0, 0.0)
-"""Rate of a group of one, which sends nothing."""
-
-
 def collective_rates(
     network: Network,
     operation: str,

@@ -67,7 +67,9 @@ class _Prepared:
         detours = self.arrays.detours
         if not detours.missing.size or not detours.missing[0]:
             return False
-        new = self._wanted(np.unique(detours.missing[1 : detours.missing[0] + 1]))
+        new = self._pairs_to_find(
+            np.unique(detours.missing[1 : detours.missing[0] + 1])
+        )
         new = np.setdiff1d(new, detours.pairs, assume_unique=True)
         found = self.network.routes(*np.divmod(new, self.network.num_devices))
         pairs = np.concatenate([detours.pairs, new])
@@ -86,7 +88,7 @@ class _Prepared:
         )
         return True
 
-    def _wanted(self, missed: IntArray) -> IntArray:
+    def _pairs_to_find(self, missed: IntArray) -> IntArray:
         """Return the pairs missed and, as they will be next, others of their sources.
 
         A search asks for one placement after the other, and each source has a route to

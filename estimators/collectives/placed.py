@@ -53,7 +53,7 @@ def placed_exchanges(
     """
     ordered = ordered_groups(network, groups[None])
     (phases,) = _phases(network, operation, ordered, algorithm)
-    return tuple(_placed(ordered[0], phase) for phase in phases)
+    return tuple(_place_exchanges(ordered[0], phase) for phase in phases)
 
 
 def exchange_rates(
@@ -96,7 +96,7 @@ def exchange_rates(
     rates = np.zeros((len(ordered), 2))
     for number in range(max((len(exchange) for exchange in phases), default=0)):
         present = [s for s, exchange in enumerate(phases) if number < len(exchange)]
-        placed = [_placed(ordered[s], phases[s][number]) for s in present]
+        placed = [_place_exchanges(ordered[s], phases[s][number]) for s in present]
         counts = [exchange.sources.size for exchange in placed]
         costs = edge_costs(
             network,
@@ -137,7 +137,7 @@ def _phases(
     return found * len(ordered) if len(found) == 1 else found
 
 
-def _placed(
+def _place_exchanges(
     ordered: IntArray, phase: tuple[IntArray, IntArray, float, int]
 ) -> PlacedExchange:
     senders, receivers, fraction, num_steps = phase

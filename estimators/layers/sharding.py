@@ -189,9 +189,11 @@ def _attention(
     query, *others = operator.inputs
     # Keys and values of the whole sequence pass by, one ring hop after the other.
     moved = device.total((query,)) + degrees.cp * device.total(others)
-    forward = moved + device.total(_written(operator))
+    forward = moved + device.total(_written_tensors(operator))
     backward = (
-        2 * moved + device.total(_written(operator)) + device.total(operator.outputs)
+        2 * moved
+        + device.total(_written_tensors(operator))
+        + device.total(operator.outputs)
     )
     return OperatorWork(
         operator.name,
@@ -209,7 +211,7 @@ def _attention(
     )
 
 
-def _written(operator: TracedOperator) -> tuple[int, ...]:
+def _written_tensors(operator: TracedOperator) -> tuple[int, ...]:
     """Return results, and what is written only to be kept."""
     known = {*operator.inputs, *operator.outputs}
     return (*operator.outputs, *(n for n in operator.saved if n not in known))
@@ -222,7 +224,7 @@ def _memory_traffic(device: _Device, operator: TracedOperator) -> tuple[float, f
         size = device.total(operator.outputs)
         return 2 * size, 3 * size
     inputs, outputs = device.total(operator.inputs), device.total(operator.outputs)
-    forward = inputs + device.total(_written(operator))
+    forward = inputs + device.total(_written_tensors(operator))
     return forward, device.total(operator.saved) + outputs + inputs
 
 
@@ -253,7 +255,7 @@ def _saved_bytes(
     kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
     outside = [op for op in operators if not op.core]
     read_inside = {n for op in operators if op.core for n in op.inputs}
-    made_inside = {n for op in operators if op.core for n in _written(op)}
+    made_inside = {n for op in operators if op.core for n in _written_tensors(op)}
     return MappingProxyType(
         {
             "none": kept.size(operators),
@@ -268,7 +270,7 @@ def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:
     total = 0.0
     for operator, parts in zip(device.layer.operators, kept, strict=True):
         if operator.operation == "attention":
-            total += device.total(_written(operator))
+            total += device.total(_written_tensors(operator))
         elif len(parts) > len(operator.outputs):
             total += device.total(operator.outputs) * sum(parts) / len(parts)
         else:

@@ -157,16 +157,18 @@ def _freeze(table: InLayerTraffic | LayerTable) -> None:
         value = getattr(table, field.name)
         frozen: Any
         if isinstance(value, Mapping):
-            frozen = {mode: _frozen(array, field.name) for mode, array in value.items()}
+            frozen = {
+                mode: _frozen_array(array, field.name) for mode, array in value.items()
+            }
             frozen = MappingProxyType(frozen)
         elif isinstance(value, np.ndarray):
-            frozen = _frozen(value, field.name)
+            frozen = _frozen_array(value, field.name)
         else:
             continue
         object.__setattr__(table, field.name, frozen)
 
 
-def _frozen(value: NDArray[Any], name: str) -> NDArray[Any]:
+def _frozen_array(value: NDArray[Any], name: str) -> NDArray[Any]:
     array = np.array(
         value, dtype=np.int64 if name == "kinds" else np.float64, order="C"
     )

@@ -138,7 +138,7 @@ def measure_profile(
     found: dict[tuple[str, str, tuple[int, ...]], Measurement] = {}
     skipped, done = 0, 0
     total = sum(len(row) for row in planned)
-    with _reproducible(device):
+    with _seed_fixed(device):
         for number, (size, row) in enumerate(zip(sizes, planned, strict=True)):
             in_any_case = number == 0
             for precision, case in row:
@@ -197,7 +197,7 @@ def measure_case(
     ]
     forward = setup.time(lambda: module(*inputs))
     results = module(*inputs)
-    outputs = _floating(results if isinstance(results, tuple) else (results,))
+    outputs = _floating_tensors(results if isinstance(results, tuple) else (results,))
     weight = None
     if case.sums_gradients:
         left, right = (torch.randn_like(outputs[0]) for _ in range(2))
@@ -234,7 +234,7 @@ def measure_adam(setup: MeasuringSetup, num_parameters: int) -> Measurement:
     )
 
 
-def _floating(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _floating_tensors(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in results if tensor.is_floating_point())
 
 
@@ -245,7 +245,7 @@ def _gradients(outputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Call:
 
 
 @contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
+def _seed_fixed(device: torch.device) -> Iterator[None]:
     """Draw the same values every time, and leave the caller's generator alone."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -312,7 +312,7 @@ class LayerCheck:
 def checked_layers(device: torch.device) -> dict[str, tuple[TransformerSpec, int]]:
     """Return the layers that are checked on a device, each with its micro batch."""
     scale = 1 if device.type == "cpu" else _SCALE_ON_CUDA
-    gpt, llama = (_scaled(spec, scale) for spec in (_GPT, _LLAMA))
+    gpt, llama = (_scale_spec(spec, scale) for spec in (_GPT, _LLAMA))
     plain = replace(gpt, attention_implementation="plain")
     return {
         "GPT, flash attention": (gpt, 2),
@@ -321,7 +321,7 @@ def checked_layers(device: torch.device) -> dict[str, tuple[TransformerSpec, int
     }
 
 
-def _scaled(spec: TransformerSpec, scale: int) -> TransformerSpec:
+def _scale_spec(spec: TransformerSpec, scale: int) -> TransformerSpec:
     return replace(
         spec,
         hidden_size=spec.hidden_size * scale,
@@ -364,7 +364,7 @@ def check_layer(
     operators = layer_work(graph, kind, degrees, element_bytes).operators
     model = ProfiledTimes.of(profile, precision, spec)
     times = [model.operator_time(operator) for operator in operators]
-    forward, backward = _measured(spec, batch, device, precision, effort)
+    forward, backward = _measure_layer(spec, batch, device, precision, effort)
     tokens = batch * spec.sequence_length
     return LayerCheck(
         name=f"{name}, {tokens} tokens x {spec.hidden_size}",
@@ -378,7 +378,7 @@ def check_layer(
     )
 
 
-def _measured(
+def _measure_layer(
     spec: TransformerSpec,
     batch: int,
     device: torch.device,

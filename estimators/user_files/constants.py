@@ -113,11 +113,14 @@ def read_user_constants(path: Path) -> UserConstants:
         If there is none, or it names a constant or a value that cannot be.
     """
     return read_table(
-        path, FORMAT, "nestsim calibrate", lambda tables: _built(path.name, tables)
+        path,
+        FORMAT,
+        "nestsim calibrate",
+        lambda tables: _build_constants(path.name, tables),
     )
 
 
-def _built(name: str, tables: Value) -> UserConstants:
+def _build_constants(name: str, tables: Value) -> UserConstants:
     problems = Problems()
     values: dict[str, float] = {}
     for group, sections in tables.items():

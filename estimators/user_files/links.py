@@ -166,10 +166,12 @@ def read_user_links(path: Path) -> UserLinks:
         If there is none, or something in it cannot have been measured.
     """
     writer = "nestsim profile --links"
-    return read_table(path, FORMAT, writer, lambda tables: _built(path.name, tables))
+    return read_table(
+        path, FORMAT, writer, lambda tables: _build_links(path.name, tables)
+    )
 
 
-def _built(name: str, tables: Value) -> UserLinks:
+def _build_links(name: str, tables: Value) -> UserLinks:
     refuse_unknown(tables, dict.fromkeys((*_HEAD, *SCOPES)))
     found: dict[str, UserLink] = {}
     problems = Problems()

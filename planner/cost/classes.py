@@ -124,7 +124,7 @@ class ClassTable:
 
 
 def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
-    """Sum a (folded) chain's table over its interval classes. O(L^2 + K kinds)."""
+    """Sum the table of a chain over its interval classes. O(L^2 + K kinds)."""
     classes = interval_classes(table.kinds)
     first_of_kind = classes.first_of_kind
     num_classes = len(classes.counts)

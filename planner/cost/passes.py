@@ -25,7 +25,7 @@ from planner.step.exposure import (
     LayerPassTimes,
     PassProgress,
     PassTimes,
-    joined_times,
+    join_times,
     layer_times,
     pass_times,
 )
@@ -167,7 +167,7 @@ class PassPrices:
 
     def _pass(self, kind: int, chunk: tuple[int, int]) -> PassTimes:
         order = self._order(kind, chunk)
-        gathers, reduces = self._sent(kind, order)
+        gathers, reduces = self._zero_prices(kind, order)
         before = None
         if kind == FORWARD:
             layers = self.layers.forward.reordered(order)
@@ -179,10 +179,10 @@ class PassPrices:
             if self.stage.recompute == "stage":
                 before = repeated
             else:
-                layers = joined_times((repeated, layers))
+                layers = join_times((repeated, layers))
         return pass_times(layers, gathers, reduces, self.behind, before=before)
 
-    def _sent(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
+    def _zero_prices(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
         """Return the prices of what parameters have a pass send, layer by layer."""
         moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
         if kind == (WEIGHT if self.splits else BACKWARD):

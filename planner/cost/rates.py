@@ -31,8 +31,9 @@ class AlgorithmChoice(NamedTuple):
     """A collective algorithm, or what it is chosen by."""
 
     name: str
-    """One of `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the
-    cheapest of `ALGORITHMS`, as NCCL chooses by size."""
+    """Name of the algorithm, one of
+    `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
+    `ALGORITHMS`, as NCCL chooses by size."""
     num_bytes: float
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
 
@@ -300,7 +301,7 @@ def group_rates(
     """
     if groups.shape[2] == 1:
         return free_rates(groups.shape[0])
-    return _alike(rates_by_algorithm(network, groups, (algorithm,))[algorithm])
+    return _equal_halves(rates_by_algorithm(network, groups, (algorithm,))[algorithm])
 
 
 def free_rates(num_stages: int) -> dict[str, FloatArray]:
@@ -312,10 +313,10 @@ def _by_algorithm(network: Network, groups: IntArray) -> dict[str, Rates]:
     if groups.shape[2] == 1:
         return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
     priced = rates_by_algorithm(network, groups)
-    return {algorithm: _alike(rates) for algorithm, rates in priced.items()}
+    return {algorithm: _equal_halves(rates) for algorithm, rates in priced.items()}
 
 
-def _alike(rates: Rates) -> Rates:
+def _equal_halves(rates: Rates) -> Rates:
     """Price all-gather and reduce-scatter, which mirror each other, at the dearer.
 
     They differ only where stages have unlike phases, which then meet in another order.

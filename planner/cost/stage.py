@@ -111,7 +111,7 @@ def stage_price(
     layers = [
         (last - first + 1) / traffic.share.num_layers for first, last in stage.chunks
     ]
-    arrange = _split if splits else _joined
+    arrange = _split_times if splits else _joined_times
     chunk_times = tuple(
         arrange(passes, zero, part) for passes, part in zip(whole, layers, strict=True)
     )
@@ -127,12 +127,12 @@ def stage_price(
             chunk_times = tuple(map(_chunk_times, passes))
             busy = sum(times.worked for by_kind in passes for times in by_kind.values())
             plain = sum(
-                _computed(table, stage.recompute, chunk) for chunk in stage.chunks
+                _chunk_compute(table, stage.recompute, chunk) for chunk in stage.chunks
             )
             parts["compute"] += busy - plain
             parts["expert all-to-all"] += prices.skewed_time()
         else:
-            passes = tuple(map(_lasting, passes, chunk_times))
+            passes = tuple(map(_stretch_passes, passes, chunk_times))
         if execution.overlap_param_gather:
             order = prices.progress(passes, schedules.FORWARD)
             gathers = traffic.buckets(order, plan, AFTER_OPTIMIZER)
@@ -187,7 +187,7 @@ def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
     )
 
 
-def _lasting(
+def _stretch_passes(
     passes: Mapping[int, PassTimes], times: ChunkTimes
 ) -> Mapping[int, PassTimes]:
     """Return passes that last as long as they are charged for."""
@@ -197,7 +197,7 @@ def _lasting(
     }
 
 
-def _computed(table: LayerTable, recompute: str, chunk: tuple[int, int]) -> float:
+def _chunk_compute(table: LayerTable, recompute: str, chunk: tuple[int, int]) -> float:
     """Return the compute of a microbatch in a chunk [s]."""
     span = slice(chunk[0], chunk[1] + 1)
     time = float(table.forward_time[span].sum() + table.backward_time[span].sum())
@@ -274,14 +274,14 @@ class _ZeroTimes(NamedTuple):
     """Collectives of ZeRO once gradients are there [s]."""
 
 
-def _joined(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+def _joined_times(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
     """Return the times with weight gradients as part of the backward pass."""
     forward = passes.forward + part * zero.forward
     backward = passes.backward + part * (zero.backward + zero.gradient)
     return ChunkTimes(forward, backward)
 
 
-def _split(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
+def _split_times(passes: _Passes, zero: _ZeroTimes, part: float) -> ChunkTimes:
     """Return the times with weight gradients by themselves."""
     return ChunkTimes(
         passes.forward + part * zero.forward,

@@ -94,7 +94,7 @@ def smallest_change(
     spent = 0
     for change in _changes(spec):
         candidates = CandidateSet.enumerate(
-            network, workload, _thrifty(change.spec), progress=progress
+            network, workload, _thrifty_part(change.spec), progress=progress
         )
         spent += candidates.work.spent
         if spent > DEFAULT_WORK:
@@ -168,10 +168,10 @@ def _widest(spec: SearchSpec, name: str) -> Any:
 def _thriftiest_space(spec: SearchSpec) -> SearchSpec:
     """Return the space without restrictions, but for sizes that are best left at 1."""
     settings = {name: _widest(spec, name) for name in restricted_settings(spec)}
-    return _thrifty(changed_spec(spec, settings))
+    return _thrifty_part(changed_spec(spec, settings))
 
 
-def _thrifty(spec: SearchSpec) -> SearchSpec:
+def _thrifty_part(spec: SearchSpec) -> SearchSpec:
     """Return the part of a space that `thrifty_configurations` would keep."""
     ones = {
         name: (1,)

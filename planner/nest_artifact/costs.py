@@ -116,7 +116,7 @@ class ArtifactCosts:
     def constant_bytes(self, first: int, end: int) -> float:
         """Return the memory of a stage with one microbatch in flight [byte]."""
         parameters = self.parameter_bytes(first, end)
-        return self._kept(parameters, 1, 0) + self._activation_bytes(first, end)
+        return self._kept_bytes(parameters, 1, 0) + self._activation_bytes(first, end)
 
     def parameter_bytes(self, first: int, end: int) -> float:
         """Return the parameters of nodes ``first`` to ``end - 1`` [byte]."""
@@ -157,7 +157,7 @@ class ArtifactCosts:
         degree = 2
         while width * degree <= instance.num_devices:
             for zero_stage in (2, 3):
-                memory = self._kept(parameters, degree, zero_stage) + activations
+                memory = self._kept_bytes(parameters, degree, zero_stage) + activations
                 most_in_flight = self._most_in_flight(memory, stash)
                 if most_in_flight >= positions:
                     return ArtifactSharding(degree, zero_stage, memory, most_in_flight)
@@ -217,7 +217,7 @@ class ArtifactCosts:
     def _activation_bytes(self, first: int, end: int) -> float:
         return _ordered_sum(self.chain.activations[first:end])
 
-    def _kept(self, parameters: float, degree: int, zero_stage: int) -> float:
+    def _kept_bytes(self, parameters: float, degree: int, zero_stage: int) -> float:
         """Return weights, gradients and optimizer states of one device [byte]."""
         states = 6 * parameters if self.instance.optimizer == "Adam" else 0.0
         if zero_stage == 0:

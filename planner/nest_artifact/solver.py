@@ -257,11 +257,11 @@ def _check_size(units: int, num_nodes: int) -> None:
 
 def _reason(instance: NestInstance) -> str:
     """Return what is missing at the width that comes closest to fitting."""
-    found = [_missing(instance, chain) for chain in instance.chains.values()]
+    found = [_least_need(instance, chain) for chain in instance.chains.values()]
     return min(found)[1]
 
 
-def _missing(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:
+def _least_need(instance: NestInstance, chain: LayerChain) -> tuple[float, str]:
     """Return the memory that a width needs at least, and what is missing in words."""
     width = instance.devices_per_stage(chain.tensor)
     name = f"tensor width {chain.tensor}"
@@ -315,18 +315,18 @@ class ScoredBaseline:
 
 def score_baselines(instance: NestInstance) -> tuple[ScoredBaseline, ...]:
     """Price every stored baseline, in the order of the file."""
-    return tuple(_scored(instance, baseline) for baseline in instance.baselines)
+    return tuple(_score_baseline(instance, baseline) for baseline in instance.baselines)
 
 
-def _scored(instance: NestInstance, baseline: Baseline) -> ScoredBaseline:
+def _score_baseline(instance: NestInstance, baseline: Baseline) -> ScoredBaseline:
     if baseline.tensor not in instance.chains:
-        none = _none(f"no graph of tensor width {baseline.tensor}")
+        none = _no_score(f"no graph of tensor width {baseline.tensor}")
         return ScoredBaseline(
             baseline=baseline, as_scored=none, true_order=none, best_cuts=none
         )
     bounds, problem = _cuts(baseline, instance.num_nodes)
     if problem:
-        as_scored = true_order = _none(f"{problem}; the artifact crashes")
+        as_scored = true_order = _no_score(f"{problem}; the artifact crashes")
     else:
         costs = ArtifactCosts(instance, instance.chains[baseline.tensor])
         as_scored = _score(
@@ -371,17 +371,17 @@ def _with_best_cuts(instance: NestInstance, baseline: Baseline) -> Score:
         return _score(plan)
     needed = p * d * instance.devices_per_stage(t)
     if needed > instance.num_devices:
-        return _none(f"needs {needed} devices, there are {instance.num_devices}")
+        return _no_score(f"needs {needed} devices, there are {instance.num_devices}")
     if d > instance.num_microbatches:
-        return _none(f"{d} replicas for {instance.num_microbatches} microbatches")
+        return _no_score(f"{d} replicas for {instance.num_microbatches} microbatches")
     if p > instance.num_nodes:
-        return _none(f"{p} stages for {instance.num_nodes} nodes")
-    return _none("no cuts fit in memory")
+        return _no_score(f"{p} stages for {instance.num_nodes} nodes")
+    return _no_score("no cuts fit in memory")
 
 
 def _score(priced: PricedSplit) -> Score:
     return Score(time_per_batch=priced.time_per_batch, reason=priced.reason)
 
 
-def _none(reason: str) -> Score:
+def _no_score(reason: str) -> Score:
     return Score(time_per_batch=math.inf, reason=reason)

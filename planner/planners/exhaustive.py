@@ -138,7 +138,7 @@ def _check_size(candidates: CandidateSet, progress: Progress | None) -> None:
 
 
 def _num_splits(candidates: CandidateSet, configuration: Configuration) -> int:
-    table = candidates.splitter.folded(configuration).table
+    table = candidates.splitter.interleaved_chain(configuration).table
     num_layers = len(table.classes.class_of) - 1
     return math.comb(num_layers - 1, configuration.pp - 1)
 
@@ -150,7 +150,7 @@ def _best_of(
     best, chosen = math.inf, None
     for number in placed:
         chain = prices.chain(configuration, number)
-        value, bounds, picked = _split(chain)
+        value, bounds, picked = _best_split(chain)
         if value < best:
             best, chosen = value, (chain, bounds, picked)
     if chosen is None:
@@ -162,7 +162,7 @@ def _best_of(
     )
 
 
-def _split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
+def _best_split(chain: PlacedChain) -> tuple[float, IntArray, IntArray]:
     value, bounds, picked = kernel.best_split(
         kernel.StagedChain(
             class_of=chain.class_of,

@@ -76,7 +76,7 @@ def _redraw(size: str) -> Move:
         if not others:
             return None
         changed = state.configuration._replace(**{size: rng.choice(others)})
-        return _resized(space, state, changed, rng)
+        return _resize(space, state, changed, rng)
 
     return move
 
@@ -90,14 +90,14 @@ def _step_micro_batch(
     if not 0 <= place < len(sizes):
         return None
     changed = state.configuration._replace(b=sizes[place])
-    return _resized(space, state, changed, rng)
+    return _resize(space, state, changed, rng)
 
 
 def _step_stages(space: Walkable, state: WalkState, rng: Random) -> WalkState | None:
     """Double or halve the number of stages, or change it by one; split anew."""
     pp = state.configuration.pp
     num_stages = rng.choice((2 * pp, pp // 2, pp - 1, pp + 1))
-    return _resized(space, state, state.configuration._replace(pp=num_stages), rng)
+    return _resize(space, state, state.configuration._replace(pp=num_stages), rng)
 
 
 def _redraw_replicas(
@@ -109,10 +109,10 @@ def _redraw_replicas(
     if dp == state.configuration.dp:
         return None
     changed = state.configuration._replace(dp=dp)
-    return _moved(space, state, changed, state.bounds, rng)
+    return _move_to(space, state, changed, state.bounds, rng)
 
 
-def _resized(
+def _resize(
     space: Walkable, state: WalkState, changed: Configuration, rng: Random
 ) -> WalkState | None:
     """Return a state of other sizes with as many replicas as these allow."""
@@ -123,10 +123,10 @@ def _resized(
     old = state.configuration
     same = (changed.pp, changed.v) == (old.pp, old.v)
     bounds = state.bounds if same else space.split(changed, rng)
-    return _moved(space, state, changed, bounds, rng)
+    return _move_to(space, state, changed, bounds, rng)
 
 
-def _moved(
+def _move_to(
     space: Walkable,
     state: WalkState,
     changed: Configuration,
@@ -161,7 +161,7 @@ def _redraw_configuration(
     """Draw all sizes anew, as FlexFlow draws the whole configuration of an operator."""
     candidates = space.prices.candidates
     drawn = candidates[rng.randrange(len(candidates))]
-    return _moved(space, state, drawn, space.split(drawn, rng), rng)
+    return _move_to(space, state, drawn, space.split(drawn, rng), rng)
 
 
 def _move_layer(_: Walkable, state: WalkState, rng: Random) -> WalkState | None:
@@ -425,7 +425,7 @@ class Mcmc:
         spread: list[float] = []
         if len(candidates):
             with suppress(LimitReachedError):
-                walks.start = _first(space, settings, work)
+                walks.start = _start_state(space, settings, work)
             for number, seed in enumerate(settings.seeds):
                 if progress is not None:
                     done = number / len(settings.seeds)
@@ -450,7 +450,9 @@ class Mcmc:
         )
 
 
-def _first(space: Walkable, settings: PlannerSettings, work: Work) -> WalkState | None:
+def _start_state(
+    space: Walkable, settings: PlannerSettings, work: Work
+) -> WalkState | None:
     """Return the state that all walks start from; None for random ones."""
     candidates = space.prices.candidates
     if settings.init == "manual":

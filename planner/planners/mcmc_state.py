@@ -24,7 +24,7 @@ from planner.search.placements import Placement
 from planner.search.space import Configuration, Inner, configuration_of
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.plan import Plan
-from planner.step.virtual import unfold_bounds
+from planner.step.virtual import chunks_of_bounds
 from planner.work import SPLIT, SPLIT_NUMBERS
 from topologies.arrays import FloatArray, IntArray
 
@@ -46,8 +46,8 @@ class PlacedChain:
     """Memory choices of a stage, cheapest first."""
 
     class_of: IntArray
-    """Class of the interval ``i .. j - 1`` of the folded chain, shape ``(L+1, L+1)``;
-    -1 if empty."""
+    """Class of the interval ``i .. j - 1`` of the interleaved chain, -1 if empty, shape
+    ``(L + 1, L + 1)``."""
 
     time: FloatArray
     """Time of one microbatch by distinct rates, choice and class, shape ``(sig, C, K)``
@@ -100,7 +100,8 @@ class PlacedChain:
         Parameters
         ----------
         bounds
-            First folded layer of each stage, and their number, shape ``(p + 1,)``.
+            First layer of each stage in the interleaved chain, and the number of
+            layers, shape ``(p + 1,)``.
         picked
             Number of each stage's choice, shape ``(p,)``.
         """
@@ -159,17 +160,17 @@ class ChainPrices:
     ) -> PlacedChain:
         candidates, p = self.candidates, configuration.pp
         splitter, workload = candidates.splitter, candidates.workload
-        folded = splitter.folded(configuration)
+        interleaved = splitter.interleaved_chain(configuration)
         rates = candidates.rates(configuration, placement)
         read = rates.stage_rates
         m, v = splitter.num_microbatches(configuration), configuration.v
         weights = iteration_weights(m, v)
         adder, constant = split_kernel.stage_adders(
-            read.boundary, folded.boundary_bytes, v, weights.sum, weights.max
+            read.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
         numbers = splitter.choice_columns(configuration, len(read.group_sizes))
         constants = splitter.constants(configuration, splitter.memory)
-        table = folded.table
+        table = interleaved.table
         time, step_end = tables.time_and_step_end(
             table.sums,
             table.traffic,
@@ -189,10 +190,10 @@ class ChainPrices:
         candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
         if v > 1:
             # Every stage has a block in each of its chunks.
-            most_in_flight[:, folded.no_block] = 0
+            most_in_flight[:, interleaved.no_block] = 0
         tied = np.zeros(p)
-        if p > 1 and folded.tied_bytes > 0.0:
-            tied[[0, -1]] = read.tied[0] + folded.tied_bytes * read.tied[1]
+        if p > 1 and interleaved.tied_bytes > 0.0:
+            tied[[0, -1]] = read.tied[0] + interleaved.tied_bytes * read.tied[1]
         return PlacedChain(
             placement=placement,
             rates=rates,
@@ -319,7 +320,7 @@ class Walkable:
         splitter = self.prices.candidates.splitter
         key = configuration[:5]
         if key not in self._prefixes:
-            minima = splitter.folded(configuration).minima
+            minima = splitter.interleaved_chain(configuration).minima
             self._prefixes[key] = np.concatenate([[0.0], np.cumsum(minima)])
         starts = self._prefixes[key][list(bounds)]
         times = starts[1:] - starts[:-1]
@@ -360,7 +361,7 @@ class Walkable:
         return WalkState(configuration, number, bounds, choices)
 
     def _bounds_of(self, plan: Plan) -> tuple[int, ...] | None:
-        """Return the split of the folded chain that a plan unfolds, if there is one."""
+        """Return the split of the interleaved chain that makes a plan, None without."""
         num_layers, num_blocks = self.prices.candidates.workload.chain
         v = plan.virtual_pipeline_model_parallel_size
         if num_blocks % v:
@@ -369,7 +370,7 @@ class Walkable:
         bounds = (*starts, num_layers - num_blocks + num_blocks // v)
         is_block = self.prices.candidates.workload.table(plan_degrees(plan)).is_block
         chunks = tuple(stage.chunks for stage in plan.stages)
-        alike = unfold_bounds(np.array(bounds), is_block, v) == chunks
+        alike = chunks_of_bounds(np.array(bounds), is_block, v) == chunks
         return bounds if alike else None
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
@@ -378,8 +379,8 @@ class Walkable:
 
     def uniform(self, configuration: Configuration) -> tuple[int, ...]:
         """Return the most even split of blocks, ends of the chain with their stage."""
-        folded = self.prices.candidates.splitter.folded(configuration)
-        length = len(folded.minima)
+        interleaved = self.prices.candidates.splitter.interleaved_chain(configuration)
+        length = len(interleaved.minima)
         p = configuration.pp
         num_blocks = self.prices.candidates.workload.chain[1] // configuration.v
         if p > num_blocks:
@@ -393,8 +394,8 @@ class Walkable:
         kind = rng.choice(("blocks", "layers", "any"))
         if kind == "blocks":
             return self.uniform(configuration)
-        folded = self.prices.candidates.splitter.folded(configuration)
-        length, p = len(folded.minima), configuration.pp
+        interleaved = self.prices.candidates.splitter.interleaved_chain(configuration)
+        length, p = len(interleaved.minima), configuration.pp
         if kind == "layers":
             return tuple(turn * length // p for turn in range(p + 1))
         return (0, *sorted(rng.sample(range(1, length), p - 1)), length)

@@ -48,7 +48,9 @@ class Nest:
         work = settings.allowance(spec)
         if spec.objective == "replayed" and settings.replays is not None:
             replays = settings.replays
-            return self._replayed(network, workload, spec, replays, work, progress)
+            return self._find_by_replay(
+                network, workload, spec, replays, work, progress
+            )
         found = search(network, workload, spec, work=work, progress=progress)
         return PlannerOutcome(
             planner=self.name,
@@ -64,7 +66,7 @@ class Nest:
             why_not=found.infeasibility,
         )
 
-    def _replayed(
+    def _find_by_replay(
         self,
         network: Network,
         workload: Workload,

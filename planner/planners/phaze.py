@@ -263,7 +263,7 @@ class PhazeProgram:
             return
         workload = self.candidates.workload
         whole = Configuration(tp, cp, ep, b, 1, stages[-1], ep)
-        table = self.candidates.splitter.folded(whole).table
+        table = self.candidates.splitter.interleaved_chain(whole).table
         class_of = table.classes.class_of
         length = len(class_of)
         self.work.count(SPLIT + stages[-1] * length * length // SPLIT_STEPS)
@@ -298,14 +298,14 @@ class PhazeProgram:
         """Return what the kernel reads beside the classes of intervals."""
         splitter = self.candidates.splitter
         parameter_bytes = self.candidates.workload.parameter_bytes
-        folded = splitter.folded(configuration)
-        sums = folded.table.sums
+        interleaved = splitter.interleaved_chain(configuration)
+        sums = interleaved.table.sums
         modes = [RECOMPUTE_MODES[mode] for mode in recompute]
         zeros = np.zeros(1 + len(modes), dtype=np.int64)
         choices = tables.Choices(np.array([tables.NONE, *modes]), zeros, zeros)
         time, _ = tables.time_and_step_end(
             sums,
-            folded.table.traffic,
+            interleaved.table.traffic,
             choices,
             np.ones(1),
             self._rates(configuration)[None],
@@ -326,7 +326,7 @@ class PhazeProgram:
             later = np.clip(np.floor(room / stash), -1, len(parameters))
             most[row] = np.where(room < 0, 0, 1 + later)
         again = time[0, 1:] - time[0, 0]
-        transfer = folded.boundary_bytes * self.inverse
+        transfer = interleaved.boundary_bytes * self.inverse
         return np.tile(time[0, 0], (2, 1)), again, most, transfer
 
     def _rates(self, configuration: Configuration) -> FloatArray:

@@ -57,9 +57,9 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
     chunks = _chunks(workload, degrees, spec)
     placement = _placement(network, spec, sizes)
     savings = zip(
-        spec.each_recompute(),
-        spec.each_zero_stage(),
-        spec.each_sharding_group(sizes.dp * sizes.cp),
+        spec.recompute_by_stage(),
+        spec.zero_stage_by_stage(),
+        spec.sharding_group_by_stage(sizes.dp * sizes.cp),
         strict=True,
     )
     plan = Plan(
@@ -190,7 +190,7 @@ def _counts(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
         spec.account_for_embedding_in_pipeline_split
         or spec.account_for_loss_in_pipeline_split
     ):
-        return _accounted(spec, num_layers)
+        return _accounted_blocks(spec, num_layers)
     blocks, v = _blocks(spec, num_layers), spec.virtual_pipeline_model_parallel_size
     return tuple(blocks[stage] // v for stage in _virtual_stages(spec).stage.tolist())
 
@@ -216,7 +216,7 @@ def _check_sum(counts: tuple[int, ...], num_layers: int, where: str) -> None:
         )
 
 
-def _accounted(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
+def _accounted_blocks(spec: PlanSpec, num_layers: int) -> tuple[int, ...]:
     """Share blocks evenly, the ends of the chain counting as one each where asked."""
     parts = (
         spec.pipeline_model_parallel_size * spec.virtual_pipeline_model_parallel_size
@@ -304,7 +304,7 @@ def _placement(network: Network, spec: PlanSpec, sizes: Sizes) -> Placement:
     """Return the devices of every rank."""
     extents = Extents(sizes.tp, sizes.cp, sizes.ep, sizes.dp // sizes.ep, sizes.pp)
     if spec.placement is None:
-        return _ordered(spec.order, extents)
+        return _order_placement(spec.order, extents)
     found = placements(extents, network.num_devices, tuple(network.block_sizes))
     name = " ".join(spec.placement.split())
     for placement in found:
@@ -320,7 +320,7 @@ def _placement(network: Network, spec: PlanSpec, sizes: Sizes) -> Placement:
     )
 
 
-def _ordered(order: str | None, extents: Extents) -> Placement:
+def _order_placement(order: str | None, extents: Extents) -> Placement:
     """Nest whole dimensions into each other, as Megatron numbers its ranks."""
     size_of = extents._asdict()
     names = order_names(order)

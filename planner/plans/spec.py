@@ -124,20 +124,20 @@ class PlanSpec:
         self._check_order()
         self._check_zero()
 
-    def each_recompute(self) -> tuple[str, ...]:
+    def recompute_by_stage(self) -> tuple[str, ...]:
         """Return the recompute mode of each stage."""
-        return self._each(self.recompute)
+        return self._by_stage(self.recompute)
 
-    def each_zero_stage(self) -> tuple[int, ...]:
+    def zero_stage_by_stage(self) -> tuple[int, ...]:
         """Return the ZeRO stage of each stage."""
-        return self._each(self.zero_stage)
+        return self._by_stage(self.zero_stage)
 
-    def each_sharding_group(self, whole: int) -> tuple[int, ...]:
+    def sharding_group_by_stage(self, whole: int) -> tuple[int, ...]:
         """Return the sharding group of each stage, ``whole`` where none is given."""
         group = self.sharding_group_size
-        return self._each(whole if group is None else group)
+        return self._by_stage(whole if group is None else group)
 
-    def _each(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
+    def _by_stage(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
         if isinstance(value, tuple):
             return value
         return (value,) * self.pipeline_model_parallel_size
@@ -167,7 +167,7 @@ class PlanSpec:
             raise InputError(
                 f"does not go with {ways[1]}",
                 where=ways[0],
-                got=_written(getattr(self, ways[0])),
+                got=_file_value(getattr(self, ways[0])),
                 expected="one of the two settings",
             )
         if given[0] and self.pipeline_model_parallel_size < 2:
@@ -217,11 +217,11 @@ class PlanSpec:
 
     def _check_zero(self) -> None:
         group = self.sharding_group_size
-        if group is not None and not any(self.each_zero_stage()):
+        if group is not None and not any(self.zero_stage_by_stage()):
             raise InputError(
                 "there is nothing to share without ZeRO",
                 where="sharding_group_size",
-                got=_written(group),
+                got=_file_value(group),
                 expected="zero_stage = 1, 2 or 3 beside it",
             )
 
@@ -230,7 +230,7 @@ def _is_given(value: object) -> bool:
     return value is not None and value is not False
 
 
-def _written(value: object) -> object:
+def _file_value(value: object) -> object:
     """Return a value as it stands in a file."""
     return list(value) if isinstance(value, tuple) else value
 

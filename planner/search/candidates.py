@@ -38,7 +38,7 @@ from planner.search.split import Splitter, schedule_name
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.plan import Plan, Stage
-from planner.step.virtual import unfold_bounds
+from planner.step.virtual import chunks_of_bounds
 from planner.work import (
     BOUNDED_DEVICES,
     BOUNDED_STAGES,
@@ -498,7 +498,7 @@ def assemble_plan(
     """Return the plan that a solution stands for."""
     degrees = candidates.splitter.degrees(configuration)
     table = candidates.workload.table(degrees)
-    chunks = unfold_bounds(solution.bounds, table.is_block, configuration.v)
+    chunks = chunks_of_bounds(solution.bounds, table.is_block, configuration.v)
     stages = tuple(
         Stage(
             chunks=chunks[index],

@@ -155,10 +155,10 @@ def _devices(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             "none idle, or search.idle_devices = true",
         )
     if rank_order(plan, rules.orders) is None:
-        yield "rank_order", _found_order(plan), _listed_orders(plan, rules.orders)
+        yield "rank_order", _order_text(plan), _listed_orders(plan, rules.orders)
 
 
-def _found_order(plan: Plan) -> str:
+def _order_text(plan: Plan) -> str:
     order = rank_order(plan)
     if order is not None:
         return f"ranks in the order {'-'.join(order)}"
@@ -227,7 +227,7 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
     counts, pp = block_counts(plan, facts.is_block), len(plan.stages)
     least = 0 if rules.empty_ends else 1
     expected = " or ".join(SPLIT_WORDS[kind] for kind in rules.splits)
-    found = f"{_shortened(counts)} blocks on the virtual stages"
+    found = f"{_shorten_list(counts)} blocks on the virtual stages"
     ends = (counts[0], counts[-1])
     if min(ends) < least or min(counts[1:-1], default=1) < 1:
         yield "split", found, "at least one block in each"
@@ -248,7 +248,7 @@ def ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
     return first[1] >= blocks[0] - 1 and last[0] <= blocks[-1] + 1
 
 
-def _shortened(counts: Sequence[int]) -> str:
+def _shorten_list(counts: Sequence[int]) -> str:
     some = ", ".join(str(count) for count in counts[:_MOST_LISTED])
     return f"{some}, .." if len(counts) > _MOST_LISTED else some
 
@@ -374,7 +374,11 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
         if stage.zero_stage and stage.sharding_group_size != whole
     ]
     if len(groups) > 1 and len(zeros) == 1 and rules.same_savings:
-        yield "sharding_group", f"{_joined(groups)} ranks", "one size for all stages"
+        yield (
+            "sharding_group",
+            f"{_join_values(groups)} ranks",
+            "one size for all stages",
+        )
     elif any(zero not in rules.hybrid_sharding for zero, _ in parts):
         zero, group = next(
             part for part in parts if part[0] not in rules.hybrid_sharding
@@ -391,14 +395,14 @@ def _saving(
 ) -> Breaches:
     """Compare what stages save memory with to what the framework has."""
     if any(value not in known for value in found):
-        yield rule, _joined(found), f"one of {_joined(known)}"
+        yield rule, _join_values(found), f"one of {_join_values(known)}"
     elif len(found) > 1 and rules.same_savings:
-        yield rule, f"{_joined(found)} on different stages", "one for all stages"
+        yield rule, f"{_join_values(found)} on different stages", "one for all stages"
 
 
 def _distinct(values: Iterator[T]) -> list[T]:
     return list(dict.fromkeys(values))
 
 
-def _joined(values: Sequence[object]) -> str:
+def _join_values(values: Sequence[object]) -> str:
     return ", ".join(str(value) for value in values)

@@ -29,8 +29,8 @@ from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.schedules import SCHEDULES
-from planner.step.virtual import fold_sums, fold_table
-from planner.work import FOLD, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
+from planner.step.virtual import interleave_chain, interleave_sums
+from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from topologies.arrays import FloatArray, IntArray
 
 
@@ -47,8 +47,8 @@ class Split(NamedTuple):
     """Number of each stage's choice, first to last, shape ``(p,)``."""
 
 
-class _Folded(NamedTuple):
-    """A folded chain, ready for the kernels."""
+class _InterleavedChain(NamedTuple):
+    """An interleaved chain, ready for the kernels."""
 
     table: ClassTable
     """Sums over the classes of intervals."""
@@ -79,7 +79,9 @@ class Splitter:
     """Constants of the job (`planner.search.bounds.job_constants`)."""
     work: Work
     """Work that splits are counted on."""
-    _folded: dict[tuple[Degrees, int], _Folded] = field(default_factory=dict)
+    _interleaved: dict[tuple[Degrees, int], _InterleavedChain] = field(
+        default_factory=dict
+    )
     _choices: dict[tuple[int, int, int], tuple[tuple[MemoryChoice, ...], Choices]] = (
         field(default_factory=dict)
     )
@@ -94,12 +96,12 @@ class Splitter:
         LimitReachedError
             If the work is spent.
         """
-        folded = self.folded(configuration)
-        table = folded.table
+        interleaved = self.interleaved_chain(configuration)
+        table = interleaved.table
         m, v = self.num_microbatches(configuration), configuration.v
         weights = iteration_weights(m, v)
         adder, constant = kernel.stage_adders(
-            rates.boundary, folded.boundary_bytes, v, weights.sum, weights.max
+            rates.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
         choices = self.choice_columns(configuration, len(rates.group_sizes))
         constants = self.constants(configuration, self.memory)
@@ -118,17 +120,17 @@ class Splitter:
         )
         if v > 1:
             # Every stage has a block in each of its chunks.
-            most_in_flight[:, folded.no_block] = 0
+            most_in_flight[:, interleaved.no_block] = 0
         p = configuration.pp
         signature = np.zeros(p + 1, dtype=np.int64)
         signature[1:] = rates.signature[::-1]
         tied = np.zeros(p + 1)
-        if p > 1 and folded.tied_bytes > 0.0:
-            tied[[1, -1]] = rates.tied[0] + folded.tied_bytes * rates.tied[1]
+        if p > 1 and interleaved.tied_bytes > 0.0:
+            tied[[1, -1]] = rates.tied[0] + interleaved.tied_bytes * rates.tied[1]
         value: float
         chain = kernel.Chain(
             class_of=table.classes.class_of,
-            layer_minima=folded.minima,
+            layer_minima=interleaved.minima,
             time=time,
             step_end=step_end,
             most_in_flight=most_in_flight,
@@ -164,7 +166,7 @@ class Splitter:
 
         ``group_sizes`` are the ranks that may share ZeRO's shards.
         """
-        table = self.folded(configuration).table
+        table = self.interleaved_chain(configuration).table
         choices = self.choice_columns(configuration, len(group_sizes))
         constants = self.constants(configuration, memory)
         most_in_flight = tables.most_in_flight(
@@ -216,20 +218,20 @@ class Splitter:
         tp, cp, ep, b, *_ = configuration
         return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
 
-    def folded(self, configuration: Configuration) -> _Folded:
-        """Return a configuration's folded chain, made once."""
+    def interleaved_chain(self, configuration: Configuration) -> _InterleavedChain:
+        """Return a configuration's interleaved chain, made once."""
         key = self.degrees(configuration), configuration.v
-        if key not in self._folded:
-            self.work.count(FOLD)
-            self._folded[key] = self._fold(*key)
-        return self._folded[key]
+        if key not in self._interleaved:
+            self.work.count(CHAIN_CLASSES)
+            self._interleaved[key] = self._interleave(*key)
+        return self._interleaved[key]
 
-    def _fold(self, degrees: Degrees, v: int) -> _Folded:
+    def _interleave(self, degrees: Degrees, v: int) -> _InterleavedChain:
         table, layers = self.workload.table(degrees), self.layers[degrees]
-        classes = class_table(fold_table(table, v), num_chunks=v)
-        return _Folded(
+        classes = class_table(interleave_chain(table, v), num_chunks=v)
+        return _InterleavedChain(
             classes,
-            fold_sums(layers.minima, table.is_block, v),
+            interleave_sums(layers.minima, table.is_block, v),
             layers.boundary_bytes,
             table.tied_parameters * self.workload.parameter_bytes.reduce,
             ~classes.has_block,

@@ -125,7 +125,7 @@ def layer_times(
     return LayerPassTimes(whole, worked)
 
 
-def joined_times(parts: Iterable[LayerPassTimes]) -> LayerPassTimes:
+def join_times(parts: Iterable[LayerPassTimes]) -> LayerPassTimes:
     """Return layers that do several things one after another."""
     whole, worked = zip(*parts, strict=True)
     return LayerPassTimes(np.sum(whole, axis=0), np.sum(worked, axis=0))
@@ -292,7 +292,7 @@ def parameter_buckets(
     """
     found = []
     for experts, column in enumerate((progress.dense, progress.expert)):
-        for begin, end in _divided(sum(column), size):
+        for begin, end in _bucket_edges(sum(column), size):
             at = _moment(progress, column, begin if first else end, first=first)
             count = end - begin
             counts = (0.0, count) if experts else (count, 0.0)
@@ -300,7 +300,7 @@ def parameter_buckets(
     return sorted(found, key=lambda bucket: bucket.at)
 
 
-def _divided(total: float, size: float) -> list[tuple[float, float]]:
+def _bucket_edges(total: float, size: float) -> list[tuple[float, float]]:
     """Return the parameters at which each bucket begins and ends."""
     count = int(np.ceil(total / size))
     edges = [min(number * size, total) for number in range(count + 1)]

@@ -1,8 +1,8 @@
-"""Virtual stages: fold the chain of layers, so that interleaving becomes a plain split.
+"""Virtual stages: the chain of layers interleaved, so that a plain split cuts it.
 
 With ``v`` virtual stages per device the blocks are dealt out in ``v`` rounds of equal
-shape: a device with folded position ``q`` holds blocks ``q, q + B/v, q + 2 B/v, ..``.
-An interval of the folded chain is then one device's share, and its cost the sum over
+shape: a device at position ``q`` holds blocks ``q, q + B/v, q + 2 B/v, ..``. An
+interval of the interleaved chain is then one device's share, and its cost the sum over
 the rounds, exact for unlike blocks too. The embedding stays with the first device,
 final norm and head with the last. Free chunk sizes per round are outside the space, and
 so are schedules that do not deal virtual stages in turn (`Schedule.stage_of`).
@@ -30,24 +30,26 @@ def block_span(is_block: FloatArray) -> tuple[int, int]:
     return int(blocks[0]), int(blocks[-1]) + 1
 
 
-def fold_table(table: LayerTable, v: int) -> LayerTable:
-    """Return the table of the folded chain; the same table for ``v`` = 1.
+def interleave_chain(table: LayerTable, v: int) -> LayerTable:
+    """Return the table of the interleaved chain; the same table for ``v`` = 1.
 
     Times and parameters are sums over the rounds, sizes that only one layer has at a
     time are maxima; saved bytes are ``v`` times the largest round, so that a chunk's
-    share of them is an upper bound. Requires contiguous blocks,
-    in a number that ``v`` divides.
+    share of them is an upper bound. Requires contiguous blocks, in a number that ``v``
+    divides.
     """
     if v == 1:
         return table
     first, last = block_span(table.is_block)
     assert table.is_block[first:last].all(), "blocks are contiguous"
 
-    def fold(values: FloatArray, combine: Callable[..., FloatArray]) -> FloatArray:
-        return _fold(values, table.is_block, v, combine)
+    def combine_columns(
+        values: FloatArray, combine: Callable[..., FloatArray]
+    ) -> FloatArray:
+        return _combine_rounds(values, table.is_block, v, combine)
 
     def total(values: FloatArray) -> FloatArray:
-        return fold(values, np.sum)
+        return combine_columns(values, np.sum)
 
     def largest_round(rounds: FloatArray, axis: int) -> FloatArray:
         return np.asarray(v * rounds.max(axis=axis))
@@ -55,7 +57,9 @@ def fold_table(table: LayerTable, v: int) -> LayerTable:
     def by_mode(
         columns: Mapping[str, FloatArray], combine: Callable[..., FloatArray]
     ) -> dict[str, FloatArray]:
-        return {mode: fold(values, combine) for mode, values in columns.items()}
+        return {
+            mode: combine_columns(values, combine) for mode, values in columns.items()
+        }
 
     length = (last - first) // v
     return replace(
@@ -65,7 +69,7 @@ def fold_table(table: LayerTable, v: int) -> LayerTable:
             *(f"{name} and {v - 1} more" for name in table.names[first:][:length]),
             *table.names[last:],
         ),
-        kinds=_folded_kinds(table.kinds, first, last, v),
+        kinds=_interleaved_kinds(table.kinds, first, last, v),
         forward_time=total(table.forward_time),
         backward_time=total(table.backward_time),
         weight_gradient_time=total(table.weight_gradient_time),
@@ -73,24 +77,26 @@ def fold_table(table: LayerTable, v: int) -> LayerTable:
         forward_flops=total(table.forward_flops),
         parameters=total(table.parameters),
         expert_parameters=total(table.expert_parameters),
-        largest_parameters=fold(table.largest_parameters, np.max),
-        is_block=fold(table.is_block, np.max),
+        largest_parameters=combine_columns(table.largest_parameters, np.max),
+        is_block=combine_columns(table.is_block, np.max),
         saved_bytes=by_mode(table.saved_bytes, largest_round),
         working_bytes=by_mode(table.working_bytes, np.max),
-        weight_gradient_bytes=fold(table.weight_gradient_bytes, largest_round),
+        weight_gradient_bytes=combine_columns(
+            table.weight_gradient_bytes, largest_round
+        ),
         boundary_bytes=np.concatenate(
             (table.boundary_bytes[: first + length], table.boundary_bytes[last:])
         ),
-        traffic=tuple(_folded_traffic(item, total) for item in table.traffic),
+        traffic=tuple(_interleaved_traffic(item, total) for item in table.traffic),
     )
 
 
-def fold_sums(values: FloatArray, is_block: FloatArray, v: int) -> FloatArray:
-    """Add up a per-layer quantity over the rounds, shape of the folded chain."""
-    return values if v == 1 else _fold(values, is_block, v, np.sum)
+def interleave_sums(values: FloatArray, is_block: FloatArray, v: int) -> FloatArray:
+    """Add up a per-layer quantity over the rounds, shape of the interleaved chain."""
+    return values if v == 1 else _combine_rounds(values, is_block, v, np.sum)
 
 
-def _fold(
+def _combine_rounds(
     values: FloatArray,
     is_block: FloatArray,
     v: int,
@@ -101,7 +107,7 @@ def _fold(
     return np.concatenate((values[:first], combine(rounds, axis=0), values[last:]))
 
 
-def _folded_traffic(
+def _interleaved_traffic(
     item: InLayerTraffic, total: Callable[[FloatArray], FloatArray]
 ) -> InLayerTraffic:
     return replace(
@@ -113,33 +119,34 @@ def _folded_traffic(
     )
 
 
-def _folded_kinds(kinds: IntArray, first: int, last: int, v: int) -> IntArray:
+def _interleaved_kinds(kinds: IntArray, first: int, last: int, v: int) -> IntArray:
     """Give equal columns of rounds equal numbers, other than those of the ends."""
     rounds = kinds[first:last].reshape(v, -1)
-    _, folded = np.unique(rounds, axis=1, return_inverse=True)
+    _, numbers = np.unique(rounds, axis=1, return_inverse=True)
     offset = int(kinds.max()) + 1
-    parts = (kinds[:first], offset + folded.ravel(), kinds[last:])
+    parts = (kinds[:first], offset + numbers.ravel(), kinds[last:])
     return np.unique(np.concatenate(parts), return_inverse=True)[1].astype(np.int64)
 
 
-def unfold_bounds(
+def chunks_of_bounds(
     bounds: IntArray, is_block: FloatArray, v: int
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Turn a split of the folded chain into the chunks of each stage.
+    """Turn a split of the interleaved chain into the chunks of each stage.
 
     Parameters
     ----------
     bounds
-        First folded layer of each stage, and their number, shape ``(p + 1,)``.
+        First layer of each stage in the interleaved chain, and the number of layers,
+        shape ``(p + 1,)``.
     is_block
-        Of the unfolded chain.
+        Whether each layer of the chain is a transformer block.
     v
         Virtual stages.
 
     Returns
     -------
     tuple
-        For each stage its chunks: closed intervals of the unfolded chain. Every stage
+        For each stage its chunks: closed intervals of the chain. Every stage
         must hold a block if ``v`` > 1.
     """
     first, last = block_span(is_block)

@@ -129,7 +129,7 @@ def schedule_tasks(graph: TaskGraph, durations: tuple[float, ...]) -> EngineSche
     starts = min(candidates, key=lambda order: makespan(order, durations))
     length, bound = makespan(starts, durations), lower_bound(graph, durations)
     if length > bound * (1.0 + TOLERANCE):
-        starts, bound = _improved(graph, durations, starts, bound)
+        starts, bound = _improve_schedule(graph, durations, starts, bound)
         length = makespan(starts, durations)
     return EngineSchedule(
         start=tuple(starts),
@@ -141,7 +141,7 @@ def schedule_tasks(graph: TaskGraph, durations: tuple[float, ...]) -> EngineSche
     )
 
 
-def _improved(
+def _improve_schedule(
     graph: TaskGraph, durations: tuple[float, ...], starts: list[float], bound: float
 ) -> tuple[list[float], float]:
     """Return a schedule that is as good or better, and a bound as high or higher."""

@@ -344,15 +344,15 @@ def open_orders(
     while True:
         order = _topological_order(before_each)
         if order is None:
-            return _impossible(before_each, upper)
-        later = _turned(before_each)
+            return _no_orders(before_each, upper)
+        later = _reverse_edges(before_each)
         first = heads(before_each, durations, order)
         last = heads(later, durations, order[::-1])
         bound = combined_bound(graph, durations, first, last)
         if bound >= limit:
-            return _impossible(before_each, upper)
+            return _no_orders(before_each, upper)
         pairs = _without_ordered(pairs, later, order)
-        decided = _decided(pairs, durations, first, last, limit)
+        decided = _decided_pairs(pairs, durations, first, last, limit)
         for before, after in decided:
             before_each[after].append(before)
         if not decided:
@@ -374,27 +374,29 @@ def probed_orders(
     Each decision starts another round; O(n^2) trials a round at most.
     """
     while True:
-        contradicted = _contradicted(graph, durations, upper, orders)
+        contradicted = _first_contradiction(graph, durations, upper, orders)
         if contradicted is None:
             return orders
         before, after = contradicted
-        earlier = _with(orders.earlier, after, before)
+        earlier = _with_edge(orders.earlier, after, before)
         orders = open_orders(graph, durations, upper, earlier)
 
 
-def _contradicted(
+def _first_contradiction(
     graph: TaskGraph, durations: Sequence[float], upper: float, orders: OpenOrders
 ) -> Pair | None:
     """Return the first (earlier, later) that no shorter schedule can have."""
     for i, j in orders.pairs:
         for before, after in ((i, j), (j, i)):
-            earlier = _with(orders.earlier, before, after)
+            earlier = _with_edge(orders.earlier, before, after)
             if not open_orders(graph, durations, upper, earlier).possible:
                 return before, after
     return None
 
 
-def _with(earlier: Sequence[Sequence[int]], before: int, after: int) -> list[list[int]]:
+def _with_edge(
+    earlier: Sequence[Sequence[int]], before: int, after: int
+) -> list[list[int]]:
     """Return what comes before each task if one more order is decided."""
     return [
         [*others, before] if task == after else list(others)
@@ -402,7 +404,7 @@ def _with(earlier: Sequence[Sequence[int]], before: int, after: int) -> list[lis
     ]
 
 
-def _impossible(earlier: list[list[int]], upper: float) -> OpenOrders:
+def _no_orders(earlier: list[list[int]], upper: float) -> OpenOrders:
     return OpenOrders(
         possible=False, earlier=earlier, pairs=[], heads=[], tails=[], lower_bound=upper
     )
@@ -430,7 +432,7 @@ def _without_ordered(
     return [(i, j) for i, j in pairs if not (reach[i] >> j & 1 or reach[j] >> i & 1)]
 
 
-def _decided(
+def _decided_pairs(
     pairs: list[Pair],
     durations: Sequence[float],
     first: Sequence[float],
@@ -451,7 +453,7 @@ def _decided(
     return found
 
 
-def _turned(earlier: Sequence[Sequence[int]]) -> list[list[int]]:
+def _reverse_edges(earlier: Sequence[Sequence[int]]) -> list[list[int]]:
     later: list[list[int]] = [[] for _ in earlier]
     for task, before in enumerate(earlier):
         for other in before:
@@ -462,7 +464,7 @@ def _turned(earlier: Sequence[Sequence[int]]) -> list[list[int]]:
 def _topological_order(earlier: Sequence[Sequence[int]]) -> list[int] | None:
     """Return all tasks, each after those before it, or None if there is a cycle."""
     waits_for = [len(before) for before in earlier]
-    later = _turned(earlier)
+    later = _reverse_edges(earlier)
     order = [task for task, count in enumerate(waits_for) if count == 0]
     for task in order:
         for follower in later[task]:

@@ -164,15 +164,15 @@ def climb(
     tuple
         The beginnings [s], and what `open_orders` says of their length.
     """
-    better = _first_better(graph, durations, starts, orders.pairs)
+    better = _first_better_order(graph, durations, starts, orders.pairs)
     while better is not None:
         starts = better
         orders = open_orders(graph, durations, makespan(starts, durations))
-        better = _first_better(graph, durations, starts, orders.pairs)
+        better = _first_better_order(graph, durations, starts, orders.pairs)
     return starts, orders
 
 
-def _first_better(
+def _first_better_order(
     graph: TaskGraph,
     durations: Sequence[float],
     starts: Sequence[float],

@@ -98,7 +98,7 @@ def placed_exits(
         distinct = {row.tobytes(): row for row in shares}
         rows = np.array(list(distinct.values()))
         parts.append((rows, np.full(len(rows), inverse)))
-    return _joined(parts, len(group_sizes), pp, is_choice=False)
+    return _join_exits(parts, len(group_sizes), pp, is_choice=False)
 
 
 def relaxed_exits(
@@ -131,16 +131,16 @@ def relaxed_exits(
         if ep == 1:
             shares[:, 3] = 0.0
         part = shares, np.full(len(stages), inverse)
-        found.append(_joined([part], num_options, p, is_choice=True))
+        found.append(_join_exits([part], num_options, p, is_choice=True))
     return tuple(found)
 
 
 def no_exits(num_options: int, num_stages: int) -> Exits:
     """Return what leaves blocks of a network that has none."""
-    return _joined([], num_options, num_stages, is_choice=False)
+    return _join_exits([], num_options, num_stages, is_choice=False)
 
 
-def _joined(
+def _join_exits(
     parts: list[tuple[FloatArray, FloatArray]],
     num_options: int,
     num_stages: int,
@@ -196,10 +196,10 @@ def _ends(network: Network, grid: IntArray, placed: PlacementRates) -> FloatArra
     found = np.zeros((pp, columns.NUM_FIXED_RATES + 4 * options))
     name = placed.gradient_algorithm
     dense = dense_groups(grid)
-    reduced, passed = _both(network, dense, name)
+    reduced, passed = _reduce_and_pass_rates(network, dense, name)
     experts = reduced, passed
     if ep > 1:
-        experts = _both(network, expert_data_groups(grid), name)
+        experts = _reduce_and_pass_rates(network, expert_data_groups(grid), name)
     found[:, columns.DENSE_REDUCE : columns.DENSE_REDUCE + 2] = reduced
     found[:, columns.EXPERT_REDUCE : columns.EXPERT_REDUCE + 2] = experts[0]
     found[:, columns.EXPERT_PASS : columns.EXPERT_PASS + 2] = experts[1]
@@ -210,14 +210,16 @@ def _ends(network: Network, grid: IntArray, placed: PlacementRates) -> FloatArra
             continue
         part, size = sharding.group_size, dense.shape[2]
         parts = np.sort(dense, axis=2).reshape(pp, dense.shape[1], -1, part)
-        _, within = _both(network, parts.reshape(pp, -1, part), name)
+        _, within = _reduce_and_pass_rates(network, parts.reshape(pp, -1, part), name)
         across = np.swapaxes(parts, 2, 3).reshape(pp, -1, size // part)
         found[:, inside : inside + 2] = within
-        found[:, inside + 2 : inside + 4] = _both(network, across, name)[0]
+        found[:, inside + 2 : inside + 4] = _reduce_and_pass_rates(
+            network, across, name
+        )[0]
     return found
 
 
-def _both(
+def _reduce_and_pass_rates(
     network: Network, groups: IntArray, algorithm: str
 ) -> tuple[FloatArray, FloatArray]:
     """Return the rates of an all-reduce, and of the cheaper of its halves."""

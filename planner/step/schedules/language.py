@@ -36,29 +36,30 @@ class Instructions(NamedTuple):
     """What one stage does, in order: arrays of one length."""
 
     kind: IntArray
-    """`FORWARD`, `BACKWARD` or `WEIGHT`."""
+    """Kind of each instruction: `FORWARD`, `BACKWARD` or `WEIGHT`."""
 
     microbatch: IntArray
     """Number of the microbatch, from 0."""
 
     chunk: IntArray
-    """From 0."""
+    """Number of the chunk, from 0."""
 
 
 class Program(NamedTuple):
     """The instructions of all stages, in compressed rows."""
 
     indptr: IntArray
-    """Shape ``(p + 1,)``: stage ``i`` has positions ``indptr[i]:indptr[i + 1]``."""
+    """Positions of each stage, shape ``(p + 1,)``: stage ``i`` has positions
+    ``indptr[i]:indptr[i + 1]``."""
 
     kind: IntArray
-    """`FORWARD`, `BACKWARD` or `WEIGHT`."""
+    """Kind of each instruction: `FORWARD`, `BACKWARD` or `WEIGHT`."""
 
     microbatch: IntArray
     """Number of the microbatch, from 0."""
 
     virtual_stage: IntArray
-    """From 0, in the order of the chain."""
+    """Number of the virtual stage in the order of the chain, from 0."""
 
 
 class VirtualStages(NamedTuple):

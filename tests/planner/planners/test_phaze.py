@@ -119,7 +119,7 @@ def test_its_belief_is_the_least_price_of_any_split(instance):
     for one in believed[:3]:
         pp, dp = one.configuration.pp, one.configuration.dp
         inputs = program.inputs(one.configuration, one.recompute)
-        table = program.candidates.splitter.folded(one.configuration).table
+        table = program.candidates.splitter.interleaved_chain(one.configuration).table
         class_of = table.classes.class_of
         length = len(class_of) - 1
         _, leading = naive_tables(class_of, *inputs, pp)

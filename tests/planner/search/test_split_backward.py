@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from planner.cost.pricing import price_plan
 from planner.step.memory import stage_activations
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES
-from planner.step.virtual import fold_table
+from planner.step.virtual import interleave_chain
 from tests.planner.cost.test_pricing import TREE, plan, table, workload
 from tests.planner.examples import eight_devices, tiny_job
 from tests.planner.step.cycle_time import CLOSED_FORMS, PipelineTimes
@@ -189,9 +189,9 @@ def test_folding_a_chain_keeps_its_weight_gradients(v):
     job = tiny_job(80e9, num_blocks=4)
     price_plan(eight_devices(), job, base_of(job))
     (whole,) = job._tables.values()
-    folded = fold_table(whole, v)
-    assert folded.weight_gradient_time.shape == folded.backward_time.shape
-    time = folded.weight_gradient_time.sum()
+    interleaved = interleave_chain(whole, v)
+    assert interleaved.weight_gradient_time.shape == interleaved.backward_time.shape
+    time = interleaved.weight_gradient_time.sum()
     assert time == pytest.approx(whole.weight_gradient_time.sum())
-    kept = folded.weight_gradient_bytes.sum()
+    kept = interleaved.weight_gradient_bytes.sum()
     assert kept == pytest.approx(whole.weight_gradient_bytes.sum())
