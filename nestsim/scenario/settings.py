@@ -183,7 +183,7 @@ class BackgroundSpec:
     """Traffic of others, which the job cannot push aside."""
 
     links: str
-    """Which links, as in `topologies.selectors`."""
+    """Which links, as in `topologies.degrade`."""
 
     rate: float | None = None
     """What it takes of each of them [byte/s]; None if `share` says."""
