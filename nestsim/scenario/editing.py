@@ -1,4 +1,4 @@
-"""Where in a scenario a setting stands, and a scenario with other values there, as TOML.
+"""Where in a scenario a setting stands, and other values there, as TOML.
 
 A scenario that is made in Python, of a dictionary or of another scenario, is written
 down like one that somebody typed: folders of results hold it, and commands read it. The
