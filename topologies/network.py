@@ -100,7 +100,9 @@ class Routing(Protocol):
         """Return the route of each pair; empty where source equals target."""
         ...
 
-    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
         """Return the routes if a hash picks among those parallel links that are kept.
 
         What is not parallel is used as built, kept or not.
@@ -123,7 +125,7 @@ class Routing(Protocol):
         """Return the physical tiers, from the inside out."""
         ...
 
-    def degraded(
+    def reroute(
         self, levels: "tuple[Level, ...]", links: "Links", kept: BoolArray
     ) -> "Rerouted":
         """Return what becomes of a network with less bandwidth or fewer links.

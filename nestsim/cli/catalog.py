@@ -1,11 +1,4 @@
-"""``nestsim accelerators``.
-
-``nestsim models``.
-
-``nestsim topology``.
-
-``nestsim schema``.
-"""
+"""What there is: ``nestsim accelerators``, ``models``, ``topology`` and ``schema``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,7 +1,4 @@
-"""``nestsim compare``.
-
-``nestsim diff``.
-"""
+"""``nestsim compare`` of planners, and ``nestsim diff`` of two results."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,7 +1,4 @@
-"""``nestsim plan``.
-
-Instances of the published NEST artifact, in place of a scenario.
-"""
+"""``nestsim plan`` a scenario, or an instance of the published NEST artifact."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,7 @@
-"""``nestsim profile``.
+"""``nestsim profile`` this machine, and ``nestsim calibrate`` to own runs.
 
-``nestsim profile --links``: collectives between processes, fitted and written.
-
-``nestsim calibrate``.
+Of a machine either operators are measured, or, with ``--links``, collectives between
+processes, which are fitted and written.
 """
 
 from enum import StrEnum

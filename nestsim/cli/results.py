@@ -1,7 +1,4 @@
-"""What ``--output`` and ``--force`` mean, for every command that writes results.
-
-Arguments and options that several commands share.
-"""
+"""Arguments that several commands share, and what ``--output`` and ``--force`` mean."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

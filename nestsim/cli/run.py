@@ -1,7 +1,4 @@
-"""``nestsim run``.
-
-``nestsim simulate``.
-"""
+"""``nestsim run`` a scenario, and ``nestsim simulate`` a plan that is given."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Compare planners on scenarios: every pair once, the same evaluator and replay.
 
-A comparison as a sweep: a point is a scenario and a planner, a row its entry.
+A comparison is a sweep: a point is a scenario and a planner, a row its entry.
 """
 
 import hashlib

@@ -11,8 +11,8 @@ from nestsim.report.json import plain_values
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import number, percent, plural
 from topologies.accelerators import Accelerator
+from topologies.degrade import select_links, select_switches
 from topologies.network import Level, Network, Tier
-from topologies.selectors import select_links, select_switches
 from topologies.units import format_bandwidth, format_duration, format_rate, format_size
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
-"""Where in a scenario a setting stands, and a scenario with other values there.
-
-Plain values as the text of a TOML file, which reads back as the same values.
+"""Where in a scenario a setting stands, and other values there, as TOML.
 
 A scenario that is made in Python, of a dictionary or of another scenario, is written
-down like one that somebody typed: folders of results hold it, and commands read it.
+down like one that somebody typed: folders of results hold it, and commands read it. The
+text reads back as the same values.
 """
 
 import copy

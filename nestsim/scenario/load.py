@@ -1,8 +1,6 @@
 """Read a scenario file and hand out its parts, or say what is wrong with it.
 
-The JSON Schema of scenario files.
-
-The scenario as a whole: its outermost table.
+The outermost table of a scenario stands here, and the JSON Schema of the whole file.
 """
 
 import os

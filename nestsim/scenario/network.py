@@ -1,9 +1,8 @@
-"""The table [cluster.network]: one variant per kind, named as `topologies.specs` is.
+"""The tables [cluster.network] and [cluster.degraded].
 
-Transports that links name are made into efficiencies and latencies here, so that all
-below the scenario reads links alone.
-
-The table [cluster.degraded]: what of the cluster is slow or gone.
+Networks have one variant per kind, named as `topologies.specs` is. Transports that
+links name are made into efficiencies and latencies here, so that all below the scenario
+reads links alone. The second table says what of the cluster is slow or gone.
 """
 
 from collections.abc import Mapping

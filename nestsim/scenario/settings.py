@@ -1,8 +1,6 @@
-"""What the tables of a scenario say of the replay, of sweeps and of assertions.
+"""What a scenario says of replays, stress tests, sweeps and assertions, below TOML.
 
-The table [simulation]: how plans are replayed and judged.
-
-What a stress test does to a cluster, and what it asks, as the scenario says it.
+The records that jobs read, and the table [simulation], which makes one of them.
 """
 
 from collections.abc import Mapping
@@ -183,7 +181,7 @@ class BackgroundSpec:
     """Traffic of others, which the job cannot push aside."""
 
     links: str
-    """Which links, as in `topologies.selectors`."""
+    """Which links, as in `topologies.degrade`."""
 
     rate: float | None = None
     """What it takes of each of them [byte/s]; None if `share` says."""

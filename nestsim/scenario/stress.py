@@ -1,7 +1,4 @@
-"""The table [stress]: what `nestsim stress` does to the cluster, and what it asks.
-
-The table [sweep]: which settings `nestsim sweep` varies.
-"""
+"""The tables [stress] and [sweep]: what is done to the cluster, and what is varied."""
 
 from typing import Annotated, Any
 

@@ -22,10 +22,9 @@ import numpy as np
 from nestsim.cluster import cluster_network
 from nestsim.scenario.settings import BackgroundSpec, ConditionSpec, StressSpec
 from topologies.builders import build_network
-from topologies.degrade import Degradation, SlowLinks
+from topologies.degrade import Degradation, SlowLinks, select_links
 from topologies.errors import InputError
 from topologies.network import Network, Tier
-from topologies.selectors import select_links
 from topologies.specs import NetworkSpec
 from topologies.units import format_bandwidth
 

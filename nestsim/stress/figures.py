@@ -1,6 +1,7 @@
-"""The pictures of a stress test; its maps are in `nestsim.stress.figures`.
+"""The pictures of a stress test.
 
-The heat-maps of a stress test: throughput over two ratios, and plans crossed.
+Lines of throughput and of links; heat-maps of throughput over two ratios, and of plans
+crossed with conditions.
 """
 
 import math

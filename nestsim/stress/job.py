@@ -1,8 +1,7 @@
 """The stress test of a scenario: make plans, cross them, ask the questions.
 
-What a stress test sweeps over: plans to make, plans to run, brackets to narrow.
-
-Each is a task of `nestsim.sweep`: points go to all cores, and to a store.
+Each step is a task of `nestsim.sweep`: plans to make, plans to run, brackets to narrow
+are points, which go to all cores and to a store.
 """
 
 import itertools

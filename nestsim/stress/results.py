@@ -1,8 +1,7 @@
-"""Everything that a stress test found.
+"""Everything that a stress test found, and the robust choice.
 
-The robust choice: the plan whose regret over all conditions is the least.
-
-Letters: ``P`` plans, ``C`` conditions.
+That is the plan whose regret over all conditions is the least. Letters: ``P`` plans,
+``C`` conditions.
 """
 
 from collections.abc import Mapping

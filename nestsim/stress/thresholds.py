@@ -23,10 +23,9 @@ from nestsim.stress.conditions import (
 )
 from nestsim.stress.evaluator import ConditionEvaluator, PlanMade, plan_key
 from planner.step.plan import Plan
-from topologies.degrade import Degradation, SlowLinks
+from topologies.degrade import Degradation, SlowLinks, select_links
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.selectors import select_links
 
 CROSSOVER_TOLERANCE = 0.01
 """A bracket is narrow enough if its ends differ by less, relatively."""

@@ -33,7 +33,7 @@ from topologies import (
     degrade,
     slowdowns,
 )
-from topologies.selectors import select_links, select_switches
+from topologies.degrade import select_links, select_switches
 
 SPINE_LEAF = SpineLeafSpec(
     devices_per_node=4,

@@ -15,7 +15,7 @@ from topologies import (
     SpineLeafSpec,
     build_network,
 )
-from topologies.selectors import _match_names, select_links, select_switches
+from topologies.degrade import _match_names, select_links, select_switches
 
 NETWORK = build_network(
     SpineLeafSpec(

@@ -82,7 +82,9 @@ class CustomRouting:
         """Return what is left of each link: what there was is not known [byte/s]."""
         return self.links.bandwidth
 
-    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
         """Return the routes: no hash picks any part of them."""
         del kept
         return self.routes(sources, targets)
@@ -92,7 +94,7 @@ class CustomRouting:
         del sources, targets
         return np.empty(0, dtype=np.int64)
 
-    def degraded(
+    def reroute(
         self, levels: tuple[Level, ...], links: Links, kept: BoolArray
     ) -> Rerouted:
         """Return shortest routes and classes of pairs anew, over what is left."""

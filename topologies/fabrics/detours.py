@@ -72,7 +72,9 @@ class BuiltRouting(ABC):
         """Whether each link is still there: all are, shape ``(E,)``."""
         return np.ones(self.built_bandwidths().shape, dtype=np.bool_)
 
-    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
         """Return the routes as built: no hash picks any part of them."""
         del kept
         return self.routes(sources, targets)
@@ -82,7 +84,7 @@ class BuiltRouting(ABC):
         del sources, targets
         return np.empty(0, dtype=np.int64)
 
-    def degraded(
+    def reroute(
         self, levels: tuple[Level, ...], links: Links, kept: BoolArray
     ) -> Rerouted:
         """Return this rule with detours, and what is left of the levels."""
@@ -135,16 +137,18 @@ class DegradedRouting:
         routes = self.built.routes(sources, targets)
         cut = self._cut(routes)
         if cut.size:
-            hashed = self.built.rehashed(sources[cut], targets[cut], self.kept)
+            hashed = self.built.rehashed_routes(sources[cut], targets[cut], self.kept)
             routes = _spliced(routes, cut, hashed)
             cut = cut[self._cut(hashed)]
         if cut.size:
             routes = _spliced(routes, cut, self._detours(sources[cut], targets[cut]))
         return routes
 
-    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
         """Return the routes of the rule that was built, hashed among links kept."""
-        return self.built.rehashed(sources, targets, kept)
+        return self.built.rehashed_routes(sources, targets, kept)
 
     def cut_pairs(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return which pairs, rising, do not have the routes that were built."""
@@ -201,11 +205,11 @@ class DegradedRouting:
         """Return the tiers as they were built."""
         return self.built.tiers()
 
-    def degraded(
+    def reroute(
         self, levels: tuple[Level, ...], links: Links, kept: BoolArray
     ) -> Rerouted:
         """Return the rule that was built, with detours round all that is gone."""
-        return self.built.degraded(levels, links, kept)
+        return self.built.reroute(levels, links, kept)
 
     def table(self) -> BuiltTable | DetourTable:
         """Return the built rule's table, and which links are left if some are gone."""

@@ -160,7 +160,9 @@ class TreeRouting(BuiltRouting):
         """Return the routes; O(pairs x tiers), no loop over pairs."""
         return self._routes(sources, targets, None)
 
-    def rehashed(self, sources: IntArray, targets: IntArray, kept: BoolArray) -> Routes:
+    def rehashed_routes(
+        self, sources: IntArray, targets: IntArray, kept: BoolArray
+    ) -> Routes:
         """Return the routes over links that are kept, where there is a choice.
 
         Pairs whose spine or cable is not kept both ways take one that is, if there is

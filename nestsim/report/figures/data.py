@@ -1,6 +1,7 @@
-"""What the figures of memory, links and the gap show: arrays and words.
+"""What figures of a replay show: arrays and words, before anything is drawn.
 
-What the timeline shows: bars, windows to look at, and what they say.
+Memory, links and the gap; of the timeline its bars, the windows to look at, and what
+they say.
 """
 
 import math

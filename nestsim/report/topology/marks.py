@@ -1,7 +1,4 @@
-"""What stands beside the tiers of a drawn network.
-
-What of a network is slow or gone, for its picture.
-"""
+"""What is marked in a drawn network: labels beside tiers, and what is slow or gone."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -21,6 +21,7 @@ from estimators.layers.work import Degrees
 from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
+from planner.kernels import replay_terms as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.replayed.exits import AloneRates, Exits, no_exits
@@ -52,7 +53,7 @@ class Shape(NamedTuple):
 class _Columns(NamedTuple):
     """What the kernel reads of a layer table."""
 
-    layers: kernel.LayerColumns
+    layers: terms.LayerColumns
     """Columns of the layer table as the kernel reads them."""
     boundary_bytes: float
     """Traffic of each rank of a replica over every boundary [byte]."""
@@ -112,7 +113,7 @@ class ReplayBounds:
         shape: Shape,
         rates: StageRates,
         exits: tuple[Exits, ...],
-        variants: kernel.Variants,
+        variants: terms.Variants,
         cutoff: float,
     ) -> FloatArray:
         """Bound plans under rates that no placement can beat, shape ``(K, Y)`` [s].
@@ -136,7 +137,7 @@ class ReplayBounds:
         shape: Shape,
         relaxed: StageRates,
         placed: Placed,
-        variants: kernel.Variants,
+        variants: terms.Variants,
         cutoff: float,
     ) -> FloatArray:
         """Bound plans on one placement, as `relaxed` does."""
@@ -149,7 +150,7 @@ class ReplayBounds:
         return self._bound(shape, sent, variants, cutoff)
 
     def memory_of(
-        self, shape: Shape, rates: StageRates, variants: kernel.Variants
+        self, shape: Shape, rates: StageRates, variants: terms.Variants
     ) -> FloatArray:
         """Return the memory of the fullest stage of plans, ``(K, Y)`` [byte]."""
         wires = np.zeros((1, shape.p, 2))
@@ -160,12 +161,12 @@ class ReplayBounds:
         return unbounded._read(shape, sent, variants, np.inf)[1]  # noqa: SLF001
 
     def _bound(
-        self, shape: Shape, sent: _Sent, variants: kernel.Variants, cutoff: float
+        self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
     ) -> FloatArray:
         return self._read(shape, sent, variants, cutoff)[0]
 
     def _read(
-        self, shape: Shape, sent: _Sent, variants: kernel.Variants, cutoff: float
+        self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
     ) -> tuple[FloatArray, FloatArray]:
         """Return bounds [s] and memory [byte]."""
         table = self.workload.table(shape.degrees)
@@ -177,7 +178,7 @@ class ReplayBounds:
             memory=float(self.memory), expert_group=float(shape.dp * cp // ep)
         )
         execution = self.workload.execution
-        job = kernel.JobTerms(
+        job = terms.JobTerms(
             constants=constants,
             ledger=KERNEL_LEDGER,
             step_once=float(self.workload.iteration_time),
@@ -195,16 +196,18 @@ class ReplayBounds:
             ),
         )
         counts = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
-        family = kernel.PlanFamily(
-            pipeline=kernel.Pipeline(shape.p, shape.v, shape.m, *counts),
-            passes=kernel.PassTimes(*self._times(table, rates, shape), rates.signature),
+        family = terms.PlanFamily(
+            pipeline=terms.Pipeline(shape.p, shape.v, shape.m, *counts),
+            passes=terms.PassDurations(
+                *self._times(table, rates, shape), rates.signature
+            ),
             layers=known.layers,
-            sent=kernel.SentTerms(
+            sent=terms.SentTerms(
                 np.ascontiguousarray(sent.wires),
                 np.ascontiguousarray(sent.ends),
                 rates.group_sizes,
                 rates.senders,
-                kernel.BlockExits(*exits),
+                terms.BlockExits(*exits),
             ),
             job=job,
         )
@@ -337,7 +340,7 @@ def _columns_of(table: LayerTable) -> _Columns:
         kept = "none" if mode == "stage" else mode
         saved[number] = table.saved_bytes[kept]
         working[number] = table.working_bytes[kept]
-    layers = kernel.LayerColumns(
+    layers = terms.LayerColumns(
         dense=np.array(table.parameters - table.expert_parameters, dtype=np.float64),
         expert=np.array(table.expert_parameters, dtype=np.float64),
         largest=np.array(table.largest_parameters, dtype=np.float64),

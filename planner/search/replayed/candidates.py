@@ -19,7 +19,7 @@ from planner.cost.rates import (
     StageRates,
 )
 from planner.kernels import tables
-from planner.kernels.replay_bound import Variants
+from planner.kernels.replay_terms import Variants
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import (

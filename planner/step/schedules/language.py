@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import FloatArray, IntArray
+from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
 
 FORWARD = 0
@@ -74,6 +74,18 @@ class VirtualStages(NamedTuple):
     number: IntArray
     """Virtual stage that is each chunk of each stage, shape ``(p, v)``."""
 
+    boundary: IntArray
+    """Stage before the boundary that messages from each virtual stage to the next one
+    cross, shape ``(v p - 1,)``; any where they cross none."""
+
+    returns: BoolArray
+    """Whether the virtual stage after each one is on the stage before, shape
+    ``(v p - 1,)``."""
+
+    stays: BoolArray
+    """Whether the virtual stage after each one is on the same stage, shape
+    ``(v p - 1,)``."""
+
     def after_each(self, rates: FloatArray) -> FloatArray:
         """Return what messages over the boundary after each virtual stage meet.
 
@@ -90,17 +102,11 @@ class VirtualStages(NamedTuple):
             Shape ``(v p - 1, .., 2)``: 0 where the next virtual stage is on the same
             stage, and with the directions exchanged where it is on the stage before.
         """
-        here, there = self.stage[:-1], self.stage[1:]
-        num_stages = len(self.number)
-        stays = here == there
-        goes_on = ~stays & (there == (here + 1) % num_stages)
-        returns = ~stays & ~goes_on
-        assert (here[returns] == (there[returns] + 1) % num_stages).all(), (
-            "virtual stages in a row are on stages in a row"
-        )
-        crossed = np.zeros((here.size, *rates.shape[1:]))
-        crossed[goes_on] = rates[here[goes_on]]
-        crossed[returns] = rates[there[returns]][..., ::-1]
+        crossed: FloatArray = rates[self.boundary]
+        if self.returns.any():
+            crossed[self.returns] = crossed[self.returns][..., ::-1]
+        if self.stays.any():
+            crossed[self.stays] = 0.0
         return crossed
 
 
@@ -313,7 +319,14 @@ def _lay_out(
     number = np.stack(held).astype(np.int64)
     chunk = np.empty(count, dtype=np.int64)
     chunk[number] = np.arange(num_chunks)
-    virtual = VirtualStages(stage, chunk, number)
+    here, there = stage[:-1], stage[1:]
+    stays = here == there
+    returns = ~stays & (there != (here + 1) % num_stages)
+    assert (here[returns] == (there[returns] + 1) % num_stages).all(), (
+        "virtual stages in a row are on one stage or on neighbours"
+    )
+    boundary = np.where(returns, there, here)
+    virtual = VirtualStages(stage, chunk, number, boundary, returns, stays)
     for array in virtual:
         array.flags.writeable = False
     return virtual

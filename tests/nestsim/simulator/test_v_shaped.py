@@ -53,10 +53,10 @@ def _registered():
 
 
 def test_chunks_are_numbered_in_the_order_of_the_chain():
-    stage, chunk, number = V_SHAPED.virtual_stages(3, 2)
-    assert stage.tolist() == [0, 1, 2, 2, 1, 0]
-    assert chunk.tolist() == [0, 0, 0, 1, 1, 1]
-    assert number.tolist() == [[0, 5], [1, 4], [2, 3]]
+    virtual = V_SHAPED.virtual_stages(3, 2)
+    assert virtual.stage.tolist() == [0, 1, 2, 2, 1, 0]
+    assert virtual.chunk.tolist() == [0, 0, 0, 1, 1, 1]
+    assert virtual.number.tolist() == [[0, 5], [1, 4], [2, 3]]
 
 
 def test_boundaries_are_crossed_both_ways_and_not_inside_a_stage():

@@ -5,6 +5,7 @@ from itertools import accumulate
 import numpy as np
 
 from planner.kernels import replay_bound as kernel
+from planner.kernels import replay_terms as terms
 from planner.kernels import tables
 from planner.step.ledger import KERNEL_LEDGER
 from tests.planner.search.replayed.naive_bounds import Case
@@ -110,7 +111,7 @@ def compiled(case, cutoff=np.inf):
         memory=np.inf,
         expert_group=case.expert_group,
     )
-    job = kernel.JobTerms(
+    job = terms.JobTerms(
         constants=constants,
         ledger=KERNEL_LEDGER,
         step_once=case.step_once,
@@ -123,28 +124,28 @@ def compiled(case, cutoff=np.inf):
         by_layer=case.by_layer,
     )
     rows = len(case.exits)
-    exits = kernel.BlockExits(
+    exits = terms.BlockExits(
         shares=np.array(case.exits).reshape(rows, 4, case.p),
         across=np.array(case.exits_across).reshape(rows, NUM_OPTIONS, case.p),
         inverses=np.array(case.exit_inverses, dtype=np.float64),
         is_choice=case.is_choice,
     )
-    plans = kernel.PlanFamily(
-        pipeline=kernel.Pipeline(
+    plans = terms.PlanFamily(
+        pipeline=terms.Pipeline(
             p=case.p,
             v=case.v,
             m=case.m,
             in_flight=np.ones(case.p, dtype=np.int64),
             first_passes=np.array(case.first_passes),
         ),
-        passes=kernel.PassTimes(
+        passes=terms.PassDurations(
             forward=sums(case.forward),
             backward=sums(case.backward),
             sharded=sums(case.sharded),
             hidden=sums(case.hidden),
             signature=np.array(case.signature),
         ),
-        layers=kernel.LayerColumns(
+        layers=terms.LayerColumns(
             dense=np.array(case.dense),
             expert=np.array(case.expert),
             largest=np.zeros(num_layers),
@@ -152,7 +153,7 @@ def compiled(case, cutoff=np.inf):
             saved=np.zeros((tables.NUM_MODES, num_layers)),
             working=np.zeros((tables.NUM_MODES, num_layers)),
         ),
-        sent=kernel.SentTerms(
+        sent=terms.SentTerms(
             wires=np.array(case.wires),
             ends=ends,
             group_sizes=np.array(case.groups),
@@ -164,6 +165,6 @@ def compiled(case, cutoff=np.inf):
     choice = tables.Choices(
         *(np.array([n]) for n in (case.mode, case.zero, case.option))
     )
-    variants = kernel.Variants(np.array([case.cuts]), choice)
+    variants = terms.Variants(np.array([case.cuts]), choice)
     found, _ = kernel.replay_bounds(plans, variants, cutoff)
     return float(found[0, 0])

@@ -9,7 +9,7 @@ import pytest
 
 from planner.cost.classes import choice_columns
 from planner.cost.pricing import plan_degrees
-from planner.kernels.replay_bound import Variants
+from planner.kernels.replay_terms import Variants
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.memory import stage_memory
 from tests.planner.search.replayed.worlds import random_world

@@ -1,0 +1,199 @@
+"""What bounds of the replayed time are given: pipeline, layers, choices, exits.
+
+Letters as in `planner.kernels.replay_bound`, which reads them.
+"""
+
+from typing import NamedTuple
+
+from planner.kernels.tables import Choices, JobConstants, ZeroTerms
+from topologies.arrays import (
+    FloatCube,
+    FloatHypercube,
+    FloatMatrix,
+    FloatVector,
+    IntMatrix,
+    IntVector,
+)
+
+
+class Pipeline(NamedTuple):
+    """The schedule of a plan."""
+
+    p: int
+    """Stages."""
+
+    v: int
+    """Chunks of each stage."""
+
+    m: int
+    """Microbatches."""
+
+    in_flight: IntVector
+    """Passes whose activations a stage keeps, shape ``(p,)``."""
+
+    first_passes: IntVector
+    """Forward passes before a stage's first backward pass, shape ``(p,)``."""
+
+
+class Variants(NamedTuple):
+    """Plans that differ in nothing else: all layouts with all choices."""
+
+    layouts: IntMatrix
+    """First layer of each virtual stage, and their number, ``(Y, C + 1)``."""
+
+    choices: Choices
+    """Recompute mode, ZeRO stage and sharding option, shape ``(K,)`` each."""
+
+
+class PassDurations(NamedTuple):
+    """What passes take, of the layers before each."""
+
+    forward: FloatMatrix
+    """Forward passes, shape ``(sig, L + 1)`` [s]."""
+
+    backward: FloatCube
+    """Backward passes by recompute mode, shape ``(sig, NUM_MODES, L + 1)`` [s]."""
+
+    sharded: FloatHypercube
+    """What gathers (0) and reductions (1) of ZeRO-2 and 3 in a pass add to it, by
+    sharding option, shape ``(sig, options, 2, L + 1)`` [s]."""
+
+    hidden: FloatHypercube
+    """Those that go on beside a pass, which lasts at least as long, same shape [s]."""
+
+    signature: IntVector
+    """Row of the four above of each stage, shape ``(p,)``."""
+
+
+class LayerColumns(NamedTuple):
+    """The layers of the chain, shape ``(L,)`` each."""
+
+    dense: FloatVector
+    """Parameters outside of experts."""
+
+    expert: FloatVector
+    """Parameters of experts."""
+
+    largest: FloatVector
+    """Parameters that are gathered together."""
+
+    is_block: FloatVector
+    """1 for transformer blocks."""
+
+    saved: FloatMatrix
+    """Kept by a pass in flight, by recompute mode, shape ``(NUM_MODES, L)`` [byte]."""
+
+    working: FloatMatrix
+    """Alive inside a pass, by recompute mode, shape ``(NUM_MODES, L)`` [byte]."""
+
+
+class BlockExits(NamedTuple):
+    """What leaves blocks of the network."""
+
+    shares: FloatCube
+    """Lanes of the boundary after each stage, activations (0) and gradients (1); shares
+    of the dense (2) and expert (3) gradients of each stage, summed over groups of
+    ranks, shape ``(rows, 4, p)``."""
+
+    across: FloatCube
+    """Shares of what goes across sharding groups, by option, in shards, shape ``(rows,
+    options, p)``."""
+
+    inverses: FloatVector
+    """To leave each block, all ways out together, shape ``(rows,)`` [s/byte]."""
+
+    is_choice: bool
+    """Whether rows are what placements may choose from, instead of blocks of one."""
+
+
+class SentTerms(NamedTuple):
+    """What everything costs that is sent between passes and after them."""
+
+    wires: FloatCube
+    """Transfers over the boundary after each stage, activations (0) and gradients (1),
+    by replica, shape ``(R, p, 2)``; the last one is the wrap-around [s]."""
+
+    ends: FloatMatrix
+    """Rates of the collectives of the step's end, columns as in
+    `planner.kernels.tables`, shape ``(p, rates)``."""
+
+    group_sizes: FloatVector
+    """Ranks of each sharding option."""
+
+    senders: FloatVector
+    """Ranks that shards are sent to one by one, of each sharding option."""
+
+    exits: BlockExits
+    """What leaves blocks of the network."""
+
+
+class JobTerms(NamedTuple):
+    """What is the same for all plans of a job with the same degrees."""
+
+    constants: JobConstants
+    """What a parameter costs."""
+
+    ledger: FloatMatrix
+    """What each ZeRO stage sends and holds, see `planner.kernels.tables`."""
+
+    step_once: float
+    """What every stage takes once a step, whatever it holds [s]."""
+
+    shard_time: float
+    """For every rank that shards go to one by one [s]."""
+
+    tied_time: float
+    """All-reduce of a tied embedding [s]."""
+
+    tied_parameters: float
+    """Parameters of a tied embedding on one device."""
+
+    boundary_bytes: float
+    """What each lane sends over every boundary, a stage's input [byte]."""
+
+    reduces_behind: bool
+    """Whether gradients are reduced behind backward passes."""
+
+    gathers_ahead: bool
+    """Whether weights are gathered behind forward passes."""
+
+    by_layer: bool
+    """Whether what ZeRO sends in a pass is that of its layers, not of a mean one."""
+
+
+class PlanChoice(NamedTuple):
+    """One choice of a plan."""
+
+    bounds: IntVector
+    """First layer of each virtual stage, and their number, shape ``(C + 1,)``."""
+
+    mode: int
+    """Recompute mode."""
+
+    option: int
+    """Sharding option."""
+
+    group: float
+    """Ranks that share shards."""
+
+    sent: ZeroTerms
+    """What the ZeRO stage sends and holds."""
+
+
+class PlanFamily(NamedTuple):
+    """All that does not change from plan to plan."""
+
+    pipeline: Pipeline
+    """The schedule."""
+
+    passes: PassDurations
+    """What passes take."""
+
+    layers: LayerColumns
+    """The layers of the chain."""
+
+    sent: SentTerms
+    """What everything costs that is sent."""
+
+    job: JobTerms
+    """The job."""
