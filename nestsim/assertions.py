@@ -25,6 +25,7 @@ _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
         "==": operator.eq,
     }
 )
+"""Operator -> whether a value stands in this relation to the asserted one."""
 
 NO_PLAN = "no plan"
 """Value found where nothing fits."""
@@ -33,6 +34,10 @@ NO_REPLAY = "no replay"
 """Value found where no replay was asked for."""
 
 _OF_REPLAY = ("verdict", "gap")
+"""Quantities that only a replay has."""
+
+FAILED = 1
+"""Exit status when an assertion of the scenario does not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class Checked:
     assertion: Assertion
     """Assertion of the scenario."""
 
-    found: float | str
+    value: float | str
     """Value found, in base units; `NO_PLAN` where nothing fits, `NO_REPLAY` where no
     replay was asked for."""
 
@@ -54,16 +59,19 @@ def check_assertions(
     assertions: Sequence[Assertion], result: JobResult | Simulated | PlanResult
 ) -> tuple[Checked, ...]:
     """Return each assertion with what was found, in their order."""
-    found = found_values(result)
-    return tuple(_checked(one, found.get(one.quantity, NO_PLAN)) for one in assertions)
+    values = found_values(result)
+    return tuple(
+        _checked(assertion, values.get(assertion.quantity, NO_PLAN))
+        for assertion in assertions
+    )
 
 
-def _checked(assertion: Assertion, found: float | str) -> Checked:
-    if found == NO_REPLAY:
-        return Checked(assertion=assertion, found=found, holds=None)
+def _checked(assertion: Assertion, value: float | str) -> Checked:
+    if value == NO_REPLAY:
+        return Checked(assertion=assertion, value=value, holds=None)
     compare = _HOLDS[assertion.operator]
-    holds = found != NO_PLAN and compare(found, assertion.value)
-    return Checked(assertion=assertion, found=found, holds=holds)
+    holds = value != NO_PLAN and compare(value, assertion.value)
+    return Checked(assertion=assertion, value=value, holds=holds)
 
 
 def found_values(
@@ -81,9 +89,9 @@ def found_values(
         proven = not isinstance(result, SearchFacts) or result.covers_space
         return {"verdict": "infeasible" if proven else NO_PLAN}
     if isinstance(result, PlanResult):
-        found = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
+        silent = dict.fromkeys(_OF_REPLAY, NO_REPLAY)
         first = result.candidates[0]
-        return {**found, **_numbers(first, result.device_memory)}
+        return {**silent, **_numbers(first, result.device_memory)}
     best = result.candidates[result.chosen or 0]
     gap = best.simulated.iteration_time / best.planned.iteration_time - 1.0
     return {
@@ -135,7 +143,3 @@ def exit_status(status: int, checked: Sequence[Checked]) -> int:
         return FAILED
     named = any(one.assertion.name == "verdict" and one.holds for one in checked)
     return 0 if named else status
-
-
-FAILED = 1
-"""Exit status when an assertion of the scenario does not hold."""

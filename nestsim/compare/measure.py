@@ -59,7 +59,7 @@ def measure(
     settings
         Seeds, budgets and the like.
     progress
-        Told about every step.
+        Called with every step.
 
     Raises
     ------
@@ -74,13 +74,13 @@ def measure(
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
         return PlannerEntry(planner=planner, why_not=_refusal(error))
-    found = None
+    made = None
     if outcome.plans:
-        told = progress_of(progress, f"{planner}: replay")
+        named_progress = progress_of(progress, f"{planner}: replay")
         best = outcome.plans[0]
-        candidate = replay_plan(scenario, network, workload, best, 1, told)
+        candidate = replay_plan(scenario, network, workload, best, 1, named_progress)
         candidate = explain_candidate(scenario, network, workload, candidate)
-        found = BestPlan(
+        made = BestPlan(
             plan=best.plan,
             planned=candidate.planned,
             simulated=candidate.simulated,
@@ -99,8 +99,8 @@ def measure(
         spent=outcome.spent,
         spread=tuple(outcome.spread),
         search_time=outcome.search_time,
-        found=found,
-        why_not=outcome.why_not if found is None else "",
+        found=made,
+        why_not=outcome.why_not if made is None else "",
     )
 
 
@@ -141,8 +141,8 @@ def belief_gap(entry: PlannerEntry) -> dict[str, float]:
     The entry must have a plan and a belief.
     """
     assert entry.found is not None
-    own = entry.found.planned.iteration_time - entry.belief
-    return {OWN_MODEL: own, **entry.found.gap_terms}
+    by_model = entry.found.planned.iteration_time - entry.belief
+    return {OWN_MODEL: by_model, **entry.found.gap_terms}
 
 
 def largest(parts: Mapping[str, float]) -> Cause:

@@ -66,6 +66,7 @@ class EdgePhase(NamedTuple):
 
 
 Phase = RingPhase | EdgePhase
+"""Phase of a collective of one stage."""
 
 
 class LockstepRingPhase(NamedTuple):
@@ -162,6 +163,7 @@ class Move(NamedTuple):
 
 
 Moves = tuple[Move, ...]
+"""Moves of a pass, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

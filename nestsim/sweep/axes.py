@@ -19,8 +19,13 @@ from nestsim.store import Point, plain_json
 from topologies.errors import InputError
 
 _PART = re.compile(r'([A-Za-z0-9_-]+|"[^"\\]*")((?:\[\d{1,6}\])*)')
+"""Pattern of a part of a path: a name and indexes into lists."""
+
 _EXAMPLE = "names with a dot between them, e.g. cluster.network.levels[1].bandwidth"
+"""Description of a path in messages."""
+
 _LONGEST = 500
+"""Characters of a path at most."""
 
 Path = tuple[str | int, ...]
 """Names of tables and settings, and positions in lists."""
@@ -37,14 +42,14 @@ def parse_path(text: str) -> Path:
     parts: list[str | int] = []
     position = 0
     while True:
-        found = _PART.match(text, position)
-        if found is None or len(text) > _LONGEST:
+        match = _PART.match(text, position)
+        if match is None or len(text) > _LONGEST:
             raise InputError(
                 "is not the path of a setting", got=text, expected=_EXAMPLE
             )
-        parts.append(found[1].strip('"'))
-        parts += [int(index) for index in re.findall(r"\d+", found[2])]
-        position = found.end()
+        parts.append(match[1].strip('"'))
+        parts += [int(index) for index in re.findall(r"\d+", match[2])]
+        position = match.end()
         if position == len(text):
             return tuple(parts)
         if text[position] != ".":
@@ -133,6 +138,7 @@ OWN_TABLES = ("sweep", "stress", "assert")
 """Tables of a scenario that say nothing of the job itself."""
 
 _OPENING, _CLOSING = "[{", "]}"
+"""Brackets inside of which commas do not part values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,18 +289,18 @@ def merged(
     given: set[str] = set()
     for text in texts:
         try:
-            one = axis_of_text(text)
+            read = axis_of_text(text)
         except InputError as error:
             raise error.at("--set", ": ") from None
-        if one.path in given:
+        if read.path in given:
             raise InputError(
                 "the setting is given twice",
                 where="--set",
-                got=one.path,
+                got=read.path,
                 expected="all its values in one --set",
             )
-        given.add(one.path)
-        axes[one.path] = one
+        given.add(read.path)
+        axes[read.path] = read
     if not axes:
         raise InputError(
             "there is nothing to vary",
