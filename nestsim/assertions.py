@@ -18,6 +18,7 @@ _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = MappingProxyType(
         "==": operator.eq,
     }
 )
+"""Operator -> whether a value stands in this relation to the asserted one."""
 
 NO_PLAN = "no plan"
 """Value found where nothing fits."""
@@ -26,6 +27,10 @@ NO_REPLAY = "no replay"
 """Value found where no replay was asked for."""
 
 _OF_REPLAY = ("verdict", "gap")
+"""Quantities that only a replay has."""
+
+FAILED = 1
+"""Exit status when an assertion of the scenario does not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class Checked:
     assertion: Assertion
     """Assertion of the scenario."""
 
-    found: float | str
+    value: float | str
     """Value found, in base units; `NO_PLAN` where nothing fits, `NO_REPLAY` where no
     replay was asked for."""
 
@@ -47,16 +52,19 @@ def check_assertions(
     assertions: Sequence[Assertion], result: PlanResult | ReplayedResult
 ) -> tuple[Checked, ...]:
     """Return each assertion with what was found, in their order."""
-    found = found_values(result)
-    return tuple(_checked(one, found.get(one.quantity, NO_PLAN)) for one in assertions)
+    values = found_values(result)
+    return tuple(
+        _checked(assertion, values.get(assertion.quantity, NO_PLAN))
+        for assertion in assertions
+    )
 
 
-def _checked(assertion: Assertion, found: float | str) -> Checked:
-    if found == NO_REPLAY:
-        return Checked(assertion=assertion, found=found, holds=None)
+def _checked(assertion: Assertion, value: float | str) -> Checked:
+    if value == NO_REPLAY:
+        return Checked(assertion=assertion, value=value, holds=None)
     compare = _HOLDS[assertion.operator]
-    holds = found != NO_PLAN and compare(found, assertion.value)
-    return Checked(assertion=assertion, found=found, holds=holds)
+    holds = value != NO_PLAN and compare(value, assertion.value)
+    return Checked(assertion=assertion, value=value, holds=holds)
 
 
 def found_values(
@@ -126,7 +134,3 @@ def exit_status(status: int, checked: Sequence[Checked]) -> int:
         return FAILED
     named = any(one.assertion.name == "verdict" and one.holds for one in checked)
     return 0 if named else status
-
-
-FAILED = 1
-"""Exit status when an assertion of the scenario does not hold."""

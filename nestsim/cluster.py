@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from topologies.network import Network
 
 _WHERE = "cluster.degraded"
+"""Setting that mistakes are about."""
 
 
 def cluster_network(scenario: "Scenario") -> "Network":

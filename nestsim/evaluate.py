@@ -237,7 +237,7 @@ class Evaluator:
         starts
             Plans to choose from beside those that the planner proposes.
         progress
-            Told about every step.
+            Called with every step.
 
         Raises
         ------
@@ -284,12 +284,12 @@ class Evaluator:
         try:
             plans = manual_plans(self.network, self.workload, spec, Work())
             wider = replace(spec, keep_best=max(MOST_PLANNED, spec.keep_best))
-            found = search(self.network, self.workload, wider, work=_share_of(spec))
+            outcome = search(self.network, self.workload, wider, work=_share_of(spec))
         except InputError:
             return ()
         return (
             *plans[: spec.keep_best],
-            *(one.plan for one in found.plans),
+            *(priced.plan for priced in outcome.plans),
         )
 
     def _why_not(self, outcome: PlannerOutcome, progress: Progress | None) -> str:
@@ -297,8 +297,8 @@ class Evaluator:
         spec = self.search
         if spec.objective == "replayed" and spec.launchable:
             wider = replace(spec, keep_best=1)
-            found = search(self.network, self.workload, wider, progress=progress)
-            if found.plans:
+            unlaunchable = search(self.network, self.workload, wider, progress=progress)
+            if unlaunchable.plans:
                 return f"{outcome.why_not} {_BEYOND}"
         return explain_infeasibility(
             self.network, self.workload, spec, outcome.why_not, progress=progress

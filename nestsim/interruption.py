@@ -10,11 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-Handler = Callable[[int, FrameType | None], object]
 
 SIGNALS = tuple(
     getattr(signal, name)
@@ -87,18 +85,20 @@ def stoppable(*, at_exit: bool = False) -> Iterator[Stop]:
     if not _is_main_thread():
         yield stop
         return
-    before = {one: signal.getsignal(one) for one in SIGNALS}
-    heard = [one for one, handler in before.items() if handler is not signal.SIG_IGN]
-    for one in heard:
-        signal.signal(one, stop)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    heard = [
+        number for number, handler in before.items() if handler is not signal.SIG_IGN
+    ]
+    for number in heard:
+        signal.signal(number, stop)
     unraisable = sys.unraisablehook
     sys.unraisablehook = lambda lost: stop.hear_again(lost) or unraisable(lost)
     try:
         yield stop
     finally:
         sys.unraisablehook = unraisable
-        for one in heard:
-            signal.signal(one, signal.SIG_IGN if at_exit else before[one])
+        for number in heard:
+            signal.signal(number, signal.SIG_IGN if at_exit else before[number])
 
 
 @contextmanager
@@ -113,15 +113,17 @@ def deferred_signals() -> Iterator[None]:
         return
     arrived: list[int] = []
     before = {
-        one: signal.signal(one, lambda number, _: arrived.append(number))
-        for one in SIGNALS
-        if signal.getsignal(one) is not signal.SIG_IGN
+        signal_number: signal.signal(
+            signal_number, lambda number, _: arrived.append(number)
+        )
+        for signal_number in SIGNALS
+        if signal.getsignal(signal_number) is not signal.SIG_IGN
     }
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, signal.SIG_DFL if handler is None else handler)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, signal.SIG_DFL if handler is None else handler)
         for number in arrived[:1]:
             signal.raise_signal(number)
 

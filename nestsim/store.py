@@ -44,7 +44,7 @@ class PointTask(Protocol):
         InputError
             If the point asks for something that cannot be: recorded as its failure.
         PointFailedError
-            If nothing was found: likewise.
+            If nothing was found: recorded as its failure, too.
         """
         ...
 
@@ -116,7 +116,10 @@ APPLICATION_ID = 0x4E455354
 """Says that nestsim made a database; stored as SQLite's ``application_id``."""
 
 _LEAVE = "another --output leaves it alone"
+"""Hint that leaves a store in place."""
+
 _FORGET = f"--restart forgets it; {_LEAVE}"
+"""Hint that deletes a store or leaves it in place."""
 
 _BESIDE = ("-journal", "-wal", "-shm")
 """What SQLite may leave beside a database when it is killed."""
@@ -131,6 +134,7 @@ _SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
     f"PRAGMA application_id = {APPLICATION_ID}",
 )
+"""Statements that make the tables of a store."""
 
 
 class Store:

@@ -28,11 +28,11 @@ SHARE = 0.8
 """Part of the jobs of a class whose time is to lie in the band."""
 
 NODE_SIZE = 8
-"""Jobs of at most so many devices are those "within a node"."""
+"""Devices at most of a job that is "within a node"."""
 
 
 ASSUMED_LAYOUT = 2.0
-"""How much wider a band is where a size that decides the time is an assumption: between
+"""Factor on a band's width where a size that decides the time is an assumption: between
 micro-batches of 1 and of 4 times differ by 5 to 30 %, about as much as a band is wide.
 Not fitted."""
 
@@ -127,12 +127,12 @@ class Uncertainty:
     def _half_width(self, setting: Setting) -> float:
         if setting.source in self.sources:
             return _narrowest(self.measured, setting)
-        own = _narrowest(self.new, setting)
+        width = _narrowest(self.new, setting)
         is_known = (
             setting.software in self.software
             and setting.accelerator in self.accelerators
         )
-        return own if is_known else max(own, self.new["unknown"])
+        return width if is_known else max(width, self.new["unknown"])
 
     def band(self, setting: Setting) -> Band:
         """Return the band of a job's predicted time, as factors on it."""
@@ -140,7 +140,7 @@ class Uncertainty:
         return Band(1.0 / factor, factor)
 
     def memory_band(self, preset: str) -> Band:
-        """Return the band of the memory that a device of a job takes, likewise."""
+        """Return the band of the memory of a device of a job, as factors on it."""
         factor = math.exp(self.memory.get(preset, self.memory["all"]))
         return Band(1.0 / factor, factor)
 

@@ -146,20 +146,20 @@ def private_links(
     weight = np.bincount(together, incidence.weights[~kept])[together]
     limit = np.full(num_flows, np.inf)
     np.minimum.at(limit, flow[~kept], links.bandwidth[crossed] / weight)
-    own = np.flatnonzero(np.isfinite(limit))
+    limited = np.flatnonzero(np.isfinite(limit))
     common = np.unique(incidence.links[kept])
-    flows = np.concatenate((flow[kept], own))
+    flows = np.concatenate((flow[kept], limited))
     number = np.concatenate(
         (
             np.searchsorted(common, incidence.links[kept]),
-            common.size + np.arange(own.size),
+            common.size + np.arange(limited.size),
         )
     )
-    weights = np.concatenate((incidence.weights[kept], np.ones(own.size)))
+    weights = np.concatenate((incidence.weights[kept], np.ones(limited.size)))
     order = np.lexsort((number, flows))
     sizes = np.bincount(flows, minlength=num_flows)
     indptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    capacity = np.concatenate((links.bandwidth[common], limit[own]))
+    capacity = np.concatenate((links.bandwidth[common], limit[limited]))
     return Incidence(indptr, number[order].astype(np.int64), weights[order]), capacity
 
 
@@ -176,8 +176,8 @@ def _last_pass(model: Model, program: IntArray, run: Run) -> float:
 
 
 WORTH_A_CAUSE = 0.05
-"""A plan chosen by its replay that is slower than planned by this part, relative, is
-reported with the cause."""
+"""Relative difference by which a plan chosen by its replay must be slower than planned
+to be reported with the cause."""
 
 NEGLIGIBLE = 1e-3
 """Share of the iteration below which contention is not worth more replays."""
@@ -270,13 +270,13 @@ def gap_by_cause(priced: PricedPlan, replay: Replay) -> Gap:
     The plan is the step on a network where transfers never meet: what the replay adds
     is what they lose to each other.
     """
-    planned_tail = priced.iteration_time - priced.pipeline_time
-    replayed_tail = replay.iteration_time - replay.pipeline_time
+    planned_step_end = priced.iteration_time - priced.pipeline_time
+    replayed_step_end = replay.iteration_time - replay.pipeline_time
     return Gap(
         total=replay.iteration_time - priced.iteration_time,
         terms={
             "contention": replay.pipeline_time - priced.pipeline_time,
-            "synchronisation": replayed_tail - planned_tail,
+            "synchronisation": replayed_step_end - planned_step_end,
         },
     )
 
@@ -300,14 +300,14 @@ def explain_gap(
     coarse = gap_by_cause(priced, replay)
     if abs(coarse.terms["contention"]) <= NEGLIGIBLE * replay.iteration_time:
         return coarse
-    found = contention_by_level(network, work, settings, replay.pipeline_time)
-    even = found.even.pipeline
+    contention = contention_by_level(network, work, settings, replay.pipeline_time)
+    even = contention.even.pipeline
     settled = even - priced.pipeline_time
     is_rounding = abs(settled) <= ROUNDING * replay.iteration_time
     terms = {} if is_rounding else {"settings": settled}
-    if found.alone != found.even:
-        terms["slow devices"] = found.alone.pipeline - even
-    for level, seconds in found.by_level.items():
+    if contention.alone != contention.even:
+        terms["slow devices"] = contention.alone.pipeline - even
+    for level, seconds in contention.by_level.items():
         terms[f"contention at {level}"] = seconds
     rounding = settled if is_rounding else 0.0
     terms["synchronisation"] = coarse.terms["synchronisation"] + rounding

@@ -98,20 +98,22 @@ def half_widths(errors: Iterable[Error]) -> dict[str, float]:
         (name, error) for error in errors for name in error.setting.classes()
     )
     widths: dict[str, float] = {}
-    for name, own in sorted(classes.items(), key=lambda item: _depth(item[0])):
+    for name, errors_of_class in sorted(
+        classes.items(), key=lambda item: _depth(item[0])
+    ):
         # Sources count as the square root of their rows, but for the narrowest classes:
         # there it is the rows that are alike.
-        is_narrowest = name == own[0].setting.classes()[-1]
-        weights = [1.0 if is_narrowest else error.weight for error in own]
-        found = weighted_quantile(
-            np.array([error.size for error in own]), np.array(weights)
+        is_narrowest = name == errors_of_class[0].setting.classes()[-1]
+        weights = [1.0 if is_narrowest else error.weight for error in errors_of_class]
+        quantile = weighted_quantile(
+            np.array([error.size for error in errors_of_class]), np.array(weights)
         )
         if _depth(name) == 0:
-            widths[name] = found
-        elif len(own) >= FEWEST:
+            widths[name] = quantile
+        elif len(errors_of_class) >= FEWEST:
             wider = widths[_wider(name)]
-            total = len(own) + LEANING
-            logs = len(own) * math.log(found) + LEANING * math.log(wider)
+            total = len(errors_of_class) + LEANING
+            logs = len(errors_of_class) * math.log(quantile) + LEANING * math.log(wider)
             widths[name] = math.exp(logs / total)
     # A class too small for one of its own has none; the next wider one holds.
     return widths
@@ -138,15 +140,17 @@ def fitted_uncertainty(
     measured: Sequence[Error], new: Sequence[Error], observations: Sequence[Observation]
 ) -> Uncertainty:
     """Return the bands by errors of folds, and of sources left out."""
-    fitted = [one for one in observations if not one.excluded]
+    fitted = [observation for observation in observations if not observation.excluded]
     widths = half_widths(new)
     return Uncertainty(
         measured=MappingProxyType(half_widths(measured)),
         new=MappingProxyType({**widths, "unknown": _unknown(new, widths)}),
         memory=load_uncertainty().memory,
-        sources=frozenset(one.row.source for one in fitted),
-        software=frozenset(one.case.software.name for one in fitted),
-        accelerators=frozenset(one.case.accelerator.name for one in fitted),
+        sources=frozenset(observation.row.source for observation in fitted),
+        software=frozenset(observation.case.software.name for observation in fitted),
+        accelerators=frozenset(
+            observation.case.accelerator.name for observation in fitted
+        ),
     )
 
 
@@ -192,22 +196,26 @@ def coverage_by(errors: Sequence[Error]) -> dict[str, Coverage]:
 
 def coverage_by_class(errors: Sequence[Error]) -> dict[str, Coverage]:
     """Return the same for each class that has `COUNTED` rows."""
-    found = _counted(
+    coverages = _counted(
         (name, inside)
         for error, inside in _held_against(errors)
         for name in error.setting.classes()
     )
-    return {name: one for name, one in sorted(found.items()) if one.rows >= COUNTED}
+    return {
+        name: coverage
+        for name, coverage in sorted(coverages.items())
+        if coverage.rows >= COUNTED
+    }
 
 
 def _held_against(errors: Sequence[Error]) -> Iterator[tuple[Error, bool]]:
     """Yield errors, and whether they are in the bands that other parts give."""
-    for part, own in grouped((error.part, error) for error in errors).items():
+    for part, held_out in grouped((error.part, error) for error in errors).items():
         others = [error for error in errors if error.part != part]
         if not others:
             continue
         widths = half_widths(others)
-        for error in own:
+        for error in held_out:
             names = reversed(error.setting.classes())
             yield error, error.size <= next(widths[n] for n in names if n in widths)
 
@@ -219,7 +227,7 @@ def _counted(outcomes: Iterable[tuple[str, bool]]) -> dict[str, Coverage]:
     }
 
 
-def uncertainty_toml(found: Uncertainty) -> str:
+def uncertainty_toml(uncertainty: Uncertainty) -> str:
     """Return the text of ``uncertainty.toml``."""
     lines = [
         "# Half widths of the 80 % band of a predicted step time, or of a device's",
@@ -230,13 +238,17 @@ def uncertainty_toml(found: Uncertainty) -> str:
         *(
             f"{name} = [{', '.join(_quoted(item) for item in sorted(items))}]"
             for name, items in (
-                ("sources", found.sources),
-                ("software", found.software),
-                ("accelerators", found.accelerators),
+                ("sources", uncertainty.sources),
+                ("software", uncertainty.software),
+                ("accelerators", uncertainty.accelerators),
             )
         ),
     ]
-    tables = {"measured": found.measured, "new": found.new, "memory": found.memory}
+    tables = {
+        "measured": uncertainty.measured,
+        "new": uncertainty.new,
+        "memory": uncertainty.memory,
+    }
     for title, widths in tables.items():
         lines += ["", f"[{title}]"]
         lines += [f"{_quoted(name)} = {widths[name]:.4f}" for name in sorted(widths)]
@@ -265,7 +277,7 @@ class Miss(NamedTuple):
 
 def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:
     """Return the errors of all rows that can be predicted and measured a size."""
-    found = []
+    misses = []
     for row in rows:
         try:
             score = score_memory(predictor, row)
@@ -277,8 +289,8 @@ def read_misses(rows: Iterable[Row], predictor: Predictor) -> list[Miss]:
         # Rows that one prediction answers are one configuration.
         key = f"{row.source} {score.predicted!r}".encode()
         fold = int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % NUM_FOLDS
-        found.append(Miss(score.case.preset, row.source, size, fold))
-    return found
+        misses.append(Miss(score.case.preset, row.source, size, fold))
+    return misses
 
 
 def memory_widths(misses: Sequence[Miss]) -> dict[str, float]:
@@ -287,32 +299,34 @@ def memory_widths(misses: Sequence[Miss]) -> dict[str, float]:
     A source of ``n`` rows counts as ``sqrt(n)`` where sources are taken together; a
     preset of few rows leans on all.
     """
-    counts = {key: len(own) for key, own in _by_source(misses).items()}
-    weights = np.array([1.0 / math.sqrt(counts[one.source]) for one in misses])
-    sizes = np.array([one.size for one in misses])
+    counts = {key: len(of_preset) for key, of_preset in _by_source(misses).items()}
+    weights = np.array([1.0 / math.sqrt(counts[miss.source]) for miss in misses])
+    sizes = np.array([miss.size for miss in misses])
     widths = {"all": weighted_quantile(sizes, weights)}
-    for preset, own in sorted(grouped((one.software, one) for one in misses).items()):
-        if len(own) < FEWEST:
+    for preset, of_preset in sorted(
+        grouped((miss.software, miss) for miss in misses).items()
+    ):
+        if len(of_preset) < FEWEST:
             continue
-        alike = np.array([one.size for one in own])
-        found = weighted_quantile(alike, np.ones(len(own)))
-        logs = len(own) * math.log(found) + LEANING * math.log(widths["all"])
-        widths[preset] = math.exp(logs / (len(own) + LEANING))
+        alike = np.array([miss.size for miss in of_preset])
+        quantile = weighted_quantile(alike, np.ones(len(of_preset)))
+        logs = len(of_preset) * math.log(quantile) + LEANING * math.log(widths["all"])
+        widths[preset] = math.exp(logs / (len(of_preset) + LEANING))
     return widths
 
 
 def memory_coverage(misses: Sequence[Miss]) -> dict[str, Coverage]:
     """Return the coverage of all, and of each preset with many rows."""
     outcomes: dict[str, list[bool]] = {}
-    for fold in sorted({one.fold for one in misses}):
-        others = [one for one in misses if one.fold != fold]
+    for fold in sorted({miss.fold for miss in misses}):
+        others = [miss for miss in misses if miss.fold != fold]
         if not others:
             continue
         widths = memory_widths(others)
-        for one in misses:
-            if one.fold == fold:
-                inside = one.size <= widths.get(one.software, widths["all"])
-                for name in ("all", one.software):
+        for miss in misses:
+            if miss.fold == fold:
+                inside = miss.size <= widths.get(miss.software, widths["all"])
+                for name in ("all", miss.software):
                     outcomes.setdefault(name, []).append(inside)
     return {
         name: Coverage(sum(inside), len(inside))
@@ -326,11 +340,11 @@ def print_memory(misses: Sequence[Miss], console: Console) -> None:
     numbers = ("Rows", "In the band", "Width")
     table = new_table("Memory of", *numbers, numbers=numbers)
     widths = memory_widths(misses)
-    for name, one in memory_coverage(misses).items():
+    for name, coverage in memory_coverage(misses).items():
         shown = percent(math.expm1(widths[name]))
-        add_row(table, name, f"{one.rows:,}", percent(one.share), shown)
+        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), shown)
     console.print(table)
 
 
 def _by_source(misses: Sequence[Miss]) -> dict[str, list[Miss]]:
-    return grouped((one.source, one) for one in misses)
+    return grouped((miss.source, miss) for miss in misses)

@@ -68,38 +68,38 @@ def grouped_folds(
     """
     groups = grouped((one.group, index) for index, one in enumerate(observations))
     keyed = grouped(
-        (observations[own[0]].row.source, own) for _, own in sorted(groups.items())
+        (observations[rows[0]].row.source, rows) for _, rows in sorted(groups.items())
     )
     folds: list[list[int]] = [[] for _ in range(count)]
     for _, members in sorted(keyed.items()):
         sizes = [0] * count
-        for own in sorted(members, key=lambda own: _order(observations, own)):
+        for rows in sorted(members, key=lambda rows: _order(observations, rows)):
             least = min(
                 range(count), key=lambda fold: (sizes[fold], len(folds[fold]), fold)
             )
-            folds[least] += own
-            sizes[least] += len(own)
+            folds[least] += rows
+            sizes[least] += len(rows)
     return {
-        f"fold {number + 1}": np.array(sorted(own), dtype=np.int64)
-        for number, own in enumerate(folds)
-        if own
+        f"fold {number + 1}": np.array(sorted(rows), dtype=np.int64)
+        for number, rows in enumerate(folds)
+        if rows
     }
 
 
-def _order(observations: Sequence[Observation], own: Iterable[int]) -> bytes:
+def _order(observations: Sequence[Observation], rows: Iterable[int]) -> bytes:
     """Return a key that sorts groups in no particular, yet fixed, order."""
-    name = min(observations[index].row.row_id for index in own)
+    name = min(observations[index].row.row_id for index in rows)
     return hashlib.sha256(name.encode()).digest()
 
 
 def source_folds(observations: Sequence[Observation]) -> dict[str, IntArray]:
     """Leave out each source in turn, and with it rows of its configurations."""
-    found: dict[str, IntArray] = {}
+    folds: dict[str, IntArray] = {}
     keyed = grouped((one.row.source, index) for index, one in enumerate(observations))
-    for source, own in keyed.items():
-        if any(not observations[index].excluded for index in own):
-            found[source] = np.array(own, dtype=np.int64)
-    return found
+    for source, rows in keyed.items():
+        if any(not observations[index].excluded for index in rows):
+            folds[source] = np.array(rows, dtype=np.int64)
+    return folds
 
 
 def hold_out(
@@ -147,9 +147,11 @@ def refit_without(
     point, spread = full.logarithms.copy(), box.sigma.copy()
     for stage in stages_of(full.parameters):
         free, kept = np.array(stage.free), np.array(stage.kept)
-        own = np.isin(full.rows, rows_of_sources(evaluate, full.rows, stage.sources))
-        line = _part(evaluate, full, own & stays)
-        if not own.any() or not kept.any():
+        is_used = np.isin(
+            full.rows, rows_of_sources(evaluate, full.rows, stage.sources)
+        )
+        line = _part(evaluate, full, is_used & stays)
+        if not is_used.any() or not kept.any():
             continue
         # What an earlier stage moved has moved the residuals that this one starts from.
         shifted = line.at(np.where(free, full.logarithms, point))
@@ -159,16 +161,18 @@ def refit_without(
             residuals=shifted,
             jacobian=line.jacobian[:, free],
         )
-        found = np.zeros(len(point))
-        found[free] = solve(part, box.only(free), spec.row_error, trust=_FAR)
-        point = np.where(kept, found, point)
-        found[free] = deviations(part, box.only(free), spec.row_error)
-        spread = np.where(kept, found, spread)
+        result = np.zeros(len(point))
+        result[free] = solve(part, box.only(free), spec.row_error, trust=_FAR)
+        point = np.where(kept, result, point)
+        result[free] = deviations(part, box.only(free), spec.row_error)
+        spread = np.where(kept, result, spread)
     untold = (spread > _INFORMED * box.sigma) & (
         full.deviations <= _INFORMED * box.sigma
     )
     names = tuple(
-        one.name for one, lost in zip(full.parameters, untold, strict=True) if lost
+        parameter.name
+        for parameter, lost in zip(full.parameters, untold, strict=True)
+        if lost
     )
     return point, names
 

@@ -54,16 +54,16 @@ def read_observations(
     A row that the simulator refuses is found by predicting it, which `predictor`
     keeps.
     """
-    found: list[tuple[Case, float]] = []
+    cases: list[tuple[Case, float]] = []
     for row in rows:
         try:
             case = predictor.settled(read_case(row))
             predictor.predict(case)
-            found.append((case, measured_time(case, predictor.graph(case)).value))
+            cases.append((case, measured_time(case, predictor.graph(case)).value))
         except RowRefusedError:
             continue
-    configurations = _numbered([configuration_of(case) for case, _ in found])
-    cells = _numbered([_cell(case.row, spec) for case, _ in found])
+    configurations = _numbered([configuration_of(case) for case, _ in cases])
+    cells = _numbered([_cell(case.row, spec) for case, _ in cases])
     groups = _joined(configurations, cells)
     return tuple(
         Observation(
@@ -73,7 +73,7 @@ def read_observations(
             configuration=configurations[index],
             excluded=_ASSUMED if case.assumes_layout else spec.exclusion(case.row),
         )
-        for index, (case, measured) in enumerate(found)
+        for index, (case, measured) in enumerate(cases)
     )
 
 
@@ -117,8 +117,8 @@ def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
         seen: dict[int, int] = {}
         for index, key in enumerate(keys):
             other = root(seen.setdefault(key, index))
-            own = root(index)
-            parent[max(own, other)] = min(own, other)
+            this = root(index)
+            parent[max(this, other)] = min(this, other)
     return _numbered([root(index) for index in range(len(first))])
 
 
@@ -136,7 +136,7 @@ def row_weights(observations: Sequence[Observation], chosen: IntArray) -> FloatA
         (observations[index].row.source, observations[index].configuration)
         for index in chosen
     )
-    each = {
+    weight = {
         source: math.sqrt(len(set(usable.get(source, own)))) / len(set(own))
         for source, own in keyed.items()
     }
@@ -145,7 +145,7 @@ def row_weights(observations: Sequence[Observation], chosen: IntArray) -> FloatA
         (observations[index].row.source, observations[index].configuration)
         for index in chosen
     ]
-    return np.array([each[pair[0]] / repeats[pair] for pair in pairs])
+    return np.array([weight[pair[0]] / repeats[pair] for pair in pairs])
 
 
 def fitted_rows(observations: Sequence[Observation], spec: FitSpec) -> IntArray:
@@ -157,20 +157,20 @@ def fitted_rows(observations: Sequence[Observation], spec: FitSpec) -> IntArray:
     usable = [index for index, one in enumerate(observations) if not one.excluded]
     by_source = grouped((observations[index].row.source, index) for index in usable)
     chosen: list[int] = []
-    for source, own in by_source.items():
-        limit = spec.samples.get(source, len(own))
-        chosen += own if limit >= len(own) else _spread(observations, own, limit)
+    for source, rows in by_source.items():
+        limit = spec.samples.get(source, len(rows))
+        chosen += rows if limit >= len(rows) else _spread(observations, rows, limit)
     return np.array(sorted(chosen), dtype=np.int64)
 
 
 def _spread(
-    observations: Sequence[Observation], own: Sequence[int], limit: int
+    observations: Sequence[Observation], rows: Sequence[int], limit: int
 ) -> list[int]:
     """Take rows of all groups in turn, evenly spaced within each."""
-    groups = list(grouped((observations[i].group, i) for i in own).values())
-    each, rest = divmod(limit, len(groups))
+    groups = list(grouped((observations[i].group, i) for i in rows).values())
+    share, rest = divmod(limit, len(groups))
     chosen: list[int] = []
     for number, group in enumerate(groups):
-        count = min(each + (number < rest), len(group))
+        count = min(share + (number < rest), len(group))
         chosen += [group[(2 * k + 1) * len(group) // (2 * count)] for k in range(count)]
     return chosen

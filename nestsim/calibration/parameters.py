@@ -163,6 +163,7 @@ def _parameter(name: str, entry: Mapping[str, Any]) -> Parameter:
 
 
 _OPTIONAL = ("only_sources", "tied")
+"""Keys that a constant's table may leave out."""
 
 
 def _numbers(entry: Mapping[str, Any]) -> Sequence[float]:

@@ -20,23 +20,23 @@ LARGE_SINGLE = "vtrain_single"
 """Small models within a node: reported apart from the rest, 700 of 1,000 rows."""
 
 
-def print_calibration(found: Calibration, console: Console) -> None:
+def print_calibration(calibration: Calibration, console: Console) -> None:
     """Print everything that a refit says."""
-    console.print(_errors_table(found))
+    console.print(_errors_table(calibration))
     console.print()
-    console.print(_constants_table(found))
+    console.print(_constants_table(calibration))
     console.print()
-    console.print(_coverage_table(found))
-    console.print(_classes_table(found))
+    console.print(_coverage_table(calibration))
+    console.print(_classes_table(calibration))
     console.print()
-    for fold in found.sources:
+    for fold in calibration.sources:
         if fold.untold:
             names = ", ".join(fold.untold)
             console.print(Text(f"Without {fold.name}, no other row tells {names}."))
-    console.print(Text(_left_out_sentence(found)))
+    console.print(Text(_left_out_sentence(calibration)))
 
 
-def _errors_table(found: Calibration) -> Table:
+def _errors_table(calibration: Calibration) -> Table:
     headings = (
         "Rows",
         "Was",
@@ -49,34 +49,43 @@ def _errors_table(found: Calibration) -> Table:
         "Left out",
     )
     table = new_table("Source", *headings, numbers=headings)
-    fitted = [i for i, one in enumerate(found.observations) if not one.excluded]
-    by_source = grouped((found.observations[i].row.source, i) for i in fitted)
-    for source, own in sorted(by_source.items()):
-        add_row(table, source, *_error_cells(found, own))
-    rest = [i for i in fitted if found.observations[i].row.source != LARGE_SINGLE]
+    fitted = [i for i, one in enumerate(calibration.observations) if not one.excluded]
+    by_source = grouped((calibration.observations[i].row.source, i) for i in fitted)
+    for source, rows in sorted(by_source.items()):
+        add_row(table, source, *_error_cells(calibration, rows))
+    rest = [i for i in fitted if calibration.observations[i].row.source != LARGE_SINGLE]
     if len(rest) < len(fitted):
-        cells = _error_cells(found, rest)
+        cells = _error_cells(calibration, rest)
         add_row(table, f"all but {LARGE_SINGLE}", *cells, style="bold")
-    dense = [i for i in rest if not found.observations[i].case.model.num_moe_experts]
+    dense = [
+        i for i in rest if not calibration.observations[i].case.model.num_moe_experts
+    ]
     if len(dense) < len(rest):
-        add_row(table, "of these, dense", *_error_cells(found, dense), style="bold")
+        add_row(
+            table, "of these, dense", *_error_cells(calibration, dense), style="bold"
+        )
         routed = [index for index in rest if index not in set(dense)]
-        cells = _error_cells(found, routed)
+        cells = _error_cells(calibration, routed)
         add_row(table, "of these, experts", *cells, style="bold")
-    add_row(table, "all that are fitted to", *_error_cells(found, fitted), style="bold")
-    excluded = [i for i, one in enumerate(found.observations) if one.excluded]
+    add_row(
+        table,
+        "all that are fitted to",
+        *_error_cells(calibration, fitted),
+        style="bold",
+    )
+    excluded = [i for i, one in enumerate(calibration.observations) if one.excluded]
     if excluded:
-        add_row(table, "excluded rows", *_error_cells(found, excluded))
+        add_row(table, "excluded rows", *_error_cells(calibration, excluded))
     return table
 
 
-def _error_cells(found: Calibration, rows: Sequence[int]) -> list[str]:
-    folds = _errors(found, rows, found.held_out)
-    left_out = _errors(found, rows, found.left_out)
+def _error_cells(calibration: Calibration, rows: Sequence[int]) -> list[str]:
+    folds = _errors(calibration, rows, calibration.held_out)
+    left_out = _errors(calibration, rows, calibration.left_out)
     return [
         f"{len(rows):,}",
-        percent(_errors(found, rows, found.before).mape),
-        percent(_errors(found, rows, found.fitted).mape),
+        percent(_errors(calibration, rows, calibration.before).mape),
+        percent(_errors(calibration, rows, calibration.fitted).mape),
         percent(folds.mape),
         percent(folds.median_ape),
         percent(folds.p90_ape),
@@ -86,9 +95,11 @@ def _error_cells(found: Calibration, rows: Sequence[int]) -> list[str]:
     ]
 
 
-def _errors(found: Calibration, rows: Sequence[int], residuals: FloatArray) -> Errors:
+def _errors(
+    calibration: Calibration, rows: Sequence[int], residuals: FloatArray
+) -> Errors:
     known = [index for index in rows if not np.isnan(residuals[index])]
-    measured = [found.observations[index].measured for index in known]
+    measured = [calibration.observations[index].measured for index in known]
     predicted = [
         one * float(np.exp(residuals[index]))
         for one, index in zip(measured, known, strict=True)
@@ -96,14 +107,14 @@ def _errors(found: Calibration, rows: Sequence[int], residuals: FloatArray) -> E
     return errors_of(measured, predicted)
 
 
-def _constants_table(found: Calibration) -> Table:
+def _constants_table(calibration: Calibration) -> Table:
     numbers = ("Value", "Over folds", "Left out", "Prior", "Was")
     table = new_table("Constant", *numbers, "Told by", numbers=numbers)
-    folds = np.exp([fold.logarithms for fold in found.folds])
-    sources = np.exp([fold.logarithms for fold in found.sources])
-    entries = found.entries("")
-    for number, parameter in enumerate(found.fit.parameters):
-        was = found.was.get(parameter.name)
+    folds = np.exp([fold.logarithms for fold in calibration.folds])
+    sources = np.exp([fold.logarithms for fold in calibration.sources])
+    entries = calibration.entries("")
+    for number, parameter in enumerate(calibration.fit.parameters):
+        was = calibration.was.get(parameter.name)
         add_row(
             table,
             parameter.name,
@@ -112,7 +123,7 @@ def _constants_table(found: Calibration) -> Table:
             _range(sources[:, number]),
             f"{parameter.prior:.4g}",
             "-" if was is None else f"{was:.4g}",
-            ", ".join(witnesses(found, number)) or "no row",
+            ", ".join(witnesses(calibration, number)) or "no row",
         )
     return table
 
@@ -121,25 +132,25 @@ def _range(values: FloatArray) -> str:
     return f"{values.min():.3g} .. {values.max():.3g}"
 
 
-def _coverage_table(found: Calibration) -> Table:
+def _coverage_table(calibration: Calibration) -> Table:
     table = new_table(
         "Left out", "Rows", "In the band", numbers=("Rows", "In the band")
     )
-    for parts in (found.coverage, found.coverage_new):
-        for name, one in parts.items():
-            add_row(table, name, f"{one.rows:,}", percent(one.share))
-        rows = sum(one.rows for one in parts.values())
-        if parts is found.coverage:
-            share = sum(one.inside for one in parts.values()) / rows
+    for parts in (calibration.coverage, calibration.coverage_new):
+        for name, coverage in parts.items():
+            add_row(table, name, f"{coverage.rows:,}", percent(coverage.share))
+        rows = sum(coverage.rows for coverage in parts.values())
+        if parts is calibration.coverage:
+            share = sum(coverage.inside for coverage in parts.values()) / rows
             add_row(table, "all folds", f"{rows:,}", percent(share), style="bold")
         else:
-            share = float(np.mean([one.share for one in parts.values()]))
+            share = float(np.mean([coverage.share for coverage in parts.values()]))
             title = "all sources, each alike"
             add_row(table, title, f"{rows:,}", percent(share), style="bold")
     return table
 
 
-def _classes_table(found: Calibration) -> Table:
+def _classes_table(calibration: Calibration) -> Table:
     table = new_table(
         "Class",
         "Rows",
@@ -147,17 +158,17 @@ def _classes_table(found: Calibration) -> Table:
         "Width",
         numbers=("Rows", "In the band", "Width"),
     )
-    for name, one in found.coverage_of_classes.items():
-        width = found.uncertainty.measured.get(name)
+    for name, coverage in calibration.coverage_of_classes.items():
+        width = calibration.uncertainty.measured.get(name)
         shown = "-" if width is None else percent(float(np.expm1(width)))
-        add_row(table, name, f"{one.rows:,}", percent(one.share), shown)
+        add_row(table, name, f"{coverage.rows:,}", percent(coverage.share), shown)
     return table
 
 
-def _left_out_sentence(found: Calibration) -> str:
+def _left_out_sentence(calibration: Calibration) -> str:
     mapes = [
-        _errors(found, [int(i) for i in fold.left_out], found.left_out).mape
-        for fold in found.sources
+        _errors(calibration, [int(i) for i in fold.left_out], calibration.left_out).mape
+        for fold in calibration.sources
     ]
     return (
         f"A source left out is {percent(float(np.median(mapes)))} off in the median "
@@ -182,12 +193,12 @@ def print_transports(fit: TransportFit, console: Console) -> None:
         )
     console.print(errors)
     constants = Table("Interconnect", "Constant", "Value", "Over folds")
-    for one in fit.constants:
+    for constant in fit.constants:
         constants.add_row(
-            one.transport,
-            one.constant,
-            f"{one.value:.4g}",
-            f"{one.low:.4g} .. {one.high:.4g}",
+            constant.transport,
+            constant.constant,
+            f"{constant.value:.4g}",
+            f"{constant.low:.4g} .. {constant.high:.4g}",
         )
     console.print(constants)
 

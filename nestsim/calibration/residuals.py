@@ -127,8 +127,8 @@ class Residuals:
             np.array(
                 [
                     index
-                    for index, own in enumerate(read)
-                    if not own.isdisjoint((parameter.name, *parameter.tied))
+                    for index, names_read in enumerate(read)
+                    if not names_read.isdisjoint((parameter.name, *parameter.tied))
                 ],
                 dtype=np.int64,
             )
@@ -190,27 +190,29 @@ class Residuals:
             self._run([(base, part) for part in parts if len(part)], planned=True)
         )
         tasks, steps = [], []
-        for parameter, value, own in zip(parameters, logarithms, touched, strict=True):
+        for parameter, value, places in zip(
+            parameters, logarithms, touched, strict=True
+        ):
             ahead = value + STEP <= np.log(parameter.upper)
             steps.append(STEP if ahead else -STEP)
             changes = {**base, **parameter.values(float(value) + steps[-1])}
-            tasks.append((changes, own[place[own] >= 0]))
+            tasks.append((changes, places[place[places] >= 0]))
         result = np.zeros((len(rows), len(parameters)))
         # The longest first: the last to start decides how long the others wait.
         order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task][1]))
-        found = self._run([tasks[task] for task in order], planned=True)
-        for task, after in zip(order, found, strict=True):
-            own = place[tasks[task][1]]
-            moved = np.log((times[own] + after - before[own]) / times[own])
-            result[own, task] = moved / steps[task]
+        times_after = self._run([tasks[task] for task in order], planned=True)
+        for task, after in zip(order, times_after, strict=True):
+            places = place[tasks[task][1]]
+            moved = np.log((times[places] + after - before[places]) / times[places])
+            result[places, task] = moved / steps[task]
         return result
 
     def _run(self, tasks: Sequence[Task], *, planned: bool = False) -> list[FloatArray]:
         """Return the times of each task's rows, replayed or planned [s]."""
         self.evaluations += 0 if planned else sum(len(rows) for _, rows in tasks)
         if self._workers == 1:
-            own = (self._predictor, self._cases, self.constants)
-            return [_times(*own, task, planned) for task in tasks]
+            shared = (self._predictor, self._cases, self.constants)
+            return [_times(*shared, task, planned) for task in tasks]
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self._workers,
@@ -267,12 +269,12 @@ def _times(
     planned: bool,
 ) -> FloatArray:
     changes, rows = task
-    own = predictor.with_constants(constants.replaced(changes))
+    changed = predictor.with_constants(constants.replaced(changes))
     return np.array(
         [
-            own.planned_time(cases[index])
+            changed.planned_time(cases[index])
             if planned
-            else own.predict(cases[index]).iteration_time
+            else changed.predict(cases[index]).iteration_time
             for index in rows
         ],
         dtype=np.float64,

@@ -313,13 +313,13 @@ def fit_transports(rows: Sequence[Row]) -> TransportFit:
 
 
 def _points(rows: Sequence[Row]) -> list[_Point]:
-    found = []
+    points = []
     for row in rows:
         try:
-            found.append(_Point(row, read_collective(row)))
+            points.append(_Point(row, read_collective(row)))
         except RowRefusedError:
             continue
-    return found
+    return points
 
 
 def _table(
@@ -380,44 +380,44 @@ class _Fitter:
     def fit(self, chosen: frozenset[int]) -> Constants:
         """Fit everything that the chosen points are about."""
         methods = {name: START[name] for name in METHOD}
-        found: Constants = {"methods": methods}
+        fitted: Constants = {"methods": methods}
         for name, plan in _PLANS.items():
-            own = tuple(i for i in sorted(chosen) if self._about(i) == name)
-            if not own:
+            points = tuple(i for i in sorted(chosen) if self._about(i) == name)
+            if not points:
                 continue
             tied = {
-                constant: found[other].get(constant, START[constant])
+                constant: fitted[other].get(constant, START[constant])
                 for constant, other in plan.tied.items()
-                if other in found
+                if other in fitted
             }
             bounds = {**HIGHEST, **plan.highest}
-            values = self._least_squares(own, plan.fitted, tied, methods, bounds)
+            values = self._least_squares(points, plan.fitted, tied, methods, bounds)
             methods.update({key: values.pop(key) for key in METHOD if key in values})
-            found[name] = {**tied, **values}
-        own = tuple(i for i in sorted(chosen) if self._about(i) in _POOLED)
-        if own:
-            found["default-node"] = self._least_squares(
-                own, _POOL, {"multicast_efficiency": 0.0}, methods, HIGHEST
+            fitted[name] = {**tied, **values}
+        points = tuple(i for i in sorted(chosen) if self._about(i) in _POOLED)
+        if points:
+            fitted["default-node"] = self._least_squares(
+                points, _POOL, {"multicast_efficiency": 0.0}, methods, HIGHEST
             )
-            del found["default-node"]["multicast_efficiency"]
-        return found
+            del fitted["default-node"]["multicast_efficiency"]
+        return fitted
 
     def _about(self, index: int) -> str:
         return self.points[index].transport
 
     def _least_squares(
         self,
-        own: tuple[int, ...],
+        points: tuple[int, ...],
         names: tuple[str, ...],
         tied: Mapping[str, float],
         methods: Mapping[str, float],
         highest: Mapping[str, float],
     ) -> dict[str, float]:
         """Return fitted and tied constants; robust, in the logarithms of both sides."""
-        key = (own, names, *tied.items(), *methods.items())
+        key = (points, names, *tied.items(), *methods.items())
         if key not in self._done:
             self._done[key] = solve(
-                [self.points[i].case for i in own], names, tied, methods, highest
+                [self.points[i].case for i in points], names, tied, methods, highest
             )
         return dict(self._done[key])
 

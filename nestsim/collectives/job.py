@@ -170,17 +170,17 @@ class _Kind:
         """Latency and inverse bandwidth of each unit, all of them together."""
         traffic = self.traffic
         num_pairs = traffic.num_groups * traffic.num_members**2
-        found = {}
+        by_algorithm = {}
         for name in algorithms_for(traffic.operation):
             direct = traffic.operation != "send_recv" and "direct" in {
                 name,
                 HIERARCHICAL.get(name, {}).get(traffic.operation),
             }
             if not direct or num_pairs <= MOST_MESSAGES:
-                found[name] = exchange_rates(
+                by_algorithm[name] = exchange_rates(
                     self.network, traffic.operation, traffic.groups, name
                 )
-        return found
+        return by_algorithm
 
     def closed_forms(self, num_bytes: float) -> dict[str, float]:
         """Return what the slowest unit needs by each algorithm [s]."""
@@ -323,9 +323,9 @@ def collectives_job(
     if scenario.plan is not None:
         priced = price_table_plan(scenario, network, workload)
     else:
-        found = evaluator.find("nest", scenario.planner_settings, progress=progress)
-        spent, shortfall = found.spent, found.why_not
-        priced = found.plans[0] if found.plans else None
+        outcome = evaluator.find("nest", scenario.planner_settings, progress=progress)
+        spent, shortfall = outcome.spent, outcome.why_not
+        priced = outcome.plans[0] if outcome.plans else None
     tables: tuple[OperationTable, ...] = ()
     if priced is not None:
         traffics = plan_traffic(workload, priced)

@@ -201,6 +201,7 @@ PERIODS = 4
 spread."""
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+"""Golden section, whose multiples spread moments evenly."""
 
 
 class Background(NamedTuple):
@@ -239,7 +240,7 @@ def reached(
     used = np.zeros(len(links), dtype=np.bool_)
     for wires in units:
         _mark(used, wires)
-    found: list[Background] = []
+    traffic: list[Background] = []
     left = list(background)
     while left:
         near = [_touches(used, unit.wires) for unit in left]
@@ -249,8 +250,8 @@ def reached(
         left = [unit for unit, is_near in zip(left, near, strict=True) if not is_near]
         for unit in joined:
             _mark(used, unit.wires)
-        found += joined
-    return found
+        traffic += joined
+    return traffic
 
 
 def _mark(used: NDArray[np.bool_], wires: Wires) -> None:
@@ -298,8 +299,8 @@ def busy_time(
             unit.lasting(lasting, time)
             for unit, time in zip(background, alone, strict=True)
         ]
-        found = spans(links, [*measured, *others])
-        ours, theirs = found[: len(units)], found[len(units) :]
+        spans_of_units = spans(links, [*measured, *others])
+        ours, theirs = spans_of_units[: len(units)], spans_of_units[len(units) :]
         end = max(float(ends[-1]) for _, ends in ours)
         # The background must not have run out before the last one was done.
         if all(float(ends[-1]) >= end for _, ends in theirs):

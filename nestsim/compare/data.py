@@ -67,19 +67,19 @@ def _group_json(group: ScenarioEntries, *, with_times: bool) -> dict[str, Any]:
 def _entry_json(
     group: ScenarioEntries, entry: PlannerEntry, *, with_times: bool
 ) -> dict[str, Any]:
-    found, best = entry.found, group.best
+    made, best = entry.found, group.best
     gap = simulated = None
-    if found is not None:
-        total = found.simulated.iteration_time - found.planned.iteration_time
-        gap = {"total_s": total, "terms": found.gap_terms}
-        simulated = _throughput(found.simulated)
+    if made is not None:
+        total = made.simulated.iteration_time - made.planned.iteration_time
+        gap = {"total_s": total, "terms": made.gap_terms}
+        simulated = _throughput(made.simulated)
     return {
         "planner": entry.planner,
         "sees": entry.sees,
         "valid": entry.is_valid,
-        "verdict": found.verdict if found else None,
-        "reason": (found.reason if found else "") or entry.obstacle,
-        "plan": found.plan.to_json() if found else None,
+        "verdict": made.verdict if made else None,
+        "reason": (made.reason if made else "") or entry.obstacle,
+        "plan": made.plan.to_json() if made else None,
         **({"search_time_s": entry.search_time} if with_times else {}),
         "evaluations": entry.evaluations,
         "work": entry.spent.work,
@@ -88,8 +88,8 @@ def _entry_json(
         "lower_bound_s": entry.lower_bound,
         "belief_s": entry.belief,
         "seeds_s": entry.spread,
-        "planned": {**_throughput(found.planned), "terms_s": found.planned_terms}
-        if found
+        "planned": {**_throughput(made.planned), "terms_s": made.planned_terms}
+        if made
         else None,
         "simulated": simulated,
         "gap": gap,
@@ -98,10 +98,10 @@ def _entry_json(
             "simulated": group.simulated_ratio(entry),
         },
         "simulated_minus_belief_s": belief_gap(entry)
-        if found and math.isfinite(entry.belief)
+        if made and math.isfinite(entry.belief)
         else None,
-        "longer_than_fastest_s": differences(best.found, found)
-        if found and best and best.found
+        "longer_than_fastest_s": differences(best.found, made)
+        if made and best and best.found
         else None,
     }
 
@@ -114,7 +114,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
             "model": group.model,
             "num_devices": group.num_devices,
             "planner": entry.planner,
-            **_found_cells(group, entry),
+            **_plan_cells(group, entry),
             **_search_cells(entry),
             "obstacle": entry.obstacle,
         }
@@ -132,6 +132,7 @@ _PLAN_COLUMNS = (
     "zero_stage",
     "placement",
 )
+"""Settings of a plan that have a column."""
 
 _PARALLEL_COLUMNS = (
     "tensor_model_parallel_size",
@@ -141,17 +142,18 @@ _PARALLEL_COLUMNS = (
     "expert_model_parallel_size",
     "sequence_parallel",
 )
+"""Parallel sizes of a plan that have a column."""
 
 
-def _found_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
-    found = entry.found
-    data = found.plan.settings_json() if found else {"parallel": {}}
+def _plan_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
+    made = entry.found
+    data = made.plan.settings_json() if made else {"parallel": {}}
     cells: dict[str, Any] = {
-        "verdict": found.verdict if found else "none",
+        "verdict": made.verdict if made else "none",
         "valid": entry.is_valid,
         **{name: data["parallel"].get(name) for name in _PARALLEL_COLUMNS},
         **{name: data.get(name) for name in _PLAN_COLUMNS},
-        "devices_used": found.plan.devices_used if found else None,
+        "devices_used": made.plan.devices_used if made else None,
         "belief_iteration_time_s": entry.belief,
     }
     for name, field in (
@@ -160,8 +162,8 @@ def _found_cells(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
         ("mfu", "mfu"),
         ("peak_memory_bytes", "peak_memory"),
     ):
-        cells[f"planned_{name}"] = getattr(found.planned, field) if found else None
-        cells[f"simulated_{name}"] = getattr(found.simulated, field) if found else None
+        cells[f"planned_{name}"] = getattr(made.planned, field) if made else None
+        cells[f"simulated_{name}"] = getattr(made.simulated, field) if made else None
     cells["base"] = group.base
     cells["planned_relative_throughput"] = group.planned_ratio(entry)
     cells["simulated_relative_throughput"] = group.simulated_ratio(entry)
@@ -215,10 +217,11 @@ def _csv(rows: list[dict[str, Any]]) -> str:
 
 
 STORE = "sweep.sqlite"
-"""Finished points of a comparison that is not finished."""
+"""Name of the store of finished points in the folder of a comparison that is under
+way."""
 
 TIMES = "search_times.csv"
-"""The file that differs from run to run."""
+"""Name of the file that differs from run to run."""
 
 _FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", TIMES)
 

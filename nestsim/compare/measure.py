@@ -59,7 +59,7 @@ def measure(
     settings
         Seeds, budgets and the like.
     progress
-        Told about every step.
+        Called with every step.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def measure(
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
         return PlannerEntry(planner=planner, why_not=_refusal(error))
-    found = None
+    made = None
     if outcome.plans:
-        told = progress_of(progress, f"{planner}: replay")
+        named_progress = progress_of(progress, f"{planner}: replay")
         best = outcome.plans[0]
-        candidate = evaluator.explain(evaluator.evaluate(best, 1, told))
-        found = BestPlan(
+        candidate = evaluator.explain(evaluator.evaluate(best, 1, named_progress))
+        made = BestPlan(
             plan=best.plan,
             planned=candidate.planned,
             simulated=candidate.simulated,
@@ -97,8 +97,8 @@ def measure(
         spent=outcome.spent,
         spread=tuple(outcome.spread),
         search_time=outcome.search_time,
-        found=found,
-        why_not=outcome.why_not if found is None else "",
+        found=made,
+        why_not=outcome.why_not if made is None else "",
     )
 
 
@@ -139,8 +139,8 @@ def belief_gap(entry: PlannerEntry) -> dict[str, float]:
     The entry must have a plan and a belief.
     """
     assert entry.found is not None
-    own = entry.found.planned.iteration_time - entry.belief
-    return {OWN_MODEL: own, **entry.found.gap_terms}
+    by_model = entry.found.planned.iteration_time - entry.belief
+    return {OWN_MODEL: by_model, **entry.found.gap_terms}
 
 
 def largest(parts: Mapping[str, float]) -> Cause:

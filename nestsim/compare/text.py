@@ -33,10 +33,11 @@ EQUAL = 1e-9
 """Relative difference of times that rounding explains."""
 
 CLOSE = 0.01
-"""Under contention no verdict tells times apart that differ by less, relative."""
+"""Relative difference of times below which no verdict separates them under
+contention."""
 
 FAR = 0.05
-"""A belief that the replay misses by more is worth a sentence, relative."""
+"""Relative miss of a belief by the replay above which it is worth a sentence."""
 
 
 def sentences(group: ScenarioEntries) -> list[str]:
@@ -45,17 +46,17 @@ def sentences(group: ScenarioEntries) -> list[str]:
     if best is None or best.found is None:
         nothing = "No planner has a plan that the replay finds room for."
         return [nothing, *_repeatable(group)]
-    said = [_winner(group, best)]
+    lines = [_winner(group, best)]
     for entry in group.entries:
         if entry is best or entry.found is None or not entry.is_valid:
             continue
         if not _are_equal(entry, best):
-            said.append(_slower(entry.planner, best.found, entry))
-            said += _reversal(entry, best)
-    said += _misses(group.entries)
+            lines.append(_slower(entry.planner, best.found, entry))
+            lines += _reversal(entry, best)
+    lines += _misses(group.entries)
     for entry in group.entries:
-        said += _search(entry)
-    return said + _repeatable(group)
+        lines += _search(entry)
+    return lines + _repeatable(group)
 
 
 def _repeatable(group: ScenarioEntries) -> list[str]:
@@ -117,19 +118,19 @@ def _reversal(entry: PlannerEntry, best: PlannerEntry) -> list[str]:
 
 def _misses(entries: Sequence[PlannerEntry]) -> list[str]:
     """Say of promises that are far off by how much, and by which term."""
-    said: dict[str, list[str]] = {}
+    planners: dict[str, list[str]] = {}
     for entry in entries:
         if text := _miss(entry):
-            said.setdefault(text, []).append(entry.planner)
-    return [f"{listed(names)}: {text}" for text, names in said.items()]
+            planners.setdefault(text, []).append(entry.planner)
+    return [f"{listed(names)}: {text}" for text, names in planners.items()]
 
 
 def _miss(entry: PlannerEntry) -> str:
     """Compare what was believed, planned and replayed; "" where that is close."""
-    found = entry.found
-    if found is None:
+    made = entry.found
+    if made is None:
         return ""
-    planned, simulated = found.planned.iteration_time, found.simulated.iteration_time
+    planned, simulated = made.planned.iteration_time, made.simulated.iteration_time
     believes = math.isfinite(entry.belief)
     promise = entry.belief if believes else planned
     off = difference(promise, simulated)
@@ -137,16 +138,16 @@ def _miss(entry: PlannerEntry) -> str:
         return ""
     by_model = difference(promise, planned)
     if abs(by_model) <= EQUAL:
-        told = f"planned {format_duration(planned)}"
+        before = f"planned {format_duration(planned)}"
     else:
-        told = (
+        before = (
             f"believed {format_duration(promise)}, planned {format_duration(planned)} "
             f"by the common evaluator ({signed_percent(by_model)})"
         )
-    cause = largest(belief_gap(entry) if believes else found.gap_terms)
+    cause = largest(belief_gap(entry) if believes else made.gap_terms)
     text = (
-        f"{told}, replayed {format_duration(simulated)} ({signed_percent(off)}). Most "
-        f"of it is {cause.term}, {signed_duration(cause.seconds)}."
+        f"{before}, replayed {format_duration(simulated)} ({signed_percent(off)}). "
+        f"Most of it is {cause.term}, {signed_duration(cause.seconds)}."
     )
     if cause.term == OWN_MODEL:
         text += f" What it sees: {entry.sees[:1].lower()}{entry.sees[1:]}"
@@ -155,7 +156,7 @@ def _miss(entry: PlannerEntry) -> str:
 
 def _search(entry: PlannerEntry) -> list[str]:
     """Say what is to be known of a search: seeds that differ, a limit that ended it."""
-    said = []
+    lines = []
     times = [time for time in entry.spread if math.isfinite(time)]
     if times and len(entry.spread) > 1:
         failed = len(entry.spread) - len(times)
@@ -167,16 +168,16 @@ def _search(entry: PlannerEntry) -> list[str]:
             else f"{format_duration(low)} to {format_duration(high)} "
             f"({signed_percent(difference(low, high))})"
         )
-        said.append(
+        lines.append(
             f"{entry.planner}'s best by {len(entry.spread)} seeds, as planned: "
             f"{between}{nothing}."
         )
     if entry.spent.is_stopped and entry.found is not None:
-        said.append(
+        lines.append(
             f"The {entry.spent.stopped_by} ended the search of {entry.planner}; this "
             "is its best so far."
         )
-    return said
+    return lines
 
 
 def listed(names: Sequence[str]) -> str:
@@ -185,7 +186,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 NOTHING = "X"
-"""Stands where nothing valid was found."""
+"""Cell where nothing valid was found."""
 
 
 def print_comparison(
@@ -240,9 +241,9 @@ def _times_table(group: ScenarioEntries, *, with_times: bool) -> Table:
     best = group.best
     for entry in group.entries:
         cells = [format_time(entry.search_time)] if with_times else []
-        found = entry.found
-        planned = found.planned.iteration_time if found else math.nan
-        simulated = found.simulated.iteration_time if found else math.nan
+        made = entry.found
+        planned = made.planned.iteration_time if made else math.nan
+        simulated = made.simulated.iteration_time if made else math.nan
         ratio = group.simulated_ratio(entry)
         cells += [
             format_time(entry.belief),
@@ -259,17 +260,17 @@ def _plans_table(group: ScenarioEntries) -> Table:
     numbers = ("Planned memory", "Simulated memory")
     table = new_table("Planner", "Plan", *numbers, "Verdict", numbers=numbers)
     for entry in group.entries:
-        found = entry.found
-        if found is None:
+        made = entry.found
+        if made is None:
             add_row(table, entry.planner, NOTHING, "-", "-", "none")
             continue
         add_row(
             table,
             entry.planner,
-            plan_label(found.plan),
-            format_size(found.planned.peak_memory),
-            format_size(found.simulated.peak_memory),
-            found.verdict,
+            plan_label(made.plan),
+            format_size(made.planned.peak_memory),
+            format_size(made.simulated.peak_memory),
+            made.verdict,
         )
     table.columns[-1].no_wrap = True
     return table

@@ -43,15 +43,13 @@ from planner.step.plan import Plan, Stage
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
-KINDS = ("tensor", "context", "expert", "layer gather", "layer reduce")
-"""Names of what layers send, as in `nestsim.simulator.outcome.TRANSFER_KINDS`."""
-
 
 class Message(NamedTuple):
     """One collective inside of a pass."""
 
     kind: str
-    """One of `KINDS`."""
+    """Kind of group: ``"tensor"``, ``"context"`` or ``"expert"``; of what ZeRO sends
+    ``"layer gather"`` or ``"layer reduce"``."""
 
     operation: str
     """Operation of an `estimators.layers.table.InLayerTraffic`, or ``"combine"``: an

@@ -162,7 +162,7 @@ def calibrate_runs(
     measurements
         A file about the time of a step.
     progress
-        Told about every step.
+        Called with every step.
 
     Raises
     ------
@@ -176,8 +176,8 @@ def calibrate_runs(
             got=f"a file about {measurements.kind}",
             expected="a column iter_time_s, or another that says how long a step took",
         )
-    say = progress if progress is not None else _silent
-    say("predict the rows", None)
+    report = progress if progress is not None else _silent
+    report("predict the rows", None)
     base, known = Predictor(load_constants()), load_fit_spec()
     rows = measurements.rows
     refused = tuple(one for row in rows if (one := _refusal(row, base)) is not None)
@@ -192,23 +192,23 @@ def calibrate_runs(
             got="; ".join(f"{one.row_id}: {one.reason}" for one in refused[:3]),
             expected="rows as nestsim validate compares them",
         )
-    wanted = run_parameters(observations, base.constants, known)
+    parameters = run_parameters(observations, base.constants, known)
     everything = np.arange(len(observations))
     workers = (os.cpu_count() or 1) if len(observations) >= _MANY_ROWS else 1
     with Residuals(
         observations, base.constants, predictor=base, workers=workers
     ) as evaluate:
-        spec = replace(bare, parameters=_with_effect(evaluate, wanted))
-        found = fit(evaluate, spec, progress=lambda line: say(f"fit: {line}", None))
-        fitted = constants_of(found.parameters, found.logarithms)
-        say("leave each row out", None)
+        spec = replace(bare, parameters=_with_effect(evaluate, parameters))
+        full = fit(evaluate, spec, progress=lambda line: report(f"fit: {line}", None))
+        fitted = constants_of(full.parameters, full.logarithms)
+        report("leave each row out", None)
         return RunCalibration(
             name=measurements.name,
             num_rows=len(observations),
-            constants=_fitted(found),
+            constants=_fitted(full),
             before=_errors_of(observations, evaluate.residuals({}, everything)),
             after=_errors_of(observations, evaluate.residuals(fitted, everything)),
-            left_out=_left_out(evaluate, spec, found),
+            left_out=_left_out(evaluate, spec, full),
             refused=refused,
         )
 
@@ -236,9 +236,9 @@ def run_parameters(
     Each has the name that no other device or software shares but those that share
     the shipped constants' table.
     """
-    cases = [one.case for one in observations]
-    pairs = dict.fromkeys((one.accelerator.name, one.software.name) for one in cases)
-    found: dict[str, Parameter] = {}
+    cases = [case.case for case in observations]
+    pairs = dict.fromkeys((case.accelerator.name, case.software.name) for case in cases)
+    parameters: dict[str, Parameter] = {}
     for group, members in FITTED.items():
         for accelerator, software in pairs:
             named = {
@@ -250,8 +250,8 @@ def run_parameters(
                 value = getattr(named, constant)
                 name = constant_name(constants, group, *whose[group], constant)
                 if value > 0:
-                    found.setdefault(name, _parameter(name, value, known))
-    return (*found.values(), *_link_parameters(cases))
+                    parameters.setdefault(name, _parameter(name, value, known))
+    return (*parameters.values(), *_link_parameters(cases))
 
 
 def _link_parameters(cases: Sequence[Case]) -> list[Parameter]:
@@ -287,28 +287,36 @@ def constant_name(
     sections = {
         name.split(".")[1] for name in constants.values if name.startswith(f"{group}.")
     }
-    for one in sorted(sections, key=len, reverse=True):
-        prefix, paired, framework = one.partition("-with-")
+    for section in sorted(sections, key=len, reverse=True):
+        prefix, paired, framework = section.partition("-with-")
         if paired and member.startswith(prefix) and software.startswith(framework):
-            name = f"{group}.{one}.{constant}"
+            name = f"{group}.{section}.{constant}"
             if name in constants.values:
                 return name
-    fitting = [one for one in sections if member.startswith(one)]
+    fitting = [section for section in sections if member.startswith(section)]
     return f"{group}.{max(fitting, key=len, default=member)}.{constant}"
 
 
 def _parameter(name: str, value: float, known: FitSpec) -> Parameter:
     """Return a constant around its shipped value, as wide as ``fit.toml`` suggests."""
     constant = name.rsplit(".", 1)[1]
-    alike = [one for one in known.parameters if one.name.endswith(f".{constant}")]
-    exact = [one for one in alike if name in {one.name, *one.tied}]
-    sigma = NARROWER * float(np.median([one.sigma for one in exact or alike]))
-    upper = max(value, *(one.upper for one in alike))
+    alike = [
+        parameter
+        for parameter in known.parameters
+        if parameter.name.endswith(f".{constant}")
+    ]
+    exact = [
+        parameter for parameter in alike if name in {parameter.name, *parameter.tied}
+    ]
+    sigma = NARROWER * float(
+        np.median([parameter.sigma for parameter in exact or alike])
+    )
+    upper = max(value, *(parameter.upper for parameter in alike))
     return Parameter(
         name=name,
         prior=value,
         sigma=sigma,
-        lower=min(value, *(one.lower for one in alike)),
+        lower=min(value, *(parameter.lower for parameter in alike)),
         upper=min(upper, 1.0) if constant in FRACTIONS else upper,
     )
 
@@ -331,28 +339,28 @@ def _with_effect(
     return tuple(one for one, slope in pairs if slope > _NO_EFFECT)
 
 
-def _fitted(found: Fit) -> tuple[OwnConstant, ...]:
-    widths = Box.of(found.parameters).sigma
+def _fitted(full: Fit) -> tuple[OwnConstant, ...]:
+    widths = Box.of(full.parameters).sigma
     return tuple(
         OwnConstant(
             name=parameter.name,
             shipped=parameter.prior,
-            value=float(np.exp(found.logarithms[number])),
+            value=float(np.exp(full.logarithms[number])),
             prior_deviation=float(widths[number]),
-            deviation=float(found.deviations[number]),
+            deviation=float(full.deviations[number]),
         )
-        for number, parameter in enumerate(found.parameters)
+        for number, parameter in enumerate(full.parameters)
     )
 
 
-def _left_out(evaluate: Residuals, spec: FitSpec, found: Fit) -> Errors | None:
+def _left_out(evaluate: Residuals, spec: FitSpec, full: Fit) -> Errors | None:
     """Return the errors of configurations left out, None if there are too few."""
     observations = evaluate.observations
     groups = grouped((one.group, index) for index, one in enumerate(observations))
     if len(groups) < FEWEST_LEFT_OUT:
         return None
     splits = {str(name): np.array(own) for name, own in groups.items()}
-    folds = hold_out(evaluate, spec, found, splits)
+    folds = hold_out(evaluate, spec, full, splits)
     return _errors_of(observations, residuals_of(folds, len(observations)))
 
 
@@ -362,24 +370,28 @@ def _errors_of(observations: Sequence[Observation], residuals: FloatArray) -> Er
     return errors_of(measured, predicted.tolist())
 
 
-def calibration_json(found: RunCalibration) -> dict[str, object]:
+def calibration_json(calibration: RunCalibration) -> dict[str, object]:
     """Return a calibration as JSON values."""
     return {
-        "file": found.name,
-        "rows": found.num_rows,
+        "file": calibration.name,
+        "rows": calibration.num_rows,
         "constants": [
-            asdict(one) | {"told_by_rows": one.is_told} for one in found.constants
+            asdict(item) | {"told_by_rows": item.is_told}
+            for item in calibration.constants
         ],
         "errors": {
-            "shipped": found.before._asdict(),
-            "fitted": found.after._asdict(),
-            "left_out": found.left_out._asdict() if found.left_out else None,
+            "shipped": calibration.before._asdict(),
+            "fitted": calibration.after._asdict(),
+            "left_out": calibration.left_out._asdict()
+            if calibration.left_out
+            else None,
         },
-        "refused": [asdict(one) for one in found.refused],
+        "refused": [asdict(item) for item in calibration.refused],
     }
 
 
 NOT_TOLD = "the rows do not tell it"
+"""Meaning that is printed of a constant that the rows do not inform of."""
 
 _MEANINGS: Mapping[str, str] = {
     "matmul": "products, of the datasheet's rate at 16 and 32 bits",
@@ -391,42 +403,44 @@ _MEANINGS: Mapping[str, str] = {
     "iteration_time_many_nodes": "once in each step on several nodes",
     "efficiency": "collectives, of the links' bandwidth",
 }
+"""Constant -> what it is."""
 
 _TIMES = frozenset({"layer_gap", "iteration_time", "iteration_time_many_nodes"})
+"""Constants that are times; the others are shares."""
 
 
-def print_run_calibration(found: RunCalibration, console: Console) -> None:
+def print_run_calibration(calibration: RunCalibration, console: Console) -> None:
     """Print what the rows say of each constant, and the errors before and after."""
-    refused = len(found.refused)
-    rows = f"{plural(found.num_rows, 'row')} fitted to, {refused:,} refused"
-    console.print(Text(f"{found.name}: {rows}", style="bold"), highlight=False)
-    for code, count in Counter(one.code for one in found.refused).most_common():
-        first = next(one for one in found.refused if one.code == code)
+    refused = len(calibration.refused)
+    rows = f"{plural(calibration.num_rows, 'row')} fitted to, {refused:,} refused"
+    console.print(Text(f"{calibration.name}: {rows}", style="bold"), highlight=False)
+    for code, count in Counter(one.code for one in calibration.refused).most_common():
+        first = next(one for one in calibration.refused if one.code == code)
         text = f"  {code} ({count:,}): row {first.row_id}: {first.reason}"
         console.print(Text(text), highlight=False)
     console.print()
-    console.print(_constants_table(found))
+    console.print(_constants_table(calibration))
     console.print()
-    console.print(_errors_table(found))
+    console.print(_errors_table(calibration))
     console.print()
-    console.print(Text(_sentence(found)), highlight=False)
+    console.print(Text(_sentence(calibration)), highlight=False)
 
 
-def _constants_table(found: RunCalibration) -> Table:
+def _constants_table(calibration: RunCalibration) -> Table:
     numbers = ("Shipped", "Fitted", "+-")
     table = new_table("Constant", *numbers, "What it is", numbers=numbers)
     table.columns[0].no_wrap = True  # names are copied
-    for one in found.constants:
-        constant = one.name.rsplit(".", 1)[1]
-        said = _MEANINGS[constant] if one.is_told else NOT_TOLD
+    for fitted in calibration.constants:
+        constant = fitted.name.rsplit(".", 1)[1]
+        meaning = _MEANINGS[constant] if fitted.is_told else NOT_TOLD
         add_row(
             table,
-            one.name,
-            _value(constant, one.shipped),
-            _value(constant, one.value),
-            percent(one.deviation),
-            said,
-            style="" if one.is_told else "dim",
+            fitted.name,
+            _value(constant, fitted.shipped),
+            _value(constant, fitted.value),
+            percent(fitted.deviation),
+            meaning,
+            style="" if fitted.is_told else "dim",
         )
     return table
 
@@ -435,13 +449,13 @@ def _value(constant: str, value: float) -> str:
     return format_duration(value) if constant in _TIMES else f"{value:.3f}"
 
 
-def _errors_table(found: RunCalibration) -> Table:
+def _errors_table(calibration: RunCalibration) -> Table:
     numbers = ("Rows", "MAPE", "Median", "Worst", "Bias")
     table = new_table("Constants", *numbers, numbers=numbers)
-    add_row(table, "shipped", *_cells(found.before))
-    add_row(table, "fitted", *_cells(found.after))
-    if found.left_out is not None:
-        add_row(table, "fitted without the row", *_cells(found.left_out))
+    add_row(table, "shipped", *_cells(calibration.before))
+    add_row(table, "fitted", *_cells(calibration.after))
+    if calibration.left_out is not None:
+        add_row(table, "fitted without the row", *_cells(calibration.left_out))
     return table
 
 
@@ -455,28 +469,30 @@ def _cells(errors: Errors) -> tuple[str, ...]:
     )
 
 
-def _sentence(found: RunCalibration) -> str:
+def _sentence(calibration: RunCalibration) -> str:
     """Say what to make of it."""
-    told = [one for one in found.constants if one.is_told]
-    if not told:
+    informed = [constant for constant in calibration.constants if constant.is_told]
+    if not informed:
         return (
             "The rows tell no constant: rows of larger layers, or with other kernels, "
             "would."
         )
-    words = [f"The rows tell {len(told)} of {len(found.constants)} constants."]
-    if found.left_out is None:
+    words = [
+        f"The rows tell {len(informed)} of {len(calibration.constants)} constants."
+    ]
+    if calibration.left_out is None:
         words.append(
             f"With fewer than {FEWEST_LEFT_OUT} different configurations none is left "
             "out: the error of a new one is not known."
         )
-    elif found.left_out.mape > found.before.mape:
+    elif calibration.left_out.mape > calibration.before.mape:
         words.append(
             "Rows that were left out are predicted no better than before: keep the "
             "shipped constants, or measure more."
         )
-    far = [one for one in told if _is_far(one)]
+    far = [constant for constant in informed if _is_far(constant)]
     if far:
-        names = ", ".join(one.name for one in far)
+        names = ", ".join(constant.name for constant in far)
         words.append(
             f"Far from its shipped value: {names}. Does the file say all that the runs "
             "do?"
@@ -484,8 +500,8 @@ def _sentence(found: RunCalibration) -> str:
     return " ".join(words)
 
 
-def _is_far(one: OwnConstant) -> bool:
+def _is_far(constant: OwnConstant) -> bool:
     """Return whether a constant is more than two prior deviations off."""
-    ratio = one.value / one.shipped
-    wide = 1.0 + 2.0 * one.prior_deviation
+    ratio = constant.value / constant.shipped
+    wide = 1.0 + 2.0 * constant.prior_deviation
     return not 1.0 / wide < ratio < wide

@@ -32,6 +32,8 @@ from nestsim.validation.collective_rows import CollectiveCase
 from topologies.units import format_bandwidth, format_duration, format_size
 
 _SEND = ("send_launch", "send_efficiency")
+"""Constants of a message from one device to another."""
+
 _METHODS = {name: START[name] for name in METHOD}
 
 
@@ -100,14 +102,14 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
         scope: [one for one in sweep.points if one.scope == scope]
         for scope in ("node", "fabric")
     }
-    found: dict[str, UserLink] = {}
+    by_scope_fit: dict[str, UserLink] = {}
     points: list[FittedPoint] = []
     if by_scope["node"]:
-        found["node"], fitted = _fit_node(by_scope["node"], stated)
+        by_scope_fit["node"], fitted = _fit_node(by_scope["node"], stated)
         points += fitted
     if by_scope["fabric"]:
-        inside = found.get("node")
-        found["fabric"], fitted = _fit_fabric(by_scope["fabric"], stated, inside)
+        inside = by_scope_fit.get("node")
+        by_scope_fit["fabric"], fitted = _fit_fabric(by_scope["fabric"], stated, inside)
         points += fitted
     links = UserLinks(
         name=name,
@@ -115,8 +117,8 @@ def fit_links(sweep: LinkSweep, stated: Stated, *, name: str, date: str) -> Link
         device=sweep.device,
         backend=sweep.backend,
         torch_version=sweep.torch_version,
-        node=found.get("node"),
-        fabric=found.get("fabric"),
+        node=by_scope_fit.get("node"),
+        fabric=by_scope_fit.get("fabric"),
     )
     return LinkFit(sweep=sweep, links=links, points=tuple(points))
 
@@ -214,8 +216,10 @@ def _solved(
     constants = solve(cases, names, tied, _METHODS, HIGHEST)
     first = cases[0]
     transport = changed(first.across or first.inside, constants)
-    own: dict[str, Any] = {"inside" if first.across is None else "across": transport}
-    times = [predicted_by(replace(case, **own), _METHODS) for case in cases]
+    changes: dict[str, Any] = {
+        "inside" if first.across is None else "across": transport
+    }
+    times = [predicted_by(replace(case, **changes), _METHODS) for case in cases]
     fitted = [
         FittedPoint(point=point, predicted=time)
         for point, time in zip(points, times, strict=True)
@@ -237,7 +241,7 @@ def _solved(
     return link, fitted
 
 
-def links_json(found: LinkFit) -> dict[str, Any]:
+def links_json(fit: LinkFit) -> dict[str, Any]:
     """Return constants and points as JSON values."""
     links = {
         scope: {
@@ -246,17 +250,17 @@ def links_json(found: LinkFit) -> dict[str, Any]:
             "bandwidth_bytes_per_s": link.bandwidth,
             "bandwidth_is": link.bandwidth_is,
             "constants": {name: getattr(link.transport, name) for name in CONSTANTS},
-            "median_error": found.median_error(link.transport.scope),
+            "median_error": fit.median_error(link.transport.scope),
         }
-        for scope, link in (("node", found.links.node), ("fabric", found.links.fabric))
+        for scope, link in (("node", fit.links.node), ("fabric", fit.links.fabric))
         if link is not None
     }
-    sweep = found.sweep
+    sweep = fit.sweep
     return {
         "backend": sweep.backend,
         "device": sweep.device,
         "torch_version": sweep.torch_version,
-        "date": found.links.date,
+        "date": fit.links.date,
         "num_ranks": sweep.num_ranks,
         "num_nodes": sweep.num_nodes,
         "num_skipped": sweep.num_skipped,
@@ -274,7 +278,7 @@ def links_json(found: LinkFit) -> dict[str, Any]:
                 "bus_bandwidth_bytes_per_s": one.point.bus_bandwidth,
                 "fitted_s": one.predicted,
             }
-            for one in found.points
+            for one in fit.points
         ],
     }
 
@@ -284,15 +288,16 @@ DISTURBED = 0.25
 does not hold here. A choice."""
 
 _WHERE = {"node": "inside a node", "fabric": "between nodes"}
+"""Scope of an interconnect -> where it is."""
 
 
-def print_links(found: LinkFit, console: Console) -> None:
+def print_links(fit: LinkFit, console: Console) -> None:
     """Print every point beside the fitted law, and the constants."""
-    sweep = found.sweep
+    sweep = fit.sweep
     nodes = f" on {sweep.num_nodes} nodes" if sweep.num_nodes > 1 else ""
     headline = (
         f"{sweep.device}; {sweep.backend} of torch {sweep.torch_version}; "
-        f"{plural(sweep.num_ranks, 'rank')}{nodes}; {found.links.date}"
+        f"{plural(sweep.num_ranks, 'rank')}{nodes}; {fit.links.date}"
     )
     console.print(Text(headline, style="bold"), highlight=False)
     console.print(
@@ -309,24 +314,28 @@ def print_links(found: LinkFit, console: Console) -> None:
             highlight=False,
         )
     console.print()
-    console.print(_points_table(found))
-    for scope, link in (("node", found.links.node), ("fabric", found.links.fabric)):
+    console.print(_points_table(fit))
+    for scope, link in (("node", fit.links.node), ("fabric", fit.links.fabric)):
         if link is not None:
             console.print()
             console.print(Text(_WHERE[scope].capitalize(), style="bold"))
-            for line in _link_lines(found, link):
+            for line in _link_lines(fit, link):
                 console.print(Text(f"  {line}"), highlight=False)
 
 
-def _points_table(found: LinkFit) -> Table:
+def _points_table(fit: LinkFit) -> Table:
     numbers = ("Ranks", "Size", "Time", "+-", "Bus bandwidth", "Fitted", "Error")
     table = new_table("Collective", *numbers, numbers=numbers)
     ordered = sorted(
-        found.points,
-        key=lambda one: (one.point.operation, one.point.num_ranks, one.point.num_bytes),
+        fit.points,
+        key=lambda fitted: (
+            fitted.point.operation,
+            fitted.point.num_ranks,
+            fitted.point.num_bytes,
+        ),
     )
-    for one in ordered:
-        point, timing = one.point, one.point.timing
+    for fitted in ordered:
+        point, timing = fitted.point, fitted.point.timing
         add_row(
             table,
             point.operation.replace("_", "-"),
@@ -335,30 +344,32 @@ def _points_table(found: LinkFit) -> Table:
             format_duration(timing.seconds),
             percent(timing.spread / timing.seconds),
             format_bandwidth(point.bus_bandwidth),
-            format_duration(one.predicted),
-            signed_percent(one.error),
+            format_duration(fitted.predicted),
+            signed_percent(fitted.error),
         )
     return table
 
 
-def _link_lines(found: LinkFit, link: "UserLink") -> list[str]:
-    one = link.transport
+def _link_lines(fit: LinkFit, link: "UserLink") -> list[str]:
+    transport = link.transport
     stated = format_bandwidth(link.bandwidth)
-    reached = format_bandwidth(one.efficiency * link.bandwidth)
+    reached = format_bandwidth(transport.efficiency * link.bandwidth)
     lines = [
-        f"large collectives reach {reached}, {percent(one.efficiency)} of {stated} "
-        f"({link.bandwidth_is}); single messages {percent(one.send_efficiency)}",
-        f"launch {format_duration(one.launch)}, of a message "
-        f"{format_duration(one.send_launch)}; each further rank of a node "
-        f"{format_duration(one.per_rank)}; ramp {format_duration(one.ramp)}",
+        f"large collectives reach {reached}, {percent(transport.efficiency)} of "
+        f"{stated} ({link.bandwidth_is}); single messages "
+        f"{percent(transport.send_efficiency)}",
+        f"launch {format_duration(transport.launch)}, of a message "
+        f"{format_duration(transport.send_launch)}; each further rank of a node "
+        f"{format_duration(transport.per_rank)}; ramp "
+        f"{format_duration(transport.ramp)}",
     ]
-    if one.scope == "fabric":
-        each = format_duration(one.per_doubling)
-        lines.append(f"each doubling of the nodes {each}")
-    if one.multicast_efficiency:
-        share = percent(one.multicast_efficiency)
+    if transport.scope == "fabric":
+        doubling = format_duration(transport.per_doubling)
+        lines.append(f"each doubling of the nodes {doubling}")
+    if transport.multicast_efficiency:
+        share = percent(transport.multicast_efficiency)
         lines.append(f"all-reduces in the switch reach {share}")
-    error = found.median_error(one.scope)
+    error = fit.median_error(transport.scope)
     lines.append(f"half of the points lie within {percent(error)} of the law")
     if error > DISTURBED:
         lines.append(

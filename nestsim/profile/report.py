@@ -110,17 +110,17 @@ def profile_table(profile: Profile, accelerator: Accelerator | None) -> Table:
     numbers = ("Forward", "+-", "Backward", "+- ", "Rate", share)
     table = new_table("Operation", "Format", "Shape", *numbers, numbers=numbers)
     peak = _measured_peak(profile) if accelerator is None else _peak(accelerator)
-    for one in profile.measurements:
-        rate = one.work / one.forward.seconds
-        highest = peak(one)
+    for measurement in profile.measurements:
+        rate = measurement.work / measurement.forward.seconds
+        highest = peak(measurement)
         add_row(
             table,
-            one.operation,
-            one.precision,
-            " x ".join(map(str, one.shape)),
-            *_time(one.forward),
-            *_time(one.backward),
-            (format_rate if one.flops else format_bandwidth)(rate),
+            measurement.operation,
+            measurement.precision,
+            " x ".join(map(str, measurement.shape)),
+            *_time(measurement.forward),
+            *_time(measurement.backward),
+            (format_rate if measurement.flops else format_bandwidth)(rate),
             percent(rate / highest) if highest else "-",
         )
     return table
@@ -134,9 +134,9 @@ def _time(timing: Any) -> tuple[str, str]:
 
 
 def _peak(accelerator: Accelerator) -> Callable[[Measurement], float]:
-    def peak(one: Measurement) -> float:
-        if one.flops:
-            return accelerator.peak_flops.get(one.precision, 0.0)
+    def peak(measurement: Measurement) -> float:
+        if measurement.flops:
+            return accelerator.peak_flops.get(measurement.precision, 0.0)
         return accelerator.memory_bandwidth
 
     return peak
@@ -144,11 +144,11 @@ def _peak(accelerator: Accelerator) -> Callable[[Measurement], float]:
 
 def _measured_peak(profile: Profile) -> Callable[[Measurement], float]:
     highest: dict[tuple[str, bool], float] = {}
-    for one in profile.measurements:
-        key = one.precision, one.flops > 0
-        rate = one.work / one.forward.seconds
+    for measurement in profile.measurements:
+        key = measurement.precision, measurement.flops > 0
+        rate = measurement.work / measurement.forward.seconds
         highest[key] = max(highest.get(key, 0.0), rate)
-    return lambda one: highest[one.precision, one.flops > 0]
+    return lambda measurement: highest[measurement.precision, measurement.flops > 0]
 
 
 def check_table(checks: Sequence["LayerCheck"]) -> Table:

@@ -56,17 +56,17 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
 def _user_json(assumed: "Assumptions") -> dict[str, Any]:
     """Return the user's own constants and links; nothing where there are none."""
     constants, links = assumed.constants, assumed.links
-    own: dict[str, Any] = {}
+    described: dict[str, Any] = {}
     if constants is not None:
-        own["user_constants"] = {
+        described["user_constants"] = {
             "file": constants.name,
             "date": constants.date,
             "source": constants.source,
             "values": dict(constants.values),
         }
     if links is not None:
-        own["user_links"] = asdict(links)
-    return own
+        described["user_links"] = asdict(links)
+    return described
 
 
 def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
@@ -85,10 +85,10 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
 def _user_rows(assumed: "Assumptions") -> dict[str, str]:
     """Say what is the user's own; nothing where all is as shipped."""
     constants, links = assumed.constants, assumed.links
-    own: dict[str, str] = {}
+    rows: dict[str, str] = {}
     if constants is not None:
         count = plural(len(constants.values), "constant")
-        own["constants"] = (
+        rows["constants"] = (
             f"the user's own: {count} of {constants.name}, fitted to "
             f"{constants.source}, {constants.date}"
         )
@@ -101,12 +101,12 @@ def _user_rows(assumed: "Assumptions") -> dict[str, str]:
             )
             if link is not None
         ]
-        own["links"] = (
+        rows["links"] = (
             f"the user's own: {links.name}, {links.backend} on {links.device}, "
             f"{links.date}; reached {' and '.join(reached)}, where the network says "
             "nothing else"
         )
-    return own
+    return rows
 
 
 def _memory(assumed: "Assumptions") -> dict[str, str]:
@@ -158,14 +158,16 @@ def _gradients(training: "TrainingSpec") -> str:
 
 
 def _formats(training: "TrainingSpec") -> str:
-    each = training.parameter_bytes
+    sizes = training.parameter_bytes
     words = [training.precision]
     if training.matmul_precision:
         words.append(f"products with weights in {training.matmul_precision}")
     words.append(f"gradients in {_gradients(training)}")
     if training.weights_in_fp32 and training.precision != "fp32":
         words.append("weights kept in fp32")
-    sent = f"{each.gather} B of a weight and {each.reduce} B of a gradient on the wire"
+    sent = (
+        f"{sizes.gather} B of a weight and {sizes.reduce} B of a gradient on the wire"
+    )
     return f"{', '.join(words)}; {sent}"
 
 

@@ -24,6 +24,7 @@ from topologies.input_file import file_in, read_json
 from topologies.units import format_duration, format_size
 
 RESULT = "result.json"
+"""Name of the report in a folder of results."""
 
 LARGEST = 16 * 2**20
 """The report on a plan for a million devices takes half of it [byte]."""
@@ -35,11 +36,13 @@ _LEFT_OUT = ("candidates", "plans", "search", "assertions", "reason", "folding")
 """Keys of other plans, or of sentences about what is compared by itself."""
 
 _PLAN = "plan."
+"""Prefix of the settings of a plan."""
 
 _LONGEST_NAME = 100
+"""Characters of a name that are shown."""
 
 Value = Any
-Leaves = dict[str, Value]
+"""Plain JSON value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class NumberChange(ValueChange):
 
     @property
     def relative(self) -> float:
-        """The same as a share of what it was before; NaN if that was 0."""
+        """Change as a share of the value before; NaN if that was 0."""
         return self.absolute / abs(self.before) if self.before else math.nan
 
 
@@ -223,6 +226,8 @@ MOST_SHOWN = 40
 """Lines of each kind in the text; JSON has all."""
 
 _WIDEST = 60
+"""Characters of a value that are shown."""
+
 _MOST_RANGES = 3
 """Ranges of devices written out; of more, the first ones and the last are."""
 _HEADLINES = (
@@ -286,9 +291,12 @@ def _rest(count: int) -> list[str]:
 
 def _settings(changes: Sequence[ValueChange]) -> Any:
     table = new_table("setting", "before", "after")
-    for one in changes[:MOST_SHOWN]:
+    for change in changes[:MOST_SHOWN]:
         add_row(
-            table, one.path, _value(one.path, one.before), _value(one.path, one.after)
+            table,
+            change.path,
+            _value(change.path, change.before),
+            _value(change.path, change.after),
         )
     for line in _rest(len(changes)):
         add_row(table, line, "", "")
@@ -314,15 +322,19 @@ def _numbers(changes: Sequence[NumberChange]) -> Any:
     columns = ("before", "after", "change", "relative")
     table = new_table("number", *columns, numbers=columns)
     ordered = sorted(changes, key=_place)
-    for one in ordered[:MOST_SHOWN]:
-        relative = f"{one.relative:+.2%}" if math.isfinite(one.relative) else ""
-        change = _quantity(one.path, abs(one.absolute))
-        sign = "+" if one.absolute > 0 else "-"
+    for number_change in ordered[:MOST_SHOWN]:
+        relative = (
+            f"{number_change.relative:+.2%}"
+            if math.isfinite(number_change.relative)
+            else ""
+        )
+        change = _quantity(number_change.path, abs(number_change.absolute))
+        sign = "+" if number_change.absolute > 0 else "-"
         add_row(
             table,
-            one.path,
-            _quantity(one.path, one.before),
-            _quantity(one.path, one.after),
+            number_change.path,
+            _quantity(number_change.path, number_change.before),
+            _quantity(number_change.path, number_change.after),
             f"{sign}{change}",
             relative,
         )

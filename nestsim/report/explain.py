@@ -47,10 +47,11 @@ _BY_PLANNED_TIMES = (
 
 def print_explanation(result: "ExplainResult", console: Console) -> None:
     """Print the verdict in words, then the named plan term by term by the winner."""
-    found = result.explanation
-    words, style = _HEADLINES[found.verdict]
+    explanation = result.explanation
+    words, style = _HEADLINES[explanation.verdict]
     console.print(
-        Text.assemble(Text(words, style=style), f"  {found.request}"), highlight=False
+        Text.assemble(Text(words, style=style), f"  {explanation.request}"),
+        highlight=False,
     )
     subject = f"{result.scenario_name}: {plural(result.network.num_devices, 'device')}"
     console.print(Text(subject), highlight=False)
@@ -61,7 +62,7 @@ def print_explanation(result: "ExplainResult", console: Console) -> None:
         return
     console.print(Text(_BY_PLANNED_TIMES), highlight=False)
     _section(console, "Plans", _plans_table(result, plans))
-    if found.priced is None:
+    if explanation.priced is None:
         return
     _section(console, "Iteration time, by cause", _terms_table(result, plans))
     _section(console, "Memory of the fullest stage", _memory_table(result, plans))
@@ -69,48 +70,52 @@ def print_explanation(result: "ExplainResult", console: Console) -> None:
 
 def explanation_sentences(result: "ExplainResult") -> tuple[str, ...]:
     """Say why the named values lost or do not fit, a sentence for each reason."""
-    found = result.explanation
-    sentences = [_SENTENCES[found.verdict](result)]
-    if found.verdict == "does not fit" and found.winner is not None:
+    explanation = result.explanation
+    sentences = [_SENTENCES[explanation.verdict](result)]
+    if explanation.verdict == "does not fit" and explanation.winner is not None:
         sentences.append(f"With enough memory: {_compared(result)}")
-    if found.excluded:
-        clauses = "; ".join(found.excluded)
-        sentences.append(f"The scenario does not search {found.request}: {clauses}.")
-    if found.winner is None:
-        stopped = found.spent.is_stopped
-        nothing = "" if stopped else "Nothing in the scenario's space fits. "
-        sentences.append(f"{nothing}{found.infeasibility}")
-    elif found.spent.is_stopped:
+    if explanation.excluded:
+        clauses = "; ".join(explanation.excluded)
         sentences.append(
-            f"The scenario's search was stopped by the {found.spent.stopped_by}: the "
-            "winner is the best so far."
+            f"The scenario does not search {explanation.request}: {clauses}."
+        )
+    if explanation.winner is None:
+        stopped = explanation.spent.is_stopped
+        nothing = "" if stopped else "Nothing in the scenario's space fits. "
+        sentences.append(f"{nothing}{explanation.infeasibility}")
+    elif explanation.spent.is_stopped:
+        sentences.append(
+            "The scenario's search was stopped by the "
+            f"{explanation.spent.stopped_by}: the winner is the best so far."
         )
     return tuple(sentences)
 
 
 def explain_json(result: "ExplainResult") -> dict[str, Any]:
     """Return the explanation for programs."""
-    found = result.explanation
-    both = found.priced is not None and found.winner is not None
-    term, seconds = found.largest_difference() if both else (None, None)
+    explanation = result.explanation
+    both = explanation.priced is not None and explanation.winner is not None
+    term, seconds = explanation.largest_difference() if both else (None, None)
     return {
         "scenario": result.scenario_name,
-        "named": dict(found.request.values),
-        "verdict": found.verdict,
+        "named": dict(explanation.request.values),
+        "verdict": explanation.verdict,
         "reason": " ".join(explanation_sentences(result)),
-        "rule": found.rule or None,
-        "not_searched": list(found.excluded),
-        "time_ratio": found.ratio if both else None,
-        "difference_s": dict(found.differences()) if both else None,
+        "rule": explanation.rule or None,
+        "not_searched": list(explanation.excluded),
+        "time_ratio": explanation.ratio if both else None,
+        "difference_s": dict(explanation.differences()) if both else None,
         "largest_difference": {"term": term, "seconds": seconds} if both else None,
-        "available_memory_bytes": found.memory,
+        "available_memory_bytes": explanation.memory,
         "missing_memory_bytes": (
-            max(found.missing_memory, 0.0) if found.priced is not None else None
+            max(explanation.missing_memory, 0.0)
+            if explanation.priced is not None
+            else None
         ),
-        "lower_bound_s": found.lower_bound,
-        "search": spent_json(found.spent),
-        "named_plan": _plan_json(found.priced),
-        "winner": _plan_json(found.winner),
+        "lower_bound_s": explanation.lower_bound,
+        "search": spent_json(explanation.spent),
+        "named_plan": _plan_json(explanation.priced),
+        "winner": _plan_json(explanation.winner),
     }
 
 
@@ -135,8 +140,8 @@ def _outside(result: "ExplainResult") -> str:
 
 
 def _lacking(result: "ExplainResult") -> str:
-    found = result.explanation
-    priced = found.priced
+    explanation = result.explanation
+    priced = explanation.priced
     assert priced is not None
     index = fullest_stage(priced)
     stage, cost = priced.plan.stages[index], priced.stages[index]
@@ -146,22 +151,23 @@ def _lacking(result: "ExplainResult") -> str:
         f"Stage {index + 1} of {len(priced.stages)} "
         f"({layer_span(result.layer_names, stage)}) needs "
         f"{format_size(cost.peak_memory)} even with {saving}, and {result.device_name} "
-        f"has {format_size(found.memory)} to give: {format_size(found.missing_memory)} "
-        f"too little. Most of it is {name}, {format_size(size)}."
+        f"has {format_size(explanation.memory)} to give: "
+        f"{format_size(explanation.missing_memory)} too little. Most of it is {name}, "
+        f"{format_size(size)}."
     )
 
 
 def _compared(result: "ExplainResult") -> str:
-    found = result.explanation
-    priced, winner = found.priced, found.winner
+    explanation = result.explanation
+    priced, winner = explanation.priced, explanation.winner
     assert priced is not None
     assert winner is not None
     seconds = priced.iteration_time - winner.iteration_time
-    term, most = found.largest_difference()
+    term, most = explanation.largest_difference()
     longer = "longer" if seconds > 0 else "shorter"
     return (
         f"it takes {format_duration(abs(seconds))} {longer} than the winner (x "
-        f"{found.ratio:.3f}); the largest term of the difference is {term}, "
+        f"{explanation.ratio:.3f}); the largest term of the difference is {term}, "
         f"{signed_duration(most)}."
     )
 
@@ -201,14 +207,15 @@ _SENTENCES: "Mapping[str, Callable[[ExplainResult], str]]" = {
     "faster": _faster,
     "fits": _fitting,
 }
+"""Verdict -> the sentence about it."""
 
 
 def _plans(result: "ExplainResult") -> dict[str, PricedPlan]:
     """Return the plans that there are, by the heading of their column."""
-    found = result.explanation
-    plans = {"Named": found.priced, "Winner": found.winner}
-    if found.verdict == "winner":
-        plans = {"Winner": found.winner}
+    explanation = result.explanation
+    plans = {"Named": explanation.priced, "Winner": explanation.winner}
+    if explanation.verdict == "winner":
+        plans = {"Winner": explanation.winner}
     return {name: plan for name, plan in plans.items() if plan is not None}
 
 

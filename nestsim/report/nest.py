@@ -157,13 +157,13 @@ def _scores_table(solution: NestSolution, scored: Sequence[ScoredBaseline]) -> T
         sizes = (str(plan.tensor), str(len(plan.stages)), str(plan.data))
         best = (_time(optimum, 8), _ratio(optimum, optimum))
         add_row(table, "(best plan)", *sizes, *best, *best, best[1])
-    for one in scored:
-        baseline = one.baseline
+    for scored_plan in scored:
+        baseline = scored_plan.baseline
         cells = [str(baseline.tensor), str(baseline.pipeline), str(baseline.data)]
-        for score in (one.as_scored, one.true_order):
+        for score in (scored_plan.as_scored, scored_plan.true_order):
             time = score.time_per_batch
             cells += [_time(time, 8), _ratio(time, optimum)]
-        cells.append(_ratio(one.best_cuts.time_per_batch, optimum))
+        cells.append(_ratio(scored_plan.best_cuts.time_per_batch, optimum))
         add_row(table, baseline.name, *cells)
     return table
 
@@ -171,15 +171,15 @@ def _scores_table(solution: NestSolution, scored: Sequence[ScoredBaseline]) -> T
 def _missing(scored: Sequence[ScoredBaseline]) -> list[str]:
     """Return a line for each price that a baseline does not have."""
     lines = []
-    for one in scored:
+    for score in scored:
         ways = {
-            "as scored": one.as_scored.reason,
-            "in true order": one.true_order.reason,
-            "with the best cuts": one.best_cuts.reason,
+            "as scored": score.as_scored.reason,
+            "in true order": score.true_order.reason,
+            "with the best cuts": score.best_cuts.reason,
         }
         for reason in dict.fromkeys(filter(None, ways.values())):
             named = " and ".join(way for way, why in ways.items() if why == reason)
-            lines.append(f"{one.baseline.name} has no price {named}: {reason}.")
+            lines.append(f"{score.baseline.name} has no price {named}: {reason}.")
     return lines
 
 

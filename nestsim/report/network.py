@@ -160,12 +160,12 @@ def print_degraded(
     for name in degradation.removed_links:
         rows[name] = f"removed ({_num_links(network, name)})"
     for name in degradation.removed_switches:
-        count = len(select_switches(network, name))
-        rows[name] = f"removed ({plural(count, 'switch')} with all links)"
-    for one in degradation.slow_links:
-        rows[one.links] = (
-            f"bandwidth divided by {one.factor:g} ({_num_links(network, one.links)})"
-        )
+        switches = plural(len(select_switches(network, name)), "switch")
+        rows[name] = f"removed ({switches} with all links)"
+    for slow_links in degradation.slow_links:
+        count = _num_links(network, slow_links.links)
+        divided = f"bandwidth divided by {slow_links.factor:g}"
+        rows[slow_links.links] = f"{divided} ({count})"
     for slow in degradation.slow_devices:
         name = network.vertex_names[slow.device]
         rows[name] = f"computes {slow.factor:g} times as long"

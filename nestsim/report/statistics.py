@@ -231,19 +231,19 @@ def collective_rows(replay: Replay, stage: int) -> NDArray[np.bool_]:
 
 def _stage_breakdown(replay: Replay, stage: int) -> Breakdown:
     spans = replay.spans
-    own = np.flatnonzero(spans.stage == stage)
+    of_stage = np.flatnonzero(spans.stage == stage)
     collective = collective_rows(replay, stage)
     together = replay.transfers.start[collective], replay.transfers.end[collective]
     # Alike replicas are recorded once, and count as often as they are.
     replicas, members = np.unique(replay.representative[stage], return_counts=True)
-    by_replica = own[np.argsort(spans.replica[own], kind="stable")]
+    by_replica = of_stage[np.argsort(spans.replica[of_stage], kind="stable")]
     cuts = np.searchsorted(spans.replica[by_replica], replicas[1:])
     exposed = 0.0
     for rows, count in zip(np.split(by_replica, cuts), members.tolist(), strict=True):
         exposed += count * _exposed(together, (spans.start[rows], spans.end[rows]))
     num_replicas = replay.representative.shape[1]
-    worked = (spans.end - spans.start)[own] * replay.span_multiplicity[own]
-    total = np.bincount(spans.kind[own], weights=worked, minlength=len(SPAN_KINDS))
+    worked = (spans.end - spans.start)[of_stage] * replay.span_multiplicity[of_stage]
+    total = np.bincount(spans.kind[of_stage], weights=worked, minlength=len(SPAN_KINDS))
     busy = total / num_replicas
     synchronisation = exposed / num_replicas
     waiting = replay.iteration_time - float(busy.sum()) - synchronisation
@@ -304,14 +304,14 @@ def iteration_causes(
     program = SCHEDULES[schedule].program(*sizes)
     alike = _end(program, num_microbatches, balanced.copy())
     alone = _end(program, num_microbatches, durations)
-    tail = replay.iteration_time - replay.pipeline_time
+    step_end = replay.iteration_time - replay.pipeline_time
     optimizer = _longest_optimizer(replay)
     parts = (
         work,
         alike - work,
         alone - alike,
         replay.pipeline_time - alone,
-        tail - optimizer,
+        step_end - optimizer,
         optimizer,
     )
     return dict(zip(CAUSES, parts, strict=True))

@@ -335,8 +335,10 @@ _WRITERS: Mapping[str, Callable[[float], str]] = MappingProxyType(
         "peak_memory": format_size,
     }
 )
+"""Quantity -> how its value is written."""
 
 _WORDS = {True: "holds", False: "FAILED", None: "not checked"}
+"""Whether an assertion holds -> the word for it."""
 
 
 def print_assertions(checked: Sequence[Checked], console: Console) -> None:
@@ -344,24 +346,24 @@ def print_assertions(checked: Sequence[Checked], console: Console) -> None:
     if not checked:
         return
     table = new_table("assertion", "expected", "found", "")
-    for one in checked:
-        style = "bold red" if one.holds is False else ""
+    for item in checked:
+        style = "bold red" if item.holds is False else ""
         add_row(
             table,
-            one.assertion.name,
-            one.assertion.written,
-            _found(one),
-            _WORDS[one.holds],
+            item.assertion.name,
+            item.assertion.written,
+            _value_found(item),
+            _WORDS[item.holds],
             style=style,
         )
     print_section(console, "Assertions", table)
 
 
-def _found(checked: Checked) -> str:
+def _value_found(checked: Checked) -> str:
     write = _WRITERS.get(checked.assertion.quantity)
-    if write is None or isinstance(checked.found, str):
-        return str(checked.found)
-    return write(checked.found)
+    if write is None or isinstance(checked.value, str):
+        return str(checked.value)
+    return write(checked.value)
 
 
 def assertions_json(checked: Sequence[Checked]) -> dict[str, Any]:
@@ -374,7 +376,7 @@ def assertions_json(checked: Sequence[Checked]) -> dict[str, Any]:
                 "name": one.assertion.name,
                 "operator": one.assertion.operator,
                 "expected": one.assertion.value,
-                "found": one.found,
+                "found": one.value,
                 "holds": one.holds,
             }
             for one in checked

@@ -211,6 +211,7 @@ _MEANINGS = {
 """Cause of a gap -> what it is."""
 
 _AT = "contention at "
+"""Prefix of the causes that are contention at a level."""
 
 
 def gap_cause(gap: "Gap") -> str:

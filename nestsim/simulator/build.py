@@ -116,13 +116,13 @@ def _horizon(programs: Programs, slowest: FloatArray) -> float:
         The most that a message of the channel in each port of each actor takes, shape
         ``(A, S)`` [s].
     """
-    each = np.zeros((len(programs.distinct), slowest.shape[1]))
+    most = np.zeros((len(programs.distinct), slowest.shape[1]))
     # Actors of one program are next to each other but where devices are slow.
     for number in range(len(programs.distinct)):
         rows = slowest[programs.of_actor == number]
-        each[number] = rows.max(axis=0)
+        most[number] = rows.max(axis=0)
     steps = [one.steps for one in programs.distinct]
-    messages = float((num_posts(steps, slowest.shape[1]) * each).sum())
+    messages = float((num_posts(steps, slowest.shape[1]) * most).sum())
     work = sum(float(one.duration.sum()) for one in steps)
     # Rounding to ticks adds less than the last term.
     return work + messages + 1.0

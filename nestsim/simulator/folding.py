@@ -217,12 +217,12 @@ def _senders(system: System) -> tuple[IntArray, IntArray]:
     """Return who posts to each channel: ``actor * S + port``, in compressed rows."""
     num_ports = system.ports.shape[1]
     posts = num_posts(system.programs, num_ports)[system.program] > 0
-    found = np.flatnonzero(posts & (system.ports != NONE))
-    channel = system.ports.ravel()[found]
+    posting = np.flatnonzero(posts & (system.ports != NONE))
+    channel = system.ports.ravel()[posting]
     counts = np.bincount(channel, minlength=system.num_sources.size)
     assert np.all((counts == system.num_sources) | (counts == 0))
     order = np.argsort(channel, kind="stable")
-    return _indptr(counts), found[order].astype(np.int64)
+    return _indptr(counts), posting[order].astype(np.int64)
 
 
 def _quotient(
@@ -353,11 +353,11 @@ def joined(parts: list[DevicePairs]) -> DevicePairs:
 
 def largest(indptr: IntArray, values: FloatArray) -> FloatArray:
     """Return the largest value of each compressed row, 0 for an empty one."""
-    found = np.zeros(indptr.size - 1)
+    values_of_rows = np.zeros(indptr.size - 1)
     filled = np.diff(indptr) > 0
     if filled.any():
-        found[filled] = np.maximum.reduceat(values, indptr[:-1][filled])
-    return found
+        values_of_rows[filled] = np.maximum.reduceat(values, indptr[:-1][filled])
+    return values_of_rows
 
 
 def binding(routes: Routes, links: Links) -> BoolArray:

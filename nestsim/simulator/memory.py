@@ -69,11 +69,11 @@ def _parts(memory: StageMemory, program: StageProgram) -> dict[str, FloatArray]:
     num_changes = 2 * program.kinds.size
     parts: dict[str, FloatArray] = {}
     for part, chunk, begin, end, num_bytes in memory.held:
-        own = program.chunks == chunk
+        of_chunk = program.chunks == chunk
         # Whole microbatches are counted, so that the end is exactly the beginning.
         change = np.zeros(num_changes + 1, dtype=np.int64)
-        change[1::2] = own & (program.kinds == kinds[begin])
-        change[2::2] -= own & (program.kinds == kinds[end])
+        change[1::2] = of_chunk & (program.kinds == kinds[begin])
+        change[2::2] -= of_chunk & (program.kinds == kinds[end])
         parts.setdefault(part, np.zeros(num_changes + 1))
         parts[part] += np.cumsum(change) * num_bytes
     return parts

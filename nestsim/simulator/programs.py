@@ -83,6 +83,7 @@ class Mark(NamedTuple):
 
 
 Parts = tuple[Part, ...]
+"""Parts of a pass, in order."""
 
 
 def parts_of(moves: Moves, ports: StagePorts) -> Parts:
@@ -113,7 +114,7 @@ def marked(parts: Parts, marks: list[Mark], *, after: float = 1.0) -> Parts:
     by rounding comes at the end.
     """
     total = sum(part.duration for part in parts)
-    found: list[Part] = []
+    divided: list[Part] = []
     left = list(reversed(marks))
     past, factor = 0.0, 1.0
     for part in parts:
@@ -121,15 +122,15 @@ def marked(parts: Parts, marks: list[Mark], *, after: float = 1.0) -> Parts:
         while left and left[-1].at * total < past + part.duration:
             mark = left.pop()
             until = max(mark.at * total - past, done)
-            found += _stopped(rest, (until - done) * factor, mark)
+            divided += _stopped(rest, (until - done) * factor, mark)
             # Waiting takes place before the rest; posting is over.
             rest = Part(0.0, mark.source, mark.need, rest.target)
             done, factor = until, after
-        found.append(rest._replace(duration=(part.duration - done) * factor))
+        divided.append(rest._replace(duration=(part.duration - done) * factor))
         past += part.duration
     for mark in reversed(left):
-        found.append(Part(0.0, mark.source, mark.need, mark.target))
-    return tuple(found)
+        divided.append(Part(0.0, mark.source, mark.need, mark.target))
+    return tuple(divided)
 
 
 def _stopped(rest: Part, duration: float, mark: Mark) -> list[Part]:
@@ -187,6 +188,7 @@ _PORTS_OF_KIND = {
 """Kind of pass -> ports of its chunk that it receives from and sends to."""
 
 _KINDS = (FORWARD, BACKWARD, WEIGHT)
+"""Kinds of passes, in the order of the kernels' axes."""
 
 _Block = tuple[Step, ...]
 """Steps; the need of one may be `RUNNING`."""
@@ -214,14 +216,14 @@ class _Code(NamedTuple):
     """Kind of the pass before, `NONE` if there is none."""
 
 
-def pass_numbers(own: Instructions, work: PipelineWork) -> IntArray:
+def pass_numbers(instructions: Instructions, work: PipelineWork) -> IntArray:
     """Return which pass of its kind and chunk that of each microbatch is.
 
     They are counted from 1, in the order of a stage, shape ``(3, v, m)``; 0 for what
     the stage does not do.
     """
     shape = len(_KINDS), work.num_chunks, work.num_microbatches
-    return kernels.number_passes(kernels.Passes(*own), *shape)
+    return kernels.number_passes(kernels.Passes(*instructions), *shape)
 
 
 class Writer:
@@ -231,7 +233,7 @@ class Writer:
     ----------
     work
         The training step.
-    own
+    instructions
         What its schedule has the stage do.
     numbers
         Of the passes of every stage, as of `pass_numbers`.
@@ -244,12 +246,13 @@ class Writer:
     def __init__(
         self,
         work: PipelineWork,
-        own: Instructions,
+        instructions: Instructions,
         numbers: Sequence[IntArray],
         stage: int,
         ports: StagePorts,
     ) -> None:
-        self.work, self.own, self.stage, self.ports = work, own, stage, ports
+        self.work, self.instructions, self.stage = work, instructions, stage
+        self.ports = ports
         self.virtual = work.virtual_stages()
         schedule = SCHEDULES[work.schedule]
         self.rendezvous = work.blocking_transfers and not schedule.interleaves
@@ -283,7 +286,7 @@ class Writer:
     ) -> tuple[list[_Code], kernels.BlockOrder]:
         """Return the distinct blocks, and what the program is made of."""
         codes, order = kernels.order_blocks(
-            kernels.Passes(*self.own),
+            kernels.Passes(*self.instructions),
             self.pass_ports,
             self._arrivals(numbers),
             kernels.BlockRules(
@@ -304,8 +307,8 @@ class Writer:
         v = self.work.num_chunks
         ports = np.full((2, len(_KINDS), v), NONE)
         first = np.arange(v) * PORTS_PER_CHUNK
-        for kind, own in _PORTS_OF_KIND.items():
-            for side, port in enumerate(own):
+        for kind, of_kind in _PORTS_OF_KIND.items():
+            for side, port in enumerate(of_kind):
                 exists = self.ports.channels[0, first + port] != NONE
                 ports[side, kind] = np.where(exists, first + port, NONE)
         return ports
@@ -369,9 +372,9 @@ class Writer:
 
     def _gather_marks(self) -> list[list[Mark]]:
         """Return where the first forward pass of each chunk waits."""
-        own = self.work.gather_buckets[self.stage]
+        buckets = self.work.gather_buckets[self.stage]
         marks: list[list[Mark]] = [[] for _ in range(self.work.num_chunks)]
-        for bucket, (port, need) in zip(own, self.bucket_ends, strict=False):
+        for bucket, (port, need) in zip(buckets, self.bucket_ends, strict=False):
             marks[bucket.chunk].append(Mark(bucket.at, port, need))
         return marks
 
@@ -423,6 +426,7 @@ PASS_KINDS = ("forward", "backward", "weight")
 """Names in `SPAN_KINDS` of the kinds of `planner.step.schedules`, in their order."""
 
 _SPAN_OF_KIND = np.array([SPAN_KINDS.index(name) for name in PASS_KINDS])
+"""Kind of span of each kind of pass."""
 
 OPTIMIZER = SPAN_KINDS.index("optimizer")
 """Kind of the optimizer's span."""
@@ -474,13 +478,17 @@ def build_programs(
         schedule.instructions(stage, num_stages, work.num_microbatches, work.num_chunks)
         for stage in range(num_stages)
     ]
-    numbers = [pass_numbers(own, work) for own in lists]
+    numbers = [pass_numbers(instructions, work) for instructions in lists]
     distinct: list[StageProgram] = []
     of_actor, streams = [], []
-    for stage, own in enumerate(lists):
-        kinds = np.append(_SPAN_OF_KIND[own.kind], OPTIMIZER)
-        meaning = kinds, np.append(own.microbatch, -1), np.append(own.chunk, -1)
-        writer = Writer(work, own, numbers, stage, ports[stage])
+    for stage, instructions in enumerate(lists):
+        kinds = np.append(_SPAN_OF_KIND[instructions.kind], OPTIMIZER)
+        meaning = (
+            kinds,
+            np.append(instructions.microbatch, -1),
+            np.append(instructions.chunk, -1),
+        )
+        writer = Writer(work, instructions, numbers, stage, ports[stage])
         values, which = _values(work.slowdown[stage])
         of_actor.append(len(distinct) + which)
         distinct += [StageProgram(writer.write(v, tick), *meaning) for v in values]

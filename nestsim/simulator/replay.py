@@ -145,9 +145,9 @@ def forecast_seconds(system: System) -> Mapping[str, float]:
     length = np.array([len(steps) for steps in system.programs], np.int64)
     num_steps = int(length[system.program].sum())
     # A message of several senders takes a post of each.
-    each = num_posts(system.programs, system.ports.shape[1])[system.program]
+    num_posted = num_posts(system.programs, system.ports.shape[1])[system.program]
     sources = np.append(system.num_sources, 1)[system.ports]
-    num_messages = round(float((each / sources).sum()))
+    num_messages = round(float((num_posted / sources).sum()))
     return {
         engine: num_steps * cost.per_step + num_messages * cost.per_message
         for engine, cost in _COSTS.items()
@@ -221,17 +221,17 @@ def _microbatches(model: Model, system: System) -> list[IntArray]:
     The messages of a channel are posted by the same steps of all its senders, or by
     steps of no microbatch.
     """
-    found = [_NONE] * system.num_bytes.size
+    by_channel = [_NONE] * system.num_bytes.size
     for program, counts in enumerate(num_posts(system.programs, system.ports.shape[1])):
         actors = np.flatnonzero(system.program == program)
         targets, posted = _posted(model.programs[program])
         for port in np.flatnonzero(counts).tolist():
             sent = posted[targets == port]
             for channel in system.ports[actors, port].tolist():
-                known = found[channel]
+                known = by_channel[channel]
                 # A receiver that says that it is ready has no microbatch.
-                found[channel] = np.maximum(known, sent) if known.size else sent
-    return found
+                by_channel[channel] = np.maximum(known, sent) if known.size else sent
+    return by_channel
 
 
 def _posted(program: StageProgram) -> tuple[IntArray, IntArray]:
@@ -414,13 +414,13 @@ def _skip_notes(skips: tuple[Skip, ...]) -> tuple[str, ...]:
     spans = sum(skip.num_spans for skip in skips)
     events = sum(skip.num_events for skip in skips)
     shortest, longest = (pick(skip.period for skip in skips) for pick in (min, max))
-    each = f"{shortest:.4g}"
+    length = f"{shortest:.4g}"
     if longest > shortest:
-        each += f" to {longest:.4g}"
-    one = periods == 1
+        length += f" to {longest:.4g}"
+    single = periods == 1
     return (
-        f"{periods:,} {'period' if one else 'periods'} of {each} s repeated what came "
-        f"before bit for bit; {'its' if one else 'their'} {spans:,} passes and "
+        f"{periods:,} {'period' if single else 'periods'} of {length} s repeated what "
+        f"came before bit for bit; {'its' if single else 'their'} {spans:,} passes and "
         f"{events:,} events were written down again instead of being simulated, which "
         "changes no moment at which anything happens.",
     )

@@ -222,12 +222,12 @@ class Watch:
         if not program.size:
             return reference, np.zeros(0, np.int64)
         begin = first[program[reference]]
-        own = np.flatnonzero(
+        loops_of_program = np.flatnonzero(
             (loops.begin >= begin) & (loops.begin < first[program[reference] + 1])
         )
         marks = [
             np.arange(loops.begin[k] + loops.unit[k], loops.end[k], loops.unit[k])
-            for k in own
+            for k in loops_of_program
         ]
         joined: IntArray = np.concatenate([*marks, np.zeros(0, np.int64)])
         return reference, np.unique(joined - begin)
@@ -303,8 +303,8 @@ def _find_loops(listing: Listing) -> _Loops:
     symbols = listing.symbols()
     rows = [np.zeros((0, 3), np.int64)]
     for first, last in zip(listing.first[:-1], listing.first[1:], strict=True):
-        found = find_repeats(symbols[first:last])
-        rows.append(found + np.array([first, first, 0]))
+        repeats = find_repeats(symbols[first:last])
+        rows.append(repeats + np.array([first, first, 0]))
     begin, end, unit = np.concatenate(rows).T
     of_step = np.full(symbols.size + 1, -1, dtype=np.int64)
     for k in range(begin.size):

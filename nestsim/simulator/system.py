@@ -229,6 +229,7 @@ TICK = 2.0**-40
 """The finest tick, 0.9 ps [s]."""
 
 _MANTISSA_BITS = 53
+"""Bits of a float64's fraction, the leading one included."""
 
 
 def tick_for(horizon: float) -> float:

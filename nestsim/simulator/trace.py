@@ -41,9 +41,12 @@ _DIRECTIONS = {
     TRANSFER_KINDS.index("activation"): "send activations",
     TRANSFER_KINDS.index("gradient"): "send gradients",
 }
+"""Kind of message between stages -> name of its threads."""
+
 _COLLECTIVES = tuple(
     kind for kind in range(len(TRANSFER_KINDS)) if kind not in _DIRECTIONS
 )
+"""Kinds of collectives."""
 
 
 class Threads(NamedTuple):
@@ -87,6 +90,7 @@ class Threads(NamedTuple):
 
 
 _SHORT_NAMES = ("F", "B", "W", "optimizer")
+"""Names of slices, by kind of span."""
 
 
 class Track(NamedTuple):
@@ -190,6 +194,7 @@ def _until_next(channel: IntArray, begin: IntArray, end: IntArray) -> IntArray:
 
 
 Event = dict[str, Any]
+"""Event of a trace, as JSON."""
 
 _ACTIVATION = TRANSFER_KINDS.index("activation")
 _GRADIENT = TRANSFER_KINDS.index("gradient")

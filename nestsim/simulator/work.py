@@ -67,6 +67,7 @@ class EdgePhase(NamedTuple):
 
 
 Phase = RingPhase | EdgePhase
+"""Phase of a collective of one stage."""
 
 
 class LockstepRingPhase(NamedTuple):
@@ -163,6 +164,7 @@ class Move(NamedTuple):
 
 
 Moves = tuple[Move, ...]
+"""Moves of a pass, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nestsim.scenario.load import Scenario
 
 MOST_RATIO = 1e6
-"""What scenarios accept, too."""
+"""Largest ratio of oversubscription, which scenarios accept, too."""
 
 
 def built_ratios(network: Network) -> dict[str, float]:
@@ -97,14 +97,17 @@ def _with_ratio(spec: NetworkSpec, number: int, ratio: float) -> NetworkSpec:
 
 
 AS_BUILT = "as built"
-"""The scenario itself, which "healthy" plans are made for."""
+"""Name of the condition that leaves the scenario as it is, which "healthy" plans are
+made for."""
 
 DEFAULT_RATIOS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Ratios that are tried if the scenario names none."""
 
 MOST_CONDITIONS = 10_000
+"""Conditions of a stress test at most."""
 
 _SAME = 1e-9
-"""Ratios that differ by less, relatively, are the same."""
+"""Relative difference of ratios below which they are the same."""
 
 Ratios = tuple[tuple[str, float], ...]
 """Levels whose ratio is another than as built, from the inside out."""
@@ -159,20 +162,20 @@ def _taken(
     """
     links = network.links
     taken = np.zeros(len(links))
-    for index, one in enumerate(background):
+    for index, traffic in enumerate(background):
         try:
-            chosen = select_links(network, one.links)
+            chosen = select_links(network, traffic.links)
         except InputError as error:
             raise error.at(f"background[{index}].links") from None
-        share = one.share or 0.0
-        rate = links.bandwidth[chosen] * share if one.rate is None else one.rate
+        share = traffic.share or 0.0
+        rate = links.bandwidth[chosen] * share if traffic.rate is None else traffic.rate
         taken[chosen] += rate
         full = np.flatnonzero(taken >= links.bandwidth * (1.0 - _SAME))
         if full.size:
             raise InputError(
                 "leaves nothing of a link",
                 where=f"background[{index}]",
-                got=f"{format_bandwidth(float(taken[full[0]]))} of {one.links}",
+                got=f"{format_bandwidth(float(taken[full[0]]))} of {traffic.links}",
                 expected=f"less than {format_bandwidth(_capacity(network, full[0]))}",
             )
     factor = links.bandwidth / (links.bandwidth - taken)
@@ -268,24 +271,24 @@ def all_conditions(
             got=f"{count:,} combinations",
             expected=f"at most {MOST_CONDITIONS:,}",
         )
-    lines = [{level: one} for level, ratios in axes.items() for one in ratios]
+    lines = [{level: ratio} for level, ratios in axes.items() for ratio in ratios]
     grid = [
         dict(zip(axes, ratios, strict=True))
         for ratios in itertools.product(*axes.values())
     ]
-    ratios = dict.fromkeys(canonical(built, one) for one in ({}, *lines, *grid))
-    conditions = [ratio_condition(one) for one in ratios]
+    ratios = dict.fromkeys(canonical(built, changed) for changed in ({}, *lines, *grid))
+    conditions = [ratio_condition(changed) for changed in ratios]
     conditions += [
         ConditionSpec(name=f"ECMP seed {seed}", ecmp_seed=seed)
         for seed in spec.ecmp_seeds
     ]
-    taken = {one.name for one in conditions}
-    for index, one in enumerate(spec.conditions):
-        if one.name in taken:
+    taken = {condition.name for condition in conditions}
+    for index, condition in enumerate(spec.conditions):
+        if condition.name in taken:
             raise InputError(
                 "is the name of another condition",
                 where=f"stress.conditions[{index}].name",
-                got=one.name,
+                got=condition.name,
                 expected="another name",
             )
     return (*conditions, *spec.conditions)

@@ -99,8 +99,8 @@ def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
 
 
 def _robust_json(result: "StressResult") -> dict[str, Any] | None:
-    found = result.robust()
-    if found is None:
+    choices = result.robust()
+    if choices is None:
         return None
 
     def plain(choice: "RobustChoice") -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _robust_json(result: "StressResult") -> dict[str, Any] | None:
             "mean_regret": choice.mean,
         }
 
-    return {"least_worst": plain(found[0]), "least_mean": plain(found[1])}
+    return {"least_worst": plain(choices[0]), "least_mean": plain(choices[1])}
 
 
 def stress_rows(result: "StressResult") -> list[dict[str, Any]]:

@@ -103,13 +103,13 @@ def headline(result: "StressResult") -> str:
     )
 
 
-def change_in_words(found: "PlanChange") -> str:
+def change_in_words(plan_change: "PlanChange") -> str:
     """Say between which ratios a planner's plan changes, and to what."""
     from planner.step.plan import Plan
 
-    change = found.change
-    before, after = (Plan.from_json(one) for one in (change.before, change.after))
-    labels = [f"{plan_label(one)} ({one.placement})" for one in (before, after)]
+    change = plan_change.change
+    before, after = (Plan.from_json(data) for data in (change.before, change.after))
+    labels = [f"{plan_label(plan)} ({plan.placement})" for plan in (before, after)]
     if labels[0] == labels[1]:
         labels = [
             f"{label}, {detail}"
@@ -118,7 +118,7 @@ def change_in_words(found: "PlanChange") -> str:
     gain = signed_percent(-change.gain)
     simulated = signed_percent(-change.simulated_gain)
     return (
-        f"{found.planner}, {found.level} between {change.low:.4g}:1 and "
+        f"{plan_change.planner}, {plan_change.level} between {change.low:.4g}:1 and "
         f"{change.high:.4g}:1: from {labels[0]} to {labels[1]} "
         f"(time there: planned {gain}, simulated {simulated})"
     )
@@ -134,10 +134,10 @@ def _differences(before: Any, after: Any) -> tuple[str, str]:
     pairs = zip(before.stages, after.stages, strict=True)
     stage = next(index for index, (a, b) in enumerate(pairs) if a != b)
     return tuple(
-        f"stage {stage}: layers {one.stages[stage].layers}, recompute "
-        f"{one.stages[stage].recompute}, "
-        f"shards of {one.stages[stage].sharding_group_size}"
-        for one in (before, after)
+        f"stage {stage}: layers {plan.stages[stage].layers}, recompute "
+        f"{plan.stages[stage].recompute}, "
+        f"shards of {plan.stages[stage].sharding_group_size}"
+        for plan in (before, after)
     )  # type: ignore[return-value]
 
 
@@ -174,11 +174,11 @@ def answer_in_words(result: "StressResult", answer: "InverseAnswer") -> str:
 
 def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str, ...]:
     """Name the plans with the least worst and the least mean regret."""
-    found = result.robust()
-    if found is None:
+    choices = result.robust()
+    if choices is None:
         return ("There is no plan",)
 
-    def one(what: str, choice: "RobustChoice") -> str:
+    def sentence(what: str, choice: "RobustChoice") -> str:
         key = list(result.plans)[choice.plan]
         origin = next(
             f"{planner}'s for {name}"
@@ -192,16 +192,17 @@ def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str,
             f"{percent(choice.mean)} on average"
         )
 
-    return one("worst-case", found[0]), one("mean", found[1])
+    return sentence("worst-case", choices[0]), sentence("mean", choices[1])
 
 
-_TOLD = 1e-3
-"""A negative regret of so much is explained."""
+_NOTEWORTHY = 1e-3
+"""Size of a negative regret above which it is explained."""
 
 _NEGATIVE = (
     "Negative: the re-made plan is faster as planned, but slower in the replay; with "
     'search.objective = "replayed" the replay chooses.'
 )
+"""Explanation of a negative regret."""
 
 
 def print_stress(result: "StressResult", console: "Console") -> None:
@@ -213,11 +214,14 @@ def print_stress(result: "StressResult", console: "Console") -> None:
     if len(shown) < len(result.names):
         title += f" ({len(shown)} of {len(result.names)})"
     print_section(console, title, _condition_table(result, shown))
-    if any((result.regret(result.planners[0], name) or 0.0) < -_TOLD for name in shown):
+    if any(
+        (result.regret(result.planners[0], name) or 0.0) < -_NOTEWORTHY
+        for name in shown
+    ):
         console.print(Text(_NEGATIVE), highlight=False)
     legend = [
         f"{made}: {names[result.made[result.planners[0], made]]}"
-        for made in _first_of_each(result)
+        for made in _first_conditions(result)
     ]
     print_section(
         console,
@@ -234,7 +238,7 @@ def print_stress(result: "StressResult", console: "Console") -> None:
         print_section(console, "Without results", Text("\n".join(problems)))
 
 
-def _first_of_each(result: "StressResult") -> list[str]:
+def _first_conditions(result: "StressResult") -> list[str]:
     """Return for each plan of the first planner the first condition it is made for."""
     seen: dict[str, str] = {}
     for name in result.names:

@@ -45,17 +45,18 @@ class BestPlanChange:
     """The lowest ratio above it that has the plan `after`."""
 
     before: dict[str, Any]
-    """A plan, as JSON."""
+    """Plan up to the ratio `low`, as JSON."""
 
     after: dict[str, Any]
-    """Another one."""
+    """Plan from the ratio `high` on, as JSON."""
 
     gain: float
-    """What the new plan saves of the old one's planned time at `high`, as a share;
-    negative where what the planner minimises disagrees."""
+    """Part of the old plan's planned time that the new one saves at `high`; negative
+    where what the planner minimises disagrees."""
 
     simulated_gain: float
-    """Gain of the simulated time; negative where the replay disagrees."""
+    """Part of the old plan's simulated time that the new one saves at `high`; negative
+    where the replay disagrees."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -138,7 +139,8 @@ class _Line:
 
 
 POLICIES = ("kept", "re-made")
-"""The plan made for worsening 1 is kept, or every worsening gets one of its own."""
+"""Whether the plan made for worsening 1 is kept, or every worsening gets one of its
+own."""
 
 MOST = 1024.0
 """Largest worsening that is tried."""
@@ -167,14 +169,14 @@ class Bracket(NamedTuple):
     """Where throughput falls below what must be kept."""
 
     kept: float | None
-    """A worsening that keeps it; None if none does."""
+    """Worsening that keeps the share; None if none does."""
 
     lost: float | None
-    """The lowest one that was tried beyond it and does not; None if all that were
-    tried do."""
+    """Lowest worsening tried beyond `kept` that does not keep the share; None if all
+    that were tried do."""
 
     tried: tuple[tuple[float, float], ...]
-    """Worsening and share of the throughput, rising."""
+    """Worsenings that were tried with their shares of the throughput, rising."""
 
     is_monotone: bool
     """Whether throughput never rose where the network got worse, as far as tried."""
@@ -315,14 +317,14 @@ def narrow(
             known[worsening] = time(worsening)
         return base / known[worsening]
 
-    found = bracket(share, request.keep)
-    ends = [found.kept, found.lost]
+    limits = bracket(share, request.keep)
+    ends = [limits.kept, limits.lost]
     return {
-        "kept": found.kept,
-        "lost": found.lost,
+        "kept": limits.kept,
+        "lost": limits.lost,
         "bandwidths": [one and _bandwidth(evaluator, request, one) for one in ends],
-        "tried": [list(one) for one in found.tried],
-        "is_monotone": found.is_monotone,
+        "tried": [list(one) for one in limits.tried],
+        "is_monotone": limits.is_monotone,
         "base_s": base,
     }
 

@@ -20,6 +20,7 @@ OWN_TABLES = ("sweep", "stress", "assert")
 """Tables of a scenario that say nothing of the job itself."""
 
 _OPENING, _CLOSING = "[{", "]}"
+"""Brackets inside of which commas do not part values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

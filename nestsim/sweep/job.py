@@ -34,7 +34,7 @@ class ScenarioSweep:
     """Name of the scenario."""
 
     axes: tuple[Axis, ...]
-    """The settings that are varied; the last one changes fastest."""
+    """Settings that are varied; the last one changes fastest."""
 
     points: tuple[Point, ...]
     """Points to evaluate."""
@@ -123,7 +123,7 @@ def run_scenario_sweep(
     restart
         Forget what the store holds.
     progress
-        Told about every finished point.
+        Called with every finished point.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def run_scenario_sweep(
     path = None if folder is None else folder / STORE
     facts = sweep.task.facts(sweep.axes, sweep.time_limit)
     with Store(path, facts, restart=restart) as store:
-        found = run_sweep(
+        outcomes = run_sweep(
             sweep.points,
             sweep.task,
             store,
@@ -145,7 +145,7 @@ def run_scenario_sweep(
         scenario_name=sweep.scenario_name,
         what=sweep.task.what,
         axes=sweep.axes,
-        outcomes=found.outcomes,
+        outcomes=outcomes.outcomes,
     )
 
 

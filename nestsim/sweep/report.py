@@ -17,12 +17,14 @@ MOST_SHOWN = 20
 """Points in the text; all of them are in points.csv."""
 
 _MOST_REASONS = 5
+"""Reasons of failures that a report names."""
 
 _DONE = {
     "simulate": "the plan replayed",
     "plan": "planned, not replayed",
     "run": "planned and replayed",
 }
+"""Mode of a sweep -> what was done at each point."""
 
 
 def value_label(value: object) -> str:
@@ -48,8 +50,8 @@ def throughput_of(outcome: Outcome) -> float | None:
     row = outcome.row
     if row is None or row.get("verdict") == "infeasible":
         return None
-    found = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
-    return None if found is None else float(found)
+    rate = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
+    return None if rate is None else float(rate)
 
 
 def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -106,20 +108,23 @@ def _table(
     names = ["point", *short_names(paths)]
     numbers = ["tokens/s", "iteration", "MFU", "peak memory"]
     table = new_table(*names, *numbers, "verdict", numbers=("point", *numbers))
-    for one in shown:
-        assert one.row is not None
+    for outcome in shown:
+        assert outcome.row is not None
         whose = "planned" if result.what == "plan" else "simulated"
-        row = {name.removeprefix(f"{whose}_"): value for name, value in one.row.items()}
+        row = {
+            name.removeprefix(f"{whose}_"): value for name, value in outcome.row.items()
+        }
         add_row(
             table,
-            str(one.number),
-            *(value_label(one.point[path]) for path in paths),
+            str(outcome.number),
+            *(value_label(outcome.point[path]) for path in paths),
             f"{row['tokens_per_s']:,.0f}",
             format_duration(row["iteration_time_s"]),
             percent(row["mfu"]),
             format_size(row["peak_memory_bytes"]),
-            row.get("verdict", "planned") + (", best" if one.number == best else ""),
-            style="bold" if one.number == best else "",
+            row.get("verdict", "planned")
+            + (", best" if outcome.number == best else ""),
+            style="bold" if outcome.number == best else "",
         )
     return table
 

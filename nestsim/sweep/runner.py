@@ -69,7 +69,7 @@ def alarm(seconds: float | None) -> Iterator[None]:
 
 
 _INTERVAL = 1.0
-"""Between two looks at the parent [s]."""
+"""Time between two looks at the parent [s]."""
 
 
 def end_with(parent: int) -> None:
@@ -93,7 +93,10 @@ def _watch(parent: int) -> None:
 
 
 DIED = "its process died: most likely, this machine ran out of memory"
+"""Reason of a point whose process died."""
+
 OUT_OF_MEMORY = "this machine ran out of memory"
+"""Reason of a point that found no memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ class SweepResult:
     """Everything that a sweep found."""
 
     outcomes: tuple[Outcome, ...]
-    """One for each point, in the order of the points."""
+    """Outcome of each point, in their order."""
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
@@ -158,7 +161,7 @@ def run_sweep(
     time_limit
         A point that takes longer fails [s]; None for no limit.
     progress
-        Told about every finished point, with rate and time left.
+        Called with every finished point, with rate and time left.
 
     Raises
     ------
@@ -224,6 +227,7 @@ def _pending(keys: Sequence[str], store: Store) -> list[int]:
 
 
 _Job = tuple[int, Point]
+"""Number of a point, and the point."""
 
 
 class _Evaluate(NamedTuple):
@@ -298,9 +302,9 @@ def _parallel(
     waiting: dict[int, Point],
     evaluate: _Evaluate,
     workers: int,
-    announce: Callable[[int], object],
+    on_begin: Callable[[int], object],
 ) -> Generator[_Answer, None, None]:
-    """Yield the answers of processes, and say of each point when it is handed out.
+    """Yield the answers of processes, and call back with each point handed out.
 
     Workers do not hear what tells this process to stop, and end with it.
     """
@@ -308,7 +312,7 @@ def _parallel(
 
     def calls() -> Iterator[tuple[_Evaluate, _Job, dict[str, object]]]:
         for job in list(waiting.items()):
-            announce(job[0])
+            on_begin(job[0])
             yield evaluate, job, {}
 
     pool = joblib.Parallel(
@@ -344,19 +348,19 @@ def _alone(job: _Job, evaluate: _Evaluate) -> _Answer:
 
 
 class _Meter:
-    """Tells how many points are done, how fast, and how long the others will take."""
+    """Reports how many points are done, how fast, and how long the others will take."""
 
     def __init__(self, total: int, done: int, progress: Progress | None) -> None:
         self._total, self._done, self._progress = total, done, progress
         self._had, self._begun = done, time.perf_counter()
-        self._tell()
+        self._report()
 
     def count(self) -> None:
         """Count one more point."""
         self._done += 1
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress is None or not self._total:
             return
         text = f"point {self._done:,} of {self._total:,}"

@@ -42,6 +42,7 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
 """Setting that names a file -> what the file is, and its longest length [byte]."""
 
 NOTHING = "the search found no plan"
+"""Reason of a point at which there is no plan."""
 
 MOST_CHECKED = 200
 """If none of so many points is a scenario, none is taken to be."""
@@ -89,7 +90,7 @@ class ScenarioTask:
 
     def __call__(self, point: Point) -> Row:
         """Return the results of the scenario with the point's values."""
-        return _DOINGS[self.what](self.scenario(point))
+        return _TASKS[self.what](self.scenario(point))
 
     def key(self, point: Point) -> str:
         """Return a hash of the scenario with the point's values."""
@@ -200,7 +201,7 @@ def _plan(scenario: "Scenario") -> Row:
     }
 
 
-_DOINGS = {"simulate": _simulate, "plan": _plan, "run": _run}
+_TASKS = {"simulate": _simulate, "plan": _plan, "run": _run}
 
 
 def _replayed(candidate: "Candidate") -> Row:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nestsim.validation.collective_runner import CollectiveResult, Curve
 
 _NUMBERS = ("Rows", "Median", "MAPE", "90th pct", "Worst", "Bias")
+"""Columns of the table of errors."""
 
 
 def collectives_json(result: CollectivesValidation) -> dict[str, Any]:
@@ -97,6 +98,7 @@ _COLUMNS = (
     "reason",
     "assumed",
 )
+"""Columns of the file with a line for every row."""
 
 
 def collectives_csv(result: CollectivesValidation) -> str:
@@ -191,12 +193,14 @@ def _refusals_table(result: CollectivesValidation) -> Table:
     table = new_table("Refused", "Rows", "Why", "Sources", numbers=("Rows",))
     for code, count in Counter(row.code for row in result.refused).most_common():
         sources = Counter(row.row.source for row in result.refused if row.code == code)
-        told = ", ".join(f"{name} {number}" for name, number in sources.most_common())
-        add_row(table, code, f"{count:,}", REFUSALS[code], told)
+        counts = ", ".join(f"{name} {number}" for name, number in sources.most_common())
+        add_row(table, code, f"{count:,}", REFUSALS[code], counts)
     return table
 
 
 _FIGURE_COLUMNS = 4
+"""Panels beside each other."""
+
 _MOST_PANELS = 16
 
 
@@ -217,12 +221,12 @@ def panels(result: "CollectivesValidation") -> tuple[Panel, ...]:
         for curve, rows in result.curves().items()
         if len({row.case.num_bytes for row in rows if row.case}) > 1
     )
-    found = [
+    drawn = [
         Panel(_title(*key), tuple(sorted(curves, key=lambda one: one[0])))
         for key, curves in grouped(keyed).items()
     ]
-    found.sort(key=lambda panel: -sum(len(rows) for _, rows in panel.curves))
-    return tuple(found[:_MOST_PANELS])
+    drawn.sort(key=lambda panel: -sum(len(rows) for _, rows in panel.curves))
+    return tuple(drawn[:_MOST_PANELS])
 
 
 def _title(source: str, operation: str, num_nodes: int) -> str:

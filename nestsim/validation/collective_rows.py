@@ -31,6 +31,7 @@ from topologies.accelerators import load_accelerator
 from topologies.specs import check_num_devices
 
 Method = Literal["tests", "torch", "kernel"]
+"""Way in which a time was measured."""
 
 HOST_TIMES: Mapping[Method, float] = MappingProxyType(
     {"tests": 0.0, "torch": 27e-6, "kernel": 0.0}
@@ -192,6 +193,7 @@ _FABRIC_WORDS = (
     "nic",
     "network",
 )
+"""Words that only descriptions of links between nodes have."""
 
 
 def read_collective(row: Row) -> CollectiveCase:
@@ -312,16 +314,16 @@ class _Links:
         bridged = "pairwise nvlink" in written
         if "pcie" in self.link or (bridged and local > 2):
             return transports()["pcie-peer"], _PCIE_4
-        found = find_transport(self.device, inside_node=True)
+        transport = find_transport(self.device, inside_node=True)
         if bridged:
-            found = transports()["nvlink-pair"]
-        if found.links_by_size and self.row.whole("devices_per_node") == 4:
+            transport = transports()["nvlink-pair"]
+        if transport.links_by_size and self.row.whole("devices_per_node") == 4:
             # Four devices with all their links among themselves are no cube mesh.
-            found = replace(found, links_by_size=())
+            transport = replace(transport, links_by_size=())
         if re.search(r"\bring\b", self.row.words("notes").lower()):
-            found = replace(found, multicast_efficiency=0.0)
+            transport = replace(transport, multicast_efficiency=0.0)
         catalogue = dict(_DEVICES)[self.device]
-        return found, load_accelerator(catalogue).interconnect_bandwidth
+        return transport, load_accelerator(catalogue).interconnect_bandwidth
 
     def _across(self) -> tuple[Transport, float]:
         local = self.ranks // self.nodes
@@ -335,10 +337,10 @@ class _Links:
             return transports()["nic-staged"], min(local, 4) * _ADAPTERS["a100"]
         words = (word for word in _TRANSPORTS if word in self.link)
         name = _TRANSPORTS.get(next(words, ""), "default-fabric")
-        found = transports()[name]
-        told = " ".join((self.link, self.row.words("notes").lower()))
-        if re.search(r"(?<!nvlink )\bsharp\b", told):
-            found = replace(found, adds_in_switches=True)
+        transport = transports()[name]
+        text = " ".join((self.link, self.row.words("notes").lower()))
+        if re.search(r"(?<!nvlink )\bsharp\b", text):
+            transport = replace(transport, adds_in_switches=True)
         usual = _TRANSPORT_ADAPTERS.get(name, _ADAPTERS.get(self.device))
         if several is None and usual is None:
             raise RowRefusedError(
@@ -350,27 +352,27 @@ class _Links:
             assert usual is not None
             bandwidth = local * usual
             self.assumed.append(f"{bandwidth / 1e9:g} GB/s out of a node")
-            return found, bandwidth
+            return transport, bandwidth
         unit = 1e9 if several[3] == "GB" else 1e9 / 8
         bandwidth = int(several[1] or 1) * float(several[2]) * unit
         if not bandwidth:
             raise RowRefusedError(
                 "unknown-network", f"link is {self.row.words('link')}"
             )
-        return found, bandwidth * self._hosts(several[4].lower())
+        return transport, bandwidth * self._hosts(several[4].lower())
 
-    def _hosts(self, told: str) -> float:
+    def _hosts(self, words: str) -> float:
         """Return how many times a node has the adapters that the link tells of.
 
         A rack that NVLink joins has those of each of its trays.
         """
         local = self.ranks // self.nodes
-        if re.search(r"\bper (gpu|device)", told):
+        if re.search(r"\bper (gpu|device)", words):
             return local
-        if not self.device.startswith("gb") or re.search(r"\bper (rack|domain)", told):
+        if not self.device.startswith("gb") or re.search(r"\bper (rack|domain)", words):
             return 1.0
         tray = self.row.whole("devices_per_node") or _TRAY
-        if re.search(r"\bper tray", told):
+        if re.search(r"\bper tray", words):
             tray = _TRAY
         return local / tray if tray < local else 1.0
 

@@ -128,8 +128,8 @@ class CollectivesValidation:
 
     def curves(self) -> dict[Curve, list[CollectiveResult]]:
         """Return the scored rows of each curve, smallest message first."""
-        found = grouped((row.curve, row) for row in self.scored)
-        return {curve: sorted(rows, key=_size) for curve, rows in found.items()}
+        by_curve = grouped((row.curve, row) for row in self.scored)
+        return {curve: sorted(rows, key=_size) for curve, rows in by_curve.items()}
 
     def errors(self) -> Errors:
         """Return the errors of all scored rows."""
@@ -183,7 +183,7 @@ def validate_collectives(
     measurements
         What `nestsim.validation.rows.columns.read_measurements` read.
     progress
-        Told about every row.
+        Called with every row.
     """
     results = []
     for index, row in enumerate(measurements.rows):

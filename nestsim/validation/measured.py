@@ -88,10 +88,10 @@ def _by_flops(case: Case, graph: LayerGraph) -> Measured:
 
 def _repeated(graph: LayerGraph) -> float:
     """Return what full recompute adds for a sequence: the blocks' forward [FLOP]."""
-    each = [sum(op.model_flops for op in layer.operators) for layer in graph.layers]
+    flops = [sum(op.model_flops for op in layer.operators) for layer in graph.layers]
     return float(
         sum(
-            each[kind]
+            flops[kind]
             for kind, name in zip(graph.kinds, graph.names, strict=True)
             if name.startswith("block")
         )
@@ -165,8 +165,8 @@ TABLES = ("published.csv", "published_memory.csv")
 
 def published_measurements() -> tuple[Measurements, ...]:
     """Return the tables, time before memory."""
-    found = []
+    files_read = []
     for name in TABLES:
         with as_file(files("nestsim.validation") / name) as path:
-            found.append(read_measurements(path))
-    return tuple(found)
+            files_read.append(read_measurements(path))
+    return tuple(files_read)

@@ -61,8 +61,8 @@ def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:
     if not measured:
         nan = math.nan
         return Errors(0, nan, nan, nan, nan, nan, nan)
-    truth, said = np.array(measured), np.array(predicted)
-    signed = (said - truth) / truth
+    truth, prediction = np.array(measured), np.array(predicted)
+    signed = (prediction - truth) / truth
     absolute = np.abs(signed)
     return Errors(
         rows=len(measured),
@@ -71,7 +71,7 @@ def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:
         p90_ape=float(np.percentile(absolute, 90)),
         max_ape=float(absolute.max()),
         bias=float(signed.mean()),
-        kendall_tau=kendall_tau(truth, said),
+        kendall_tau=kendall_tau(truth, prediction),
     )
 
 
@@ -85,10 +85,10 @@ def kendall_tau(first: FloatArray, second: FloatArray) -> float:
     """
     agreement, untied_first, untied_second = 0.0, 0, 0
     for index in range(len(first) - 1):
-        one = np.sign(first[index + 1 :] - first[index])
+        order = np.sign(first[index + 1 :] - first[index])
         other = np.sign(second[index + 1 :] - second[index])
-        agreement += float(one @ other)
-        untied_first += int(np.count_nonzero(one))
+        agreement += float(order @ other)
+        untied_first += int(np.count_nonzero(order))
         untied_second += int(np.count_nonzero(other))
     if not (untied_first and untied_second):
         return math.nan
@@ -114,10 +114,10 @@ def ranking_of(
         count = len(measured)
         if count < 2:
             continue
-        truth, said = np.array(measured), np.array(predicted)
+        truth, prediction = np.array(measured), np.array(predicted)
         rows += count
-        regrets.append(float(truth[np.argmin(said)] / truth.min()) - 1.0)
-        tau = kendall_tau(truth, said)
+        regrets.append(float(truth[np.argmin(prediction)] / truth.min()) - 1.0)
+        tau = kendall_tau(truth, prediction)
         if not math.isnan(tau):
             taus.append(tau)
             weights.append(count * (count - 1) / 2)
@@ -132,7 +132,7 @@ def ranking_of(
 
 def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
     """Return the items of each key, keys and items in the order of appearance."""
-    found: dict[K, list[T]] = {}
+    groups: dict[K, list[T]] = {}
     for key, item in items:
-        found.setdefault(key, []).append(item)
-    return found
+        groups.setdefault(key, []).append(item)
+    return groups

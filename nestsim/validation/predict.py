@@ -134,9 +134,9 @@ class Predictor:
         if case.model not in self._graphs:
             if spec not in self._graphs:
                 self._graphs[spec] = trace_model(spec)
-            one = self._graphs[spec]
-            names = ["block" if name == "block 0" else name for name in one.names]
-            layers = dict(zip(names, one.layers, strict=True))
+            graph = self._graphs[spec]
+            names = ["block" if name == "block 0" else name for name in graph.names]
+            layers = dict(zip(names, graph.layers, strict=True))
             self._graphs[case.model] = LayerGraph.chain(case.model, layers)
         return self._graphs[case.model]
 
@@ -290,15 +290,15 @@ def _priced(network: Network, workload: Workload, case: Case) -> PricedPlan:
     memory; where none does, of those with the smallest micro-batch.
     """
     first = price_plan(network, workload, build_plan(network, workload, case.plan))
-    found = [first, *_others(network, workload, case)]
+    plans = [first, *_others(network, workload, case)]
     usable = workload.tensor_memory()
     fitting = [
         priced
-        for priced in found
+        for priced in plans
         if max(stage.peak_memory for stage in priced.stages) <= usable
     ]
-    least = min(priced.plan.micro_batch_size for priced in found)
-    smallest = [p for p in found if p.plan.micro_batch_size == least]
+    least = min(priced.plan.micro_batch_size for priced in plans)
+    smallest = [p for p in plans if p.plan.micro_batch_size == least]
     return min(fitting or smallest, key=lambda priced: priced.iteration_time)
 
 
@@ -315,9 +315,9 @@ def _others(network: Network, workload: Workload, case: Case) -> Iterator[Priced
 
 def _held(workload: Workload, sized: SizedStage) -> PredictedMemory:
     """Return the memory of a stage that no plan expresses."""
-    table, each = workload.table(sized.degrees), workload.parameter_bytes
-    held = block_stage_memory(each, table, sized.blocks)
-    return _one_stage(each, held, sum(held.values()))
+    table, parameter_bytes = workload.table(sized.degrees), workload.parameter_bytes
+    held = block_stage_memory(parameter_bytes, table, sized.blocks)
+    return _one_stage(parameter_bytes, held, sum(held.values()))
 
 
 def memory_share(workload: Workload, peak: float) -> float:
@@ -329,15 +329,15 @@ def memory_share(workload: Workload, peak: float) -> float:
 def _stage_memory(
     workload: Workload, priced: PricedPlan, peaks: tuple[float, ...]
 ) -> tuple[PredictedMemory, ...]:
-    each = workload.parameter_bytes
+    parameter_bytes = workload.parameter_bytes
     return tuple(
-        _one_stage(each, stage.memory, peak)
+        _one_stage(parameter_bytes, stage.memory, peak)
         for stage, peak in zip(priced.stages, peaks, strict=True)
     )
 
 
 def _one_stage(
-    each: "ParameterBytes", held: Mapping[str, float], peak: float
+    parameter_bytes: "ParameterBytes", held: Mapping[str, float], peak: float
 ) -> PredictedMemory:
     """Return the memory of a stage by what holds it [byte]."""
     return PredictedMemory(
@@ -346,5 +346,5 @@ def _one_stage(
         gradients=held["gradients"],
         optimizer=held["optimizer"],
         activations=held["activations"],
-        copies=held["optimizer"] * each.copies / each.optimizer,
+        copies=held["optimizer"] * parameter_bytes.copies / parameter_bytes.optimizer,
     )

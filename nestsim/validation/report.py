@@ -23,9 +23,13 @@ from nestsim.validation.rows.columns import REFUSALS
 from nestsim.validation.runner import Judgement, RowResult, ValidationResult
 
 _NUMBERS = ("Rows", "MAPE", "Median", "90th pct", "Worst", "Bias", "Kendall", "Regret")
+"""Columns of the table of errors."""
 
 _UNITS = {"throughput": "s", "memory": "byte"}
-_SAID = {"throughput": "times", "memory": "sizes"}
+"""Kind of measurements -> unit of their values."""
+
+_VALUES = {"throughput": "times", "memory": "sizes"}
+"""Kind of measurements -> what sentences call their values."""
 
 
 def validation_json(result: ValidationResult) -> dict[str, Any]:
@@ -122,6 +126,7 @@ _COLUMNS = (
     "reason",
     "assumed",
 )
+"""Columns of the file with a line for every row."""
 
 
 def predictions_csv(result: ValidationResult) -> str:
@@ -245,8 +250,8 @@ def _ranking_sentence(result: ValidationResult) -> str:
 
 def _coverage_sentence(result: ValidationResult) -> str:
     return (
-        f"{percent(result.coverage())} of the measured {_SAID[result.kind]} lie in the "
-        f"{100 * SHARE:g} % band of their prediction."
+        f"{percent(result.coverage())} of the measured {_VALUES[result.kind]} lie in "
+        f"the {100 * SHARE:g} % band of their prediction."
     )
 
 
@@ -300,8 +305,8 @@ def _refusals_table(refused: Sequence[RowResult]) -> Table:
     table = new_table("Refused", "Rows", "Why", "Sources", numbers=("Rows",))
     for code, count in Counter(row.code for row in refused).most_common():
         sources = Counter(row.row.source for row in refused if row.code == code)
-        told = ", ".join(f"{name} {number}" for name, number in sources.most_common())
-        add_row(table, code, f"{count:,}", REFUSALS[code], told)
+        counts = ", ".join(f"{name} {number}" for name, number in sources.most_common())
+        add_row(table, code, f"{count:,}", REFUSALS[code], counts)
     return table
 
 
@@ -318,6 +323,7 @@ NUMBERS = (
 """Headings of the columns behind the source."""
 
 _HEADINGS = {"throughput": "Time of a step", "memory": "Memory of a device"}
+"""Kind of measurements -> heading of their table."""
 
 
 def validation_markdown(results: Sequence[ValidationResult]) -> str:
@@ -339,9 +345,9 @@ def _table(result: ValidationResult) -> list[str]:
         _line("---", *("---:" for _ in NUMBERS)),
     ]
     for source in dict.fromkeys(row.row.source for row in result.rows):
-        own = errors.get(source, errors_of([], []))
+        of_source = errors.get(source, errors_of([], []))
         large = judged[source].ran_but_too_large if source in judged else 0
-        lines.append(_line(source, *_cells(own, refused[source], large)))
+        lines.append(_line(source, *_cells(of_source, refused[source], large)))
     large = result.judgement().ran_but_too_large
     total = _cells(result.errors(), refused.total(), large)
     return [*lines, _line("all", *total)]

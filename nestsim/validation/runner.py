@@ -250,7 +250,7 @@ def validate(
     measurements
         What `nestsim.validation.rows.columns.read_measurements` read.
     progress
-        Told about every row.
+        Called with every row.
     """
     predictor = Predictor()
     score = _score_time if measurements.kind == "throughput" else _score_memory
@@ -268,6 +268,7 @@ def validate(
 
 
 Score = Callable[[Predictor, Row], RowResult]
+"""Function that predicts a row and holds it against what was measured."""
 
 
 def _result(predictor: Predictor, row: Row, score: Score) -> RowResult:

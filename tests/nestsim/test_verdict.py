@@ -108,12 +108,12 @@ def test_the_terms_of_the_gap_add_up(uplink):
 
 
 def explained(devices, uplink, settings=ReplaySettings(), slowdown=1.0):  # noqa: B008
-    net, work = network(uplink), workload()
-    priced = price_plan(net, work, plan(devices, 64 // len(devices[0])))
-    placed = lower_plan(net, work, priced, settings)
-    placed = replace(placed, slowdown=slowdown * placed.slowdown)
-    done = replay(net, placed, settings)
-    gap = explain_gap(net, priced, done, placed, settings)
+    net, job = network(uplink), workload()
+    priced = price_plan(net, job, plan(devices, 64 // len(devices[0])))
+    work = lower_plan(net, job, priced, settings)
+    work = replace(work, slowdown=slowdown * work.slowdown)
+    done = replay(net, work, settings)
+    gap = explain_gap(net, priced, done, work, settings)
     assert sum(gap.terms.values()) == pytest.approx(gap.total, rel=1e-12, abs=1e-12)
     assert gap.total == done.iteration_time - priced.iteration_time
     return priced, done, gap

@@ -29,6 +29,7 @@ FABRIC_LATENCY = 1e-6
 """Latency of a link out of a node; an assumption of the usual order [s]."""
 
 _GBIT = 1e9 / 8
+"""Gigabit per second [byte/s]."""
 
 _NAMES = (
     (r"a100.{0,12}40 ?gb", "a100-40gb"),
@@ -240,18 +241,20 @@ def _node_efficiency(reading: Reading, accelerator: Accelerator) -> float:
 def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
     """Return the bandwidth of a device's link inside the node [byte/s]."""
     link = reading.words("intra_node_link")
-    own = accelerator.interconnect_bandwidth
+    inside = accelerator.interconnect_bandwidth
     if not link or is_unstated(link):
-        reading.assume(f"{own / 1e9:g} GB/s inside the node, as {accelerator.name} has")
-        return own
+        reading.assume(
+            f"{inside / 1e9:g} GB/s inside the node, as {accelerator.name} has"
+        )
+        return inside
     pairs = re.search(rf"{COUNT} per pair", link)
     if pairs is not None:
         # Without switches, a ring has the links between two neighbours.
         return int(pairs[1]) * _NVLINK_3
     if "pcie" in link:
-        return min(own, _PCIE_4)
+        return min(inside, _PCIE_4)
     if "nvlink" in link or "nvl" in link or "ici" in link:
-        return own
+        return inside
     raise RowRefusedError(
         "unknown-network", f"intra_node_link: {reading.row.words('intra_node_link')}"
     )
@@ -262,6 +265,7 @@ _UNIT = r"(G(?:B/s|[Bb](?:it)?(?:/s|ps)|bE|b|E)?)(?![A-Za-z])"
 ``GbE``; ``GB/s``."""
 
 _PER_DEVICE = re.compile(r"per (gpu|device|chip|accelerator)", re.IGNORECASE)
+"""Pattern of a rate that each device has."""
 
 
 def _unit(written: str) -> float:
@@ -282,10 +286,10 @@ def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
         if number == tray:
             return Uplink("device", rate)
         return Uplink("node", number * rate)
-    one = re.search(rf"{RATE}\s*{_UNIT}(.*)", written)
-    if one is not None:
-        each: Nic = "device" if _PER_DEVICE.search(one[3]) else "node"
-        return Uplink(each, float(one[1]) * _unit(one[2]))
+    match = re.search(rf"{RATE}\s*{_UNIT}(.*)", written)
+    if match is not None:
+        nic: Nic = "device" if _PER_DEVICE.search(match[3]) else "node"
+        return Uplink(nic, float(match[1]) * _unit(match[2]))
     matches = [name for name in USUAL_UPLINKS if accelerator.name.startswith(name)]
     if not matches:
         raise RowRefusedError(
@@ -293,6 +297,6 @@ def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
             f"inter_node_net says {written or 'nothing'}, and there is no usual "
             f"machine with {accelerator.name}",
         )
-    found = USUAL_UPLINKS[max(matches, key=len)]
-    reading.assume(f"{found.bandwidth / _GBIT:g} Gbit/s per {found.nic} between nodes")
-    return found
+    usual = USUAL_UPLINKS[max(matches, key=len)]
+    reading.assume(f"{usual.bandwidth / _GBIT:g} Gbit/s per {usual.nic} between nodes")
+    return usual

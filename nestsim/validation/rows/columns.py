@@ -21,6 +21,7 @@ from topologies.input_file import read_text
 from topologies.units import NUMBER_PATTERN
 
 _LONGEST = 1000
+"""Characters of a reason that are shown."""
 
 REFUSALS: Mapping[str, str] = MappingProxyType(
     {
@@ -83,17 +84,20 @@ MAX_FILE = 16_000_000
 """A longer file is no table of measurements [byte]."""
 
 MAX_COLUMNS = 500
+"""Columns of a file at most."""
 
 MAX_CELL = 10_000
 """Characters of one value."""
 
 _EXPECTED = "a table of measurements in CSV"
+"""Description of a file of measurements in messages."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Characters that no text has, but for tabs and ends of lines."""
 
 _NUMBER = re.compile(NUMBER_PATTERN, re.ASCII)
 _LEAST, _MOST = 1e-15, 1e15
+"""Bounds of a positive number."""
 
 MEMORY_COLUMNS = ("metric", "value_gib")
 """What only files about memory have."""

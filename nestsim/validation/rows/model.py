@@ -234,13 +234,13 @@ def _latent(reading: Reading, experts: int | None) -> dict[str, int]:
 def _shared_width(reading: Reading, experts: int | None) -> int:
     """Return the width of the experts that all tokens go to, by the model's name."""
     name = reading.words("model")
-    found = [count for names, count in _SHARED_EXPERTS if names.search(name)]
-    if not experts or not found:
+    counts = [count for names, count in _SHARED_EXPERTS if names.search(name)]
+    if not experts or not counts:
         return 0
     reading.assume(
-        f"{found[0]} shared experts, dense layers as if they had experts, too"
+        f"{counts[0]} shared experts, dense layers as if they had experts, too"
     )
-    return found[0] * _inner_width(reading, experts, gated=True)
+    return counts[0] * _inner_width(reading, experts, gated=True)
 
 
 def _topk(reading: Reading) -> int:

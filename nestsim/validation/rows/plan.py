@@ -83,14 +83,14 @@ class Case:
 
     def with_recompute(self, mode: str) -> "Case":
         """Return the same with another recompute mode, as the least that fits."""
-        said = f"recompute {mode}, the least that fits in memory"
+        assumption = f"recompute {mode}, the least that fits in memory"
         return replace(
             self,
             plan=replace(self.plan, recompute=mode),
             alternatives=tuple(
                 replace(other, recompute=mode) for other in self.alternatives
             ),
-            assumed=(*self.assumed, said),
+            assumed=(*self.assumed, assumption),
         )
 
 
@@ -196,8 +196,8 @@ def _plans(
         return [plan(micro_batch)]
     reading.assumes_layout = True
     chunks = [vpp] if vpp is not None else _open_chunks(reading, model.num_layers, pp)
-    each = training.global_batch_size // dp
-    sizes = [size for size in MICRO_BATCHES if each % size == 0]
+    per_replica = training.global_batch_size // dp
+    sizes = [size for size in MICRO_BATCHES if per_replica % size == 0]
     reading.assume(f"micro_batch: the fastest that fits, of {_listed(sizes)}")
     if len(chunks) > 1:
         reading.assume(f"vpp: the fastest that fits, of {_listed(chunks)}")
@@ -290,9 +290,11 @@ def _layers(
         return None
     if _counts_ends(reading, num_layers, pp, vpp):
         return None
-    each, rest = divmod(num_layers, pp)
-    reading.assume(f"layers per stage: {rest} x {each + 1}, then {pp - rest} x {each}")
-    return (each + 1,) * rest + (each,) * (pp - rest)
+    per_stage, rest = divmod(num_layers, pp)
+    reading.assume(
+        f"layers per stage: {rest} x {per_stage + 1}, then {pp - rest} x {per_stage}"
+    )
+    return (per_stage + 1,) * rest + (per_stage,) * (pp - rest)
 
 
 def _layout(
@@ -308,11 +310,13 @@ def _layout(
         return None
     if _counts_ends(reading, num_layers, pp, vpp):
         return None
-    each = -(-num_layers // parts)
-    layout = tuple(min(each, max(num_layers - each * part, 0)) for part in range(parts))
+    per_part = -(-num_layers // parts)
+    layout = tuple(
+        min(per_part, max(num_layers - per_part * part, 0)) for part in range(parts)
+    )
     if 0 in layout[:-1]:
         return None
-    reading.assume(f"layers per chunk: {each} from the first on, then what is left")
+    reading.assume(f"layers per chunk: {per_part} from the first on, then what is left")
     return layout
 
 
@@ -344,8 +348,8 @@ def _recompute(reading: Reading) -> str:
         return reading.preset.recompute
     policy = re.match(r"[a-z_]+", written)
     if policy is not None and policy[0] in _XLA_POLICIES:
-        mode, said = _XLA_POLICIES[policy[0]]
-        reading.assume(said)
+        mode, assumption = _XLA_POLICIES[policy[0]]
+        reading.assume(assumption)
         return mode
     if "offload" in written:
         raise RowRefusedError("offload", f"recompute {written}")
@@ -428,15 +432,15 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
     if is_unstated(written):
         reading.assume(f"ZeRO stage {reading.preset.zero_stage}")
         return reading.preset.zero_stage, None
-    found = [stage for words, stage in _ZERO if re.search(words, written)]
+    stages = [stage for words, stage in _ZERO if re.search(words, written)]
     # SHARD_GRAD_OP is FSDP, and ZeRO-2 all the same.
-    if found and re.search(r"shard_grad_op|_zero2|zero-?[012]", written):
-        found = [stage for stage in found if stage < 3]
-    if not found:
+    if stages and re.search(r"shard_grad_op|_zero2|zero-?[012]", written):
+        stages = [stage for stage in stages if stage < 3]
+    if not stages:
         raise RowRefusedError(
             "unknown-sharding", f"sharding {reading.row.words('zero_or_fsdp')}"
         )
-    stage = found[0]
+    stage = stages[0]
     if "deepspeed 3d" in written:
         reading.assume("ZeRO stage 1 in DeepSpeed's 3D parallelism")
     if stage >= 2 and reading.preset.weights_in_fp32 and reading.needed("pp") > 1:

@@ -62,7 +62,10 @@ feed-forward layer of four times the hidden size."""
 
 
 _MIST_SETTINGS = 10
+"""Numbers that Mist prints for each stage."""
+
 _MOST = 1e6
+"""Largest number that a description of stages may have."""
 
 _ACESO_CORE = 4
 """Operators of the attention core, which hold most: they are taken to be repeated
@@ -123,7 +126,10 @@ def with_notes_of_run(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 _MIST = re.compile(r"\bckpt( layers)?=\[")
+"""Pattern of notes that Mist's stages are described by."""
+
 _ACESO = re.compile(r"\bops per stage=\[")
+"""Pattern of notes that Aceso's stages are described by."""
 
 
 def _is_staged(row: Row) -> bool:
@@ -207,6 +213,7 @@ def _differ(reading: Reading) -> bool:
 
 
 _PART = re.compile(r"([0-9]{1,6})(?: of [0-9]+ layers)? in stage ([0-9]{1,6})")
+"""Pattern of the recomputed layers of one stage."""
 
 
 def _recomputing(
@@ -220,15 +227,15 @@ def _recomputing(
     if set(parts) != set(range(pp)) or model.num_layers % pp:
         return None
     dp, micro_batch = reading.needed("dp"), reading.needed("micro_batch")
-    each = model.num_layers // pp
+    per_stage = model.num_layers // pp
     return tuple(
         SizedStage(
             Degrees(tp=reading.needed("tp"), micro_batch_size=micro_batch),
             dp,
             BlockStage(
-                num_blocks=each,
-                num_weights=each,
-                recomputed=min(parts[index], each),
+                num_blocks=per_stage,
+                num_weights=per_stage,
+                recomputed=min(parts[index], per_stage),
                 ends=_ends(model, _chain(model), index, pp - 1),
                 in_flight=_in_flight(reading, index, pp, micro_batch * dp),
                 zero_stage=1 if "zero-1" in reading.words("notes") else 0,
@@ -240,10 +247,10 @@ def _recomputing(
 
 
 def _listed(notes: str, pattern: str) -> list[float]:
-    found = re.search(pattern + r"\s*=\s*(\[[^\]]*\])", notes)
-    if found is None:
+    match = re.search(pattern + r"\s*=\s*(\[[^\]]*\])", notes)
+    if match is None:
         raise RowRefusedError("uneven-plan", f"notes do not list {pattern}")
-    return _numbers(_parsed(found[1]), pattern)
+    return _numbers(_parsed(match[1]), pattern)
 
 
 def _parsed(text: str) -> object:
@@ -270,12 +277,12 @@ def _settings(text: str, index: int) -> list[float]:
     assert isinstance(rows, list), "the text begins with a bracket"
     if index >= len(rows):
         raise RowRefusedError("contradiction", f"no stage {index} among settings")
-    found = _numbers(rows[index], "settings")
-    if len(found) != _MIST_SETTINGS or not all(
-        n >= 1 and n.is_integer() for n in found[:3]
+    numbers = _numbers(rows[index], "settings")
+    if len(numbers) != _MIST_SETTINGS or not all(
+        n >= 1 and n.is_integer() for n in numbers[:3]
     ):
         raise RowRefusedError("uneven-plan", f"settings of stage {index} are not known")
-    return found
+    return numbers
 
 
 def _one_of(values: Sequence[float], index: int, what: str) -> float:
@@ -301,12 +308,12 @@ def _ends(
 def _mist(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:
     notes = reading.row.words("notes")
     layers = _listed(notes, r"(?<!ckpt )layers")
-    found = re.search(r"=\s*(\[\[.*?\]\])", notes)
-    if found is None:
+    match = re.search(r"=\s*(\[\[.*?\]\])", notes)
+    if match is None:
         raise RowRefusedError("uneven-plan", "notes do not list settings of stages")
     num_blocks = _one_of(layers, index, "layers")
     recomputed = _one_of(_listed(notes, r"ckpt(?: layers)?"), index, "ckpt layers")
-    settings = _settings(found[1], index)
+    settings = _settings(match[1], index)
     micro_batch, dp, tp = (int(size) for size in settings[:3])
     sharded_offloaded = settings[3:]
     weights, gradients, optimizer, *offloaded = sharded_offloaded

@@ -93,19 +93,19 @@ def _precision(reading: Reading) -> str:
         raise RowRefusedError(
             "low-precision", f"{reading.row.words('precision')} is not modelled"
         )
-    found = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
-    if found is None and "rowwise" in written:
+    match = re.search(r"bf16|bfloat16|fp16|float16|fp32|float32", written)
+    if match is None and "rowwise" in written:
         # torchtitan's recipe: casts by row cost what 8-bit products gain.
         reading.assume("rowwise float8 products as fast as bf16 ones")
         return "bf16"
-    if found is None:
+    if match is None:
         if written not in {"", "not stated"} and not _matmul_precision(reading):
             raise RowRefusedError(
                 "unknown-precision", f"precision {reading.row.words('precision')}"
             )
         reading.assume(f"precision {reading.preset.precision}")
         return reading.preset.precision
-    return found[0].replace("bfloat", "bf").replace("float", "fp")
+    return match[0].replace("bfloat", "bf").replace("float", "fp")
 
 
 def _gather(reading: Reading) -> str:

@@ -148,7 +148,7 @@ def test_a_calibration_is_the_same_twice(evaluate, calibration):
     assert again.uncertainty == calibration.uncertainty
 
 
-def test_entries_hold_the_spread_over_folds_and_who_told(calibration):
+def test_entries_hold_the_spread_over_folds_and_their_sources(calibration):
     entry = calibration.entries("today")[MATMUL]
     assert entry.low <= entry.value <= entry.high
     assert entry.low < entry.high

@@ -472,7 +472,7 @@ def test_every_setting_of_the_replay_reaches_it(
         )
     scenario = write(folder, text)
     simulated(capsys, scenario)
-    # The plan that is reported is placed once more, to explain its gap.
+    # The plan that is reported is lowered once more, to explain its gap.
     assert seen == [ReplaySettings(**wanted)] * 3
     assert load_scenario(scenario).simulation.replay == seen[0]
 

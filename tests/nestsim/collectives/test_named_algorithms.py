@@ -95,7 +95,7 @@ def test_phases_of_a_stage_take_as_long_alone_as_the_price_says(
 
 @given(placed=placed_groups(), name=NAMES, operation=OPERATIONS)
 @relaxed
-def test_phases_of_teams_are_those_of_their_groups(placed, name, operation):
+def test_phases_of_lockstep_groups_are_those_of_their_groups(placed, name, operation):
     network, devices = placed
     lockstep = find_lockstep_groups(devices.T, np.ascontiguousarray(devices.T))
     phases = collective_lockstep_phases(network, lockstep, operation, name, 1e6)

@@ -498,7 +498,7 @@ def test_nothing_but_memory_is_left_out_when_nobody_asks_for_it():
     assert replay(net, without).iteration_time == replay(net, whole).iteration_time
 
 
-def test_a_cluster_that_is_slow_everywhere_is_said():
+def test_a_cluster_that_is_slow_everywhere_is_noted():
     net, job, priced = real("tensor")
     work = lower_plan(net, job, priced, slowdown=np.full(net.num_devices, 2.0))
     assert any("slow devices" in one for one in work.notes)
@@ -527,7 +527,7 @@ def test_weight_gradients_keep_what_they_need():
 # What is folded is said.
 
 
-def test_levels_that_hierarchical_collectives_leave_out_are_said():
+def test_levels_that_hierarchical_collectives_leave_out_are_noted():
     # Nodes of 4: six replicas are 4 and 2 of one stage, then 2 and 4 of the other.
     twelve = build_network(
         FatTreeSpec(
@@ -555,7 +555,7 @@ def test_levels_that_hierarchical_collectives_leave_out_are_said():
     assert any("leave out the node level" in one for one in folded)
 
 
-def test_what_is_folded_and_modelled_is_said():
+def test_what_is_in_durations_and_modelled_is_noted():
     net, job, priced = real("zero-2")
     by_stage = lower_plan(net, job, priced).notes
     assert any("not hidden behind compute" in one for one in by_stage)

@@ -83,7 +83,7 @@ def test_what_messages_add_is_transfers() -> None:
     assert found["transfers"] == pytest.approx(4 * 0.5)
 
 
-def test_the_tail_is_synchronisation_but_for_the_longest_optimizer_step() -> None:
+def test_the_step_end_is_synchronisation_but_for_the_longest_optimizer_step() -> None:
     rings = tuple(
         (RingPhase(np.array([[2 * s, 2 * s + 1]]), 1e9, 1),) for s in range(2)
     )

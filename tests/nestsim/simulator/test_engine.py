@@ -58,7 +58,7 @@ def test_two_flows_share_a_link_while_both_are_there(engine):
 
 
 @engines
-def test_a_flow_of_two_lanes_takes_twice_the_share_of_a_link(engine):
+def test_a_flow_of_two_pairs_takes_twice_the_share_of_a_link(engine):
     builder = Builder(2, [on_link(0, 1.0, weight=2.0), on_link(1, 1.0)])
     for actor in (0, 1):
         builder.step(actor, 0.0, target=actor)
