@@ -18,10 +18,9 @@ from nestsim.calibration.bands import (
     uncertainty_toml,
 )
 from nestsim.calibration.calibrate import Calibration, calibrate, replace_entries
-from nestsim.calibration.observations import read_observations
+from nestsim.calibration.observations import Residuals, read_observations
 from nestsim.calibration.parameters import load_fit_spec
 from nestsim.calibration.report import print_calibration, print_transports
-from nestsim.calibration.residuals import Residuals
 from nestsim.calibration.transports import fit_transports
 from nestsim.uncertainty import Uncertainty, load_uncertainty
 from nestsim.validation.predict import Predictor

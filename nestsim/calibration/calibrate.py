@@ -27,9 +27,13 @@ from nestsim.calibration.cross_validation import (
     source_folds,
 )
 from nestsim.calibration.fit import Box, Fit, Report, fit
-from nestsim.calibration.observations import Observation, row_weights
+from nestsim.calibration.observations import (
+    Observation,
+    Residuals,
+    constants_of,
+    row_weights,
+)
 from nestsim.calibration.parameters import FitSpec
-from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.uncertainty import Uncertainty
 from topologies.arrays import FloatArray
 

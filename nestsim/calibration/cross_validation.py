@@ -21,9 +21,13 @@ from nestsim.calibration.fit import (
     solve,
     stages_of,
 )
-from nestsim.calibration.observations import Observation, row_weights
+from nestsim.calibration.observations import (
+    Observation,
+    Residuals,
+    constants_of,
+    row_weights,
+)
 from nestsim.calibration.parameters import FitSpec
-from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.validation.metrics import grouped
 from topologies.arrays import BoolArray, FloatArray, IntArray
 

@@ -29,9 +29,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from nestsim.calibration.observations import fitted_rows, row_weights
+from nestsim.calibration.observations import (
+    Residuals,
+    constants_of,
+    fitted_rows,
+    row_weights,
+)
 from nestsim.calibration.parameters import FitSpec, Parameter
-from nestsim.calibration.residuals import Residuals, constants_of
 from topologies.arrays import BoolArray, FloatArray, IntArray
 
 _ROUNDS = 60

@@ -25,9 +25,13 @@ from estimators.constants import Constants, load_constants
 from estimators.user_files.constants import FRACTIONS, LINK_EFFICIENCIES, FittedEntry
 from nestsim.calibration.cross_validation import hold_out, residuals_of
 from nestsim.calibration.fit import Box, Fit, fit
-from nestsim.calibration.observations import Observation, read_observations
+from nestsim.calibration.observations import (
+    Observation,
+    Residuals,
+    constants_of,
+    read_observations,
+)
 from nestsim.calibration.parameters import FitSpec, Parameter, load_fit_spec
-from nestsim.calibration.residuals import Residuals, constants_of
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import percent, plural, signed_percent
 from nestsim.validation.measured import measured_time

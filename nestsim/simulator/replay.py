@@ -12,6 +12,12 @@ compiling is not counted.
 
 What a run leaves are logs, which know ports and numbers of messages; from them come
 records, which know stages, replicas and microbatches.
+
+The account of memory has every allocation and release of a device, at its moment. What
+is held for a purpose is allocated when a pass of one kind starts and released when
+a pass of the same or another kind, of the same chunk and microbatch, ends. So moments
+within a pass are not told apart: all that it works with is alive from its start to its
+end. What the optimizer makes for its step is there from the end of the last pass on.
 """
 
 import dataclasses
@@ -29,7 +35,6 @@ from nestsim.simulator.engines.compiled import end_of_compiled_run, simulate_com
 from nestsim.simulator.engines.simpy_engine import end_of_run, simulate
 from nestsim.simulator.flows import SIGNAL
 from nestsim.simulator.folding import Folding, fold, numbered, unfolded
-from nestsim.simulator.memory import stage_memory_timeline
 from nestsim.simulator.outcome import (
     SPAN_KINDS,
     MemoryTimeline,
@@ -37,13 +42,77 @@ from nestsim.simulator.outcome import (
     Spans,
     Transfers,
 )
-from nestsim.simulator.programs import StageProgram
+from nestsim.simulator.programs import PASS_KINDS, StageProgram
 from nestsim.simulator.system import CLOSES, OPENS, Run, Skip, System, num_posts
 from nestsim.simulator.traffic import Traffic
-from nestsim.simulator.work import PipelineWork
+from nestsim.simulator.work import PipelineWork, StageMemory
 from planner.work import Progress
 from topologies.arrays import FloatArray, IntArray
 from topologies.network import Network
+
+
+def stage_memory_timeline(
+    memory: StageMemory,
+    program: StageProgram,
+    workers: Sequence[tuple[FloatArray, FloatArray]],
+) -> MemoryTimeline:
+    """Return the timeline of the worker with the largest peak, the first of equals.
+
+    Parameters
+    ----------
+    memory
+        What one device of the stage allocates [byte].
+    program
+        What its spans are, in the workers' order of work.
+    workers
+        Start and end of each span, for each replica of the stage [s].
+    """
+    parts = _parts(memory, program)
+    for name, num_bytes in memory.step_end.items():
+        parts[name] = np.zeros(2 * program.kinds.size + 1)
+        parts[name][-1] = num_bytes
+    static = float(sum(memory.static.values()))
+    total = np.full(2 * program.kinds.size + 1, static)
+    for held in parts.values():
+        total += held
+    # All workers do the same in the same order: they differ in moments alone.
+    starts, ends = workers[0]
+    times = np.zeros(total.size)
+    times[1::2], times[2::2] = starts, ends
+    at = int(np.argmax(total))
+    # A release and an allocation at one moment leave no dip between them.
+    hidden = (times[:-1] == times[1:]) & (total[:-1] <= total[1:])
+    shown = np.append(~hidden, True)
+    return MemoryTimeline(
+        times=tuple(times[shown].tolist()),
+        total=tuple(total[shown].tolist()),
+        peak=float(total[at]),
+        peak_time=float(times[at]),
+        peak_parts={
+            **memory.static,
+            **{name: float(held[at]) for name, held in parts.items()},
+        },
+    )
+
+
+def _parts(memory: StageMemory, program: StageProgram) -> dict[str, FloatArray]:
+    """Return what is held of each part after each change, from the step's start on.
+
+    Changes are the start and the end of each span in turn.
+    """
+    kinds = [SPAN_KINDS.index(name) for name in PASS_KINDS]
+    num_changes = 2 * program.kinds.size
+    parts: dict[str, FloatArray] = {}
+    for part, chunk, begin, end, num_bytes in memory.held:
+        of_chunk = program.chunks == chunk
+        # Whole microbatches are counted, so that the end is exactly the beginning.
+        change = np.zeros(num_changes + 1, dtype=np.int64)
+        change[1::2] = of_chunk & (program.kinds == kinds[begin])
+        change[2::2] -= of_chunk & (program.kinds == kinds[end])
+        parts.setdefault(part, np.zeros(num_changes + 1))
+        parts[part] += np.cumsum(change) * num_bytes
+    return parts
+
 
 GRANULARITIES = ("stage", "layer")
 """Values of `ReplaySettings.granularity`."""

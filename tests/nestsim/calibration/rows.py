@@ -3,9 +3,8 @@
 import numpy as np
 
 from estimators.constants import load_constants
-from nestsim.calibration.observations import read_observations
+from nestsim.calibration.observations import Residuals, read_observations
 from nestsim.calibration.parameters import parse_fit_spec
-from nestsim.calibration.residuals import Residuals
 from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.plan import read_case
 from tests.nestsim.validation.validation_rows import gpt

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from nestsim.calibration.fit import Box, Line, fit, objective, solve, stages_of
-from nestsim.calibration.observations import fitted_rows, row_weights
-from nestsim.calibration.residuals import STEP
+from nestsim.calibration.observations import STEP, fitted_rows, row_weights
 from tests.nestsim.calibration.rows import GAP, MATMUL, SPEC, TPU, made_up, residuals_of
 
 EXACT = replace(SPEC, row_error=0.005)

@@ -3,9 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.simulator.memory import stage_memory_timeline
 from nestsim.simulator.programs import StageProgram
-from nestsim.simulator.replay import replay
+from nestsim.simulator.replay import replay, stage_memory_timeline
 from nestsim.simulator.work import Held, StageMemory
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from tests.nestsim.simulator.cases import (
