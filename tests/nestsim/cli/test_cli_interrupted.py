@@ -209,9 +209,9 @@ def test_a_run_that_is_stopped_while_it_writes_says_so(folder: Path) -> None:
 def test_what_was_written_before_is_told(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import nestsim.job
+    import nestsim.face.jobs
 
-    whole, calls = nestsim.job.run_job, []
+    whole, calls = nestsim.face.jobs.run_job, []
 
     def interrupted(scenario: Any, **others: Any) -> Any:
         calls.append(scenario)
@@ -219,7 +219,7 @@ def test_what_was_written_before_is_told(
             raise KeyboardInterrupt
         return whole(scenario, **others)
 
-    monkeypatch.setattr(nestsim.job, "run_job", interrupted)
+    monkeypatch.setattr(nestsim.face.jobs, "run_job", interrupted)
     for name in ("a", "b", "c"):
         write(folder, name)
     assert main(["run", "a.toml", "b.toml", "c.toml", "-o", "out", "--json"]) == 130

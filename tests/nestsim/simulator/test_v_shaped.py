@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nestsim.lowering.lower import place_work
+from nestsim.lowering.lower import lower_plan
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
@@ -136,6 +136,6 @@ def test_a_plan_is_built_priced_and_replayed_along_the_chain():
     outer, inner = (stage.chunks for stage in priced.plan.stages)
     chain = [*outer[0], *inner[0], *inner[1], *outer[1]]
     assert chain == sorted(chain)
-    work = place_work(net, job, priced)
+    work = lower_plan(net, job, priced)
     even = contention_by_level(net, work, ReplaySettings(), 0.0).even
     assert even.pipeline == pytest.approx(priced.pipeline_time, rel=1e-9)

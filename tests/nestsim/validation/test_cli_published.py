@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+import nestsim.face.validation
 from nestsim.cli import main
-from nestsim.validation import measured as published
 from nestsim.validation.report import NUMBERS
 from nestsim.validation.rows.columns import Measurements
 from tests.nestsim.validation.validation_rows import GPT, gpt, memory, write_csv
@@ -22,7 +22,9 @@ def small(monkeypatch):
         rows=(gpt(), gpt(row_id="two", precision="int8", source_key="other")),
     )
     sizes = Measurements(name="memory.csv", kind="memory", rows=(memory(),))
-    monkeypatch.setattr(published, "published_measurements", lambda: (time, sizes))
+    monkeypatch.setattr(
+        nestsim.face.validation, "published_measurements", lambda: (time, sizes)
+    )
 
 
 def test_without_a_file_both_tables_are_predicted(small, tmp_path, monkeypatch, capsys):

@@ -205,7 +205,7 @@ def test_lists_that_wait_for_each_other_in_a_circle_are_reported():
             indptr=np.array([0, 2, 4]),
             kind=np.array([1, 0, 0, 1]),
             microbatch=np.zeros(4, np.int64),
-            chunk=np.zeros(4, np.int64),
+            virtual_stage=np.zeros(4, np.int64),
         ),
         1,
         durations,
