@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 
 SIGNALS = tuple(
@@ -45,10 +46,17 @@ class Stop:
 
         self._last = -_PATIENCE
 
-    def __call__(self, number: int, _: FrameType | None = None) -> None:
-        """Take a signal; another one only after a while."""
+    def __call__(self, number: int, frame: FrameType | None = None) -> None:
+        """Take a signal; another one only after a while.
+
+        While a library of machine code is loaded, it waits: some crash if what they
+        call on the way raises.
+        """
         now = time.monotonic()
         if self.received is not None and now < self._last + _PATIENCE:
+            return
+        if _is_loading_library(frame):
+            self._send_again(self.received or number)
             return
         self.received, self._last = self.received or number, now
         raise StoppedError
@@ -61,12 +69,25 @@ class Stop:
         """
         if not isinstance(lost.exc_value, StoppedError) or self.received is None:
             return False
-        self._last = -_PATIENCE
-        arguments = (os.getpid(), self.received)
-        again = threading.Timer(_SOON, os.kill, arguments)
+        self._send_again(self.received)
+        return True
+
+    def _send_again(self, number: int) -> None:
+        self.received, self._last = number, -_PATIENCE
+        again = threading.Timer(_SOON, os.kill, (os.getpid(), number))
         again.daemon = True
         again.start()
-        return True
+
+
+def _is_loading_library(frame: FrameType | None) -> bool:
+    """Tell whether an import of an extension module is under way."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            loader = frame.f_locals.get("self")
+            if isinstance(loader, ExtensionFileLoader):
+                return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

@@ -329,6 +329,40 @@ if __name__ == "__main__":
 """The first workers of a process, which start what keeps track of them too."""
 
 
+LOADED_WHOLE = """
+import signal, sys, time
+from nestsim.interruption import stoppable
+
+def watch(frame, event, argument):
+    if event == "c_call" and argument.__name__ == "create_dynamic" and not sent:
+        sent.append(argument)
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            print("cut")
+
+sent = []
+with stoppable():
+    try:
+        sys.setprofile(watch)
+        import numpy
+        sys.setprofile(None)
+        time.sleep(10.0)
+    except KeyboardInterrupt:
+        print("stopped", len(sent))
+"""
+
+
+def test_a_library_is_loaded_whole_before_a_signal_is_acted_upon() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED_WHOLE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("stopped 1\n", "")
+
+
 def test_workers_hear_nothing_of_what_a_terminal_sends_to_all(tmp_path: Path) -> None:
     (tmp_path / "workers.py").write_text(WORKERS)
     ended = subprocess.run(
