@@ -112,12 +112,16 @@ def stoppable(*, at_exit: bool = False) -> Iterator[Stop]:
     ]
     for number in heard:
         signal.signal(number, stop)
-    unraisable = sys.unraisablehook
+    unraisable, in_thread = sys.unraisablehook, threading.excepthook
     sys.unraisablehook = lambda lost: stop.hear_again(lost) or unraisable(lost)
+    # A pool's thread that loses its workers to a stop has nothing to tell.
+    threading.excepthook = lambda lost: stop.received or in_thread(lost)
     try:
         yield stop
     finally:
         sys.unraisablehook = unraisable
+        if not (at_exit and stop.received):
+            threading.excepthook = in_thread
         for number in heard:
             signal.signal(number, signal.SIG_IGN if at_exit else before[number])
 

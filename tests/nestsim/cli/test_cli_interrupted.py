@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -327,6 +328,21 @@ if __name__ == "__main__":
     print(list(answers), heard() == sorted(SIGNALS))
 """
 """The first workers of a process, which start what keeps track of them too."""
+
+
+def test_threads_that_a_stop_ends_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose() -> None:
+        raise KeyError("what it waited for")
+
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    with stoppable() as stop:
+        for received, count in ((None, 1), (signal.SIGTERM, 1)):
+            stop.received = received
+            thread = threading.Thread(target=lose)
+            thread.start()
+            thread.join()
+            assert len(shown) == count
 
 
 LOADED_WHOLE = """
