@@ -275,8 +275,9 @@ class Evaluator:
 
     def _priced(self, plans: Sequence[Plan]) -> list[PricedPlan]:
         """Price plans that fit in memory."""
-        _network, workload = self.network, self.workload
-        return [self.price(plan) for plan in plans if fits(workload, self.search, plan)]
+        return [
+            self.price(plan) for plan in plans if fits(self.workload, self.search, plan)
+        ]
 
     def _ordinary_plans(self) -> Sequence[Plan]:
         """Return what a competent user would try, and the best as planned."""

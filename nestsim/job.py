@@ -60,7 +60,7 @@ def plan_job(scenario: Scenario, *, progress: Progress | None = None) -> PlanRes
 
 
 def explain_job(
-    scenario: Scenario, wanted: Request, *, progress: Progress | None = None
+    scenario: Scenario, request: Request, *, progress: Progress | None = None
 ) -> ExplainResult:
     """Price what a user names beside the best plan of a scenario.
 
@@ -70,7 +70,7 @@ def explain_job(
         If parts of the scenario do not go together.
     """
     network, workload = build_job(scenario, progress)
-    found = explain(network, workload, scenario.search, wanted, progress=progress)
+    found = explain(network, workload, scenario.search, request, progress=progress)
     return ExplainResult(
         scenario_name=scenario.name,
         network=network,

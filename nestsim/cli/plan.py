@@ -154,11 +154,11 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
         )
     loaded = load_scenario(scenario)
     try:
-        wanted = Request.parse(text)
+        request = Request.parse(text)
     except InputError as error:
         raise error.at("--explain") from None
     with progress_bar(quiet=quiet) as progress:
-        report = nestsim.explain(loaded, wanted, progress=progress)
+        report = nestsim.explain(loaded, request, progress=progress)
     note_all(report.notices, quiet=quiet)
     print_report(report, as_json=as_json)
     return 0

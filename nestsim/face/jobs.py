@@ -268,9 +268,9 @@ def explain(
         If the scenario is wrong, or the configuration is none.
     """
     loaded = scenario_from(scenario)
-    wanted = _wanted(configuration)
+    request = _request(configuration)
     with calling(progress, loaded.path) as call:
-        result = explain_job(loaded, wanted, progress=call.progress)
+        result = explain_job(loaded, request, progress=call.progress)
     return ExplainReport(result=result, notices=tuple(call.notices))
 
 
@@ -339,7 +339,7 @@ def _unread_plan(scenario: Scenario) -> tuple[str, ...]:
     )
 
 
-def _wanted(configuration: str | Request) -> Request:
+def _request(configuration: str | Request) -> Request:
     """Return what is asked for, read if it is written."""
     if isinstance(configuration, Request):
         return configuration
