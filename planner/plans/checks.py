@@ -152,6 +152,36 @@ def check_savings(stage: Stage, num_chunks: int) -> None:
             + f", or one chunk per stage, not {num_chunks}",
         )
     _check_choice("zero_stage", stage.zero_stage, ZERO_STAGES)
+    _check_partial_recompute(stage)
+    for name, part in stage.offload._asdict().items():
+        if not 0.0 <= part <= 1.0:
+            raise InputError(
+                "is no fraction",
+                where=f"offload.{name}",
+                got=part,
+                expected="0 to 1",
+            )
+
+
+def _check_partial_recompute(stage: Stage) -> None:
+    """Refuse a number of recomputed blocks that says nothing."""
+    count = stage.recompute_num_layers
+    if count is None:
+        return
+    if stage.recompute not in {"selective", "full"}:
+        raise InputError(
+            "counts the blocks that a stage recomputes one by one",
+            where="recompute_num_layers",
+            got=f"{count} with recompute {stage.recompute}",
+            expected='recompute "full" or "selective" beside it',
+        )
+    if count < 0:
+        raise InputError(
+            "is no number of blocks",
+            where="recompute_num_layers",
+            got=count,
+            expected="0 or more",
+        )
 
 
 def _check_choice(where: str, value: object, known: Sequence[object]) -> None:

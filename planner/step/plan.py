@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,6 +117,26 @@ _PARALLEL_NAMES = (
 )
 
 
+class Offload(NamedTuple):
+    """Fractions of what a stage's devices hold that their hosts keep, 0 to 1."""
+
+    weights: float = 0.0
+    """Fraction of the weights that the host keeps."""
+
+    gradients: float = 0.0
+    """Fraction of the accumulated gradients that the host keeps."""
+
+    optimizer: float = 0.0
+    """Fraction of the optimizer states that the host keeps."""
+
+    activations: float = 0.0
+    """Fraction of the saved activations that the host keeps between the passes."""
+
+
+NO_OFFLOAD = Offload()
+"""Everything stays on the device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One pipeline stage: its layers, its devices, and what it saves memory with."""
@@ -139,6 +159,13 @@ class Stage:
     sharding_group_size: int
     """Data-parallel ranks that share the shards of ZeRO: all of them, or those inside
     one block of the network (hybrid sharding). 1 with ZeRO-0."""
+
+    recompute_num_layers: int | None = None
+    """Blocks of each chunk, from its first one on, that `recompute` is about; None for
+    all of them. Megatron's ``recompute_num_layers`` with ``recompute_method`` block."""
+
+    offload: Offload = NO_OFFLOAD
+    """What the hosts of the stage's devices keep for them."""
 
     __repr__ = short_repr
 
@@ -215,6 +242,7 @@ class Plan:
                     "recompute": stage.recompute,
                     "zero_stage": stage.zero_stage,
                     "sharding_group_size": stage.sharding_group_size,
+                    **_unusual_json(stage),
                 }
                 for stage in self.stages
             ],
@@ -276,13 +304,27 @@ class Plan:
 
 
 def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:
+    layers = data.get("recompute_num_layers")
+    offload = Offload(**data.get("offload", {}))
     return Stage(
         chunks=tuple((int(first), int(last)) for first, last in data["chunks"]),
         devices=_rows(data["devices"], num_ranks),
         recompute=str(data["recompute"]),
         zero_stage=int(data["zero_stage"]),
         sharding_group_size=int(data["sharding_group_size"]),
+        recompute_num_layers=None if layers is None else int(layers),
+        offload=Offload(*map(float, offload)),
     )
+
+
+def _unusual_json(stage: Stage) -> dict[str, Any]:
+    """Return what few stages do: keys that are left out where they say nothing."""
+    written: dict[str, Any] = {}
+    if stage.recompute_num_layers is not None:
+        written["recompute_num_layers"] = stage.recompute_num_layers
+    if stage.offload != NO_OFFLOAD:
+        written["offload"] = stage.offload._asdict()
+    return written
 
 
 def _rows(devices: Sequence[Any], num_ranks: int) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators.training import ParallelismConfig
-from planner.step.plan import Plan, Stage
+from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from topologies import InputError
 
 
@@ -23,6 +23,12 @@ def plans(draw):
             recompute=draw(st.sampled_from(["none", "full"])),
             zero_stage=draw(st.integers(0, 3)),
             sharding_group_size=draw(st.integers(1, 3)),
+            recompute_num_layers=draw(st.sampled_from([None, 0, 1])),
+            offload=draw(
+                st.one_of(
+                    st.just(NO_OFFLOAD), st.builds(Offload, *[st.floats(0, 1)] * 4)
+                )
+            ),
         )
         for s in range(pp)
     )
