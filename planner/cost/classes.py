@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.table import LayerTable
 from planner.kernels import tables as rows
+from planner.step.recompute import recompute_shares
 from topologies.arrays import FloatArray, IntArray
 
 
@@ -212,21 +213,6 @@ def _traffic(
             traffic.recompute_count[j, row] = total(item.forward_count * share)
             traffic.recompute_bytes[j, row] = total(item.forward_bytes * share)
     return traffic
-
-
-def recompute_shares(
-    item: InLayerTraffic, table: LayerTable
-) -> Mapping[str, FloatArray]:
-    """Return which forward collectives each recompute mode repeats, by layer.
-
-    The attention core holds the ring of context parallelism, and nothing else.
-    """
-    ones = np.ones(table.num_layers)
-    return {
-        "selective": ones if item.group == "context" else 0.0 * ones,
-        "full": np.asarray(table.is_block, dtype=np.float64),
-        "stage": ones,
-    }
 
 
 def choices_of(

@@ -18,7 +18,7 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
-from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
+from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_terms as terms
@@ -28,6 +28,7 @@ from planner.search.replayed.exits import AloneRates, Exits, no_exits
 from planner.search.split import schedule_name
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
+from planner.step.recompute import recompute_shares
 from planner.step.schedules import BACKWARD, SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
