@@ -87,7 +87,8 @@ def stage_transfers(
 ) -> StageTransfers:
     """Return what the layers of a stage exchange with the host in passes."""
     stage, sizes = plan.stages[index], plan.parallel.sizes()
-    dense, expert = parameters_of(table, plan)
+    # A tied embedding comes twice, at both ends of the chain.
+    dense, expert = table.parameters - table.expert_parameters, table.expert_parameters
     group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
     experts = float(expert_group_size(plan))
     return pass_transfers(

@@ -48,7 +48,7 @@ LAYERS_ON_THE_WAY = 2.0
 class HostRates(NamedTuple):
     """What the host link costs each device, all devices using theirs at once."""
 
-    latency: float
+    latency: FloatArray | float
     """Time from a transfer's begin until its first byte arrives [s]."""
 
     to_device: float

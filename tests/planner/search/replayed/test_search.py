@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from planner.cost.classes import MemoryChoice
+from planner.cost.choices import MemoryChoice
 from planner.cost.pricing import price_plan
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.candidates import Leaf
