@@ -233,14 +233,15 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             attention="plain",
             execution=NOTHING_HIDDEN,
         ),
-        # Mist: PyTorch modules of its own, fp16 with fp32 states, dropout off.
+        # Mist: PyTorch modules of its own, fp16 with fp32 states, dropout off. What the
+        # host keeps comes to the device for its update.
         "mist": Preset(
             name="mist",
             software=Software(name="mist", attention_kernel="flash"),
             gradients=_AS_WEIGHTS,
             precision="fp16",
             attention="plain",
-            execution=NOTHING_HIDDEN,
+            execution=Execution(cpu_adam=False),
         ),
     }
 )

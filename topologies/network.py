@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from topologies.accelerators import Host
 from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.errors import InputError
-from topologies.host import Host
 from topologies.short_repr import short_repr
 
 Family = Literal["tree", "torus", "custom"]

@@ -30,11 +30,12 @@ from nestsim.scenario.network import (
 )
 from topologies.accelerators import (
     Accelerator,
+    Host,
     accelerator_names,
     load_accelerator,
+    usual_host,
 )
 from topologies.errors import InputError
-from topologies.host import Host, usual_host
 from topologies.specs import NetworkSpec
 from topologies.units import format_size
 

@@ -42,10 +42,9 @@ from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.space import SearchSpec
 from planner.step.execution import NOTHING_HIDDEN, Execution
-from topologies.accelerators import Accelerator
+from topologies.accelerators import Accelerator, Host
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
-from topologies.host import Host
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import NOTICES
 from topologies.specs import NetworkSpec

@@ -26,7 +26,7 @@ from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
 from planner.step.offload import STAGING, staging_bytes
-from planner.step.plan import NO_OFFLOAD, Plan, Stage
+from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
@@ -231,8 +231,8 @@ class BlockStage:
     group_size: int = 1
     """Devices that share the shards of ZeRO."""
 
-    offloaded: float = 0.0
-    """Part of the optimizer states that the host keeps."""
+    offload: Offload = NO_OFFLOAD
+    """What the host keeps."""
 
 
 def block_stage_memory(
@@ -264,12 +264,23 @@ def block_stage_memory(
     parts = {
         "weights": float(static.weights),
         "gradients": float(static.gradients),
-        "optimizer": (1.0 - stage.offloaded) * float(static.optimizer),
+        "optimizer": float(static.optimizer),
         "buffers": float(static.buffers),
         "activations": stage.in_flight * alive,
         "working": float(table.working_bytes[mode][[block, *ends]].max()),
     }
-    return _with_copies(parts, float(static.copies))
+    sharded = LEDGER[stage.zero_stage].sharded
+    largest = float(table.largest_parameters[[block, *ends]].max())
+    layer = (
+        parameter_bytes.weights
+        * largest
+        / (stage.group_size if WEIGHTS in sharded else 1.0),
+        parameter_bytes.gradients
+        * largest
+        / (stage.group_size if GRADIENTS in sharded else 1.0),
+        max(saved["none"], float(table.saved_bytes["none"][ends].max(initial=0.0))),
+    )
+    return _beside_host(parts, float(static.copies), stage.offload, layer).device
 
 
 class StageAccount(NamedTuple):
@@ -320,36 +331,59 @@ def memory_of_stage(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
-    copies, offload = float(static.copies), stage.offload
+    layer = _largest_layer(workload, table, plan, index, largest)
+    return _beside_host(parts, float(static.copies), stage.offload, layer)
+
+
+def _beside_host(
+    parts: dict[str, float],
+    copies: float,
+    offload: Offload,
+    layer: tuple[float, float, float],
+) -> StageAccount:
+    """Divide memory between a device and its host.
+
+    Parameters
+    ----------
+    parts
+        What the device would hold alone, by what it is for [byte].
+    copies
+        What the optimizer makes for its step [byte].
+    offload
+        Fractions that the host keeps.
+    layer
+        Weights, gradients and saved activations of the largest layer [byte].
+    """
     if offload == NO_OFFLOAD:
         return StageAccount(_with_copies(parts, copies), {})
     shares = offload._asdict()
     host = {name: shares[name] * parts[name] for name in shares}
-    for name in shares:
-        parts[name] -= host[name]
+    left = {name: size - host.get(name, 0.0) for name, size in parts.items()}
+    left[STAGING] = staging_bytes(offload, *layer)
     copies *= 1.0 - offload.optimizer
-    parts[STAGING] = _staging(workload, table, plan, index, largest)
-    return StageAccount(_with_copies(parts, copies), host)
+    return StageAccount(_with_copies(left, copies), host)
 
 
-def _staging(
+def _largest_layer(
     workload: Workload, table: LayerTable, plan: Plan, index: int, largest: float
-) -> float:
-    """Return the memory of what is on its way to or from the host [byte]."""
+) -> tuple[float, float, float]:
+    """Return weights, gradients and saved activations of the largest layer [byte]."""
     stage, each = plan.stages[index], workload.parameter_bytes
     sharded = LEDGER[stage.zero_stage].sharded
     # The smaller group has the larger shards; a layer may be all experts.
     group = float(stage.sharding_group_size)
     if stage_share(table, stage, plan).expert > 0.0:
         group = min(group, float(expert_group_size(plan)))
-    saved = recompute.saved_bytes(table, stage) if stage.offload.activations else None
-    return staging_bytes(
-        stage.offload,
+    saved = 0.0
+    if stage.offload.activations:
+        column = recompute.saved_bytes(table, stage)
+        saved = max(
+            float(column[first : last + 1].max()) for first, last in stage.chunks
+        )
+    return (
         each.weights * largest / (group if WEIGHTS in sharded else 1.0),
         each.gradients * largest / (group if GRADIENTS in sharded else 1.0),
-        0.0
-        if saved is None
-        else max(float(saved[first : last + 1].max()) for first, last in stage.chunks),
+        saved,
     )
 
 

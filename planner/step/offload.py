@@ -32,8 +32,8 @@ import numpy as np
 from estimators.training import ParameterBytes
 from planner.step.ledger import GRADIENTS, LEDGER, WEIGHTS
 from planner.step.plan import NO_OFFLOAD, Offload, Stage
+from topologies.accelerators import Host
 from topologies.arrays import FloatArray
-from topologies.host import Host
 
 TO_HOST = "to host"
 """Direction of what leaves a device for its host."""

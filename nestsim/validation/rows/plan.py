@@ -21,7 +21,7 @@ from nestsim.validation.rows.columns import (
     refusing,
 )
 from nestsim.validation.rows.model import read_model
-from nestsim.validation.rows.stages import SizedStage, read_stages
+from nestsim.validation.rows.stages import SizedStage, read_mist_plan, read_stages
 from nestsim.validation.rows.training import check_format, read_software, read_training
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
@@ -107,14 +107,17 @@ def read_case(row: Row) -> Case:
     model = read_model(reading)
     training = read_training(reading)
     check_format(accelerator, training)
-    stages = read_stages(reading, model) or ()
+    given = read_mist_plan(reading, model)
+    stages = (read_stages(reading, model) or ()) if given is None else ()
     if stages:
         num_devices = sum(sized.degrees.tp * sized.dp for sized in stages)
     else:
         num_devices = _num_devices(reading)
     with refusing("no-such-cluster"):
         check_num_devices("num_devices", num_devices)
-    if stages:
+    if given is not None:
+        plan, others = given, list[PlanSpec]()
+    elif stages:
         plan, *others = [_first_sizes(stages)]
     else:
         plan, *others = _plans(reading, model, training, num_devices)

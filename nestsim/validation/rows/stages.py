@@ -1,6 +1,7 @@
 """Rows about a pipeline whose stages no plan of ours expresses, or about one of them.
 
-Two systems print what each stage does, in ``notes``:
+Two systems print what each stage does, in ``notes``; where Mist's stages are of one
+size, they are a plan of ours (`read_mist_plan`):
 
 - Mist: ``layers=[13, 11]``, ``ckpt layers=[0, 0]`` and, for each stage, ``[mbs, dp,
   tp, Wshard, Gshard, Oshard, Woff, Goff, Ooff, Aoff]``;
@@ -46,7 +47,7 @@ from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from planner.step.execution import Execution, Workload
 from planner.step.memory import BlockStage
-from planner.step.plan import Plan
+from planner.step.plan import Offload, Plan
 from topologies.accelerators import Accelerator
 from topologies.network import Network
 from topologies.specs import FatTreeSpec
@@ -192,8 +193,6 @@ def read_stages(
         return _recomputing(reading, model, pp)
     read = _mist if _MIST.search(reading.row.words("notes")) else _aceso
     stages = tuple(read(reading, model, index) for index in range(pp))
-    if any(sized.blocks.offloaded for sized in stages):
-        reading.assume("offloaded optimizer states take no time")
     held = sum(sized.blocks.num_blocks for sized in stages)
     if abs(held - model.num_layers) > 1e-6 * held:
         raise RowRefusedError(
@@ -307,7 +306,7 @@ def _ends(
 
 def _mist(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:
     notes = reading.row.words("notes")
-    layers = _listed(notes, r"(?<!ckpt )layers")
+    layers = _listed(notes, _MIST_LAYERS)
     match = re.search(r"=\s*(\[\[.*?\]\])", notes)
     if match is None:
         raise RowRefusedError("uneven-plan", "notes do not list settings of stages")
@@ -315,22 +314,77 @@ def _mist(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:
     recomputed = _one_of(_listed(notes, r"ckpt(?: layers)?"), index, "ckpt layers")
     settings = _settings(match[1], index)
     micro_batch, dp, tp = (int(size) for size in settings[:3])
-    sharded_offloaded = settings[3:]
-    weights, gradients, optimizer, *offloaded = sharded_offloaded
-    if any(offloaded[place] for place in (0, 1, 3)):
-        raise RowRefusedError("offload", "more than optimizer states is offloaded")
-    zero_stage = 3 if weights else 2 if gradients else 1 if optimizer else 0
     blocks = BlockStage(
         num_blocks=num_blocks,
         num_weights=num_blocks,
         recomputed=recomputed,
         ends=_ends(model, _chain(model), index, len(layers) - 1),
         in_flight=_in_flight(reading, index, len(layers), micro_batch * dp),
-        zero_stage=zero_stage,
+        zero_stage=_mist_zero_stage(settings),
         group_size=dp,
-        offloaded=offloaded[2],
+        offload=_mist_offload(settings),
     )
     return SizedStage(Degrees(tp=tp, micro_batch_size=micro_batch), dp, blocks)
+
+
+def _mist_zero_stage(settings: Sequence[float]) -> int:
+    """Return the ZeRO stage of Mist's flags for weights, gradients and optimizer."""
+    weights, gradients, optimizer = settings[3:6]
+    return 3 if weights else 2 if gradients else 1 if optimizer else 0
+
+
+def _mist_offload(settings: Sequence[float]) -> Offload:
+    """Return what the host keeps of a stage."""
+    offload = Offload(*settings[6:])
+    if any(part > 1.0 for part in offload):
+        raise RowRefusedError("uneven-plan", "notes list more than all as offloaded")
+    return offload
+
+
+def read_mist_plan(reading: Reading, model: TransformerSpec) -> PlanSpec | None:
+    """Return the plan of a row whose stages Mist describes; None without any.
+
+    None as well where stages differ in tensor- or data-parallel size, which our plans
+    do not.
+
+    Raises
+    ------
+    RowRefusedError
+        If the description contradicts itself.
+    """
+    if not _differ(reading) or not _MIST.search(reading.row.words("notes")):
+        return None
+    pp, notes = reading.needed("pp"), reading.row.words("notes")
+    stages = [_mist(reading, model, index) for index in range(pp)]
+    sizes = {(sized.degrees, sized.dp) for sized in stages}
+    counts = [sized.blocks.num_blocks for sized in stages]
+    recomputed = [sized.blocks.recomputed for sized in stages]
+    if len(sizes) > 1 or not all(n.is_integer() for n in (*counts, *recomputed)):
+        return None
+    if sum(counts) != model.num_layers or len(_listed(notes, _MIST_LAYERS)) != pp:
+        raise RowRefusedError(
+            "contradiction", f"stages hold {sum(counts):g} of {model.num_layers} layers"
+        )
+    ((degrees, dp),) = sizes
+    offloads = [sized.blocks.offload for sized in stages]
+    return PlanSpec(
+        micro_batch_size=degrees.micro_batch_size,
+        tensor_model_parallel_size=degrees.tp,
+        pipeline_model_parallel_size=pp,
+        data_parallel_size=dp,
+        recompute="full" if any(recomputed) else "none",
+        recompute_num_layers=tuple(map(int, recomputed)) if any(recomputed) else None,
+        zero_stage=tuple(sized.blocks.zero_stage for sized in stages),
+        num_layers_per_pipeline_stage=tuple(map(int, counts)),
+        offload_weights=tuple(offload.weights for offload in offloads),
+        offload_gradients=tuple(offload.gradients for offload in offloads),
+        offload_optimizer=tuple(offload.optimizer for offload in offloads),
+        offload_activations=tuple(offload.activations for offload in offloads),
+    )
+
+
+_MIST_LAYERS = r"(?<!ckpt )layers"
+"""Pattern of the name of the list of Mist's layers."""
 
 
 def _aceso(reading: Reading, model: TransformerSpec, index: int) -> SizedStage:

@@ -13,7 +13,7 @@ from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.plans.spec import PlanSpec
 from tests.planner.examples import eight_devices, tiny_job
-from topologies.host import Host
+from topologies.accelerators import Host
 
 HOST = Host(to_device=2e9, to_host=1e9, latency=0.0, memory=1e15, adam_rate=1e8)
 

@@ -17,6 +17,7 @@ from nestsim.validation.runner import validate
 from planner.cost.pricing import price_plan
 from planner.plans.build import build_plan
 from planner.step.memory import BlockStage, block_stage_memory
+from planner.step.plan import Offload
 from tests.nestsim.validation.validation_rows import gpt, memory
 from topologies.builders import build_network
 
@@ -48,7 +49,7 @@ def test_stages_of_mist_are_read_from_notes():
         in_flight=2,
         zero_stage=1,
         group_size=2,
-        offloaded=0.25,
+        offload=Offload(optimizer=0.25),
     )
     last = read_stage(staged(MIST, "stage 1")).stage
     assert (last.num_blocks, last.zero_stage, last.in_flight) == (3, 0, 1)
@@ -75,7 +76,7 @@ def test_stages_of_aceso_are_cut_between_operators():
     [
         (MIST, "any GPU", "other-place"),
         (MIST, "stage 2", "contradiction"),
-        (MIST.replace("0.25, 0.0]", "0.25, 0.5]"), "stage 0", "offload"),
+        (MIST.replace("0.25, 0.0]", "0.25, 1.5]"), "stage 0", "uneven-plan"),
         (ACESO.replace("53", "40"), "stage 0", "uneven-plan"),
         (ACESO, "stage 7", "contradiction"),
     ],

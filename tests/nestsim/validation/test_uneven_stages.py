@@ -24,7 +24,7 @@ def mist(held, recomputed, settings, **changed):
 
 
 def time_of(row):
-    return PREDICTOR.predict(read_case(row)).iteration_time
+    return PREDICTOR.planned_time(read_case(row))
 
 
 def planned(**changed):
@@ -58,7 +58,8 @@ def test_repeating_half_of_the_layers_takes_half_of_what_repeating_all_does():
 
 def test_a_stage_on_more_devices_is_between_like_stages():
     cells = {"num_devices": "3", "dp": "1"}
-    slow = time_of(mist([4, 4], [0, 0], [[2, 1, 1], [2, 1, 1]], **cells))
+    pair = {"num_devices": "2", "dp": "1"}
+    slow = time_of(mist([4, 4], [0, 0], [[2, 1, 1], [2, 1, 1]], **pair))
     mixed = time_of(mist([4, 4], [0, 0], [[2, 1, 1], [1, 2, 1]], **cells))
     fast = time_of(mist([4, 4], [0, 0], [[1, 2, 1], [1, 2, 1]]))
     assert fast < mixed < slow
@@ -99,7 +100,7 @@ def test_described_stages_that_do_not_differ_are_a_plan_of_whole_stages():
 @pytest.mark.parametrize(
     "row",
     [
-        mist([4, 4], [0, 0], [[2, 2, 1]] * 2, software="NeMo"),
+        mist([4, 4], [0, 0], [[2, 1, 1], [1, 2, 1]], num_devices="3", software="NeMo"),
         mist([4, 4], [0, 0], [[2, 2, 1], [2, 1, 1]], num_devices="3"),
         mist([4, 4], [0, 0], [[1, 16, 1], [4, 4, 1]], devices_per_node="8"),
         mist([4, 4], [0, 0], [[2, 2, 1]] * 2, notes="no stages"),

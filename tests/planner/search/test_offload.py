@@ -16,7 +16,7 @@ from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from tests.planner.brute_force import BruteForce
 from tests.planner.instances import Knobs, instances
 from tests.planner.naive_placements import naive_grids
-from topologies.host import Host
+from topologies.accelerators import Host
 
 MOST_PLANS = 1500
 

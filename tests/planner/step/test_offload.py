@@ -16,7 +16,7 @@ from planner.step.plan import Offload
 from planner.step.recompute import repeated_layers
 from tests.planner.examples import eight_devices, tiny_job
 from topologies import InputError
-from topologies.host import Host
+from topologies.accelerators import Host
 
 HOST = Host(to_device=2e9, to_host=1e9, latency=1e-6, memory=1e15, adam_rate=1e8)
 

@@ -18,7 +18,7 @@ from planner.search.replayed.search import Replays, search_replayed
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from planner.work import WORK_LIMIT
 from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
-from topologies.host import Host
+from topologies.accelerators import Host
 
 MOST_PLANS = 400
 

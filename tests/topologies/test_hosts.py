@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topologies import FatTreeSpec, LevelSpec, build_network
-from topologies.host import ADAM_RATE, HOST_LINKS, Host, usual_host
+from topologies.accelerators import ADAM_RATE, HOST_LINKS, Host, usual_host
 
 TREE = FatTreeSpec(
     levels=(
