@@ -336,7 +336,7 @@ def build_job(
     if progress is not None:
         progress("model: trace", None)
     workload = Workload(
-        graph=trace_model(scenario.spec),
+        graph=scenario.graph or trace_model(scenario.spec),
         training=scenario.training,
         accelerator=scenario.accelerator,
         software=cluster_software(scenario, network),

@@ -15,6 +15,7 @@ from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import Profile
 from estimators.software import IDEAL, Software
+from estimators.tracing.graph import LayerGraph
 from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
@@ -24,7 +25,13 @@ from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
-from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.model import (
+    IN_ONE_WAY,
+    WHICH_MODEL,
+    AnyModel,
+    ModuleModel,
+    module_file,
+)
 from nestsim.scenario.network import link_names
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
@@ -64,8 +71,8 @@ class ScenarioTable(Table):
         discriminator=WHICH_MODEL,
         examples=[{"name": "llama2-7b", "sequence_length": 4096}],
     )
-    """The model: a name of the library, a Hugging Face config.json, or an architecture
-    spelled out in Megatron's names."""
+    """The model: a name of the library, a Hugging Face config.json, a module of your
+    own, or an architecture spelled out in Megatron's names."""
 
     training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
     """What is trained at once, and in which precision."""
@@ -146,6 +153,10 @@ class Scenario:
 
     spec: TransformerSpec
     """The model."""
+
+    graph: LayerGraph | None = None
+    """Layers of the user's own module; None for other models, which are traced when
+    their layers are needed."""
 
     training: TrainingSpec
     """What is trained at once, and in which precision."""
@@ -279,8 +290,10 @@ class Scenario:
     def files(self) -> tuple[Path, ...]:
         """Return the files that the scenario is read from; its own comes first."""
         document = self.document()
+        module = document["model"].get("module")
         named = (
             document["model"].get("config"),
+            *([] if module is None else [module_file(module)]),
             document["cluster"].get("profile"),
             document["cluster"].get("network", {}).get("path"),
             document.get("software", {}).get("constants"),
@@ -385,7 +398,9 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
-        spec = table.model.build(folder)
+        spec, graph = table.model.build(folder), None
+        if isinstance(table.model, ModuleModel):
+            graph = table.model.trace(folder)
     constants = links = None
     with problems.noted("software"):
         constants = software.read_constants(folder)
@@ -418,6 +433,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         text=text,
         name=table.name,
         spec=spec,
+        graph=graph,
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
