@@ -95,7 +95,7 @@ class _Assembly(NamedTuple):
         named = [("embedding", chain.embedding)]
         named += [(f"block {i}", block) for i, block in enumerate(chain.blocks)]
         named += self._behind()
-        splits = [find_splits(part, self.root) for _, part in named]
+        splits = [self._splits(part) for _, part in named]
         parameters = [list(self._parameters(part)) for _, part in named]
         tied = self._tied(parameters, words)
         layers, last = [], len(named) - 1
@@ -105,16 +105,28 @@ class _Assembly(NamedTuple):
             recorder.record(loss=loss and place == last)
             layers.append(recorder.layer(parameters[place]))
         distinct = list(dict.fromkeys(layers))
-        of_blocks = splits[1 : 1 + len(chain.blocks)]
         graph = LayerGraph(
-            spec=self._spec(of_blocks, words.shape[0], tied=tied),
+            spec=self._spec(splits, words.shape[0], tied=tied),
             names=tuple(name for name, _ in named),
             kinds=tuple(distinct.index(layer) for layer in layers),
             layers=tuple(distinct),
         )
         _check_count(graph, self.root)
-        whole = dict.fromkeys(path for one in of_blocks for path in one.whole)
+        whole = dict.fromkeys(
+            path
+            for (_, part), one in zip(named, splits, strict=True)
+            for path in one.whole
+            if part.path
+        )
         return ModuleGraph(graph, tuple(whole))
+
+    def _splits(self, part: ModulePart) -> Splits:
+        """Return what can be split of a part: of the blocks alone, and the logits."""
+        found = find_splits(part, self.root)
+        if part.path:
+            return found
+        problem = "it has attention outside of its blocks" if found.cores else ""
+        return found._replace(attention=(), inner=(), problem=problem or found.problem)
 
     def _words(self) -> nn.Parameter:
         """Return the weight of the embedding of token ids."""
@@ -205,15 +217,15 @@ class _Assembly(NamedTuple):
         return tied
 
     def _spec(
-        self, blocks: Sequence[Splits], vocab_size: int, *, tied: bool
+        self, splits: Sequence[Splits], vocab_size: int, *, tied: bool
     ) -> TransformerSpec:
         """Return what the parts have in common, and what parallel sizes must divide."""
-        cores = [core for block in blocks for core in block.cores]
-        attention = [split for block in blocks for split in block.attention]
-        inner = [split for block in blocks for split in block.inner]
+        cores = [core for one in splits for core in one.cores]
+        attention = [split for one in splits for split in one.attention]
+        inner = [split for one in splits for split in one.inner]
         widths = [_inner_width(split.row) for split in inner]
         shapes = {(split.heads, split.groups) for split in attention}
-        problems = [block.problem for block in blocks if block.problem]
+        problems = [one.problem for one in splits if one.problem]
         if len(shapes) > 1:
             problems.append("its blocks have unlike numbers of attention heads")
         if not attention and not inner:
@@ -223,7 +235,7 @@ class _Assembly(NamedTuple):
         norms = [one for one in self.root.modules() if isinstance(one, nn.LayerNorm)]
         return TransformerSpec(
             family=MODULE_FAMILY,
-            num_layers=len(blocks),
+            num_layers=len(self.chain.blocks),
             hidden_size=hidden,
             num_attention_heads=heads,
             num_query_groups=groups,

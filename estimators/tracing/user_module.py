@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimators.tracing.graph import LayerGraph
 from topologies.errors import InputError
@@ -31,6 +31,16 @@ MAX_FILE = 1_000_000
 _MOST_NAMED = 3
 _PREFIX = "user_module_"
 """Keeps a file's name apart from those of installed packages."""
+
+
+class TracedModule(NamedTuple):
+    """What a function of a user's file builds."""
+
+    graph: LayerGraph
+    """The model as a chain of layers."""
+
+    sha256: str
+    """Hash of the file's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,7 @@ class UserModule:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function."""
 
-    def trace(self) -> LayerGraph:
+    def trace(self) -> TracedModule:
         """Run the file, and return the chain of layers of what it builds.
 
         Raises
@@ -61,7 +71,7 @@ class UserModule:
         source = read_file(self.file, expected=_EXPECTED, most_bytes=MAX_FILE)
         content = json.dumps([self.function, self.sequence_length, self.arguments])
         key = hashlib.sha256(source + content.encode()).hexdigest()
-        NOTICES.remark(f"runs {self.file.name}, which [model] module names")
+        NOTICES.remark(f"note: runs {self.file.name}, which [model] module names")
         if key not in _TRACED:
             with NOTICES.once("tracing the model"):
                 _TRACED[key] = self._traced(source)
@@ -71,15 +81,16 @@ class UserModule:
                 len(whole) > _MOST_NAMED
             )
             NOTICES.remark(
-                f"every tensor-parallel rank computes {', '.join(whole[:_MOST_NAMED])}"
+                f"note: every tensor-parallel rank computes "
+                f"{', '.join(whole[:_MOST_NAMED])}"
                 f"{others} of {self.file.name} whole"
             )
         if graph.spec.whole_because:
             NOTICES.remark(
-                f"tensor parallelism does not split {self.file.name}: "
+                f"note: tensor parallelism does not split {self.file.name}: "
                 f"{graph.spec.whole_because}"
             )
-        return graph
+        return TracedModule(graph, hashlib.sha256(source).hexdigest())
 
     def _traced(self, source: bytes) -> tuple[LayerGraph, tuple[str, ...]]:
         from estimators.tracing.module_graph import module_graph, takes_labels

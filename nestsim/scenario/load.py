@@ -15,7 +15,7 @@ from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import Profile
 from estimators.software import IDEAL, Software
-from estimators.tracing.graph import LayerGraph
+from estimators.tracing.user_module import TracedModule
 from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
@@ -154,9 +154,9 @@ class Scenario:
     spec: TransformerSpec
     """The model."""
 
-    graph: LayerGraph | None = None
-    """Layers of the user's own module; None for other models, which are traced when
-    their layers are needed."""
+    module: TracedModule | None = None
+    """The user's own module; None for other models, which are traced when their layers
+    are needed."""
 
     training: TrainingSpec
     """What is trained at once, and in which precision."""
@@ -302,6 +302,13 @@ class Scenario:
         folder = self.path.parent
         return self.path, *(folder / one for one in named if isinstance(one, str))
 
+    def module_facts(self) -> dict[str, str]:
+        """Return what manifests say of the user's own module, if there is one."""
+        if self.module is None:
+            return {}
+        setting = self.document()["model"]["module"]
+        return {"module": setting, "module_sha256": self.module.sha256}
+
     def content(self) -> str:
         """Return all that it says, defaults and files resolved, to be told apart by.
 
@@ -398,9 +405,9 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
-        spec, graph = table.model.build(folder), None
+        spec, module = table.model.build(folder), None
         if isinstance(table.model, ModuleModel):
-            graph = table.model.trace(folder)
+            module = table.model.trace(folder)
     constants = links = None
     with problems.noted("software"):
         constants = software.read_constants(folder)
@@ -433,7 +440,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         text=text,
         name=table.name,
         spec=spec,
-        graph=graph,
+        module=module,
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,

@@ -18,8 +18,7 @@ from estimators.models.spec import (
     TransformerSpec,
     without_padding,
 )
-from estimators.tracing.graph import LayerGraph
-from estimators.tracing.user_module import UserModule
+from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
@@ -268,9 +267,9 @@ class ModuleModel(Table):
 
     def build(self, folder: Path) -> TransformerSpec:
         """Return what is known of the architecture."""
-        return self.trace(folder).spec
+        return self.trace(folder).graph.spec
 
-    def trace(self, folder: Path) -> LayerGraph:
+    def trace(self, folder: Path) -> TracedModule:
         """Run the file, and return the chain of layers.
 
         Parameters

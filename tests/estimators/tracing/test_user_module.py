@@ -63,12 +63,13 @@ DEGREES = (
 
 
 def traced(file: str, **arguments: object) -> LayerGraph:
-    return UserModule(
+    module = UserModule(
         file=MODULES / file,
         function="build",
         sequence_length=SEQUENCE,
         arguments=arguments,
-    ).trace()
+    )
+    return module.trace().graph
 
 
 def costs(graph: LayerGraph, degrees: Degrees) -> list[LayerWork]:
