@@ -1,8 +1,8 @@
 """A model of one's own in plain torch: `custom_module.toml` names its function `build`.
 
 A decoder whose blocks run attention and feed-forward layer side by side, with norms of
-queries and keys, grouped heads, rotary positions and a squared ReLU: none of the families
-that nestsim has. Nothing here knows nestsim.
+queries and keys, grouped heads, rotary positions and a squared ReLU: none of the
+families that nestsim has. Nothing here knows nestsim.
 """
 
 import torch

@@ -1,18 +1,28 @@
 """A model that users write themselves costs what the library's same model costs."""
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from estimators.chain import build_layer_table
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees, LayerWork
 from estimators.models.spec import TransformerSpec
+from estimators.platform import Platform
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.tracing.user_module import UserModule
+from estimators.training import TrainingSpec
+from topologies.accelerators import load_accelerator
+from topologies.notices import NOTICES
 
 MODULES = Path(__file__).parent / "modules"
+START = (MODULES / "small.py").read_text()
 
 SEQUENCE = 128
 
@@ -44,12 +54,7 @@ PAIRS = {
     "llama": (LLAMA, "llama.py", {}),
     "llama, written-out attention": (
         # A mask that is written out hides later tokens, too.
-        TransformerSpec(
-            **{
-                **{name: getattr(LLAMA, name) for name in LLAMA.__slots__},
-                "attention_implementation": "plain",
-            }
-        ),
+        replace(LLAMA, attention_implementation="plain"),
         "llama.py",
         {"written_out": True},
     ),
@@ -112,3 +117,172 @@ def test_a_copy_of_a_family_can_be_split_as_the_family(name: str) -> None:
             assert divisibility_problem(own, degrees) == divisibility_problem(
                 spec, degrees
             )
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "tpu-v4"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_copy_of_a_family_takes_as_long_as_the_family(name: str, device: str) -> None:
+    spec, file, arguments = PAIRS[name]
+    training = TrainingSpec(global_batch_size=8)
+    mine, theirs = (
+        build_layer_table(
+            graph,
+            degrees=Degrees(tp=2, sequence_parallel=True),
+            training=training,
+            platform=Platform(accelerator=load_accelerator(device)),
+        )
+        for graph in (traced(file, **arguments), trace_model(spec))
+    )
+    for column in ("forward_time", "backward_time", "weight_gradient_time"):
+        np.testing.assert_allclose(
+            getattr(mine, column), getattr(theirs, column), rtol=1e-12
+        )
+    for mode, times in theirs.recompute_time.items():
+        np.testing.assert_allclose(mine.recompute_time[mode], times, rtol=1e-12)
+    np.testing.assert_array_equal(mine.boundary_bytes, theirs.boundary_bytes)
+
+
+def written(folder: Path, text: str, *, length: int = 8) -> LayerGraph:
+    file = folder / "my_model.py"
+    file.write_text(START + text)
+    module = UserModule(file=file, function="build", sequence_length=length)
+    return module.trace().graph
+
+
+def test_products_of_a_block_are_those_of_the_closed_form() -> None:
+    width, inner, heads, groups = 64, 192, 8, 4
+    graph = traced("llama.py")
+    kept = width + 2 * groups * (width // heads)
+    weights = width * (kept + width + 3 * inner)
+    (block,) = {kind for kind in graph.kinds if graph.names[kind] == "block 0"}
+    found = sum(op.model_flops for op in graph.layers[block].operators)
+    assert found == 2 * SEQUENCE * weights + 4 * SEQUENCE**2 * width
+
+
+def test_parameters_are_those_of_the_module() -> None:
+    graph = traced("gpt.py")
+    width, words = 64, 512
+    block = 12 * width**2 + 13 * width
+    assert graph.num_parameters == (
+        (words + 128) * width + 3 * block + 2 * width  # the head is the embedding
+    )
+    assert graph.tied_parameters == words * width
+
+
+WITH_GATE = """
+class Odd(Block):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return super().forward(x) * torch.sigmoid(self.gate(x))
+
+
+def build():
+    return Model(block=Odd)
+"""
+
+
+def test_a_linear_layer_that_fits_no_pattern_is_whole_and_said_to_be(
+    tmp_path: Path,
+) -> None:
+    NOTICES.sentences(math.inf)
+    graph = written(tmp_path, WITH_GATE)
+    notes = " ".join(NOTICES.sentences(math.inf))
+    assert "rank computes blocks.0.gate, blocks.1.gate, blocks.2.gate of" in notes
+    products = {op.name: op.sharding for op in graph.layers[1].operators}
+    assert (products["gate"], products["up"], products["down"]) == ("", "column", "row")
+    alone, shared = (layer_work(graph, 1, Degrees(tp=tp), 2) for tp in (1, 2))
+    by_name = [
+        {op.name: op.forward_flops for op in work.operators} for work in (alone, shared)
+    ]
+    assert by_name[1]["gate"] == by_name[0]["gate"] > 0
+    assert by_name[1]["up"] == by_name[0]["up"] / 2
+    layouts = {one.name: one.layout for one in graph.layers[1].parameters}
+    assert layouts["gate.weight"] == "whole"
+    assert divisibility_problem(graph.spec, Degrees(tp=2)) is None
+
+
+ATTENTION = """
+class Odd(Block):
+    def __init__(self):
+        super().__init__()
+        self.key = nn.Linear(16, 16)
+
+    def forward(self, x):
+        heads = lambda one: one.view(1, -1, 4, 4).transpose(1, 2)
+        y = F.scaled_dot_product_attention(heads(x), heads(self.key(x)), heads(x))
+        return super().forward(x + y.transpose(1, 2).flatten(2))
+
+
+def build():
+    return Model(block=Odd)
+"""
+
+
+def test_attention_without_projections_keeps_the_model_whole(tmp_path: Path) -> None:
+    NOTICES.sentences(math.inf)
+    spec = written(tmp_path, ATTENTION).spec
+    assert divisibility_problem(spec, Degrees()) is None
+    reason = divisibility_problem(spec, Degrees(tp=2))
+    assert reason is not None
+    assert reason.startswith(
+        "tensor_model_parallel_size 2, but the attention in blocks.0 does not stand"
+    )
+    assert "does not split my_model.py" in " ".join(NOTICES.sentences(math.inf))
+    assert not spec.causal
+
+
+UNLIKE = """
+class Odd(Block):
+    def __init__(self, inner):
+        super().__init__()
+        self.up, self.down = nn.Linear(16, inner), nn.Linear(inner, 16)
+
+
+class Other(Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Odd(48 if i % 2 else 32) for i in range(4))
+
+
+build = Other
+"""
+
+
+def test_unlike_blocks_are_layers_of_their_own_kinds(tmp_path: Path) -> None:
+    graph = written(tmp_path, UNLIKE)
+    assert graph.kinds == (0, 1, 2, 1, 2, 3)
+    assert graph.names == ("embedding", *(f"block {i}" for i in range(4)), "head")
+    assert graph.spec.ffn_hidden_size == 16  # what both inner widths can be divided by
+    assert LayerGraph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+IN_SEQUENCE = """
+def build():
+    return nn.Sequential(
+        nn.Embedding(64, 16), Block(), Block(), Block(), nn.LayerNorm(16),
+        nn.Linear(16, 64),
+    )
+"""
+
+
+def test_blocks_are_found_in_a_sequence_of_all_layers(tmp_path: Path) -> None:
+    graph = written(tmp_path, IN_SEQUENCE)
+    blocks = tuple(f"block {i}" for i in range(3))
+    assert graph.names == ("embedding", *blocks, "final norm", "head")
+
+
+def test_a_changed_file_is_another_model(tmp_path: Path) -> None:
+    before = written(tmp_path, "")
+    after = written(tmp_path, "\ndef build(): return Model(4)\n")
+    assert (before.spec.num_layers, after.spec.num_layers) == (3, 4)
+
+
+def test_a_file_is_run_once_for_the_same_question(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    text = f"\nwith open({str(count)!r}, 'a') as stream: stream.write('x')\n"
+    for length in (8, 8, 16):
+        written(tmp_path, text, length=length)
+    assert count.read_text() == "xx"
