@@ -26,6 +26,7 @@ _CHAIN = (
 )
 
 
+_BLOCK = frozenset({"linear", "matmul", ""})
 _SKIPS = "has a tensor that skips over blocks, or is changed between them"
 
 
@@ -140,7 +141,10 @@ class _Calls(NamedTuple):
         raise _no_chain("has no repeated blocks", found or "no list of called modules")
 
     def _members(self, path: str, count: int) -> list[_Member]:
-        """Return those members of a list that have products, in the order of calls."""
+        """Return those members of a list that have products, in the order of calls.
+
+        What has no price counts as a product here: it is refused by its name later.
+        """
         names = {f"{path}.{i}" for i in range(count)}
         nodes: dict[str, list[fx.Node]] = {}
         for node in self.nodes:
@@ -149,7 +153,7 @@ class _Calls(NamedTuple):
         return [
             _Member(name, tuple(found))
             for name, found in nodes.items()
-            if any(kind_of(node, self.root) in {"linear", "matmul"} for node in found)
+            if any(kind_of(node, self.root) in _BLOCK for node in found)
         ]
 
     def _part(self, member: _Member) -> ModulePart:

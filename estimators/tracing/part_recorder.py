@@ -32,7 +32,7 @@ from estimators.tracing.rules import (
     memory_rule,
 )
 from estimators.tracing.shaped_tracer import value_of
-from estimators.tracing.tensor_splits import AttentionSplit, Splits
+from estimators.tracing.tensor_splits import AttentionSplit, Core, Splits
 
 _RULES: Mapping[str, Callable[[TracedCall], None]] = MappingProxyType(
     {
@@ -443,20 +443,24 @@ class PartRecorder:
     def _core(self, node: fx.Node, kind: str) -> None:
         """Describe a node of an attention core."""
         core = self._cores[node]
-        split = next((one for one in self._splits.attention if one.core is core), None)
-        if split is None:
-            sources = [self._numbers(one)[0] for one in core.sources]
-        else:
-            sources = self._heads[id(split)]
-        query, key, value = sources
         if core.is_fused:
-            self._apply(flash_rule, node, (query, key, value))
+            self._apply(
+                flash_rule, node, tuple(self._source(core, i) for i in range(3))
+            )
         elif node is core.nodes[0]:
-            self._apply(matmul_rule, node, (query, key))
+            inputs = self._source(core, 0), self._source(core, 1)
+            self._apply(matmul_rule, node, inputs)
         elif node is core.nodes[-1]:
             scores = self._numbers(node.all_input_nodes[0])[0]
-            self._apply(matmul_rule, node, (scores, value))
+            self._apply(matmul_rule, node, (scores, self._source(core, 2)))
         elif kind in {"softmax", "dropout"}:
             self._plain(node, kind)
         else:
             self._set(node, self._inputs(node)[:1])
+
+    def _source(self, core: Core, role: int) -> int:
+        """Return the number of queries (0), keys (1) or values (2)."""
+        for split in self._splits.attention:
+            if split.core is core:
+                return self._heads[id(split)][role]
+        return self._numbers(core.sources[role])[0]

@@ -76,7 +76,7 @@ class UserModule:
             with NOTICES.once("tracing the model"):
                 _TRACED[key] = self._traced(source)
         graph, whole = _TRACED[key]
-        if whole:
+        if whole and not graph.spec.whole_because:
             others = f" and {len(whole) - _MOST_NAMED} more" * (
                 len(whole) > _MOST_NAMED
             )

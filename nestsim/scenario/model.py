@@ -251,9 +251,9 @@ class ModuleModel(Table):
     """
 
     module: Text = Field(examples=["my_model.py:build"])
-    """A Python file, relative to the scenario's folder, and a function of it that
-    returns a torch.nn.Module, "my_model.py:build". The file is run whenever the
-    scenario is read."""
+    """A Python file, relative to the scenario's folder, and the name of one of its
+    functions, which returns a torch.nn.Module: "my_model.py:build". The file is run
+    whenever the scenario is read."""
 
     arguments: dict[Annotated[str, Field(min_length=1)], Argument] = Field(
         {}, examples=[{"num_layers": 24}]

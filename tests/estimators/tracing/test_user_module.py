@@ -286,3 +286,130 @@ def test_a_file_is_run_once_for_the_same_question(tmp_path: Path) -> None:
     for length in (8, 8, 16):
         written(tmp_path, text, length=length)
     assert count.read_text() == "xx"
+
+
+FUSED = """
+class Odd(Block):
+    def __init__(self):
+        super().__init__()
+        self.both, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        {heads}
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return super().forward(x + self.out(y.transpose(1, 2).flatten(2)))
+
+
+def build():
+    return Model(block=Odd)
+"""
+HEADS = {
+    "split, then seen as heads": (
+        "query, key, value = (one.view(1, -1, 4, 4).transpose(1, 2) "
+        "for one in self.both(x).split(16, -1))"
+    ),
+    "seen as heads, then unbound": (
+        "query, key, value = "
+        "self.both(x).view(1, -1, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)"
+    ),
+    "cut by indices": (
+        "both = self.both(x).unflatten(-1, (12, 4)).transpose(1, 2); "
+        "query, key, value = both[:, :4], both[:, 4:8], both[:, 8:]"
+    ),
+}
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_queries_keys_and_values_of_one_layer_are_split_by_heads(
+    tmp_path: Path, heads: str
+) -> None:
+    graph = written(tmp_path, FUSED.format(heads=HEADS[heads]))
+    block = graph.layers[1]
+    assert [op.sharding for op in block.operators if op.operation == "linear"] == (
+        ["qkv", "row", "column", "row"]
+    )
+    layouts = {one.name: (one.elements, one.layout) for one in block.parameters}
+    assert layouts["both.weight.query"] == (256, "tensor")
+    assert layouts["both.weight.value"] == (256, "groups")
+    assert layouts["both.bias.key"] == (16, "groups")
+    (attention,) = (op for op in block.operators if op.operation == "attention")
+    (qkv,) = (op for op in block.operators if op.sharding == "qkv")
+    assert attention.inputs == qkv.outputs
+    assert graph.spec.num_attention_heads == graph.spec.num_query_groups == 4
+    assert graph.spec.causal
+
+
+COMPLEX = """
+class Odd(Block):
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(16, width) for width in (16, 8, 8, 16)
+        )
+
+    def forward(self, x):
+        angles = torch.outer(torch.arange(x.shape[1]), torch.ones(2))
+        turns = torch.polar(torch.ones_like(angles), angles)[:, None]
+
+        def turned(heads):
+            pairs = heads.float().reshape(*heads.shape[:-1], -1, 2)
+            pairs = torch.view_as_complex(pairs)
+            return torch.view_as_real(pairs * turns).flatten(3).type_as(heads)
+
+        query = turned(self.query(x).view(1, -1, 4, 4))
+        key = turned(self.key(x).view(1, -1, 2, 4))
+        value = self.value(x).view(1, -1, 2, 4)
+        key, value = (
+            one[:, :, :, None].expand(1, -1, 2, 2, 4).reshape(1, -1, 4, 4)
+            for one in (key, value)
+        )
+        heads = (one.transpose(1, 2) for one in (query, key, value))
+        y = F.scaled_dot_product_attention(*heads, is_causal=True)
+        return super().forward(x + self.out(y.transpose(1, 2).flatten(2)))
+
+
+def build():
+    return Model(block=Odd)
+"""
+
+
+def test_complex_angles_are_one_operator_and_repeated_groups_another(
+    tmp_path: Path,
+) -> None:
+    graph = written(tmp_path, COMPLEX)
+    operators = [op.operation for op in graph.layers[1].operators]
+    head = ["linear", "rotary", "repeat", "repeat", "attention", "linear", "add"]
+    assert operators[: len(head)] == head
+    assert graph.spec.num_query_groups == 2
+    assert graph.spec.num_attention_heads == 4
+    rotary = graph.layers[1].operators[1]
+    assert len(rotary.inputs) == len(rotary.outputs) == 2
+    assert rotary.saved == ()
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+
+class Odd(Model):
+    def forward(self, tokens, labels):
+        x = self.words(tokens) * 4.0
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        logits = 30.0 * torch.tanh(self.head(x) / 30.0)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+build = Odd
+"""
+
+
+def test_a_module_may_compute_its_loss_from_labels(tmp_path: Path) -> None:
+    graph = written(tmp_path, CHECKPOINTED)
+    operators = [op.operation for op in graph.layers[-1].operators]
+    assert operators[0] == "linear"
+    assert operators.count("cross entropy") == 1
+    assert operators[-1] == "cross entropy"
+    # Something stands between the logits and the loss: they are not split.
+    assert graph.layers[-1].operators[0].sharding == ""
+    assert layer_work(graph, graph.kinds[-1], Degrees(tp=2), 2).collectives == ()

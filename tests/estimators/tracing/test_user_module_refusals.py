@@ -130,6 +130,27 @@ REFUSALS = {
         "def build(): return Model(block=Odd)",
         "Conv1d at blocks.0.mix",
     ),
+    "attention of torch": (
+        START + "class Odd(Block):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.mix = nn.MultiheadAttention(16, 4)\n"
+        "    def forward(self, x): return super().forward(self.mix(x, x, x)[0])\n"
+        "def build(): return Model(block=Odd)",
+        "MultiheadAttention at blocks.0.mix",
+    ),
+    "blocks of torch": (
+        START + "def build(): return Model(\n"
+        "    block=lambda: nn.TransformerEncoderLayer(16, 4, 32)\n"
+        ")",
+        "TransformerEncoderLayer at blocks.0",
+    ),
+    "tokens that are routed": (
+        START + "class Odd(Block):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) * x.topk(2).values.sum(-1, keepdim=True)\n"
+        "def build(): return Model(block=Odd)",
+        "topk in blocks.0",
+    ),
     "a mean over tokens": (
         START + "class Odd(Block):\n"
         "    def forward(self, x): return super().forward(x) + x.mean(1, True)\n"
