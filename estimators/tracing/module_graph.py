@@ -13,7 +13,7 @@ from torch import fx, nn
 from estimators.models.spec import MODULE_FAMILY, TransformerSpec
 from estimators.tracing.blocks import ModuleChain, ModulePart, split_chain
 from estimators.tracing.graph import LayerGraph
-from estimators.tracing.node_kinds import kind_of, refuse_unknown
+from estimators.tracing.node_kinds import kind_of, refuse_mixing, refuse_unknown
 from estimators.tracing.part_recorder import PartRecorder
 from estimators.tracing.shaped_tracer import ROOT, ShapedTrace, value_of
 from estimators.tracing.tensor_splits import Splits, find_splits
@@ -90,8 +90,10 @@ class _Assembly(NamedTuple):
         """Return the chain, written down."""
         chain, words = self.chain, self._words()
         for part in (chain.embedding, *chain.blocks, chain.head):
-            refuse_unknown(list(part.nodes), self.root)
+            refuse_unknown(part.nodes, self.root, chain.live)
         self._check_hidden()
+        for part in chain.blocks:
+            refuse_mixing(part.nodes, self.root, self.sequence_length)
         named = [("embedding", chain.embedding)]
         named += [(f"block {i}", block) for i, block in enumerate(chain.blocks)]
         named += self._behind()
@@ -201,7 +203,9 @@ class _Assembly(NamedTuple):
         for place, found in enumerate(parameters):
             for _, _, parameter in found:
                 owners.setdefault(id(parameter), []).append(place)
+        hidden = value_of(self.chain.blocks[0].leaving).shape[-1]
         tied = owners.get(id(words)) == [0, len(parameters) - 1]
+        tied = tied and words.shape[-1] == hidden
         for name, parameter in self.root.named_parameters():
             own = owners.get(id(parameter), [])
             if len(own) == 1 or (tied and parameter is words):
@@ -232,6 +236,8 @@ class _Assembly(NamedTuple):
             problems.append("its blocks have no linear layers that can be split")
         heads, groups = min(shapes) if shapes else (math.gcd(*widths) or 1,) * 2
         hidden = value_of(self.chain.blocks[0].leaving).shape[-1]
+        flash = all(core.is_fused for core in cores)
+        flash = flash and not any(one.products for one in splits)
         norms = [one for one in self.root.modules() if isinstance(one, nn.LayerNorm)]
         return TransformerSpec(
             family=MODULE_FAMILY,
@@ -246,9 +252,7 @@ class _Assembly(NamedTuple):
             gated_linear_unit=any(split.is_gated for split in inner),
             normalization="layernorm" if norms else "rmsnorm",
             tie_word_embeddings=tied,
-            attention_implementation=(
-                "flash" if all(core.is_fused for core in cores) else "plain"
-            ),
+            attention_implementation="flash" if flash else "plain",
             causal=bool(cores) and all(core.is_causal for core in cores),
             whole_because=problems[0] if problems else "",
         )

@@ -6,7 +6,7 @@ a guess.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from torch import Tensor, fx, nn
@@ -151,8 +151,10 @@ def has_parameter(node: fx.Node) -> bool:
     return node.op != "placeholder" and any(map(has_parameter, node.all_input_nodes))
 
 
-def refuse_unknown(nodes: list[fx.Node], root: nn.Module) -> None:
-    """Refuse operators that have no kind, and those that cannot be split.
+def refuse_unknown(
+    nodes: Sequence[fx.Node], root: nn.Module, live: frozenset[fx.Node]
+) -> None:
+    """Refuse operators that have no kind, and those that are none of it.
 
     Raises
     ------
@@ -161,18 +163,49 @@ def refuse_unknown(nodes: list[fx.Node], root: nn.Module) -> None:
     """
     for node in nodes:
         kind = kind_of(node, root)
-        problem = ""
         if not kind:
-            problem = "uses an operator that has no price"
-        elif kind == "reduction" and not _is_over_channels(node):
+            raise _no_price("uses an operator that has no price", node, root)
+        if kind == "reduction" and not _is_over_channels(node):
             problem = "reduces over another dimension than the last"
-        if problem:
-            raise InputError(
-                problem,
-                got=shown_target(node, root),
-                expected="nn.Linear, nn.Embedding, norms, activations, dropout, "
-                "elementwise functions, matmul and scaled_dot_product_attention",
-            )
+            raise _no_price(problem, node, root)
+        if kind == "matmul" and not _has_plain_weight(node, live):
+            problem = "multiplies activations by a weight that is not a matrix behind"
+            raise _no_price(f"{problem} them", node, root)
+
+
+def refuse_mixing(
+    nodes: Sequence[fx.Node], root: nn.Module, sequence_length: int
+) -> None:
+    """Refuse linear layers that mix tokens: ranks may have a part of them each.
+
+    Raises
+    ------
+    InputError
+        If there are any.
+    """
+    for node in nodes:
+        if kind_of(node, root) != "linear":
+            continue
+        shape = value_of(node.all_input_nodes[0]).shape[:-1]
+        if sequence_length not in shape:
+            raise _no_price("has a linear layer that mixes tokens", node, root)
+
+
+def _no_price(problem: str, node: fx.Node, root: nn.Module) -> InputError:
+    return InputError(
+        f"the model {problem}",
+        got=shown_target(node, root),
+        expected="nn.Linear, nn.Embedding, norms, activations, dropout, elementwise "
+        "functions, matmul and scaled_dot_product_attention",
+    )
+
+
+def _has_plain_weight(node: fx.Node, live: frozenset[fx.Node]) -> bool:
+    """Return whether a product is one of two activations, or with a matrix behind."""
+    if len(live_inputs(node, live)) > 1 or len(node.all_input_nodes) == 1:
+        return True
+    source, weight = node.all_input_nodes
+    return source in live and bool(value_of(weight).dim() == 2)
 
 
 def _is_over_channels(node: fx.Node) -> bool:

@@ -257,7 +257,9 @@ class PartRecorder:
 
     def _chance(self, node: fx.Node) -> float:
         if node.op == "call_module":
-            return float(self._root.get_submodule(str(node.target)).p)  # type: ignore[arg-type]  # of nn.Dropout
+            module = self._root.get_submodule(str(node.target))
+            assert isinstance(module, nn.Dropout), "a dropout"
+            return module.p if module.training else 0.0
         given = dict(zip(("input", "p", "training"), node.args, strict=False))
         given = {"p": 0.5, "training": True, **given, **node.kwargs}
         return float(given["p"]) if given["training"] else 0.0  # type: ignore[arg-type]  # a number

@@ -18,7 +18,12 @@ from typing import NamedTuple
 from torch import Tensor, fx, nn
 
 from estimators.tracing.blocks import ModulePart
-from estimators.tracing.node_kinds import kind_of, live_inputs, path_of
+from estimators.tracing.node_kinds import (
+    has_parameter,
+    kind_of,
+    live_inputs,
+    path_of,
+)
 from estimators.tracing.shaped_tracer import value_of
 
 _SCORES = frozenset({"multiply", "add", "view", "dropout"})
@@ -119,6 +124,9 @@ class Splits(NamedTuple):
     whole: tuple[str, ...]
     """Paths of linear layers that every rank computes whole."""
 
+    products: tuple[str, ...]
+    """Paths of products of two activations that are no attention."""
+
     problem: str
     """Why nothing of the model is split; empty if it is."""
 
@@ -201,6 +209,7 @@ class _Finder(NamedTuple):
             attention=attention,
             inner=tuple(inner),
             whole=tuple(dict.fromkeys(path_of(node) for node in left)),
+            products=tuple(path_of(n) for n in left if self._is_of_two(n)),
             problem=self._problem(found, [n for n in left if self._is_of_two(n)]),
         )
 
@@ -258,9 +267,16 @@ class _Finder(NamedTuple):
         ):
             return None
         query, key = first.args[:2]
-        masks = [node for node in before if self._kind(node) == "add"]
+        masks = [node for node in before if self._is_mask(node)]
         nodes = (first, *reversed(before), softmax, *behind, second)
         return Core(nodes, (query, key, second.args[1]), False, bool(masks))  # type: ignore[arg-type]  # nodes
+
+    def _is_mask(self, node: fx.Node) -> bool:
+        """Return whether a sum hides scores: with a constant that is not learned."""
+        constants = [one for one in node.all_input_nodes if one not in self.own]
+        return self._kind(node) == "add" and any(
+            not has_parameter(one) for one in constants
+        )
 
     def _only(
         self, node: fx.Node, *, backward: bool

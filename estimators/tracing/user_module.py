@@ -73,8 +73,7 @@ class UserModule:
         key = hashlib.sha256(source + content.encode()).hexdigest()
         NOTICES.remark(f"note: runs {self.file.name}, which [model] module names")
         if key not in _TRACED:
-            with NOTICES.once("tracing the model"):
-                _TRACED[key] = self._traced(source)
+            _TRACED[key] = self._traced(source)
         graph, whole = _TRACED[key]
         if whole and not graph.spec.whole_because:
             others = f" and {len(whole) - _MOST_NAMED} more" * (

@@ -413,3 +413,55 @@ def test_a_module_may_compute_its_loss_from_labels(tmp_path: Path) -> None:
     # Something stands between the logits and the loss: they are not split.
     assert graph.layers[-1].operators[0].sharding == ""
     assert layer_work(graph, graph.kinds[-1], Degrees(tp=2), 2).collectives == ()
+
+
+LINEAR_ATTENTION = """
+class Odd(Block):
+    def forward(self, x):
+        return super().forward(x + x @ (x.transpose(1, 2) @ x))
+
+
+def build():
+    return Model(block=Odd)
+"""
+
+
+def test_other_products_of_activations_are_neither_split_nor_passed_on(
+    tmp_path: Path,
+) -> None:
+    spec = written(tmp_path, LINEAR_ATTENTION).spec
+    reason = divisibility_problem(spec, Degrees(tp=2))
+    assert reason is not None
+    assert "the product of two activations in blocks.0 is no attention" in reason
+    assert divisibility_problem(spec, Degrees(cp=2)) is not None
+    assert divisibility_problem(spec, Degrees()) is None
+
+
+LEARNED_BIAS = """
+class Odd(Block):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(8, 8))
+        self.both, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        query, key, value = (
+            one.view(1, -1, 4, 4).transpose(1, 2) for one in self.both(x).chunk(3, -1)
+        )
+        scores = query @ key.mT / 2 + self.bias{mask}
+        y = F.softmax(scores, -1) @ value
+        return super().forward(x + self.out(y.transpose(1, 2).flatten(2)))
+
+
+def build():
+    return Model(block=Odd)
+"""
+
+
+@pytest.mark.parametrize("mask", ["", " + torch.ones(8, 8).triu(1)"])
+def test_a_learned_bias_of_scores_hides_nothing(tmp_path: Path, mask: str) -> None:
+    graph = written(tmp_path, LEARNED_BIAS.format(mask=mask))
+    assert graph.spec.causal == bool(mask)
+    assert graph.spec.attention_implementation == "plain"
+    core = [op.operation for op in graph.layers[1].operators if op.core]
+    assert core == ["matmul", "softmax", "matmul"]

@@ -144,6 +144,38 @@ REFUSALS = {
         ")",
         "TransformerEncoderLayer at blocks.0",
     ),
+    "tokens that are mixed": (
+        START + "class Odd(Block):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.mix = nn.Linear(8, 8)\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(self.mix(x.transpose(1, 2)).transpose(1, 2))\n"
+        "def build(): return Model(block=Odd)",
+        "the model has a linear layer that mixes tokens\n"
+        "  got:      'Linear at blocks.0.mix'",
+    ),
+    "tokens that are mixed by a parameter": (
+        START + "class Odd(Block):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(); self.mix = nn.Parameter(torch.zeros(8, 8))\n"
+        "    def forward(self, x): return super().forward(self.mix @ x)\n"
+        "def build(): return Model(block=Odd)",
+        "a weight that is not a matrix behind them",
+    ),
+    "a factorised embedding that is tied": (
+        START + "class Odd(Model):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.words, self.wide = nn.Embedding(64, 8), nn.Linear(8, 16)\n"
+        "        self.slim, self.head = nn.Linear(16, 8), nn.Linear(8, 64, False)\n"
+        "        self.head.weight = self.words.weight\n"
+        "    def forward(self, tokens):\n"
+        "        x = self.wide(self.words(tokens))\n"
+        "        for block in self.blocks: x = block(x)\n"
+        "        return self.head(self.slim(x))\n"
+        "build = Odd",
+        "a parameter that several layers share\n  got:      'words.weight'",
+    ),
     "tokens that are routed": (
         START + "class Odd(Block):\n"
         "    def forward(self, x):\n"
