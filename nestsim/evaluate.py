@@ -336,7 +336,11 @@ def build_job(
     if progress is not None:
         progress("model: trace", None)
     workload = Workload(
-        graph=trace_model(scenario.spec),
+        graph=(
+            trace_model(scenario.spec)
+            if scenario.module is None
+            else scenario.module.graph
+        ),
         training=scenario.training,
         accelerator=scenario.accelerator,
         software=cluster_software(scenario, network),

@@ -32,6 +32,9 @@ class Notices:
     moved: dict[str, str] = field(default_factory=dict)
     """File and setting that was read at its old place -> its new place."""
 
+    remarks: dict[str, None] = field(default_factory=dict)
+    """What else users should know, each sentence once."""
+
     _depth: int = 0
 
     @contextmanager
@@ -62,12 +65,17 @@ class Notices:
         """Note that a setting was read at a place that the next release refuses."""
         self.moved[old] = new
 
+    def remark(self, sentence: str) -> None:
+        """Note what users should know of what is done with their files."""
+        self.remarks[sentence] = None
+
     def sentences(self, least: float) -> list[str]:
-        """Return what took at least so long [s], cannot be kept, or has moved.
+        """Return remarks, what took at least so long [s], cannot be kept, or has moved.
 
         Then forget it.
         """
-        notes = [
+        notes = list(self.remarks)
+        notes += [
             f"{doing}, once: {seconds:.0f} s"
             for doing, seconds in self.seconds.items()
             if seconds >= least
@@ -80,7 +88,13 @@ class Notices:
             f"{old} has moved to {new}; the next release no longer reads it here"
             for old, new in self.moved.items()
         ]
-        for kept in (self.seconds, self.counts, self.problems, self.moved):
+        for kept in (
+            self.seconds,
+            self.counts,
+            self.problems,
+            self.moved,
+            self.remarks,
+        ):
             kept.clear()
         return notes
 

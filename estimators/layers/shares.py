@@ -168,6 +168,8 @@ def divisibility_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
 
 def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, groups = degrees.tp, spec.num_query_groups
+    if tp > 1 and spec.whole_because:
+        return f"tensor_model_parallel_size {tp}, but {spec.whole_because}"
     for name in ("num_attention_heads", "ffn_hidden_size"):
         if getattr(spec, name) % tp:
             return (

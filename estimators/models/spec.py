@@ -12,6 +12,9 @@ from topologies.errors import InputError
 FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
 """Names of the families of models, whose layers `estimators.models.families` builds."""
 
+MODULE_FAMILY = "module"
+"""Family of a user's own module, which is traced and not built."""
+
 MAX_LAYERS = 4_000
 """Most transformer blocks: some planners keep tables of all pairs of them."""
 
@@ -40,7 +43,7 @@ _LARGEST = MappingProxyType(
 """Sizes whose limit is another than `MAX_WIDTH`."""
 
 _CHOICES = {
-    "family": FAMILY_NAMES,
+    "family": (*FAMILY_NAMES, MODULE_FAMILY),
     "normalization": ("layernorm", "rmsnorm"),
     "position_embedding_type": ("learned", "rope"),
     "attention_implementation": ("flash", "plain"),
@@ -78,7 +81,8 @@ class TransformerSpec:
 
     family: str
     """``"gpt"``, ``"llama"``, ``"mixtral"`` or ``"bert"``: which modules are built.
-    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``."""
+    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``. ``"module"`` is a user's own one,
+    of which the other fields say what was found by tracing it."""
 
     num_layers: int
     """Number of transformer blocks."""
@@ -175,6 +179,10 @@ class TransformerSpec:
     bert_binary_head: bool = True
     """Whether a BERT has a pooler and the next-sentence head."""
 
+    whole_because: str = ""
+    """Why no tensor-parallel group can split the layers of a user's own module; empty
+    if one can."""
+
     def __post_init__(self) -> None:
         _check_values(self)
         self._resolve("ffn_hidden_size", 4 * self.hidden_size)
@@ -249,7 +257,7 @@ def _check_values(spec: TransformerSpec) -> None:
             )
         elif field.type is float:
             _check_probability(field.name, value)
-        elif field.type is str and value not in _CHOICES[field.name]:
+        elif field.name in _CHOICES and value not in _CHOICES[field.name]:
             raise InputError(
                 "not one of the choices",
                 where=field.name,

@@ -122,7 +122,7 @@ def _chunk(call: TracedCall) -> None:
     call.set(tuple(call.result(place) for place in range(len(call.results))))
 
 
-def _linear(sharding: str, layout: str) -> Callable[[TracedCall], None]:
+def linear_rule(sharding: str, layout: str) -> Callable[[TracedCall], None]:
     """Return the rule of a product with a weight: it keeps its input."""
 
     def rule(call: TracedCall) -> None:
@@ -162,7 +162,7 @@ def _experts(sharding: str, layout: str) -> Callable[[TracedCall], None]:
     return rule
 
 
-def _matmul(call: TracedCall) -> None:
+def matmul_rule(call: TracedCall) -> None:
     """Products of two activations keep both."""
     m, n = call.results[0].shape[-2:]
     batch = call.results[0].numel() // (m * n)
@@ -173,7 +173,7 @@ def _matmul(call: TracedCall) -> None:
     )
 
 
-def _flash(call: TracedCall) -> None:
+def flash_rule(call: TracedCall) -> None:
     """Keep queries, keys, values, the result, and one fp32 number per row and head.
 
     A dropout mask is drawn again from the state of the random generator.
@@ -191,7 +191,7 @@ def _flash(call: TracedCall) -> None:
     )
 
 
-def _dropout(call: TracedCall) -> None:
+def dropout_rule(call: TracedCall) -> None:
     """Keep a mask; nothing happens at probability 0."""
     if call.target.p == 0:
         _alias(call)
@@ -230,14 +230,14 @@ def _topk(call: TracedCall) -> None:
     call.emit("top-k", (weights,), saved=(everything,))
 
 
-def _cross_entropy(call: TracedCall) -> None:
+def cross_entropy_rule(call: TracedCall) -> None:
     """Keep the softmax over the vocabulary in fp32."""
     loss = call.result(layout="whole")
     softmax = call.extra(call.tape.tensors[call.inputs[0]].elements, "fp32")
     call.emit("cross entropy", (loss,), saved=(softmax,))
 
 
-def _memory(
+def memory_rule(
     operation: str, *, keeps: str = "", layout: str = ""
 ) -> Callable[[TracedCall], None]:
     """Return the rule of an operator bound by memory, with one result.
@@ -255,44 +255,44 @@ def _memory(
 
 MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingProxyType(
     {
-        layers.ColumnParallelLinear: _linear("column", "tensor"),
-        layers.RowParallelLinear: _linear("row", "sequence"),
-        layers.VocabParallelLinear: _linear("vocab", "vocab"),
-        nn.Linear: _linear("", ""),
+        layers.ColumnParallelLinear: linear_rule("column", "tensor"),
+        layers.RowParallelLinear: linear_rule("row", "sequence"),
+        layers.VocabParallelLinear: linear_rule("vocab", "vocab"),
+        nn.Linear: linear_rule("", ""),
         attention.QKVParallelLinear: _qkv,
         mixtral.ExpertColumnLinear: _experts("expert column", "tensor"),
         mixtral.ExpertRowLinear: _experts("expert row", "sequence"),
-        attention.FlashAttention: _flash,
-        attention.ScaledMaskedSoftmax: _memory("softmax", keeps="output"),
+        attention.FlashAttention: flash_rule,
+        attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         latent_attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: _embedding,
         nn.Embedding: _embedding,
-        layers.PositionEmbedding: _memory("add"),
-        layers.RMSNorm: _memory("norm", keeps="inputs"),
-        nn.LayerNorm: _memory("norm", keeps="inputs"),
-        nn.GELU: _memory("activation", keeps="inputs"),
-        nn.SiLU: _memory("activation", keeps="inputs"),
-        nn.Tanh: _memory("activation", keeps="output"),
-        nn.Dropout: _dropout,
-        layers.CrossEntropy: _cross_entropy,
+        layers.PositionEmbedding: memory_rule("add"),
+        layers.RMSNorm: memory_rule("norm", keeps="inputs"),
+        nn.LayerNorm: memory_rule("norm", keeps="inputs"),
+        nn.GELU: memory_rule("activation", keeps="inputs"),
+        nn.SiLU: memory_rule("activation", keeps="inputs"),
+        nn.Tanh: memory_rule("activation", keeps="output"),
+        nn.Dropout: dropout_rule,
+        layers.CrossEntropy: cross_entropy_rule,
         mixtral.TopK: _topk,
-        mixtral.TokenDispatch: _memory("dispatch", layout="whole"),
-        mixtral.TokenCombine: _memory("combine", keeps="inputs"),
+        mixtral.TokenDispatch: memory_rule("dispatch", layout="whole"),
+        mixtral.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )
 """Module kept in one piece -> its rule."""
 
 FUNCTION_RULES: Mapping[Any, Callable[[TracedCall], None]] = MappingProxyType(
     {
-        operator.add: _memory("add"),
-        operator.mul: _memory("multiply", keeps="inputs"),
+        operator.add: memory_rule("add"),
+        operator.mul: memory_rule("multiply", keeps="inputs"),
         operator.getitem: _take,
-        torch.matmul: _matmul,
+        torch.matmul: matmul_rule,
         "chunk": _chunk,
         "flatten": _alias,
         "split": _chunk,
-        "repeat_interleave": _memory("repeat", layout="tensor"),
+        "repeat_interleave": memory_rule("repeat", layout="tensor"),
         "transpose": _alias,
         "view_as": _alias,
     }

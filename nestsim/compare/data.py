@@ -257,7 +257,9 @@ def comparison_facts(scenarios: Sequence[Scenario]) -> dict[str, Any]:
     """Return what the manifest says beside the hash of each file."""
     copies = scenario_copies(scenarios)
     names = {n: one.name for n, one in zip(copies, scenarios, strict=True)}
-    return {"scenarios": names}
+    modules = {n: one.module_facts() for n, one in zip(copies, scenarios, strict=True)}
+    used = {name: facts for name, facts in modules.items() if facts}
+    return {"scenarios": names, **({"modules": used} if used else {})}
 
 
 def scenario_copies(scenarios: Sequence[Scenario]) -> dict[str, bytes]:

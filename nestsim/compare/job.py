@@ -320,7 +320,7 @@ def scenario_labels(scenarios: Sequence[Scenario]) -> list[str]:
 def model_label(scenario: Scenario) -> str:
     """Return what the scenario calls its model: a name, a file, or its size."""
     table: dict[str, Any] = tomli.loads(scenario.text.decode("utf-8-sig"))["model"]
-    for key in ("name", "config"):
+    for key in ("name", "config", "module"):
         if key in table:
             return str(table[key])
     spec = scenario.spec

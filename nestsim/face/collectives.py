@@ -83,7 +83,10 @@ class CollectivesReport(FolderReport):
         }
         return Contents(
             writers=writers if result.tables else {},
-            manifest={"scenario": result.scenario_name},
+            manifest={
+                "scenario": result.scenario_name,
+                **self.scenario.module_facts(),
+            },
         )
 
     def inputs(self) -> Sequence[Path]:

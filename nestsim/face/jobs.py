@@ -111,7 +111,10 @@ class JobReport(FolderReport):
         text = self.scenario.text
         return Contents(
             writers=result_writers(self.result, text),
-            manifest=result_facts(self.result, text),
+            manifest={
+                **result_facts(self.result, text),
+                **self.scenario.module_facts(),
+            },
         )
 
     def inputs(self) -> Sequence[Path]:

@@ -79,7 +79,10 @@ class StressReport(FolderReport):
                 "matrix.csv": writer_of(csv_text(matrix_rows(result))),
                 **stress_figures(result),
             },
-            manifest={"scenario": result.scenario_name},
+            manifest={
+                "scenario": result.scenario_name,
+                **self.scenario.module_facts(),
+            },
         )
 
     def inputs(self) -> Sequence[Path]:

@@ -75,7 +75,10 @@ class SweepReport(FolderReport):
         text = self.scenario.text
         return Contents(
             writers=sweep_writers(self.result, text),
-            manifest=sweep_facts(self.result, text),
+            manifest={
+                **sweep_facts(self.result, text),
+                **self.scenario.module_facts(),
+            },
         )
 
     def inputs(self) -> Sequence[Path]:

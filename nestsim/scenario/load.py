@@ -15,6 +15,7 @@ from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
 from estimators.operators.profile import Profile
 from estimators.software import IDEAL, Software
+from estimators.tracing.user_module import TracedModule
 from estimators.training import TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks, measured_efficiencies
@@ -24,7 +25,13 @@ from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
-from nestsim.scenario.model import IN_ONE_WAY, WHICH_MODEL, AnyModel
+from nestsim.scenario.model import (
+    IN_ONE_WAY,
+    WHICH_MODEL,
+    AnyModel,
+    ModuleModel,
+    module_file,
+)
 from nestsim.scenario.network import link_names
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
@@ -64,8 +71,8 @@ class ScenarioTable(Table):
         discriminator=WHICH_MODEL,
         examples=[{"name": "llama2-7b", "sequence_length": 4096}],
     )
-    """The model: a name of the library, a Hugging Face config.json, or an architecture
-    spelled out in Megatron's names."""
+    """The model: a name of the library, a Hugging Face config.json, a module of your
+    own, or an architecture spelled out in Megatron's names."""
 
     training: TrainingTable = Field(examples=[{"global_batch_size": 512}])
     """What is trained at once, and in which precision."""
@@ -146,6 +153,10 @@ class Scenario:
 
     spec: TransformerSpec
     """The model."""
+
+    module: TracedModule | None = None
+    """The user's own module; None for other models, which are traced when their layers
+    are needed."""
 
     training: TrainingSpec
     """What is trained at once, and in which precision."""
@@ -282,8 +293,10 @@ class Scenario:
     def files(self) -> tuple[Path, ...]:
         """Return the files that the scenario is read from; its own comes first."""
         document = self.document()
+        module = document["model"].get("module")
         named = (
             document["model"].get("config"),
+            *([] if module is None else [module_file(module)]),
             document["cluster"].get("profile"),
             document["cluster"].get("network", {}).get("path"),
             document.get("software", {}).get("constants"),
@@ -291,6 +304,13 @@ class Scenario:
         )
         folder = self.path.parent
         return self.path, *(folder / one for one in named if isinstance(one, str))
+
+    def module_facts(self) -> dict[str, str]:
+        """Return what manifests say of the user's own module, if there is one."""
+        if self.module is None:
+            return {}
+        setting = self.document()["model"]["module"]
+        return {"module": setting, "module_sha256": self.module.sha256}
 
     def content(self) -> str:
         """Return all that it says, defaults and files resolved, to be told apart by.
@@ -388,7 +408,9 @@ def _check(document: Mapping[str, Any]) -> ScenarioTable:
 def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     software, folder, problems = table.software, file.parent, Problems()
     with problems.noted("model"):
-        spec = table.model.build(folder)
+        spec, module = table.model.build(folder), None
+        if isinstance(table.model, ModuleModel):
+            module = table.model.trace(folder)
     constants = links = None
     with problems.noted("software"):
         constants = software.read_constants(folder)
@@ -421,6 +443,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         text=text,
         name=table.name,
         spec=spec,
+        module=module,
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,

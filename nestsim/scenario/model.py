@@ -1,4 +1,4 @@
-"""The table [model]: from the library, from a Hugging Face file, or spelled out."""
+"""The table [model]: from the library or a file, traced, or spelled out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +18,7 @@ from estimators.models.spec import (
     TransformerSpec,
     without_padding,
 )
+from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
@@ -27,6 +28,7 @@ Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
 Attention = Literal["flash", "plain"]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Argument = str | int | float | bool | list[str | int | float | bool]
 
 _LLAMA: Mapping[str, object] = MappingProxyType(
     {
@@ -241,6 +243,73 @@ class SpelledOutModel(Table):
         return _adapted(spec, None, self.mean_sequence_length)
 
 
+class ModuleModel(Table):
+    """A torch.nn.Module of your own, which a function of your own file returns.
+
+    The file is run as it is, with all that it does; nothing but this setting runs code
+    of yours.
+    """
+
+    module: Text = Field(examples=["my_model.py:build"])
+    """A Python file, relative to the scenario's folder, and the name of one of its
+    functions, which returns a torch.nn.Module: "my_model.py:build". The file is run
+    whenever the scenario is read."""
+
+    arguments: dict[Annotated[str, Field(min_length=1)], Argument] = Field(
+        {}, examples=[{"num_layers": 24}]
+    )
+    """Keyword arguments of the function: texts, numbers, true, false, or lists of
+    these. Left out, it is called without any."""
+
+    sequence_length: SequenceLength = Field(examples=[2048])
+    """Tokens of a training sequence. The module is called with token ids of the shape
+    (batch, sequence_length)."""
+
+    def build(self, folder: Path) -> TransformerSpec:
+        """Return what is known of the architecture."""
+        return self.trace(folder).graph.spec
+
+    def trace(self, folder: Path) -> TracedModule:
+        """Run the file, and return the chain of layers.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+
+        Raises
+        ------
+        InputError
+            If there is no such file or function, or what it returns cannot be split
+            into a chain.
+        """
+        name, _, function = self.module.rpartition(":")
+        expected = 'a Python file and a function of it, "my_model.py:build"'
+        if not name or not function.isidentifier():
+            raise InputError(
+                "names no function of a file",
+                where="module",
+                got=self.module,
+                expected=expected,
+            )
+        path = input_file(folder, name, "module", expected)
+        module = UserModule(
+            file=path,
+            function=function,
+            sequence_length=self.sequence_length,
+            arguments=self.arguments,
+        )
+        try:
+            return module.trace()
+        except InputError as error:
+            raise error.at("module", separator=": ") from None
+
+
+def module_file(setting: str) -> str:
+    """Return the file that the setting `module` names."""
+    return setting.rpartition(":")[0]
+
+
 _ARCHITECTURE = frozenset(SpelledOutModel.model_fields) - frozenset(
     LibraryModel.model_fields
 )
@@ -250,28 +319,30 @@ def _in_one_way(value: object) -> object:
     """Refuse a model that is named and spelled out at once."""
     if not isinstance(value, dict):
         return value
-    given = [word for word in ("name", "config") if word in value]
+    given = [word for word in ("name", "config", "module") if word in value]
     if _ARCHITECTURE.intersection(value):
         given.append(min(_ARCHITECTURE.intersection(value)))
     if len(given) > 1:
         raise InputError(
             "the model is described in more than one way",
             got=given,
-            expected='name = "llama2-7b", or config = "config.json", or an '
-            "architecture spelled out",
+            expected='name = "llama2-7b", or config = "config.json", or module = '
+            '"my_model.py:build", or an architecture spelled out',
             hint=f"leave out {given[0]}, or everything else",
         )
     return value
 
 
 def _which(value: object) -> str | None:
-    """Tell the three forms of the table apart."""
+    """Tell the forms of the table apart."""
     if isinstance(value, Table):
         return type(value).__name__
     if not isinstance(value, dict):
         return None
     if "config" in value:
         return "HuggingFaceModel"
+    if "module" in value:
+        return "ModuleModel"
     spelled_out = "name" not in value and _ARCHITECTURE.intersection(value)
     return "SpelledOutModel" if spelled_out else "LibraryModel"
 
@@ -279,6 +350,7 @@ def _which(value: object) -> str | None:
 AnyModel = (
     Annotated[LibraryModel, Tag("LibraryModel")]
     | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")]
+    | Annotated[ModuleModel, Tag("ModuleModel")]
     | Annotated[SpelledOutModel, Tag("SpelledOutModel")]
 )
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from estimators.models import huggingface
 from estimators.operators import profile
+from estimators.tracing import user_module
 from estimators.user_files import tables
 from nestsim.job import plan_job, run_job, simulate_job
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values
 from nestsim.scenario.load import scenario_of
+from nestsim.scenario.model import module_file
 from nestsim.store import Point, PointFailedError, Row, content_key
 from nestsim.sweep.axes import OWN_TABLES, Axis
 from topologies import link_file
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
         "model.config": ("a Hugging Face config.json", huggingface.MAX_FILE),
+        "model.module": ("a Python file that builds a module", user_module.MAX_FILE),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
         "software.constants": ("a file that nestsim calibrate wrote", tables.MAX_FILE),
@@ -151,11 +154,12 @@ def _files_digest(
             if setting[: len(outer)] == outer:
                 inner = setting[len(outer) :]
                 named.update(_inner(value, inner) for value in settled)
-        for name in sorted(named - {None, ""}, key=str):
+        for name in sorted(one for one in named if one):
             # What cannot be read is told where the point is evaluated.
             with contextlib.suppress(InputError):
+                file = module_file(name) if path == "model.module" else name
                 content = read_file(
-                    folder / str(name), expected=expected, most_bytes=most_bytes
+                    folder / file, expected=expected, most_bytes=most_bytes
                 )
                 digests[f"{path} = {name}"] = hashlib.sha256(content).hexdigest()
     return content_key(digests)
