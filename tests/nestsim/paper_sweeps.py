@@ -185,7 +185,12 @@ def engines(results: Path) -> Cells:
             yield [name, "-", "-", "-"]
             continue
         one, two = times["False"], times["True"]
-        yield [name, f"{one:.4g} s", f"{two:.4g} s", f"-{100.0 * (1 - two / one):.1f} %"]
+        yield [
+            name,
+            f"{one:.4g} s",
+            f"{two:.4g} s",
+            f"-{100.0 * (1 - two / one):.1f} %",
+        ]
 
 
 SWEPT_TABLES: Mapping[str, Callable[[Path], Cells]] = {

@@ -42,7 +42,7 @@ def num_devices(stem: str) -> int:
         return int(stem.rsplit("_", 1)[1])
     if stem.startswith(("fig10", "s54")):
         return int(stem.rsplit("_", 1)[1])
-    return FIGURE_SIZES[stem.split("_")[0]]
+    return FIGURE_SIZES[stem.split("_", maxsplit=1)[0]]
 
 
 def is_searched(path: Path) -> bool:
