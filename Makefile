@@ -107,7 +107,7 @@ paper-all: paper  ## every experiment of the paper, and the tables of docs/paper
 	for file in $(RESTRICTED); do \
 		$(BIN)/nestsim sweep $$file --what run --no-figures \
 			--set search.planner=nest,fixed --set "search.zero_stages=[[0]]" \
-			--set "search.recompute=[['$$(case $$file in *bert*) echo none;; *) echo stage;; esac)']]" \
+			--set "search.recompute=[['$$(case $$file in (*bert*) echo none;; (*) echo stage;; esac)']]" \
 			--output results/paper/restricted_$$(basename $$file .toml) || exit 1; \
 	done
 	$(MAKE) paper-page
