@@ -59,7 +59,8 @@ def job_network(scenario: "Scenario") -> "Network":
         links=scenario.links,
     )
     fabric = platform.transport(inside_node=False)
-    return library_network(cluster_network(scenario), fabric, scenario.software)
+    network = library_network(cluster_network(scenario), fabric, scenario.software)
+    return network.with_host(scenario.host)
 
 
 def device_slowdowns(scenario: "Scenario", num_devices: int) -> "FloatArray":

@@ -81,7 +81,7 @@ def contention_by_level(
     reached = [*(ends.pipeline for ends in chain), pipeline]
     by_level: dict[str, float] = {}
     for number, level in enumerate(shared):
-        name = network.levels[level].name
+        name = network.level_name(level)
         added = reached[number + 1] - reached[number]
         by_level[name] = by_level.get(name, 0.0) + added
     return Contention(chain[0], even, by_level)
@@ -250,6 +250,14 @@ def judge(
         over = format_size(peaks[fullest] - memory)
         reason = f"stage {fullest} needs {format_size(peaks[fullest])}, {over} too much"
         return Verdict(kind="infeasible", reason=reason, gap=gap)
+    host = priced.host_memory
+    if host > 0.0 and (network.host is None or host > network.host.memory):
+        has = 0.0 if network.host is None else network.host.memory
+        reason = (
+            f"the host is to keep {format_size(host)} for a device, and has "
+            f"{format_size(has)} for each"
+        )
+        return Verdict(kind="infeasible", reason=reason, gap=gap)
     ratio = priced.iteration_time / replay.iteration_time
     if ratio >= 1.0 - (WORTH_A_CAUSE if tolerance is None else tolerance):
         reason = f"the replay reaches {ratio:.1%} of the planned throughput"
@@ -326,7 +334,7 @@ def _busiest(network: Network, replay: Replay) -> str:
     link = int(np.argmax(seconds))
     ends = network.links.source[link], network.links.target[link]
     source, target = (network.vertex_names[end] for end in ends)
-    level = network.levels[int(network.links.level[link])].name
+    level = network.level_name(int(network.links.level[link]))
     share = seconds[link] / replay.iteration_time
     return (
         f"{stage}, link {source} -> {target} ({level}) is busy {share:.0%} of the step"

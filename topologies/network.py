@@ -7,13 +7,14 @@ arrays of `Links`.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from topologies.arrays import BoolArray, FloatArray, Int32Array, IntArray
 from topologies.errors import InputError
+from topologies.host import Host
 from topologies.short_repr import short_repr
 
 Family = Literal["tree", "torus", "custom"]
@@ -376,6 +377,9 @@ class Network:
     """How collectives go level by level; None in tori and custom networks, which have
     one phase of rings for each level."""
 
+    host: Host | None = None
+    """What stands behind the devices; None if nothing is sent there."""
+
     __repr__ = short_repr
 
     @property
@@ -388,9 +392,87 @@ class Network:
         """Whether switches add up all-reduces on their way."""
         return self.rules is not None and self.rules.adds_in_switches
 
+    def with_host(self, host: Host) -> "Network":
+        """Return the network with host links, numbered behind all others.
+
+        Hosts are the last vertices, one for each host link, joined to the first of the
+        devices that share it; nothing is passed on through them. First come the links
+        to all hosts, then those back.
+        """
+        assert self.host is None, "devices have one host"
+        count = -(-self.num_devices // host.devices_per_link)
+        device = np.arange(count) * host.devices_per_link
+        vertex = len(self.vertex_names) + np.arange(count)
+        added = {
+            "source": np.concatenate([device, vertex]),
+            "target": np.concatenate([vertex, device]),
+            "bandwidth": np.repeat([host.to_host, host.to_device], count),
+            "latency": np.full(2 * count, host.latency),
+            "level": np.full(2 * count, len(self.levels)),
+            "num_parallel": np.ones(2 * count),
+        }
+        links = {
+            name: np.concatenate([getattr(self.links, name), values])
+            for name, values in added.items()
+        }
+        return replace(
+            self,
+            links=Links(**links),
+            vertex_names=(
+                *self.vertex_names,
+                *(f"host {number}" for number in range(count)),
+            ),
+            host=host,
+        )
+
+    @property
+    def num_hosts(self) -> int:
+        """Host links, each with a vertex of its own; 0 without a host."""
+        if self.host is None:
+            return 0
+        return -(-self.num_devices // self.host.devices_per_link)
+
+    def without_host(self) -> "Network":
+        """Return the network of devices and switches alone."""
+        if self.host is None:
+            return self
+        names = self.vertex_names[: len(self.vertex_names) - self.num_hosts]
+        links = self.links.only(self.links.level < len(self.levels))
+        return replace(self, links=links, vertex_names=names, host=None)
+
+    def host_of(self, devices: IntArray) -> IntArray:
+        """Return the vertex of the host behind each device."""
+        assert self.host is not None, "nothing is sent to hosts"
+        first = len(self.vertex_names) - self.num_hosts
+        return np.asarray(first + devices // self.host.devices_per_link, np.int64)
+
+    def level_name(self, number: int) -> str:
+        """Return the name of a link's level; host links are behind all levels."""
+        return "host" if number == len(self.levels) else self.levels[number].name
+
     def routes(self, sources: IntArray, targets: IntArray) -> Routes:
-        """Return the route of every pair ``sources[q] -> targets[q]``."""
-        return self.routing.routes(sources, targets)
+        """Return the route of every pair ``sources[q] -> targets[q]``.
+
+        Pairs are two devices, or a device and its own host.
+        """
+        first = len(self.vertex_names) - self.num_hosts
+        to_host, from_host = targets >= first, sources >= first
+        beyond = to_host | from_host
+        if not beyond.any():
+            return self.routing.routes(sources, targets)
+        inside = np.flatnonzero(~beyond)
+        found = self.routing.routes(sources[inside], targets[inside])
+        hops = np.ones(len(sources), np.int64)
+        hops[inside] = np.diff(found.indptr)
+        indptr = np.concatenate([[0], np.cumsum(hops)])
+        links = np.empty(int(indptr[-1]), np.int64)
+        links[np.repeat(~beyond, hops)] = found.links
+        host_links = len(self.links) - 2 * self.num_hosts
+        links[indptr[:-1][to_host]] = host_links + targets[to_host] - first
+        links[indptr[:-1][from_host]] = (
+            host_links + self.num_hosts + sources[from_host] - first
+        )
+        return Routes(indptr, links)
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Return the links from one device to another, in order."""

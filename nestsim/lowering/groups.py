@@ -107,6 +107,27 @@ def hop_phase(
     return LockstepRingPhase(lockstep.groups, lockstep.of_group, num_bytes, num_hops)
 
 
+def host_phase(
+    lockstep: LockstepGroups, hosts: IntArray, num_bytes: float, *, leaves: bool
+) -> LockstepEdgePhase:
+    """Return what every device exchanges with its host.
+
+    Parameters
+    ----------
+    lockstep
+        Groups of one device each.
+    hosts
+        Vertex of the host of each group's device, shape ``(G, 1)``.
+    num_bytes
+        What each device sends or receives [byte].
+    leaves
+        Whether devices send.
+    """
+    ends = lockstep.groups.ravel(), hosts.ravel()
+    sources, targets = ends if leaves else ends[::-1]
+    return LockstepEdgePhase(sources, targets, lockstep.of_group, num_bytes, 1)
+
+
 def all_to_all_phase(
     lockstep: LockstepGroups, num_bytes: float, skew: float, *, combine: bool
 ) -> LockstepRingPhase:

@@ -50,10 +50,12 @@ from planner.cost.objective import PricedPlan, StageCost
 from planner.cost.pricing import device_grid, plan_degrees, rates_of
 from planner.cost.rates import PlacementRates
 from planner.cost.stage import passes_differ
-from planner.step.execution import Execution, Workload
+from planner.step import recompute
+from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
 from planner.step.ledger import LEDGER
 from planner.step.memory import STEP_END, stage_activations, stage_share
+from planner.step.offload import STAGING, is_beside_passes
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
 from topologies import Network
@@ -138,7 +140,9 @@ def lower_plan(
     table = workload.table(plan_degrees(plan))
     p, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     devices = grid.reshape(p, grid.shape[1] * grid.shape[2], -1)
-    by_layer = settings.granularity == "layer"
+    # What goes to hosts and back is always simulated.
+    beside = any(map(is_beside_passes, plan.stages))
+    by_layer = settings.granularity == "layer" or beside
     is_default = not by_layer and not passes_differ(plan, execution)
     rates = None
     if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
@@ -226,12 +230,12 @@ def _stages(
         step_end = StepEnd(
             network, plan, plan.stages[index], devices, workload.parameter_bytes
         )
-        lowered.append(_stage(writer, step_end, workload.execution))
+        lowered.append(_stage(writer, step_end, priced.stages[index]))
     return lowered
 
 
-def _stage(writer: StagePasses, step_end: StepEnd, execution: Execution) -> _StageWork:
-    plan, stage = writer.plan, writer.stage
+def _stage(writer: StagePasses, step_end: StepEnd, cost: StageCost) -> _StageWork:
+    plan, stage, execution = writer.plan, writer.stage, writer.workload.execution
     passes = writer.write()
     share = stage_share(writer.table, stage, plan)
     sizes = plan.parallel.sizes()
@@ -250,7 +254,15 @@ def _stage(writer: StagePasses, step_end: StepEnd, execution: Execution) -> _Sta
         gathers = gather_buckets(step_end, _progress(writer, passes, FORWARD), size)
     else:
         gather = step_end.gather(share.dense, share.expert)
-    return _StageWork(writer.traffic, passes, reduces, reduce, gather, gathers)
+    sent = cost.step_transfers
+    return _StageWork(
+        writer.traffic,
+        passes,
+        reduces,
+        reduce + step_end.to_and_from_host(sent.before_to_host, sent.before_to_device),
+        step_end.to_and_from_host(0.0, sent.after_to_device) + gather,
+        gathers,
+    )
 
 
 def _progress(
@@ -288,8 +300,8 @@ def _tied(
     return collective_phases(network, "all_reduce", pairs, "ring", size)
 
 
-_STATIC = ("weights", "gradients", "optimizer")
-"""Parts of a stage's memory that are held for the whole step."""
+_STATIC = ("weights", "gradients", "optimizer", STAGING)
+"""Parts of a stage's memory that are held for the whole step, if they are there."""
 
 
 def held_memory(
@@ -313,7 +325,7 @@ def held_memory(
     copies = cost.memory["optimizer"] * parameter_bytes.copies
     copies /= parameter_bytes.optimizer
     return StageMemory(
-        static={name: cost.memory[name] for name in _STATIC},
+        static={name: cost.memory[name] for name in _STATIC if name in cost.memory},
         held=tuple(part for part in held if part.num_bytes > 0.0),
         step_end={STEP_END: copies} if copies else {},
     )
@@ -331,10 +343,12 @@ def _kept(
     (saved,), (kept,) = activations.saved, activations.kept
     logits = 0.0
     if stage.recompute != "stage" and stage.chunks[0][1] == table.num_layers - 1:
-        logits = float(table.saved_bytes[stage.recompute][-1])
+        logits = float(recompute.saved_bytes(table, stage)[-1])
         # A head whose input outlives its logits is counted as activations.
         logits = logits if kept + logits <= saved else 0.0
-    rest = saved - logits
+    # What the host keeps is gone when the pass is.
+    stays = 1.0 - stage.offload.activations
+    logits, rest, kept = stays * logits, stays * (saved - logits), stays * kept
     yield Held("logits", chunk, FORWARD, BACKWARD, logits)
     if splits:
         yield Held("activations", chunk, FORWARD, WEIGHT, min(rest, kept))
@@ -347,17 +361,21 @@ def _working(
 ) -> Iterator[Held]:
     """Return what is alive inside of a pass only: of its largest layer."""
     activations = stage_activations(table, stage, splits_backward=splits)
-    mode = "none" if stage.recompute == "stage" else stage.recompute
+    if stage.recompute == "stage":
+        works, saves = table.working_bytes["none"], table.saved_bytes["none"]
+    else:
+        works = recompute.working_bytes(table, stage)
+        saves = recompute.saved_bytes(table, stage)
     first, last = stage.chunks[0]
     span = slice(first, last + 1)
-    layer = first + int(np.argmax(table.working_bytes[mode][span]))
+    layer = first + int(np.argmax(works[span]))
     part = "logits" if layer == table.num_layers - 1 else "working"
     yield Held(part, chunk, FORWARD, FORWARD, activations.forward_working)
     added = max(0.0, activations.kept[0] - activations.saved[0])
     working = activations.backward_working - added
     again = working - activations.forward_working
     if stage.recompute != "stage":
-        again = float(table.saved_bytes["none"][layer] - table.saved_bytes[mode][layer])
+        again = float(table.saved_bytes["none"][layer] - saves[layer])
     yield Held("recomputed", chunk, BACKWARD, BACKWARD, again)
     yield Held(part, chunk, BACKWARD, BACKWARD, working - again)
 

@@ -23,17 +23,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from estimators.layers.table import LayerTable
 from nestsim.lowering.traffic import Message, StageTraffic, layer_messages
 from nestsim.simulator.system import NONE
 from nestsim.simulator.work import Move, Moves
+from planner.cost.passes import stage_transfers
 from planner.cost.rates import PlacementRates
-from planner.step import ledger
+from planner.step import ledger, recompute
 from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
-from planner.step.plan import Plan
+from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
+from planner.step.plan import Plan, Stage
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from topologies.arrays import FloatArray
 
@@ -169,7 +169,8 @@ class StagePasses:
         self.gathers_ahead = execution.overlap_param_gather
         self.reduces_behind = execution.overlap_grad_reduce
         self.factor = execution.communication_slowdown
-        self.times = _compute(self.table, self.stage.recompute, experts, traffic.skew)
+        self.times = _compute(self.table, self.stage, experts, traffic.skew)
+        self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
 
     def write(self) -> tuple[dict[int, Pass], ...]:
@@ -218,7 +219,10 @@ class StagePasses:
             else:
                 written.exchange(gathered)
             begin = written.worked
+            exchanged = self._exchanged(kind, layer)
+            written.send_all(exchanged)
             self._layer(written, kind, layer, again=again)
+            written.wait_all(exchanged)
             beside = [*(following if ahead else []), *before]
             written.work(self._stretch(written.worked - begin, beside))
             written.layers[layer] = begin, written.worked
@@ -278,6 +282,21 @@ class StagePasses:
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
         return min(duration * (self.factor - 1.0), longest * (1.0 - 1.0 / self.factor))
 
+    def _exchanged(self, kind: int, layer: int) -> list[int]:
+        """Return the numbers of what goes to or from the host beside a layer."""
+        traffic = self.hosts.get(kind)
+        if traffic is None:
+            return []
+        sizes = (
+            (TO_DEVICE, float(traffic.to_device[layer])),
+            (TO_HOST, float(traffic.to_host[layer])),
+        )
+        return [
+            self.traffic.number(Message(direction, direction, size))
+            for direction, size in sizes
+            if size > 0.0
+        ]
+
     def _sent(self, kind: int) -> tuple[Sent, ...]:
         """Return what parameters have passes of a kind send, layer by layer."""
         moments = {FORWARD: [ledger.FORWARD], BACKWARD: [ledger.BACKWARD], WEIGHT: []}
@@ -323,16 +342,25 @@ class _Compute(NamedTuple):
     [s]."""
 
 
+def _host_traffic(
+    workload: Workload, table: LayerTable, plan: Plan, index: int
+) -> dict[int, PassTraffic]:
+    """Return what layers exchange with the host by kind of pass, if anything."""
+    if not is_beside_passes(plan.stages[index]):
+        return {}
+    sent = stage_transfers(workload, table, plan, index)
+    return {FORWARD: sent.forward, BACKWARD: sent.backward}
+
+
 def _compute(
-    table: LayerTable, recompute: str, experts: Experts, skew: float
+    table: LayerTable, stage: Stage, experts: Experts, skew: float
 ) -> _Compute:
     """Return the compute of the busiest expert-parallel rank."""
     more = skew - 1.0
-    repeated = np.zeros(table.num_layers)
-    if recompute != "none":
-        repeated = np.array(table.recompute_time[recompute])
-    if recompute in {"full", "stage"}:
-        repeated = repeated + more * experts.forward
+    repeated = recompute.repeated_time(table, stage)
+    if stage.recompute in {"full", "stage"}:
+        again = recompute.repeated_layers(table, stage)
+        repeated = repeated + more * again * experts.forward
     return _Compute(
         table.forward_time + more * experts.forward,
         table.backward_time + more * experts.backward,

@@ -76,6 +76,26 @@ class StepEnd:
         """Return what gathers the weights of some parameters after an update."""
         return self._sent(AFTER_OPTIMIZER, dense, expert)
 
+    def to_and_from_host(self, to_host: float, to_device: float) -> Phases:
+        """Return what each device exchanges with its host, both ways at once.
+
+        Parameters
+        ----------
+        to_host, to_device
+            What a device sends and receives [byte]; equal if it is both.
+        """
+        num_bytes = max(to_host, to_device)
+        if num_bytes == 0.0:
+            return ()
+        devices = np.sort(self.dense.ravel())
+        hosts = self.network.host_of(devices)
+        ways = [(devices, hosts)] * (to_host > 0.0) + [(hosts, devices)] * (
+            to_device > 0.0
+        )
+        assert len(ways) == 1 or to_host == to_device
+        sources, targets = (np.concatenate(ends) for ends in zip(*ways, strict=True))
+        return (EdgePhase(sources, targets, num_bytes, 1),)
+
     def _sent(self, moment: str, dense: float, expert: float) -> Phases:
         """Return what some parameters have a device send at a moment, each once."""
         key = moment, dense, expert

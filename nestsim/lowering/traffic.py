@@ -29,9 +29,9 @@ from nestsim.lowering.groups import (
     collective_lockstep_phases,
     find_lockstep_groups,
     hop_phase,
+    host_phase,
 )
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
-from planner.cost.classes import recompute_shares
 from planner.cost.objective import PricedPlan
 from planner.cost.passes import sharding_of
 from planner.cost.pricing import device_grid, plan_degrees
@@ -39,9 +39,14 @@ from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
 from planner.step.execution import Workload
 from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
 from planner.step.memory import ParameterShare, stage_share
+from planner.step.offload import TO_DEVICE, TO_HOST
 from planner.step.plan import Plan, Stage
+from planner.step.recompute import repeated_share
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
+
+_HOST_DIRECTIONS = frozenset({TO_DEVICE, TO_HOST})
+"""Kinds of what each device exchanges with its host."""
 
 
 class Message(NamedTuple):
@@ -49,7 +54,8 @@ class Message(NamedTuple):
 
     kind: str
     """Kind of group: ``"tensor"``, ``"context"`` or ``"expert"``; of what ZeRO sends
-    ``"layer gather"`` or ``"layer reduce"``."""
+    ``"layer gather"`` or ``"layer reduce"``; a direction of
+    `planner.step.offload`."""
 
     operation: str
     """Operation of an `estimators.layers.table.InLayerTraffic`, or ``"combine"``: an
@@ -142,6 +148,8 @@ class StageTraffic:
 
     def _members(self, message: Message) -> IntArray:
         """Return the groups that send a message, shape ``(G, n)``."""
+        if message.kind in _HOST_DIRECTIONS:
+            return np.asarray(self.grid.reshape(-1, 1), dtype=np.int64)
         axes = {"tensor": 4, "context": 3, "expert": 2}
         if message.kind in axes:
             axis = axes[message.kind]
@@ -158,6 +166,10 @@ class StageTraffic:
         self, message: Message, lockstep: LockstepGroups
     ) -> tuple[LockstepRingPhase | LockstepEdgePhase, ...]:
         kind, operation, num_bytes, num_hops, _ = message
+        if kind in _HOST_DIRECTIONS:
+            hosts = self.network.host_of(lockstep.groups)
+            leaves = kind == TO_HOST
+            return (host_phase(lockstep, hosts, num_bytes, leaves=leaves),)
         if kind == "context":
             return (hop_phase(lockstep, num_bytes, num_hops),)
         if kind == "expert":
@@ -176,6 +188,8 @@ class StageTraffic:
 
     def _time(self, message: Message, rates: PlacementRates) -> float:
         kind, operation, num_bytes, num_hops, _ = message
+        if kind in _HOST_DIRECTIONS:
+            return float(rates.host.time(kind, np.asarray(num_bytes)))
         if kind == "context":
             rate = rates.context
         elif kind == "expert":
@@ -211,12 +225,7 @@ def layer_messages(
     """Return what every layer of a stage sends, ZeRO apart."""
     messages = {}
     items = [item for item in table.traffic if traffic.is_sent(item.group)]
-    shares = [
-        np.zeros(table.num_layers)
-        if stage.recompute == "none"
-        else recompute_shares(item, table)[stage.recompute]
-        for item in items
-    ]
+    shares = [repeated_share(item, table, stage) for item in items]
     # Most layers of a model are alike.
     known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
     for layer in (n for first, last in stage.chunks for n in range(first, last + 1)):
@@ -403,10 +412,7 @@ def _per_microbatch(
     count = num_bytes = 0.0
     for first, last in stage.chunks:
         span = slice(first, last + 1)
-        again = np.zeros(last + 1 - first)
-        if stage.recompute != "none":
-            again = recompute_shares(item, table)[stage.recompute][span]
-        forward = 1.0 + again
+        forward = 1.0 + repeated_share(item, table, stage)[span]
         count += float(forward @ item.forward_count[span])
         count += float(item.backward_count[span].sum())
         num_bytes += float(forward @ item.forward_bytes[span])

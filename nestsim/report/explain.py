@@ -11,6 +11,7 @@ from nestsim.report.json import spent_json
 from nestsim.report.tables import add_row, new_table
 from nestsim.report.wording import (
     layer_span,
+    offload_label,
     parallel_sentence,
     plan_label,
     plural,
@@ -22,6 +23,7 @@ from nestsim.report.wording import (
 )
 from planner.cost.objective import PricedPlan
 from planner.search.thriftiest import fullest_stage
+from planner.step.plan import NO_OFFLOAD
 from topologies.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -147,6 +149,8 @@ def _lacking(result: "ExplainResult") -> str:
     stage, cost = priced.plan.stages[index], priced.stages[index]
     name, size = max(cost.memory.items(), key=lambda part: part[1])
     saving = f"{recompute_label(stage.recompute)}, {zero_label(stage.zero_stage)}"
+    if stage.offload != NO_OFFLOAD:
+        saving += f", {offload_label(stage.offload)}"
     return (
         f"Stage {index + 1} of {len(priced.stages)} "
         f"({layer_span(result.layer_names, stage)}) needs "

@@ -21,7 +21,7 @@ from nestsim.report.statistics import (
     stage_breakdowns,
 )
 from nestsim.uncertainty import SHARE
-from planner.cost.objective import PricedPlan
+from planner.cost.objective import PricedPlan, StageCost
 from planner.work import Spent
 from topologies.network import Network
 
@@ -215,9 +215,17 @@ def _stage_costs(priced: PricedPlan) -> list[dict[str, Any]]:
             "optimizer_s": cost.optimizer_time,
             "gather_s": cost.gather_time,
             "memory_bytes": dict(cost.memory),
+            **_host_json(cost),
         }
         for cost in priced.stages
     ]
+
+
+def _host_json(cost: StageCost) -> dict[str, Any]:
+    """Return what a stage has on the host, and what that costs the step's end."""
+    if not cost.host_memory:
+        return {}
+    return {"host_s": cost.host_time, "host_memory_bytes": dict(cost.host_memory)}
 
 
 def simulated_json(candidate: "Candidate", network: Network) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def hottest_links(
         HotLink(
             link=int(link),
             name=link_name(network, int(link)),
-            level=network.levels[int(network.links.level[link])].name,
+            level=network.level_name(int(network.links.level[link])),
             num_bytes=float(replay.links.num_bytes[link]),
             utilisation=float(utilisation[link]),
         )
@@ -177,7 +177,7 @@ def level_uses(replay: Replay, network: Network) -> tuple[LevelUse, ...]:
     """Return the traffic of each level that carried anything, innermost first."""
     utilisation = link_utilisation(replay, network)
     uses = []
-    for number, level in enumerate(network.levels):
+    for number in range(len(network.levels) + (network.host is not None)):
         of_level = network.links.level == number
         used = of_level & (replay.links.num_bytes > 0)
         if not used.any():
@@ -186,7 +186,7 @@ def level_uses(replay: Replay, network: Network) -> tuple[LevelUse, ...]:
         capacity = float(network.links.bandwidth[used].sum()) * replay.iteration_time
         uses.append(
             LevelUse(
-                name=level.name,
+                name=network.level_name(number),
                 num_links=int(of_level.sum()),
                 num_used=int(used.sum()),
                 num_bytes=carried,

@@ -23,13 +23,12 @@ from nestsim.report.wording import (
     number,
     percent,
     plan_label,
-    recompute_label,
+    saving_label,
     signed_duration,
     signed_percent,
     size_of_limit,
     stage_devices,
     without_rounding,
-    zero_label,
 )
 from planner.cost.objective import PricedPlan, StageCost
 from planner.step.plan import Plan
@@ -190,7 +189,7 @@ def _pass_cells(priced: PricedPlan, cost: StageCost) -> tuple[str, ...]:
 
 def _savings_differ(plan: Plan) -> bool:
     """Return whether the stages save memory in different ways."""
-    return len({(stage.recompute, stage.zero_stage) for stage in plan.stages}) > 1
+    return len({saving_label(stage) for stage in plan.stages}) > 1
 
 
 def _stage_columns(plan: Plan) -> tuple[str, ...]:
@@ -208,9 +207,7 @@ def _stage_cells(plan: Plan, index: int, layer_names: Sequence[str]) -> tuple[st
     )
     if not _savings_differ(plan):
         return cells
-    parts = [recompute_label(stage.recompute)] if stage.recompute != "none" else []
-    parts += [zero_label(stage.zero_stage)] if stage.zero_stage else []
-    return (*cells, ", ".join(parts) or "none")
+    return (*cells, saving_label(stage) or "none")
 
 
 def candidates_table(candidates: "Sequence[Candidate]", shown: int) -> Table:

@@ -61,6 +61,7 @@ from nestsim.report.wording import (
     mfu_words,
     no_plan_words,
     number,
+    offload_label,
     parallel_sentence,
     percent,
     plural,
@@ -256,6 +257,9 @@ def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
 def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
     data = plan.settings_json()
     saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
+    offloads = {offload_label(stage.offload) for stage in plan.stages}
+    if offloads != {""}:
+        saving += f", {offloads.pop() if len(offloads) == 1 else 'offload mixed'}"
     rows = {
         "parallelism": parallel_sentence(plan, network.num_devices),
         "sequence parallel": "on" if plan.parallel.sequence_parallel else "off",

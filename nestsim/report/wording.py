@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from planner.step.plan import Plan, Stage
+from planner.step.plan import Offload, Plan, Stage
 from planner.work import Spent
 from topologies.units import format_duration, format_size
 
@@ -166,12 +166,45 @@ def plan_label(plan: Plan) -> str:
         parts.append(recompute_label(saved["recompute"]))
     if saved["zero_stage"] != 0:
         parts.append(zero_label(saved["zero_stage"]))
+    offloads = {offload_label(stage.offload) for stage in plan.stages}
+    if offloads != {""}:
+        parts.append(offloads.pop() if len(offloads) == 1 else "offload mixed")
     return " ".join(parts)
 
 
-def recompute_label(recompute: str) -> str:
-    """Write a recompute mode: ``recompute full``."""
-    return f"recompute {recompute}"
+def recompute_label(recompute: str, num_layers: int | None = None) -> str:
+    """Write a recompute mode: ``recompute full``, ``recompute full of 5 blocks``.
+
+    Parameters
+    ----------
+    recompute
+        Name of the mode.
+    num_layers
+        Blocks that it is about; None for all.
+    """
+    if num_layers is None:
+        return f"recompute {recompute}"
+    return f"recompute {recompute} of {plural(num_layers, 'block')}"
+
+
+def offload_label(offload: Offload) -> str:
+    """Write what a host keeps: ``offload optimizer, activations 50 %``; or nothing."""
+    parts = [
+        name if part == 1.0 else f"{name} {100 * part:.0f} %"
+        for name, part in offload._asdict().items()
+        if part > 0.0
+    ]
+    return f"offload {', '.join(parts)}" if parts else ""
+
+
+def saving_label(stage: Stage) -> str:
+    """Write how a stage saves memory: ``recompute full, ZeRO-1``; or nothing."""
+    parts = []
+    if stage.recompute != "none" and stage.recompute_num_layers != 0:
+        parts.append(recompute_label(stage.recompute, stage.recompute_num_layers))
+    if stage.zero_stage:
+        parts.append(zero_label(stage.zero_stage))
+    return ", ".join([*parts, *filter(None, [offload_label(stage.offload)])])
 
 
 def zero_label(zero_stage: object) -> str:

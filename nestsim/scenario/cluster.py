@@ -1,9 +1,10 @@
 """The table [cluster]: which devices, how many, and their memory."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -12,6 +13,7 @@ from estimators.operators.profile import Profile, read_profile
 from nestsim.scenario.base import (
     Bandwidth,
     Count,
+    Latency,
     Rate,
     Size,
     SizeOrNothing,
@@ -32,6 +34,7 @@ from topologies.accelerators import (
     load_accelerator,
 )
 from topologies.errors import InputError
+from topologies.host import Host, usual_host
 from topologies.specs import NetworkSpec
 from topologies.units import format_size
 
@@ -95,6 +98,63 @@ class AcceleratorTable(Table):
         )
 
 
+class HostTable(Table):
+    """What stands behind each device: where plans offload to.
+
+    What is left out is that of the accelerator's usual server.
+    """
+
+    link: Literal["pcie3", "pcie4", "pcie5", "pcie6", "nvlink-c2c"] | None = Field(
+        None, examples=["pcie4"]
+    )
+    """The link between host and device: 16 lanes of a PCIe generation, or NVLink-C2C.
+    Left out, the accelerator's."""
+
+    bandwidth_to_device: Bandwidth | None = Field(None, examples=["25 GB/s"])
+    """What one host link carries towards devices, in place of `link`'s [byte/s]."""
+
+    bandwidth_to_host: Bandwidth | None = Field(None, examples=["25 GB/s"])
+    """What one host link carries towards the host, in place of `link`'s [byte/s]."""
+
+    latency: Latency = Field(
+        2e-6, json_schema_extra={"default": "2 us"}, examples=["2 us"]
+    )
+    """Time from a transfer's begin until its first byte arrives [s]."""
+
+    devices_per_link: Count | None = Field(None, examples=[2])
+    """Consecutive devices that share one host link. Left out, the accelerator's: 2 in
+    GB200 superchips, else 1."""
+
+    memory: SizeOrNothing | None = Field(None, examples=["250 GB"])
+    """Memory of the host that each of its devices may use [byte]. Left out, that of the
+    accelerator's usual server."""
+
+    adam_parameters_per_second: float | None = Field(
+        None, gt=0, le=1e15, examples=[5e8]
+    )
+    """Parameters that the host updates with Adam each second for each of its devices.
+    Left out, an eighth of what ZeRO-Offload measured on two Xeons, 4.9e8."""
+
+    def build(self, accelerator: str) -> Host:
+        """Return what stands behind each device.
+
+        Parameters
+        ----------
+        accelerator
+            Name of the device.
+        """
+        given: dict[str, Any] = {
+            "to_device": self.bandwidth_to_device,
+            "to_host": self.bandwidth_to_host,
+            "devices_per_link": self.devices_per_link,
+            "memory": self.memory,
+            "adam_rate": self.adam_parameters_per_second,
+        }
+        usual = usual_host(accelerator, self.link)
+        written = {name: value for name, value in given.items() if value is not None}
+        return replace(usual, latency=self.latency, **written)
+
+
 def _name_or_table(value: object) -> str | None:
     if isinstance(value, str):
         return "name"
@@ -126,6 +186,13 @@ class ClusterTable(Table):
 
     network: NetworkTable = Field(discriminator="kind")
     """How the devices are joined: a table whose "kind" says which network it is."""
+
+    host: HostTable = Field(
+        HostTable.model_validate({}),
+        json_schema_extra={"default": {}},
+        examples=[{"link": "pcie4", "memory": "250 GB"}],
+    )
+    """What stands behind each device, for plans that offload."""
 
     degraded: DegradedTable | None = Field(
         None, examples=[{"removed_links": ["leaf 0 <-> spine"]}]

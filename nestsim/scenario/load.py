@@ -45,6 +45,7 @@ from planner.step.execution import NOTHING_HIDDEN, Execution
 from topologies.accelerators import Accelerator
 from topologies.degrade import Degradation
 from topologies.errors import InputError, Problems
+from topologies.host import Host
 from topologies.input_file import parse_toml, read_file
 from topologies.notices import NOTICES
 from topologies.specs import NetworkSpec
@@ -155,6 +156,9 @@ class Scenario:
 
     network_spec: NetworkSpec
     """What the network is built from."""
+
+    host: Host
+    """What stands behind each device."""
 
     search: SearchSpec
     """What the planner may try."""
@@ -421,6 +425,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
+        host=table.cluster.host.build(accelerator.name),
         degradation=_degradation(table),
         software_preset=software.preset,
         software=_software(table),

@@ -15,6 +15,7 @@ MOST_VIRTUAL_STAGES = 100_000
 
 ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
 Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def _one_or_each(value: object) -> str:
@@ -34,6 +35,14 @@ ZeroStageOfStages = Annotated[
 ]
 GroupOfStages = Annotated[
     Annotated[Count, Tag("one")] | Annotated[list[Count], _EACH, Tag("each")],
+    _ONE_OR_EACH,
+]
+LayersOfStages = Annotated[
+    Annotated[Layers, Tag("one")] | Annotated[list[Layers], _EACH, Tag("each")],
+    _ONE_OR_EACH,
+]
+FractionOfStages = Annotated[
+    Annotated[Fraction, Tag("one")] | Annotated[list[Fraction], _EACH, Tag("each")],
     _ONE_OR_EACH,
 ]
 """One value for all stages, or a list with one for each."""
@@ -89,6 +98,28 @@ class PlanTable(Table):
     sharding_group_size: GroupOfStages | None = Field(None, examples=[8, [8, 4]])
     """Data-parallel ranks that share ZeRO's shards, in all stages, or a list with one
     number for each stage. Left out, all of them."""
+
+    recompute_num_layers: LayersOfStages | None = Field(None, examples=[2, [5, 0]])
+    """Blocks of each stage's chunks, from the first one on, that `recompute` is about,
+    or a list with one number for each stage. Megatron's --recompute-num-layers with
+    --recompute-method block. Left out, all blocks."""
+
+    offload_weights: FractionOfStages = Field(0.0, examples=[0.5, [1.0, 0.0]])
+    """Fraction of the weights that the host keeps; they come in each pass. One number
+    for all stages, or a list with one for each."""
+
+    offload_gradients: FractionOfStages = Field(0.0, examples=[0.5, [1.0, 0.0]])
+    """Fraction of the accumulated gradients that the host keeps; they come and go in
+    each backward pass. One number for all stages, or a list with one for each."""
+
+    offload_optimizer: FractionOfStages = Field(0.0, examples=[1.0, [1.0, 0.0]])
+    """Fraction of the optimizer states that the host keeps. Megatron's
+    --optimizer-offload-fraction. One number for all stages, or a list with one for
+    each."""
+
+    offload_activations: FractionOfStages = Field(0.0, examples=[0.5, [1.0, 0.0]])
+    """Fraction of the saved activations that the host keeps between a forward pass and
+    its backward pass. One number for all stages, or a list with one for each."""
 
     num_layers_in_first_pipeline_stage: Layers | None = Field(None, examples=[5])
     """Transformer blocks of the first stage, where it differs from the others.

@@ -11,6 +11,7 @@ from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.space import OBJECTIVES, SearchSpec
+from planner.step.plan import NO_OFFLOAD, Offload
 from planner.step.schedules import SCHEDULES
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
@@ -40,6 +41,27 @@ Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_searc
 
 
 Recompute = Literal["none", "selective", "full", "stage"]
+OffloadFraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def _offloaded(name: object) -> object:
+    """Refuse what names nothing that a host can keep."""
+    parts = name.split("+") if isinstance(name, str) else [name]
+    known = set(parts) <= set(Offload._fields) and len(set(parts)) == len(parts)
+    if name != "none" and not known:
+        raise InputError(
+            "is nothing that a host can keep",
+            got=name,
+            expected='"none", or some of '
+            + ", ".join(f'"{part}"' for part in Offload._fields)
+            + ' with "+" between them',
+        )
+    return name
+
+
+OffloadName = Annotated[
+    str, BeforeValidator(_offloaded), Field(examples=["optimizer+activations"])
+]
 
 
 class TrainingTable(Table):
@@ -207,6 +229,17 @@ class SearchTable(Table):
     """ZeRO stages that a stage may use. Left out, those that `software.preset` has; all
     of 0 to 3 with "ideal"."""
 
+    offload: Distinct[OffloadName] = Field(
+        ["none"], examples=[["none", "optimizer", "activations"]]
+    )
+    """What the host of a device may keep for it: "none", "weights", "gradients",
+    "optimizer" states, saved "activations", or several of them with a plus between
+    them, such as "optimizer+activations". Each is tried with each of
+    `offload_fractions`."""
+
+    offload_fractions: Distinct[OffloadFraction] = Field([1.0], examples=[[0.5, 1.0]])
+    """How much of what `offload` names the host may keep."""
+
     schedules: Distinct[Schedule] = Field(
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
     )
@@ -267,6 +300,7 @@ class SearchTable(Table):
             sequence_parallel=self.sequence_parallel,
             recompute=tuple(self.recompute),
             zero_stages=_frozen(self.zero_stages) or rules.zero_stages,
+            offload=self._offloads(),
             launchable=self.launchable,
             rules=rules,
             idle_devices=self.idle_devices,
@@ -300,6 +334,17 @@ class SearchTable(Table):
             alpha=self.mcmc.alpha,
             fixed=plan,
         )
+
+    def _offloads(self) -> tuple[Offload, ...]:
+        """Return what hosts may keep, nothing first."""
+        found = {
+            Offload(**dict.fromkeys(name.split("+"), part))
+            for name in self.offload
+            if name != "none"
+            for part in self.offload_fractions
+        }
+        nothing = [NO_OFFLOAD] if "none" in self.offload else []
+        return (*nothing, *sorted(found))
 
     def _virtual_sizes(self) -> tuple[int, ...] | None:
         """Return the numbers of chunks that the schedules allow."""

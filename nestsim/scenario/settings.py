@@ -144,7 +144,7 @@ class SimulationTable(Table):
         return {
             name: value
             for name in EXECUTION
-            if (value := getattr(self, name)) is not None
+            if (value := getattr(self, name, None)) is not None
         }
 
     def build(self) -> SimulationSpec:

@@ -71,6 +71,11 @@ class SoftwareTable(Table):
     """Megatron's option: tensor-parallel collectives run behind the products next to
     them. Left out, the preset's; "ideal" does not."""
 
+    cpu_adam: bool | None = Field(None, examples=[False])
+    """Whether the host updates the parameters whose optimizer states it keeps, as
+    DeepSpeed and Megatron do, or the states come to the device for its update, as Mist
+    has it. Left out, the preset's; all presets let the host do it."""
+
     communication_slowdown: Factor | None = Field(None, examples=[1.1])
     """Factor on the duration of compute while one of the framework's overlaps has the
     same device communicate beside it; not beside transfers between stages. Left out,

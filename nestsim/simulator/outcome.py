@@ -73,10 +73,12 @@ TRANSFER_KINDS = (
     "expert",
     "layer gather",
     "layer reduce",
+    "to device",
+    "to host",
 )
-"""Names of the kinds of messages. The last five are collectives inside of passes: those
-of tensor-, context- and expert-parallel groups, and what ZeRO-2 and 3 send for each
-layer."""
+"""Names of the kinds of messages. The last seven are sent inside of passes: by tensor-,
+context- and expert-parallel groups, by ZeRO-2 and 3 for each layer, and between devices
+and their hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from nestsim.report.tables import print_line, print_section
 from nestsim.report.wording import (
     UNREPEATABLE,
     number,
+    offload_label,
     percent,
     plan_label,
     plural,
@@ -136,7 +137,8 @@ def _differences(before: Any, after: Any) -> tuple[str, str]:
     return tuple(
         f"stage {stage}: layers {plan.stages[stage].layers}, recompute "
         f"{plan.stages[stage].recompute}, "
-        f"shards of {plan.stages[stage].sharding_group_size}"
+        f"shards of {plan.stages[stage].sharding_group_size} "
+        f"{offload_label(plan.stages[stage].offload)}".rstrip()
         for plan in (before, after)
     )  # type: ignore[return-value]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.layers.table import InLayerTraffic, LayerTable
+from estimators.layers.table import LayerTable
 from planner.kernels import tables as rows
+from planner.step.recompute import recompute_shares
 from topologies.arrays import FloatArray, IntArray
 
 
@@ -97,17 +97,6 @@ RATE_COLUMNS: Mapping[tuple[str, str], int] = MappingProxyType(
 """(Group, operation) of an in-layer collective -> its column of the rates."""
 
 
-class MemoryChoice(NamedTuple):
-    """What a stage may do about its memory."""
-
-    recompute: str
-    """Recompute mode of the stage."""
-    zero_stage: int
-    """Stage of ZeRO, 0 to 3."""
-    sharding: int
-    """Number of the placement's sharding option; 0 is the whole group."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassTable:
     """One chain under one set of degrees, ready for the kernels."""
@@ -148,6 +137,7 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
         parameters=parameters,
         expert_parameters=total(table.expert_parameters),
         largest_layer=classes.maxima(table.largest_parameters[first_of_kind]),
+        most_saved=_most_saved(table, classes, num_chunks),
     )
     return ClassTable(
         classes=classes,
@@ -155,6 +145,21 @@ def class_table(table: LayerTable, *, num_chunks: int = 1) -> ClassTable:
         has_block=total(table.is_block) > 0,
         traffic=_traffic(table, total, num_classes),
     )
+
+
+def _most_saved(
+    table: LayerTable, classes: IntervalClasses, num_chunks: int
+) -> FloatArray:
+    """Return the most that a layer keeps by recompute mode, shape ``(R, K)`` [byte].
+
+    A block of an interleaved chain is as many layers as there are chunks.
+    """
+    most = np.zeros((rows.NUM_MODES, len(classes.counts)))
+    each = np.where(table.is_block > 0, 1.0 / num_chunks, 1.0)
+    for mode in ("none", "selective", "full"):
+        saved = (table.saved_bytes[mode] * each)[classes.first_of_kind]
+        most[RECOMPUTE_MODES[mode]] = classes.maxima(saved)
+    return most
 
 
 def _memory(
@@ -212,55 +217,3 @@ def _traffic(
             traffic.recompute_count[j, row] = total(item.forward_count * share)
             traffic.recompute_bytes[j, row] = total(item.forward_bytes * share)
     return traffic
-
-
-def recompute_shares(
-    item: InLayerTraffic, table: LayerTable
-) -> Mapping[str, FloatArray]:
-    """Return which forward collectives each recompute mode repeats, by layer.
-
-    The attention core holds the ring of context parallelism, and nothing else.
-    """
-    ones = np.ones(table.num_layers)
-    return {
-        "selective": ones if item.group == "context" else 0.0 * ones,
-        "full": np.asarray(table.is_block, dtype=np.float64),
-        "stage": ones,
-    }
-
-
-def choices_of(
-    recompute: tuple[str, ...],
-    zero_stages: tuple[int, ...],
-    *,
-    num_replicas: int,
-    num_options: int = 1,
-    num_chunks: int = 1,
-) -> tuple[MemoryChoice, ...]:
-    """Return the choices worth trying, cheapest first.
-
-    With one replica there is nothing to shard over: ZeRO collapses to its smallest
-    stage. A stage's recompute from its input is for stages of one chunk.
-    """
-    stages = sorted(set(zero_stages))
-    if num_replicas == 1:
-        stages = stages[:1]
-    kinds = [kind for kind in RECOMPUTE_MODES if kind in recompute]
-    if num_chunks > 1:
-        kinds = [kind for kind in kinds if kind != "stage"]
-    return tuple(
-        MemoryChoice(kind, stage, option)
-        for kind in kinds
-        for stage in stages
-        for option in range(num_options if stage > 0 else 1)
-    )
-
-
-def choice_columns(choices: tuple[MemoryChoice, ...]) -> rows.Choices:
-    """Return the choices as the kernels read them."""
-    modes = [RECOMPUTE_MODES[choice.recompute] for choice in choices]
-    return rows.Choices(
-        recompute=np.array(modes, dtype=np.int64),
-        zero_stage=np.array([choice.zero_stage for choice in choices], dtype=np.int64),
-        sharding=np.array([choice.sharding for choice in choices], dtype=np.int64),
-    )

@@ -1,9 +1,10 @@
 """What the planner believes about a plan, term by term."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from planner.step.offload import NOTHING_SENT, StepTransfers
 from planner.step.plan import Plan
 from topologies.short_repr import short_repr
 
@@ -16,6 +17,11 @@ PART_NAMES = (
     "zero gathers",
 )
 """Names of the parts of a stage's time."""
+
+
+HOST_TRANSFERS = "host transfers"
+"""Name of the part of a stage's time by which transfers to and from the host outlast
+the compute of the layers that they go on beside; there where a stage offloads."""
 
 
 class ChunkTimes(NamedTuple):
@@ -83,11 +89,23 @@ class StageCost:
     gather_time: float
     """Parameter all-gather after the optimizer step [s]."""
 
+    host_time: float = 0.0
+    """Transfers to and from the host around the optimizer step, part of neither
+    `reduce_time` nor `gather_time` [s]."""
+
+    step_transfers: StepTransfers = NOTHING_SENT
+    """What a device exchanges with its host around the optimizer step."""
+
     memory: Mapping[str, float]
     """Peak memory by what it is for: ``"weights"``, ``"gradients"``, ``"optimizer"``,
-    ``"buffers"``, ``"activations"`` (all microbatches in flight), ``"working"``; and by
-    how much the copies of gradients that an optimizer makes exceed the last three, if
-    they do [byte]."""
+    ``"buffers"``, ``"activations"`` (all microbatches in flight), ``"working"``; by how
+    much the copies of gradients that an optimizer makes exceed the last three, if they
+    do; and ``"staging"``, what is on its way to or from the host, if anything
+    [byte]."""
+
+    host_memory: Mapping[str, float] = field(default_factory=dict)
+    """What the host keeps for the device at most: ``"weights"``, ``"gradients"``,
+    ``"optimizer"``, ``"activations"``; empty where it keeps nothing [byte]."""
 
     @property
     def work_time(self) -> float:
@@ -102,9 +120,8 @@ class StageCost:
     @property
     def step_end_time(self) -> float:
         """After the stage's last pass, if nothing of it were hidden [s]."""
-        return (
-            self.reduce_time + self.tied_time + self.optimizer_time + self.gather_time
-        )
+        end = self.reduce_time + self.tied_time + self.optimizer_time
+        return end + self.gather_time + self.host_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,5 +152,10 @@ class PricedPlan:
     """What the search with the planned objective minimises (`planner.cost.pricing`): a
     closed form that charges passes and the step's end in full. `iteration_time` with a
     schedule that this search does not choose from [s]."""
+
+    @property
+    def host_memory(self) -> float:
+        """Most that the host keeps for a device of any stage [byte]."""
+        return max(sum(stage.host_memory.values()) for stage in self.stages)
 
     __repr__ = short_repr

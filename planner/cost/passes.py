@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.table import InLayerTraffic, LayerTable
-from planner.cost.classes import recompute_shares
 from planner.cost.rates import PlacementRates, ShardingRates
-from planner.step import ledger
+from planner.step import ledger, recompute
 from planner.step.execution import Workload
 from planner.step.exposure import (
     Behind,
@@ -31,6 +30,12 @@ from planner.step.exposure import (
 )
 from planner.step.ledger import LEDGER, WEIGHTS, wire_bytes
 from planner.step.memory import expert_group_size
+from planner.step.offload import (
+    HeldParameters,
+    StageTransfers,
+    is_beside_passes,
+    pass_transfers,
+)
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
 from topologies import InputError
@@ -75,6 +80,40 @@ def parameters_of(table: LayerTable, plan: Plan) -> tuple[FloatArray, FloatArray
     if len(plan.stages) == 1:
         dense[-1] -= table.tied_parameters
     return dense, table.expert_parameters
+
+
+def stage_transfers(
+    workload: Workload, table: LayerTable, plan: Plan, index: int
+) -> StageTransfers:
+    """Return what the layers of a stage exchange with the host in passes."""
+    stage, sizes = plan.stages[index], plan.parallel.sizes()
+    # A tied embedding comes twice, at both ends of the chain.
+    dense, expert = table.parameters - table.expert_parameters, table.expert_parameters
+    group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
+    experts = float(expert_group_size(plan))
+    return pass_transfers(
+        stage.offload,
+        HeldParameters(dense, expert, float(group), experts),
+        recompute.saved_bytes(table, stage),
+        zero_stage=stage.zero_stage,
+        parameter_bytes=workload.parameter_bytes,
+    )
+
+
+def host_times(
+    workload: Workload, table: LayerTable, rates: PlacementRates, plan: Plan, index: int
+) -> Mapping[int, FloatArray]:
+    """Return how long layers exchange with the host in each kind of pass, ``(L,)`` [s].
+
+    Empty where the stage has nothing there that passes need.
+    """
+    if not is_beside_passes(plan.stages[index]):
+        return {}
+    sent = stage_transfers(workload, table, plan, index)
+    return {
+        FORWARD: sent.forward.times(rates.host),
+        BACKWARD: sent.backward.times(rates.host),
+    }
 
 
 class _Layers(NamedTuple):
@@ -129,6 +168,7 @@ class PassPrices:
         )
         self.parameters = parameters_of(table, plan)
         self.layers = self._layers()
+        self.host_times = host_times(workload, table, rates, plan, index)
 
     def passes(self) -> Passes:
         """Return the passes of each chunk."""
@@ -180,6 +220,9 @@ class PassPrices:
                 before = repeated
             else:
                 layers = join_times((repeated, layers))
+        host = self.host_times.get(kind)
+        if host is not None:
+            layers = layers._replace(whole=np.maximum(layers.whole, host[order]))
         return pass_times(layers, gathers, reduces, self.behind, before=before)
 
     def _zero_prices(self, kind: int, order: slice) -> tuple[FloatArray, FloatArray]:
@@ -250,15 +293,14 @@ class PassPrices:
 
         Forward, backward, repeated and of weight gradients.
         """
-        table, more, recompute = self.table, self.skew - 1.0, self.stage.recompute
+        table, more = self.table, self.skew - 1.0
         experts = np.zeros((3, table.num_layers))
         if more > 0.0:
             experts = more * self.workload.expert_times(self.plan.degrees)
-        repeated = np.zeros(table.num_layers)
-        if recompute != "none":
-            repeated = np.array(table.recompute_time[recompute])
-        if recompute in {"full", "stage"}:
-            repeated = repeated + experts[0]
+        repeated = recompute.repeated_time(table, self.stage)
+        if self.stage.recompute in {"full", "stage"}:
+            again = recompute.repeated_layers(table, self.stage)
+            repeated = repeated + again * experts[0]
         weight = table.weight_gradient_time + experts[2]
         backward = table.backward_time + experts[1]
         if self.splits:
@@ -267,9 +309,7 @@ class PassPrices:
 
     def _repeated_share(self, item: InLayerTraffic) -> FloatArray:
         """Return which of a layer's forward collectives the backward pass repeats."""
-        if self.stage.recompute == "none":
-            return np.zeros(self.table.num_layers)
-        return recompute_shares(item, self.table)[self.stage.recompute]
+        return recompute.repeated_share(item, self.table, self.stage)
 
     def _is_sent(self, group: str) -> bool:
         """Return whether groups of a kind have more than one member."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
-from planner.cost.objective import PART_NAMES, PricedPlan, StageCost
+from planner.cost.objective import PricedPlan, StageCost
 from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.cost.stage import stage_price
 from planner.cost.timeline import PlanTimeline
@@ -185,7 +185,7 @@ def _terms(
     if np.isclose(busy, charged, rtol=1e-12, atol=0.0):
         busy = charged
     return {
-        **{name: m * slowest.parts[name] for name in PART_NAMES},
+        **{name: m * time for name, time in slowest.parts.items()},
         "hidden": busy - charged,
         "transfers": pipeline - alone,
         "bubble": alone - busy,

@@ -20,6 +20,7 @@ from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_a
 from estimators.collectives.messages import level_shapes, slowest_edges
 from estimators.collectives.ring_phases import RING_OPERATIONS
 from planner.kernels import tables as columns
+from planner.step.offload import HostRates, host_rates
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -114,6 +115,9 @@ class PlacementRates:
 
     gradient_algorithm: str
     """Algorithm of the data-parallel collectives."""
+
+    host: HostRates
+    """What the host link costs each device."""
 
     @cached_property
     def signatures(self) -> tuple[FloatArray, IntArray]:
@@ -256,6 +260,7 @@ class PricedGrid:
             tied=self._tied,
             tensor_algorithm=tensor,
             gradient_algorithm=gradient,
+            host=host_rates(self.network.host),
         )
 
 

@@ -16,11 +16,21 @@ import numpy as np
 from estimators.layers.table import LayerTable
 from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
-from planner.cost.classes import recompute_shares
-from planner.cost.objective import PART_NAMES, ChunkTimes, StageCost
-from planner.cost.passes import Passes, PassPrices, group_rate, sharding_of
+from planner.cost.objective import (
+    HOST_TRANSFERS,
+    PART_NAMES,
+    ChunkTimes,
+    StageCost,
+)
+from planner.cost.passes import (
+    Passes,
+    PassPrices,
+    group_rate,
+    host_times,
+    sharding_of,
+)
 from planner.cost.rates import PlacementRates, ShardingRates
-from planner.step import schedules
+from planner.step import recompute, schedules
 from planner.step.execution import Execution, Workload
 from planner.step.exposure import (
     PassProgress,
@@ -50,8 +60,13 @@ from planner.step.ledger import (
 from planner.step.memory import (
     ParameterShare,
     expert_group_size,
-    stage_memory,
+    memory_of_stage,
     stage_share,
+)
+from planner.step.offload import (
+    StepTransfers,
+    is_beside_passes,
+    step_transfers,
 )
 from planner.step.plan import Plan, Stage
 from planner.step.schedules import SCHEDULES
@@ -83,10 +98,12 @@ class StagePrice(NamedTuple):
     sent; none without overlap."""
 
     reduce_time: float
-    """Gradient collective after the last pass, without overlap [s]."""
+    """Gradient collective after the last pass, without overlap, and what is exchanged
+    with the host before the optimizer step [s]."""
 
     gather_time: float
-    """Parameter gather after the optimizer step, without overlap [s]."""
+    """Parameter gather after the optimizer step, without overlap, and what comes from
+    the host before it [s]."""
 
 
 def stage_price(
@@ -106,6 +123,8 @@ def stage_price(
     whole = [
         _chunk_time(table, rates, stage, chunk, index, parts) for chunk in stage.chunks
     ]
+    if is_beside_passes(stage):
+        parts[HOST_TRANSFERS] = _exposed_time(workload, table, rates, plan, index)
     charged_time = sum(parts.values())
     # What ZeRO sends goes by layers: each chunk has its part of it.
     layers = [
@@ -126,22 +145,17 @@ def stage_price(
         if by_layer:
             chunk_times = tuple(map(_chunk_times, passes))
             busy = sum(times.worked for by_kind in passes for times in by_kind.values())
-            plain = sum(
-                _chunk_compute(table, stage.recompute, chunk) for chunk in stage.chunks
-            )
+            plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
             parts["compute"] += busy - plain
             parts["expert all-to-all"] += prices.skewed_time()
         else:
             passes = tuple(map(_stretch_passes, passes, chunk_times))
-        if execution.overlap_param_gather:
-            order = prices.progress(passes, schedules.FORWARD)
-            gathers = traffic.buckets(order, plan, AFTER_OPTIMIZER)
-        if execution.overlap_grad_reduce:
-            kind = schedules.WEIGHT if splits else schedules.BACKWARD
-            # The last chunk is the first one through the backward pass.
-            order = [*reversed(prices.progress(passes, kind))]
-            reduces = traffic.buckets(order, plan, BEFORE_OPTIMIZER)
+        gathers, reduces = _buckets(prices, passes, traffic)
     boundary = float(table.boundary_bytes[1:-1].max(initial=0.0))
+    held = memory_of_stage(workload, table, plan, index)
+    reduce_time, gather_time = traffic.ends(execution)
+    sent, end = _step_end(workload, plan, traffic)
+    before, after = sent.times(rates.host)
     cost = StageCost(
         forward_time=sum(times.forward for times in chunk_times),
         backward_time=sum(times.backward for times in chunk_times),
@@ -151,11 +165,34 @@ def stage_price(
         charged_time=charged_time,
         boundary_bytes=boundary if len(plan.stages) > 1 else 0.0,
         transfer_time=0.0,
-        memory=stage_memory(workload, table, plan, index),
+        memory=held.device,
+        host_memory=held.host,
         tied_time=_tied_time(workload, table, rates, plan, index),
-        **_step_end(workload, plan, traffic),
+        host_time=before + after,
+        step_transfers=sent,
+        **end,
     )
-    return StagePrice(cost, passes, gathers, reduces, *traffic.ends(execution))
+    return StagePrice(
+        cost, passes, gathers, reduces, reduce_time + before, gather_time + after
+    )
+
+
+def _buckets(
+    prices: PassPrices, passes: Passes, traffic: "_ParameterTraffic"
+) -> tuple[tuple[TimedBucket, ...], tuple[TimedBucket, ...]]:
+    """Return what is gathered and what is reduced in buckets behind passes."""
+    execution, plan = prices.workload.execution, prices.plan
+    gathers: tuple[TimedBucket, ...] = ()
+    reduces: tuple[TimedBucket, ...] = ()
+    if execution.overlap_param_gather:
+        order = prices.progress(passes, schedules.FORWARD)
+        gathers = traffic.buckets(order, plan, AFTER_OPTIMIZER)
+    if execution.overlap_grad_reduce:
+        kind = schedules.WEIGHT if prices.splits else schedules.BACKWARD
+        # The last chunk is the first one through the backward pass.
+        order = [*reversed(prices.progress(passes, kind))]
+        reduces = traffic.buckets(order, plan, BEFORE_OPTIMIZER)
+    return gathers, reduces
 
 
 def passes_differ(plan: Plan, execution: Execution) -> bool:
@@ -173,6 +210,7 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
         execution.tp_comm_overlap,
         execution.overlap_param_gather and WEIGHTS in sent,
         execution.overlap_grad_reduce and GRADIENTS in sent,
+        *map(is_beside_passes, plan.stages),
     )
     return any(overlaps) or execution.expert_skew > 1.0
 
@@ -197,13 +235,29 @@ def _stretch_passes(
     }
 
 
-def _chunk_compute(table: LayerTable, recompute: str, chunk: tuple[int, int]) -> float:
+def _chunk_compute(table: LayerTable, stage: Stage, chunk: tuple[int, int]) -> float:
     """Return the compute of a microbatch in a chunk [s]."""
     span = slice(chunk[0], chunk[1] + 1)
     time = float(table.forward_time[span].sum() + table.backward_time[span].sum())
-    if recompute != "none":
-        time += float(table.recompute_time[recompute][span].sum())
+    if stage.recompute != "none":
+        time += float(recompute.repeated_time(table, stage)[span].sum())
     return time
+
+
+def _exposed_time(
+    workload: Workload, table: LayerTable, rates: PlacementRates, plan: Plan, index: int
+) -> float:
+    """Return by how much exchanges with the host outlast the layers' compute [s].
+
+    Layer by layer and pass by pass, collectives left aside.
+    """
+    stage = plan.stages[index]
+    host = host_times(workload, table, rates, plan, index)
+    again = table.backward_time + recompute.repeated_time(table, stage)
+    forward = np.maximum(host[schedules.FORWARD] - table.forward_time, 0.0)
+    backward = np.maximum(host[schedules.BACKWARD] - again, 0.0)
+    both = forward + backward
+    return sum(float(both[first : last + 1].sum()) for first, last in stage.chunks)
 
 
 def _line(rate: FloatArray, count: float, num_bytes: float) -> float:
@@ -226,7 +280,7 @@ def _chunk_time(
     parts["compute"] += forward + backward
     again = 0.0
     if stage.recompute != "none":
-        again = float(table.recompute_time[stage.recompute][span].sum())
+        again = float(recompute.repeated_time(table, stage)[span].sum())
     for item in table.traffic:
         rate = group_rate(rates, item, index)
         there = _line(
@@ -238,7 +292,7 @@ def _chunk_time(
         forward, backward = forward + there, backward + back
         parts[PART_OF_GROUP[item.group]] += there + back
         if stage.recompute != "none":
-            share = recompute_shares(item, table)[stage.recompute][span]
+            share = recompute.repeated_share(item, table, stage)[span]
             count = float(share @ item.forward_count[span])
             again += _line(rate, count, float(share @ item.forward_bytes[span]))
     parts["recompute"] += again
@@ -414,8 +468,11 @@ class _ParameterTraffic:
 
 def _step_end(
     workload: Workload, plan: Plan, traffic: _ParameterTraffic
-) -> dict[str, float]:
-    """Return what parameters add after the stage's last backward pass [s]."""
+) -> tuple[StepTransfers, dict[str, float]]:
+    """Return what parameters exchange with the host after the last backward pass.
+
+    And what else they add there, by the fields of `StageCost` [s].
+    """
     parameter_bytes, share, group = (
         traffic.each,
         traffic.share,
@@ -425,15 +482,22 @@ def _step_end(
     apart = group * len(traffic.ledger.sent_at(AFTER_OPTIMIZER))
     held = share.dense / (group if sharded else 1)
     held += share.expert / (expert_group_size(plan) if sharded else 1)
-    return {
+    offload, host = plan.stages[traffic.index].offload, traffic.rates.host
+    sent = step_transfers(
+        offload, held, parameter_bytes, cpu_adam=workload.execution.cpu_adam
+    )
+    on_host = sent.on_host * host.adam_time if sent.on_host else 0.0
+    times = {
         "reduce_time": traffic.time(BEFORE_OPTIMIZER),
-        "optimizer_time": held
+        "optimizer_time": (held - sent.on_host)
         * optimizer_step_bytes(parameter_bytes)
         / workload.memory_rate
         + workload.iteration_time
-        + workload.shard_time * apart,
+        + workload.shard_time * apart
+        + on_host,
         "gather_time": traffic.time(AFTER_OPTIMIZER),
     }
+    return sent, times
 
 
 def _tied_time(

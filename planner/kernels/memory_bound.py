@@ -47,6 +47,10 @@ _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _CONTEXT = tables.CONTEXT
 _EXPERT = tables.EXPERT
 _STAGE = tables.STAGE
+_WEIGHTS = tables.WEIGHTS
+_GRADIENTS = tables.GRADIENTS
+_OPTIMIZER = tables.OPTIMIZER
+_ACTIVATIONS = tables.ACTIVATIONS
 
 
 class InnerTerms(NamedTuple):
@@ -231,17 +235,27 @@ def choice_costs(
         others = parameter_cost(row, job, group, own, option, other_dense, other_expert)
         rest = min(rest, per_microbatch * others[0] + others[1] / p)
         redone = inner.recompute[mode]
+        updated = dense + expert
+        if own.shards_optimizer > 0.0:
+            updated = dense / group + expert / job.expert_group
+        away = choices.offload[c]
+        if away[_OPTIMIZER] > 0.0:
+            step_end += choices.host_step[c] * updated
         cost[c] = per_microbatch * (redone + sent) + step_end / p
         dearest = max(dearest, cost[c])
         cheapest = min(cheapest, cost[c])
         sharded = dense / group + expert / job.expert_group
         whole = dense + expert
+        reduced = sharded if own.shards_gradients > 0.0 else whole
+        gathered = sharded if own.shards_weights > 0.0 else whole
         static[c] = (
-            job.optimizer_bytes * (sharded if own.shards_optimizer > 0.0 else whole)
-            + job.gradient_bytes * (sharded if own.shards_gradients > 0.0 else whole)
-            + job.weight_bytes * (sharded if own.shards_weights > 0.0 else whole)
+            (1.0 - away[_OPTIMIZER]) * job.optimizer_bytes * updated
+            + (1.0 - away[_GRADIENTS]) * job.gradient_bytes * reduced
+            + (1.0 - away[_WEIGHTS]) * job.weight_bytes * gathered
         )
-        saved[c] = inner.saved[mode]
+        # Where the host keeps everything, what is on the way is more than a byte.
+        static[c] = max(static[c], 1.0)
+        saved[c] = (1.0 - away[_ACTIVATIONS]) * inner.saved[mode]
         if mode == _STAGE:
             # The stage's input aside, everything is kept while it is redone.
             once[c] = inner.saved[0]

@@ -59,6 +59,10 @@ from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
 _STAGE = tables.STAGE
+_WEIGHTS = tables.WEIGHTS
+_GRADIENTS = tables.GRADIENTS
+_OPTIMIZER = tables.OPTIMIZER
+_ACTIVATIONS = tables.ACTIVATIONS
 _DENSE_REDUCE = tables.DENSE_REDUCE
 _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _EXPERT_PASS = tables.EXPERT_PASS
@@ -172,6 +176,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     job, sent, mode = family.job.constants, plan.sent, plan.mode
     in_flight = float(family.pipeline.in_flight[stage])
     dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
+    most_saved = 0.0
     row = 0 if mode == _STAGE else mode
     most = 0
     for c in range(v):
@@ -183,6 +188,7 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
             largest = max(largest, layers.largest[layer])
             working = max(working, layers.working[row, layer])
             redone += layers.saved[0, layer]
+            most_saved = max(most_saved, layers.saved[mode, layer])
             if layers.is_block[layer] > 0.0:
                 blocks += 1
         most = max(most, blocks)
@@ -191,15 +197,31 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     experts = job.expert_group
     whole, shard = dense + expert, dense / plan.group + expert / experts
     updated = shard if sent.shards_optimizer > 0.0 else whole
-    total: float = job.optimizer_bytes * updated
-    total += job.gradient_bytes * (shard if sent.shards_gradients > 0.0 else whole)
-    total += job.weight_bytes * (shard if sent.shards_weights > 0.0 else whole)
-    at_step_end: float = total + job.copies_bytes * updated
+    reduced = shard if sent.shards_gradients > 0.0 else whole
+    gathered = shard if sent.shards_weights > 0.0 else whole
+    away = plan.offload
+    stays: float = 1.0 - away[_ACTIVATIONS]
+    total: float = (1.0 - away[_OPTIMIZER]) * job.optimizer_bytes * updated
+    total += (1.0 - away[_GRADIENTS]) * job.gradient_bytes * reduced
+    total += (1.0 - away[_WEIGHTS]) * job.weight_bytes * gathered
+    on_host: float = away[_OPTIMIZER] * job.optimizer_bytes * updated
+    on_host += away[_GRADIENTS] * job.gradient_bytes * reduced
+    on_host += away[_WEIGHTS] * job.weight_bytes * gathered
+    group = min(plan.group, experts) if expert > 0.0 else plan.group
+    layer_weights = largest / (group if sent.shards_weights > 0.0 else 1.0)
+    layer_gradients = largest / (group if sent.shards_gradients > 0.0 else 1.0)
+    staging = away[_WEIGHTS] * job.weight_bytes * layer_weights
+    staging += away[_GRADIENTS] * job.gradient_bytes * layer_gradients
+    staging += away[_ACTIVATIONS] * most_saved
+    total += tables.ON_THE_WAY * staging
+    copies = (1.0 - away[_OPTIMIZER]) * job.copies_bytes * updated
+    at_step_end: float = total + copies
     total += working
     if max(plan.group, experts) > 1.0:
         buffers = sent.whole_gradients * job.gradient_bytes
         buffers += sent.whole_weights * job.gather_bytes
         total += buffers * largest
+    kept = 0.0
     if mode == _STAGE:
         entering = 0.0 if plan.bounds[stage] == 0 else family.job.boundary_bytes
         total += in_flight * entering + redone
@@ -207,10 +229,15 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
         once = 0.0
         for layer in range(plan.bounds[stage], plan.bounds[stage + 1]):
             once += layers.saved[mode, layer]
-        total += in_flight * once
+        kept = in_flight * once
     else:
-        total += _saved_by_rounds(family, plan, stage, most)
+        kept = _saved_by_rounds(family, plan, stage, most)
+    total += stays * kept
+    on_host += away[_ACTIVATIONS] * kept
     peak: float = max(total, at_step_end)
+    if on_host * _SAFE > job.host_memory:
+        # Whatever the device has, the host has too little.
+        peak = np.inf
     return peak
 
 
@@ -245,6 +272,7 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
             by_layer = job.by_layer
             by_layer |= job.gathers_ahead and gathers > 0.0
             by_layer |= job.reduces_behind and each > 0.0
+            by_layer |= plan.offload.sum() > plan.offload[_OPTIMIZER]
             if not by_layer and v > 1:
                 held = 0
                 for chunk in range(v):
@@ -307,6 +335,8 @@ def _fill_ends(
         stages.work[i] = work
         stages.sizes[0, i], stages.sizes[1, i] = dense, expert
         optimizer = step * constants.step_time + job.step_once
+        if plan.offload[_OPTIMIZER] > 0.0:
+            optimizer += plan.host_once + plan.host_step * step
         senders = family.sent.senders[plan.option]
         optimizer += job.shard_time * senders * sent.gathered_once
         if p > 1 and (i == 0 or i == p - 1):
@@ -474,6 +504,9 @@ def _fill_bounds(
                 option=choices.sharding[c],
                 group=family.sent.group_sizes[choices.sharding[c]],
                 sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
+                offload=choices.offload[c],
+                host_step=choices.host_step[c],
+                host_once=choices.host_once[c],
             )
             memory[c, y] = _most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:

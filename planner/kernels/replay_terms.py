@@ -179,6 +179,15 @@ class PlanChoice(NamedTuple):
     sent: ZeroTerms
     """What the ZeRO stage sends and holds."""
 
+    offload: FloatVector
+    """Fractions that the host keeps, columns as in `planner.kernels.tables`."""
+
+    host_step: float
+    """What the host adds to the step's end for each updated parameter [s]."""
+
+    host_once: float
+    """What the host adds to the step's end beside [s]."""
+
 
 class PlanFamily(NamedTuple):
     """All that does not change from plan to plan."""

@@ -24,7 +24,8 @@ Step end, after the last backward pass::
 
 Memory: ``once + static(z, g) + working(r) + in_flight * saved(r)``, and what the
 optimizer makes for its step in place of all but what is static, solved for the
-passes in flight.
+passes in flight. What the host keeps of each is not there, two layers of it apart; the
+passes in flight are as many as host and device have room for.
 """
 
 from typing import NamedTuple
@@ -60,6 +61,15 @@ SHARD_PASS = 14  # + 4 * sharding option
 SHARD_ACROSS = 16  # + 4 * sharding option
 NUM_FIXED_RATES = 14
 
+# Columns of what hosts keep.
+WEIGHTS = 0
+GRADIENTS = 1
+OPTIMIZER = 2
+ACTIVATIONS = 3
+
+# Layers of what comes and goes that have room on a device.
+ON_THE_WAY = 2.0
+
 
 class ClassSums(NamedTuple):
     """What the intervals of each class take and hold, shape ``(K,)`` each."""
@@ -90,6 +100,9 @@ class ClassSums(NamedTuple):
 
     largest_layer: FloatVector
     """Most parameters that are gathered together."""
+
+    most_saved: FloatMatrix
+    """Most that a layer keeps by recompute mode, shape ``(R, K)`` [byte]."""
 
 
 class ClassTraffic(NamedTuple):
@@ -123,6 +136,17 @@ class Choices(NamedTuple):
     sharding: IntVector
     """Sharding option; 0 is the whole group."""
 
+    offload: FloatMatrix
+    """Fractions that the host keeps of weights, gradients, optimizer states and saved
+    activations, shape ``(C, 4)``."""
+
+    host_step: FloatVector
+    """What the host adds to the step's end for each parameter that a device updates
+    [s]."""
+
+    host_once: FloatVector
+    """What the host adds to the step's end beside [s]."""
+
 
 class JobConstants(NamedTuple):
     """What a parameter costs a device of a job, and what the device has."""
@@ -153,6 +177,9 @@ class JobConstants(NamedTuple):
 
     expert_group: float = 0.0
     """Devices that share shards of experts."""
+
+    host_memory: float = np.inf
+    """Memory of the host that each device may use [byte]."""
 
 
 class ZeroTerms(NamedTuple):
@@ -270,9 +297,12 @@ def time_and_step_end(
                     t += sent.gathered_each * gather
                 time[row, c, k] = t
                 present = 1.0 if expert > 0.0 else 0.0
-                y = step * (dense + expert)
+                updated = dense + expert
                 if is_sharded:
-                    y = step * (dense / group + expert / expert_group)
+                    updated = dense / group + expert / expert_group
+                y = step * updated
+                if choices.offload[c, OPTIMIZER] > 0.0:
+                    y += choices.host_once[c] + choices.host_step[c] * updated
                 if sent.reduced_whole > 0.0:
                     reduce = rate[DENSE_REDUCE]
                     reduce += gradient * dense * rate[DENSE_REDUCE + 1]
@@ -312,6 +342,8 @@ def most_in_flight(
         mode = choices.recompute[c]
         holds = zero_terms(ledger, choices.zero_stage[c])
         group = group_sizes[choices.sharding[c]]
+        away = choices.offload[c]
+        offloads = away.sum() > 0.0
         shared = 1.0 if max(group, expert_group) > 1.0 else 0.0
         buffers = holds.whole_gradients * job.gradient_bytes
         buffers += holds.whole_weights * job.gather_bytes
@@ -322,20 +354,42 @@ def most_in_flight(
             whole = dense + expert
             updated = sharded if holds.shards_optimizer > 0.0 else whole
             reduced = sharded if holds.shards_gradients > 0.0 else whole
+            gathered = sharded if holds.shards_weights > 0.0 else whole
             held = job.optimizer_bytes * updated
             held += job.gradient_bytes * reduced
-            held += job.weight_bytes * (
-                sharded if holds.shards_weights > 0.0 else whole
-            )
-            if held + job.copies_bytes * updated > job.memory:
+            held += job.weight_bytes * gathered
+            copies = job.copies_bytes * updated
+            saved, once = sums.saved[mode, k], sums.once[k]
+            host_room, host_saved = job.host_memory, 0.0
+            if offloads:
+                on_host = away[OPTIMIZER] * job.optimizer_bytes * updated
+                on_host += away[GRADIENTS] * job.gradient_bytes * reduced
+                on_host += away[WEIGHTS] * job.weight_bytes * gathered
+                shard = min(group, expert_group) if expert > 0.0 else group
+                largest = sums.largest_layer[k]
+                reduces = largest / (shard if holds.shards_gradients > 0.0 else 1.0)
+                gathers = largest / (shard if holds.shards_weights > 0.0 else 1.0)
+                staging = away[WEIGHTS] * job.weight_bytes * gathers
+                staging += away[GRADIENTS] * job.gradient_bytes * reduces
+                staging += away[ACTIVATIONS] * sums.most_saved[mode, k]
+                held += ON_THE_WAY * staging - on_host
+                copies *= 1.0 - away[OPTIMIZER]
+                host_saved = away[ACTIVATIONS] * saved
+                host_room -= on_host + away[ACTIVATIONS] * once
+                saved -= host_saved
+                once *= 1.0 - away[ACTIVATIONS]
+                if host_room < 0.0:
+                    continue
+            if held + copies > job.memory:
                 continue
             held += shared * buffers * sums.largest_layer[k]
-            room = job.memory - held - sums.once[k] - sums.working[mode, k]
+            room = job.memory - held - once - sums.working[mode, k]
             if room < 0.0:
                 continue
-            saved = sums.saved[mode, k]
             if saved * 4e18 > room:
                 most[c, k] = np.int64(np.floor(room / saved))
             else:
                 most[c, k] = np.int64(4_000_000_000_000_000_000)
+            if host_saved * 4e18 > host_room:
+                most[c, k] = min(most[c, k], np.int64(np.floor(host_room / host_saved)))
     return most

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
 
-from planner.cost.classes import MemoryChoice
+from planner.cost.choices import MemoryChoice
 from planner.planners.manual import manual_plans
 from planner.planners.mcmc_state import Walkable, WalkState
 from planner.planners.protocol import (
@@ -204,7 +204,7 @@ def _step_zero(space: Walkable, state: WalkState, rng: Random) -> WalkState | No
         return None
     zero = stages[place]
     sharding = old.sharding if zero else 0
-    return _with_choice(state, stage, MemoryChoice(old.recompute, zero, sharding))
+    return _with_choice(state, stage, old._replace(zero_stage=zero, sharding=sharding))
 
 
 def _redraw_sharding(

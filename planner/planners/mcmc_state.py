@@ -14,15 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.classes import MemoryChoice
+from planner.cost.choices import MemoryChoice
 from planner.cost.pricing import Weights, iteration_weights, plan_degrees
 from planner.cost.rates import PlacementRates
 from planner.kernels import split as split_kernel
-from planner.kernels import tables
 from planner.search.candidates import CandidateSet, Solution, assemble_plan
 from planner.search.placements import Placement
 from planner.search.space import Configuration, Inner, configuration_of
-from planner.step.ledger import KERNEL_LEDGER, gathers_once
 from planner.step.plan import Plan
 from planner.step.virtual import chunks_of_bounds
 from planner.work import SPLIT, SPLIT_NUMBERS
@@ -168,29 +166,10 @@ class ChainPrices:
         adder, constant = split_kernel.stage_adders(
             read.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
-        numbers = splitter.choice_columns(configuration, len(read.group_sizes))
-        constants = splitter.constants(configuration, splitter.memory)
         table = interleaved.table
-        time, step_end = tables.time_and_step_end(
-            table.sums,
-            table.traffic,
-            numbers,
-            read.group_sizes,
-            read.rows,
-            constants,
-            KERNEL_LEDGER,
-        )
-        times = gathers_once(numbers.zero_stage)
-        ranks = times * read.senders[numbers.sharding]
-        step_end += workload.shard_time * ranks[:, None]
-        most_in_flight = tables.most_in_flight(
-            table.sums, numbers, read.group_sizes, constants, KERNEL_LEDGER
-        )
+        time, step_end, most_in_flight = splitter.choice_costs(configuration, read)
         priced = time.size + step_end.size + most_in_flight.size
         candidates.work.spend(SPLIT + priced // SPLIT_NUMBERS)
-        if v > 1:
-            # Every stage has a block in each of its chunks.
-            most_in_flight[:, interleaved.no_block] = 0
         tied = np.zeros(p)
         if p > 1 and interleaved.tied_bytes > 0.0:
             tied[[0, -1]] = read.tied[0] + interleaved.tied_bytes * read.tied[1]
@@ -355,6 +334,7 @@ class Walkable:
                 stage.recompute,
                 stage.zero_stage,
                 groups.index(stage.sharding_group_size) if stage.zero_stage else 0,
+                stage.offload,
             )
             for stage in plan.stages
         )

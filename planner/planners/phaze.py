@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.cost.classes import RECOMPUTE_MODES, MemoryChoice
+from planner.cost.choices import MemoryChoice, choice_columns
+from planner.cost.classes import RECOMPUTE_MODES
 from planner.kernels import phaze as kernel
 from planner.kernels import tables
 from planner.planners.mcmc_state import ChainPrices, PlacedChain, SpaceIndex
@@ -300,9 +301,9 @@ class PhazeProgram:
         parameter_bytes = self.candidates.workload.parameter_bytes
         interleaved = splitter.interleaved_chain(configuration)
         sums = interleaved.table.sums
-        modes = [RECOMPUTE_MODES[mode] for mode in recompute]
-        zeros = np.zeros(1 + len(modes), dtype=np.int64)
-        choices = tables.Choices(np.array([tables.NONE, *modes]), zeros, zeros)
+        choices = choice_columns(
+            tuple(MemoryChoice(mode, 0, 0) for mode in ("none", *recompute))
+        )
         time, _ = tables.time_and_step_end(
             sums,
             interleaved.table.traffic,
@@ -320,7 +321,7 @@ class PhazeProgram:
         ) * parameters
         room = splitter.memory - static - sums.saved[tables.NONE]
         most = np.zeros((2, parameters.size), dtype=np.int64)
-        for row, mode in enumerate(modes):
+        for row, mode in enumerate(choices.recompute[1:].tolist()):
             stash = np.maximum(sums.saved[mode], 1e-12)
             # More stages than any chain has layers are as good as infinitely many.
             later = np.clip(np.floor(room / stash), -1, len(parameters))

@@ -60,6 +60,8 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         spec.recompute_by_stage(),
         spec.zero_stage_by_stage(),
         spec.sharding_group_by_stage(sizes.dp * sizes.cp),
+        spec.recompute_num_layers_by_stage(),
+        spec.offload_by_stage(),
         strict=True,
     )
     plan = Plan(
@@ -78,8 +80,10 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
                 recompute=recompute,
                 zero_stage=zero_stage,
                 sharding_group_size=group if zero_stage else 1,
+                recompute_num_layers=count,
+                offload=offload,
             )
-            for held, devices, (recompute, zero_stage, group) in zip(
+            for held, devices, (recompute, zero_stage, group, count, offload) in zip(
                 chunks, placement.devices, savings, strict=True
             )
         ),

@@ -16,7 +16,8 @@ from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.pricing import plan_degrees
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
-from planner.step.plan import Plan, Stage
+from planner.step.offload import is_beside_passes
+from planner.step.plan import COUNTED_MODES, Plan, Stage
 from planner.step.schedules import find_schedule
 from topologies import InputError
 
@@ -161,6 +162,13 @@ def check_savings(stage: Stage, num_chunks: int) -> None:
                 got=part,
                 expected="0 to 1",
             )
+    if is_beside_passes(stage) and stage.recompute == "stage":
+        raise InputError(
+            "does not go with weights, gradients or activations on the host",
+            where="recompute",
+            got=stage.recompute,
+            expected=", ".join(f'"{mode}"' for mode in MODES[:-1]),
+        )
 
 
 def _check_partial_recompute(stage: Stage) -> None:
@@ -168,7 +176,7 @@ def _check_partial_recompute(stage: Stage) -> None:
     count = stage.recompute_num_layers
     if count is None:
         return
-    if stage.recompute not in {"selective", "full"}:
+    if stage.recompute not in COUNTED_MODES:
         raise InputError(
             "counts the blocks that a stage recomputes one by one",
             where="recompute_num_layers",
@@ -223,7 +231,15 @@ def _check_stages(plan: Plan) -> None:
             expected=f"{pp}, as parallel.pipeline_model_parallel_size says",
         )
     v = plan.virtual_pipeline_model_parallel_size
+    schedule = find_schedule(plan.schedule)
     for index, stage in enumerate(plan.stages):
+        if is_beside_passes(stage) and schedule.splits_backward:
+            raise InputError(
+                "does not go with weights, gradients or activations on the host",
+                where="schedule",
+                got=plan.schedule,
+                expected="a schedule that does not split the backward pass",
+            )
         try:
             check_savings(stage, v)
             _check_chunks(stage, v)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
+from planner.step.plan import COUNTED_MODES, Offload
 from topologies.errors import InputError
 
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
@@ -11,7 +12,7 @@ DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
 DEFAULT_ORDER = "-".join(DIMENSIONS)
 """``initialize_model_parallel(order=..)`` of Megatron-LM, innermost first."""
 
-T = TypeVar("T", str, int)
+T = TypeVar("T", str, int, float)
 
 _WAYS_TO_SHARE = (
     ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
@@ -80,6 +81,25 @@ class PlanSpec:
     """Data-parallel ranks that share ZeRO's shards, of all stages or of each; None for
     all of them."""
 
+    recompute_num_layers: int | tuple[int, ...] | None = None
+    """Blocks of each chunk, from its first one on, that `recompute` is about, in all
+    stages or in each; None for all blocks."""
+
+    offload_weights: float | tuple[float, ...] = 0.0
+    """Fraction of the weights that the host keeps, in all stages or in each."""
+
+    offload_gradients: float | tuple[float, ...] = 0.0
+    """Fraction of the accumulated gradients that the host keeps, in all stages or in
+    each."""
+
+    offload_optimizer: float | tuple[float, ...] = 0.0
+    """Fraction of the optimizer states that the host keeps, in all stages or in
+    each."""
+
+    offload_activations: float | tuple[float, ...] = 0.0
+    """Fraction of the saved activations that the host keeps between the passes, in all
+    stages or in each."""
+
     num_layers_in_first_pipeline_stage: int | None = None
     """Transformer blocks of the first stage; None for as many as the others."""
 
@@ -123,6 +143,7 @@ class PlanSpec:
         self._check_layers()
         self._check_order()
         self._check_zero()
+        self._check_recompute()
 
     def recompute_by_stage(self) -> tuple[str, ...]:
         """Return the recompute mode of each stage."""
@@ -137,6 +158,26 @@ class PlanSpec:
         group = self.sharding_group_size
         return self._by_stage(whole if group is None else group)
 
+    def recompute_num_layers_by_stage(self) -> tuple[int | None, ...]:
+        """Return how many blocks of its chunks each stage recomputes; None for all.
+
+        Stages that recompute nothing, or everything from their input, have no number.
+        """
+        count = self.recompute_num_layers
+        if count is None:
+            return (None,) * self.pipeline_model_parallel_size
+        counts, modes = self._by_stage(count), self.recompute_by_stage()
+        return tuple(
+            each if mode in COUNTED_MODES else None
+            for each, mode in zip(counts, modes, strict=True)
+        )
+
+    def offload_by_stage(self) -> tuple[Offload, ...]:
+        """Return what the hosts of each stage keep."""
+        names = [f"offload_{name}" for name in Offload._fields]
+        columns = [self._by_stage(getattr(self, name)) for name in names]
+        return tuple(Offload(*parts) for parts in zip(*columns, strict=True))
+
     def _by_stage(self, value: T | tuple[T, ...]) -> tuple[T, ...]:
         if isinstance(value, tuple):
             return value
@@ -145,7 +186,13 @@ class PlanSpec:
     def _check_stages(self) -> None:
         """Refuse lists that do not have one entry for each stage."""
         pp = self.pipeline_model_parallel_size
-        names = ("recompute", "zero_stage", "sharding_group_size")
+        names = [
+            "recompute",
+            "zero_stage",
+            "sharding_group_size",
+            "recompute_num_layers",
+            *(f"offload_{name}" for name in Offload._fields),
+        ]
         for name in (*names, "num_layers_per_pipeline_stage"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != pp:
@@ -223,6 +270,17 @@ class PlanSpec:
                 where="sharding_group_size",
                 got=_file_value(group),
                 expected="zero_stage = 1, 2 or 3 beside it",
+            )
+
+    def _check_recompute(self) -> None:
+        count = self.recompute_num_layers
+        modes = self.recompute_by_stage()
+        if count is not None and not COUNTED_MODES & set(modes):
+            raise InputError(
+                "there are no blocks to count",
+                where="recompute_num_layers",
+                got=_file_value(count),
+                expected='recompute = "full" or "selective" beside it',
             )
 
 

@@ -11,7 +11,7 @@ from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from estimators.platform import optimizer_step_bytes
 from planner.kernels import closed_form as kernel
-from planner.kernels.tables import JobConstants
+from planner.kernels.tables import GRADIENTS, OPTIMIZER, WEIGHTS, JobConstants
 from planner.search.relaxation import Relaxation
 from planner.search.space import Inner, SearchSpec
 from planner.step.execution import Workload
@@ -115,12 +115,25 @@ def closed_form_bounds(
     found: tuple[FloatArray, FloatArray] = kernel.closed_form(
         chain,
         relaxation.terms_of(degrees.tp),
-        job_constants(workload),
+        _least_constants(workload, spec),
         KERNEL_LEDGER[sorted(set(spec.zero_stages))],
         item.pp,
         item.dp,
     )
     return found
+
+
+def _least_constants(workload: Workload, spec: SearchSpec) -> JobConstants:
+    """Return what a parameter costs a device at least, whatever hosts keep of it."""
+    job = job_constants(workload)
+    most = np.max(spec.offload, axis=0)
+    stays = 1.0 - most
+    return job._replace(
+        weight_bytes=job.weight_bytes * float(stays[WEIGHTS]),
+        gradient_bytes=job.gradient_bytes * float(stays[GRADIENTS]),
+        optimizer_bytes=job.optimizer_bytes * float(stays[OPTIMIZER]),
+        step_time=job.step_time * float(stays[OPTIMIZER]),
+    )
 
 
 def job_constants(workload: Workload) -> JobConstants:

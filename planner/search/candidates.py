@@ -17,7 +17,7 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig, Sizes
-from planner.cost.classes import MemoryChoice
+from planner.cost.choices import HostCosts, MemoryChoice
 from planner.cost.pricing import iteration_weights, placement_choices
 from planner.cost.rates import PlacementRates, PricedGrid, StageRates
 from planner.kernels import memory_bound as bound_kernel
@@ -271,6 +271,7 @@ class CandidateSet:
             memory=workload.tensor_memory(spec.memory_reserve),
             job=job_constants(workload),
             work=work,
+            hosts=HostCosts.of(network, workload),
         )
         return cls(
             network=network,
@@ -510,6 +511,7 @@ def assemble_plan(
                 if choice.zero_stage
                 else 1
             ),
+            offload=choice.offload,
         )
         for index, (devices, choice) in enumerate(
             zip(solution.placement.devices, solution.choices, strict=True)

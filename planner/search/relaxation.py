@@ -35,7 +35,7 @@ class Relaxation:
     @classmethod
     def of(cls, network: Network) -> "Relaxation":
         """Read the bounds off a network."""
-        links = network.links
+        links = network.without_host().links
         hop_latency, hop_inverse, ports_inverse = 0.0, 0.0, 0.0
         if len(links):
             hop_latency = float(links.latency.min())

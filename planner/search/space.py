@@ -16,7 +16,7 @@ from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import LaunchRules
-from planner.step.plan import Plan
+from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from topologies.arrays import IntArray
 from topologies.errors import InputError
 
@@ -64,6 +64,9 @@ class SearchSpec:
 
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """Stages of ZeRO that a pipeline stage may use, 0 to 3."""
+
+    offload: tuple[Offload, ...] = (NO_OFFLOAD,)
+    """What the hosts of a stage may keep, each of them tried."""
 
     launchable: bool = True
     """Whether the search keeps to what the framework can launch."""

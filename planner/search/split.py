@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimators.layers.work import Degrees
-from planner.cost.classes import (
-    ClassTable,
+from planner.cost.choices import (
+    HostCosts,
     MemoryChoice,
+    Sharers,
     choice_columns,
     choices_of,
-    class_table,
 )
+from planner.cost.classes import ClassTable, class_table
 from planner.cost.pricing import iteration_weights
 from planner.cost.rates import StageRates
 from planner.kernels import split as kernel
@@ -79,6 +80,8 @@ class Splitter:
     """Constants of the job (`planner.search.bounds.job_constants`)."""
     work: Work
     """Work that splits are counted on."""
+    hosts: HostCosts
+    """What hosts cost the job."""
     _interleaved: dict[tuple[Degrees, int], _InterleavedChain] = field(
         default_factory=dict
     )
@@ -103,24 +106,7 @@ class Splitter:
         adder, constant = kernel.stage_adders(
             rates.boundary, interleaved.boundary_bytes, v, weights.sum, weights.max
         )
-        choices = self.choice_columns(configuration, len(rates.group_sizes))
-        constants = self.constants(configuration, self.memory)
-        time, step_end = tables.time_and_step_end(
-            table.sums,
-            table.traffic,
-            choices,
-            rates.group_sizes,
-            rates.rows,
-            constants,
-            KERNEL_LEDGER,
-        )
-        step_end += self._sending_time(choices, rates.senders)
-        most_in_flight = tables.most_in_flight(
-            table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
-        )
-        if v > 1:
-            # Every stage has a block in each of its chunks.
-            most_in_flight[:, interleaved.no_block] = 0
+        time, step_end, most_in_flight = self.choice_costs(configuration, rates)
         p = configuration.pp
         signature = np.zeros(p + 1, dtype=np.int64)
         signature[1:] = rates.signature[::-1]
@@ -149,6 +135,44 @@ class Splitter:
         numbers = time.size + step_end.size + most_in_flight.size
         self.work.spend(SPLIT + numbers // SPLIT_NUMBERS + tried // SPLIT_STEPS)
         return Split(value + constant, bounds, picked)
+
+    def choice_costs(
+        self, configuration: Configuration, rates: StageRates
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Return what each choice costs intervals of each class, and leaves room for.
+
+        Time and step end under each row of rates, shape ``(sig, C, K)`` [s]; passes in
+        flight, shape ``(C, K)``.
+        """
+        interleaved = self.interleaved_chain(configuration)
+        table, v = interleaved.table, configuration.v
+        choices = self.choice_columns(configuration, len(rates.group_sizes))
+        constants = self.constants(configuration, self.memory)
+        time, step_end = tables.time_and_step_end(
+            table.sums,
+            table.traffic,
+            choices,
+            rates.group_sizes,
+            rates.rows,
+            constants,
+            KERNEL_LEDGER,
+        )
+        if choices.offload.any():
+            time += self.hosts.exposed_times(
+                interleave_chain(self.workload.table(self.degrees(configuration)), v),
+                table.classes,
+                choices,
+                Sharers(rates.group_sizes, constants.expert_group),
+                v,
+            )
+        step_end += self._sending_time(choices, rates.senders)
+        most_in_flight = tables.most_in_flight(
+            table.sums, choices, rates.group_sizes, constants, KERNEL_LEDGER
+        )
+        if v > 1:
+            # Every stage has a block in each of its chunks.
+            most_in_flight[:, interleaved.no_block] = 0
+        return time, step_end, most_in_flight
 
     def _sending_time(self, choices: Choices, senders: FloatArray) -> FloatArray:
         """Return what sending shards out rank by rank takes each choice [s].
@@ -205,8 +229,9 @@ class Splitter:
                 num_replicas=key[0],
                 num_options=num_options,
                 num_chunks=key[2],
+                offloads=self.spec.offload,
             )
-            self._choices[key] = choices, choice_columns(choices)
+            self._choices[key] = choices, choice_columns(choices, self.hosts)
         return self._choices[key]
 
     def num_microbatches(self, configuration: Configuration) -> int:
@@ -240,7 +265,11 @@ class Splitter:
     def constants(self, configuration: Configuration, memory: float) -> JobConstants:
         """Return the job's constants, as the kernels read them."""
         members = configuration.dp * configuration.cp // configuration.ep
-        return self.job._replace(memory=memory, expert_group=float(members))
+        return self.job._replace(
+            memory=memory,
+            expert_group=float(members),
+            host_memory=self.hosts.memory,
+        )
 
 
 def schedule_name(v: int) -> str:

@@ -52,6 +52,10 @@ class Execution:
     """Factor on the duration of compute while one of the overlaps above, but for
     transfers between stages, has the same device communicate beside it; at least 1."""
 
+    cpu_adam: bool = True
+    """Whether the host updates the parameters whose optimizer states it keeps, as
+    DeepSpeed and Megatron do; else the states come to the device for its update."""
+
     expert_skew: float = 1.0
     """Ratio of the tokens that the busiest expert-parallel rank receives to the mean;
     at least 1. It sets the pace of the all-to-all and of the experts' compute."""

@@ -1,10 +1,12 @@
 """What one device of a stage holds: parameters, activations in flight, and its peak.
 
-    peak = W + G + O + max(buffers + in_flight * saved + working, copies)
+    peak = W + G + O + staging + max(buffers + in_flight * saved + working, copies)
 
 W weights, G gradients, O optimizer states, copies what the optimizer makes for its step
 when activations are gone, each divided by the devices that share its shards where the
 stage of ZeRO shards it; buffers are whole layers beside them (`planner.step.ledger`).
+What the host keeps of each is not there, but for what is on the way, the staging
+(`planner.step.offload`); the host has it.
 
 Between a backward pass and its weight gradients, where a schedule splits them, a device
 keeps what the products need (`LayerTable.weight_gradient_bytes`) in place of what the
@@ -20,9 +22,11 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.training import ParameterBytes
+from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, LEDGER, OPTIMIZER, WEIGHTS
-from planner.step.plan import Plan, Stage
+from planner.step.offload import STAGING, staging_bytes
+from planner.step.plan import NO_OFFLOAD, Plan, Stage
 from planner.step.schedules import SCHEDULES
 from topologies.arrays import FloatArray
 
@@ -164,9 +168,8 @@ def stage_activations(
         kept = tuple(float(table.weight_gradient_bytes[span].sum()) for span in held)
     if stage.recompute == "stage":
         return _redone_from_the_input(table, stage, held, kept)
-    saves, works = (
-        columns[stage.recompute] for columns in (table.saved_bytes, table.working_bytes)
-    )
+    saves = recompute.saved_bytes(table, stage)
+    works = recompute.working_bytes(table, stage)
     saved = tuple(float(saves[span].sum()) for span in held)
     working = max(float(works[span].max()) for span in held)
     return Activations(
@@ -269,19 +272,40 @@ def block_stage_memory(
     return _with_copies(parts, float(static.copies))
 
 
+class StageAccount(NamedTuple):
+    """Where a stage's device has what it needs, by what it is for [byte]."""
+
+    device: Mapping[str, float]
+    """Upper bound of the peak of the device's memory by what it is for [byte]."""
+
+    host: Mapping[str, float]
+    """Most that the host keeps for the device by what it is, empty where it keeps
+    nothing [byte]."""
+
+
 def stage_memory(
     workload: Workload, table: LayerTable, plan: Plan, index: int
 ) -> Mapping[str, float]:
     """Return an upper bound of the stage's peak by what it is for [byte]."""
+    return memory_of_stage(workload, table, plan, index).device
+
+
+def memory_of_stage(
+    workload: Workload, table: LayerTable, plan: Plan, index: int
+) -> StageAccount:
+    """Return what a stage holds on its device and on the host [byte]."""
     stage = plan.stages[index]
     share = stage_share(table, stage, plan)
     held = [slice(first, last + 1) for first, last in stage.chunks]
     sizes = plan.parallel.sizes()
     group = stage.sharding_group_size if stage.zero_stage else sizes.dp * sizes.cp
+    largest = max(
+        float(table.largest_parameters[span].max(initial=0.0)) for span in held
+    )
     static = static_bytes(
         Sharded(share.dense, group),
         Sharded(share.expert, expert_group_size(plan)),
-        max(float(table.largest_parameters[span].max(initial=0.0)) for span in held),
+        largest,
         parameter_bytes=workload.parameter_bytes,
         zero_stage=stage.zero_stage,
     )
@@ -296,7 +320,37 @@ def stage_memory(
         "activations": in_flight(table, plan, index, activations),
         "working": activations.backward_working,
     }
-    return _with_copies(parts, float(static.copies))
+    copies, offload = float(static.copies), stage.offload
+    if offload == NO_OFFLOAD:
+        return StageAccount(_with_copies(parts, copies), {})
+    shares = offload._asdict()
+    host = {name: shares[name] * parts[name] for name in shares}
+    for name in shares:
+        parts[name] -= host[name]
+    copies *= 1.0 - offload.optimizer
+    parts[STAGING] = _staging(workload, table, plan, index, largest)
+    return StageAccount(_with_copies(parts, copies), host)
+
+
+def _staging(
+    workload: Workload, table: LayerTable, plan: Plan, index: int, largest: float
+) -> float:
+    """Return the memory of what is on its way to or from the host [byte]."""
+    stage, each = plan.stages[index], workload.parameter_bytes
+    sharded = LEDGER[stage.zero_stage].sharded
+    # The smaller group has the larger shards; a layer may be all experts.
+    group = float(stage.sharding_group_size)
+    if stage_share(table, stage, plan).expert > 0.0:
+        group = min(group, float(expert_group_size(plan)))
+    saved = recompute.saved_bytes(table, stage) if stage.offload.activations else None
+    return staging_bytes(
+        stage.offload,
+        each.weights * largest / (group if WEIGHTS in sharded else 1.0),
+        each.gradients * largest / (group if GRADIENTS in sharded else 1.0),
+        0.0
+        if saved is None
+        else max(float(saved[first : last + 1].max()) for first, last in stage.chunks),
+    )
 
 
 _IN_PASSES = ("buffers", "activations", "working")
@@ -336,7 +390,7 @@ def _in_flight_bytes(
     )
     if v == 1:
         return count * activations.saved[0]
-    column = table.saved_bytes[plan.stages[index].recompute]
+    column = recompute.saved_bytes(table, plan.stages[index])
     chunks = [slice(first, last + 1) for first, last in plan.stages[index].chunks]
     ends = [column[chunk] * (1.0 - table.is_block[chunk]) for chunk in chunks]
     blocks = [column[chunk][table.is_block[chunk] > 0] for chunk in chunks]

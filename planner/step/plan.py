@@ -117,6 +117,10 @@ _PARALLEL_NAMES = (
 )
 
 
+COUNTED_MODES = frozenset({"selective", "full"})
+"""Recompute modes that stages may use for some of their blocks only."""
+
+
 class Offload(NamedTuple):
     """Fractions of what a stage's devices hold that their hosts keep, 0 to 1."""
 

@@ -163,7 +163,7 @@ def link_rows(replay: Replay, network: Network, most: int = 20) -> LinkRows:
                 ids.tolist(), links.num_alike[rows].tolist(), strict=True
             )
         ),
-        levels=tuple(network.levels[int(n)].name for n in network.links.level[ids]),
+        levels=tuple(network.level_name(int(n)) for n in network.links.level[ids]),
         numbers=tuple(network.links.level[ids].tolist()),
         bin_edges=links.bin_edges,
         utilisation=links.rates[rows] / network.links.bandwidth[ids][:, None],
@@ -186,7 +186,7 @@ def level_rows(replay: Replay, network: Network) -> LinkRows:
     loads = links.rates * links.num_alike[:, None]
     used = np.unique(level)[::-1]
     means = [loads[level == n].sum(axis=0) / capacity[level == n].sum() for n in used]
-    names = tuple(network.levels[int(n)].name for n in used)
+    names = tuple(network.level_name(int(n)) for n in used)
     shape = (len(used), links.bin_edges.size - 1)
     return LinkRows(
         names=names,

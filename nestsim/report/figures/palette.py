@@ -34,6 +34,7 @@ MEMORY_PARTS: Mapping[str, str] = MappingProxyType(
         "gathered layers": _PURPLE,
         "gradient bucket": _PINK,
         "copies of gradients": _GREY,
+        "staging": "#4b2e83",
     }
 )
 """Part of a device's memory -> its colour, in the order in which parts are stacked."""
@@ -46,13 +47,15 @@ PLANNERS: Mapping[str, str] = MappingProxyType(
         "manual": _ORANGE,
         "mcmc": _GREEN,
         "phaze": _RED,
+        "alpa": _SKY,
+        "mist": _PINK,
         "exhaustive": _PURPLE,
         "fixed": _BROWN,
     }
 )
 """Planner -> its colour."""
 
-_OTHER_PLANNERS = (_GREY, _SKY, _PINK, _YELLOW)
+_OTHER_PLANNERS = (_GREY, _YELLOW)
 
 _LEVELS = (_GREEN, _BLUE, _ORANGE, _PURPLE, _BROWN, _GREY)
 """Colours of the levels of a network, the innermost first."""

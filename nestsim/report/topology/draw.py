@@ -51,6 +51,7 @@ def draw_topology(network: "Network", path: Path) -> None:
         mpl.rcParams["svg.hashsalt"] = "nestsim"
         figure = Figure(figsize=(_WIDTH, _HEIGHT), dpi=_DPI, facecolor="white")
         FigureCanvasAgg(figure)
+        network = network.without_host()
         _write_title(figure, network)
         axes = figure.add_axes((0.01, 0.01, 0.98, 0.89))
         axes.set_axis_off()

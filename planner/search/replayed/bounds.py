@@ -18,7 +18,8 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
-from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES, recompute_shares
+from planner.cost.choices import HostCosts
+from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
 from planner.cost.rates import StageRates
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_terms as terms
@@ -28,6 +29,7 @@ from planner.search.replayed.exits import AloneRates, Exits, no_exits
 from planner.search.split import schedule_name
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
+from planner.step.recompute import recompute_shares
 from planner.step.schedules import BACKWARD, SCHEDULES
 from topologies.arrays import FloatArray, IntArray
 
@@ -105,6 +107,9 @@ class ReplayBounds:
     memory: float
     """Memory of each device that plans may use [byte]."""
 
+    hosts: HostCosts
+    """What hosts cost the job."""
+
     _columns: dict[Degrees, _Columns] = field(default_factory=dict)
     _passes: dict[object, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
 
@@ -175,7 +180,9 @@ class ReplayBounds:
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
         cp, ep = shape.degrees.cp, shape.degrees.ep
         constants = job_constants(self.workload)._replace(
-            memory=float(self.memory), expert_group=float(shape.dp * cp // ep)
+            memory=float(self.memory),
+            expert_group=float(shape.dp * cp // ep),
+            host_memory=self.hosts.memory,
         )
         execution = self.workload.execution
         job = terms.JobTerms(

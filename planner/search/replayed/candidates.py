@@ -9,7 +9,12 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig, Sizes
-from planner.cost.classes import MemoryChoice, choice_columns
+from planner.cost.choices import (
+    HostCosts,
+    MemoryChoice,
+    choice_columns,
+    goes_with,
+)
 from planner.cost.pricing import placement_choices
 from planner.cost.rates import (
     AlgorithmChoice,
@@ -170,6 +175,7 @@ class LaunchableCandidates:
             workload=workload,
             by_layer=by_layer,
             memory=workload.tensor_memory(spec.memory_reserve),
+            hosts=HostCosts.of(network, workload),
         )
         relaxation = Relaxation.of(network)
         tensor: dict[int, FloatArray] = {}
@@ -226,7 +232,7 @@ class LaunchableCandidates:
             options = len(rates.group_sizes)
             choices = self.choices(configuration, options)
             self._spend(cuts, choices)
-            variants = Variants(cuts, choice_columns(choices))
+            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             exits = relaxed_exits(self.tiers, configuration, options)
             found = self.bounds.relaxed(shape, rates, exits, variants, cutoff)
             least = min(least, float(found.min()))
@@ -250,7 +256,7 @@ class LaunchableCandidates:
                 continue
             choices = self.choices(configuration, len(placed.rates.group_sizes))
             self._spend(cuts, choices)
-            variants = Variants(cuts, choice_columns(choices))
+            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
             fits = np.argwhere(np.isfinite(found))
             values = found[tuple(fits.T)]
@@ -276,7 +282,7 @@ class LaunchableCandidates:
             choices = self.choices(configuration, 1)
             cuts = self._layouts(configuration)
             rates = self._relaxed(configuration)[0]
-            variants = Variants(cuts, choice_columns(choices))
+            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
             if memory.min() < least:
                 least = float(memory.min())
@@ -313,6 +319,7 @@ class LaunchableCandidates:
                 recompute=choice.recompute,
                 zero_stage=choice.zero_stage,
                 sharding_group_size=group,
+                offload=choice.offload,
             )
             for i, devices in enumerate(placement.devices)
         )
@@ -345,8 +352,10 @@ class LaunchableCandidates:
             zeros = zeros[:1]
         hybrid = self.rules.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option)
+            MemoryChoice(mode, zero, option, offload)
+            for offload in self.spec.offload
             for mode in self.space.recompute_modes(configuration.v)
+            if goes_with(mode, offload)
             for zero in zeros
             for option in range(num_options if zero in hybrid else 1)
         )

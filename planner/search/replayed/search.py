@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from planner.cost.choices import HostCosts
 from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.best_first import LEFT, search
@@ -494,7 +495,12 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         global_batch_size=workload.training.global_batch_size,
     )
     relaxation = Relaxation.of(network)
-    bounds = ReplayBounds(workload=workload, by_layer=True, memory=np.inf)
+    bounds = ReplayBounds(
+        workload=workload,
+        by_layer=True,
+        memory=np.inf,
+        hosts=HostCosts.of(network, workload),
+    )
     tensor = {}
     least = np.inf
     for item in inner:

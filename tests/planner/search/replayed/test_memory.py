@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.classes import choice_columns
+from planner.cost.choices import choice_columns
 from planner.cost.pricing import plan_degrees
 from planner.kernels.replay_terms import Variants
 from planner.search.launch_rules import LAUNCH_RULES

@@ -4,19 +4,21 @@ import math
 import random
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from planner.cost.classes import MemoryChoice
+from planner.cost.choices import MemoryChoice, goes_with
 from planner.cost.pricing import price_plan
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.candidates import Leaf
 from planner.search.replayed.search import Replays, search_replayed
-from planner.step.plan import Plan
+from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from planner.work import WORK_LIMIT
 from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
+from topologies.host import Host
 
 MOST_PLANS = 400
 
@@ -56,9 +58,12 @@ def told_apart(plan: Plan) -> str:
 
 
 def fits(world: World, plan: Plan) -> bool:
-    """Tell whether each stage fits into what a device has."""
+    """Tell whether each stage fits into what a device has, and its host."""
     priced = price_plan(world.network, world.workload, plan)
     memory = world.workload.tensor_memory(world.spec.memory_reserve)
+    host = world.network.host
+    if host is not None and priced.host_memory > host.memory:
+        return False
     return max(sum(stage.memory.values()) for stage in priced.stages) <= memory
 
 
@@ -77,11 +82,13 @@ def every_leaf(world):
                     continue
                 for zero in set(rules.zero_stages_of(pp)) & set(spec.zero_stages):
                     hybrid = zero in rules.hybrid_sharding
-                    for option in range(len(shardings) if hybrid else 1):
-                        for layout in candidates._layouts(sizes).tolist():
-                            choice = MemoryChoice(mode, zero, option)
-                            leaf = Leaf(sizes, tuple(layout), choice, placement)
-                            yield candidates.plan(leaf)
+                    options = range(len(shardings) if hybrid else 1)
+                    offloads = [one for one in spec.offload if goes_with(mode, one)]
+                    layouts = candidates._layouts(sizes).tolist()
+                    for option, offload, cut in product(options, offloads, layouts):
+                        choice = MemoryChoice(mode, zero, option, offload)
+                        leaf = Leaf(sizes, tuple(cut), choice, placement)
+                        yield candidates.plan(leaf)
 
 
 @lru_cache(maxsize=256)
@@ -98,6 +105,11 @@ def whole(seed):
             recompute=(rng.choice(world.spec.recompute),),
             zero_stages=tuple(rng.sample(range(4), 2)),
         )
+    return whole_of(world)
+
+
+def whole_of(world: World) -> Whole | None:
+    """Replay everything in the space of a job, or return None if it is large."""
     plans = {}
     for plan in every_leaf(world):
         plans[told_apart(plan)] = plan
@@ -168,6 +180,87 @@ def test_the_answer_is_the_best_of_all_replays(gap):
     assert len(cases) == len(SEEDS)
     for case in cases:
         check_answer(case, gap)
+
+
+OFFLOADS = (
+    Offload(optimizer=1.0),
+    Offload(activations=0.5),
+    Offload(weights=1.0, gradients=1.0, optimizer=1.0, activations=1.0),
+    Offload(gradients=0.5, optimizer=0.75),
+    Offload(weights=0.5),
+)
+
+
+def offloading(seed: int) -> Whole | None:
+    """Return a small job on hosts of any speed, too large for its devices if possible.
+
+    None if there are too many plans.
+    """
+    rng = random.Random(seed)
+    world = random_world(seed, most_devices=4)
+    blocks, batch = world.workload.chain[1], world.workload.training.global_batch_size
+    if blocks > 5 or batch > 8:
+        return None
+    host = Host(
+        to_device=10.0 ** rng.uniform(8.0, 12.0),
+        to_host=10.0 ** rng.uniform(8.0, 12.0),
+        devices_per_link=rng.choice((1, 1, 2)),
+        memory=rng.choice((1e13, 1e13, 1e9, 1e8)),
+        adam_rate=10.0 ** rng.uniform(7.0, 11.0),
+    )
+    execution = replace(world.workload.execution, cpu_adam=rng.random() < 0.5)
+    world = world._replace(
+        network=world.network.with_host(host),
+        workload=replace(world.workload, execution=execution),
+    ).spec_with(
+        micro_batch_sizes=(1,),
+        recompute=tuple(rng.sample(world.spec.recompute, 2)),
+        zero_stages=tuple(rng.sample(range(4), 2)),
+        offload=(NO_OFFLOAD, *rng.sample(OFFLOADS, 2)),
+    )
+    found = whole_of(world)
+    if found is None or rng.random() < 0.3:
+        return found
+    # As much memory as the plans that save most need, and a little more.
+    needs = [
+        max(stage.peak_memory for stage in world.priced(plan).stages)
+        for plan in found.plans.values()
+    ]
+    if not needs:
+        return None
+    memory = 1.05 * sorted(needs)[len(needs) // 12]
+    accelerator = replace(world.workload.accelerator, memory_bytes=memory)
+    tight = world._replace(workload=replace(world.workload, accelerator=accelerator))
+    return whole_of(tight)
+
+
+OFFLOADING = (8, 9, 17, 18, 23, 30, 38, 54, 60, 64, 67, 92, 116, 120, 130, 188)
+"""Of jobs that are small enough, most of them with plans that fit."""
+
+
+def check_offloading(seeds) -> int:
+    """Hold answers against all replays; return how many of the best offload."""
+    offload = 0
+    for seed in seeds:
+        case = offloading(seed)
+        if case is None:
+            continue
+        check_answer(case, 0.0)
+        check_answer(case, 0.05)
+        if math.isfinite(case.best):
+            name = min(case.times, key=case.times.__getitem__)
+            offload += case.plans[name].stages[0].offload != NO_OFFLOAD
+    return offload
+
+
+def test_the_answer_is_the_best_where_hosts_may_keep_something():
+    assert check_offloading(OFFLOADING) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(10))
+def test_the_answer_is_the_best_where_hosts_may_keep_something_in_hundreds(batch):
+    check_offloading(range(500 + 50 * batch, 550 + 50 * batch))
 
 
 @pytest.mark.slow

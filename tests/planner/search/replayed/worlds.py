@@ -18,6 +18,7 @@ from estimators.training import TrainingSpec
 from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import ReplaySettings, replayed_time
+from planner.cost.objective import PricedPlan
 from planner.cost.pricing import price_plan
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.replayed.candidates import LaunchableCandidates
@@ -91,9 +92,13 @@ class World(NamedTuple):
         """Return the same job with another space."""
         return self._replace(spec=replace(self.spec, **changes))
 
+    def priced(self, plan: Plan) -> PricedPlan:
+        """Price a plan."""
+        return price_plan(self.network, self.workload, plan)
+
     def time(self, plan: Plan) -> float:
         """Replay a plan [s]."""
-        priced = price_plan(self.network, self.workload, plan)
+        priced = self.priced(plan)
         work = lower_plan(
             self.network, self.workload, priced, self.settings, slowdown=self.slowdown
         )

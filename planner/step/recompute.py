@@ -1,0 +1,81 @@
+"""What a stage's recompute means for each of its layers.
+
+A stage repeats all of its blocks in one mode, or only the first ones of each chunk
+(Megatron's ``recompute_method`` block); the others keep what they need.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from estimators.layers.table import InLayerTraffic, LayerTable
+from planner.step.plan import Stage
+from topologies.arrays import FloatArray
+
+
+def repeated_layers(table: LayerTable, stage: Stage) -> FloatArray:
+    """Return 1 for layers that the stage's mode is about, 0 for others, ``(L,)``."""
+    count = stage.recompute_num_layers
+    if stage.recompute == "none":
+        return np.zeros(table.num_layers)
+    if count is None:
+        return np.ones(table.num_layers)
+    found = np.zeros(table.num_layers)
+    for first, last in stage.chunks:
+        blocks = first + np.flatnonzero(table.is_block[first : last + 1])
+        found[blocks[:count]] = 1.0
+    return found
+
+
+def saved_bytes(table: LayerTable, stage: Stage) -> FloatArray:
+    """Return what each layer keeps for its backward pass, shape ``(L,)`` [byte].
+
+    Not for stages that keep their input only.
+    """
+    return _mixed(table, stage, table.saved_bytes)
+
+
+def working_bytes(table: LayerTable, stage: Stage) -> FloatArray:
+    """Return what is alive inside a pass of each layer, shape ``(L,)`` [byte].
+
+    Not for stages that keep their input only.
+    """
+    return _mixed(table, stage, table.working_bytes)
+
+
+def repeated_time(table: LayerTable, stage: Stage) -> FloatArray:
+    """Return the compute that recompute adds to each layer, shape ``(L,)`` [s]."""
+    if stage.recompute == "none":
+        return np.zeros(table.num_layers)
+    return repeated_layers(table, stage) * table.recompute_time[stage.recompute]
+
+
+def recompute_shares(item: InLayerTraffic, table: LayerTable) -> dict[str, FloatArray]:
+    """Return which forward collectives each recompute mode repeats, by layer.
+
+    The attention core holds the ring of context parallelism, and nothing else.
+    """
+    ones = np.ones(table.num_layers)
+    return {
+        "selective": ones if item.group == "context" else 0.0 * ones,
+        "full": np.asarray(table.is_block, dtype=np.float64),
+        "stage": ones,
+    }
+
+
+def repeated_share(item: InLayerTraffic, table: LayerTable, stage: Stage) -> FloatArray:
+    """Return which of each layer's forward collectives the backward pass repeats."""
+    if stage.recompute == "none":
+        return np.zeros(table.num_layers)
+    share = recompute_shares(item, table)[stage.recompute]
+    return repeated_layers(table, stage) * share
+
+
+def _mixed(
+    table: LayerTable, stage: Stage, columns: Mapping[str, FloatArray]
+) -> FloatArray:
+    mode = stage.recompute
+    if mode == "none" or stage.recompute_num_layers is None:
+        return columns[mode]
+    repeats = repeated_layers(table, stage) > 0.0
+    return np.where(repeats, columns[mode], columns["none"])
