@@ -114,10 +114,9 @@ LIBRARY: Mapping[str, PublishedModel] = MappingProxyType(
             f"{_GPT3_SOURCE}; width 40 x 128 = 5120, where the table has 5140",
         ),
         "gpt3-35b": PublishedModel(
-            _gpt3(43, 8192, 64),
-            "a name of the NEST paper (2026), whose artifact has no such model; chosen "
-            "here: width and heads of the 39.1B model of Narayanan et al., SC'21, "
-            "table 1, and the depth that comes nearest to 35e9 parameters",
+            replace(_gpt3(64, 8192, 64), ffn_hidden_size=16384),
+            "Wang et al., NEST, 2026, appendix C.1.1, table 3: its feed-forward is "
+            "twice as wide as the model, not four times; vocabulary of GPT-2",
         ),
         "gpt3-175b": PublishedModel(_gpt3(96, 12288, 96), _GPT3_SOURCE),
         "llama2-7b": PublishedModel(
@@ -144,10 +143,9 @@ LIBRARY: Mapping[str, PublishedModel] = MappingProxyType(
             "32,768 tokens, set to the NEST paper's 4,096",
         ),
         "mixtral-790m": PublishedModel(
-            _mixtral(8, 1024, 8),
-            "a name of the NEST paper (2026), whose artifact has no such model; chosen "
-            "here: a quarter of Mixtral 8x7B's width, heads and depth, 791.2e6 "
-            "parameters",
+            replace(_mixtral(8, 1024, 16), sequence_length=1024),
+            "Wang et al., NEST, 2026, appendix C.2.1, table 5; vocabulary and query "
+            "groups, a quarter of the heads, as in Mixtral 8x7B",
         ),
     }
 )
