@@ -46,13 +46,14 @@ PLANNERS: Mapping[str, str] = MappingProxyType(
         "manual": _ORANGE,
         "mcmc": _GREEN,
         "phaze": _RED,
+        "alpa": _SKY,
         "exhaustive": _PURPLE,
         "fixed": _BROWN,
     }
 )
 """Planner -> its colour."""
 
-_OTHER_PLANNERS = (_GREY, _SKY, _PINK, _YELLOW)
+_OTHER_PLANNERS = (_GREY, _PINK, _YELLOW)
 
 _LEVELS = (_GREEN, _BLUE, _ORANGE, _PURPLE, _BROWN, _GREY)
 """Colours of the levels of a network, the innermost first."""
