@@ -1,6 +1,7 @@
 """What Alpa would do with any mesh for each stage: the whole of its own program."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,15 +9,9 @@ import numpy as np
 from planner.planners.alpa.choices import MeshChoices
 from planner.planners.alpa.pipeline import MixedSplit, mixed_split
 from planner.planners.alpa.stages import StageCosts, StageModel
-from planner.work import LimitReachedError
+from planner.work import LimitReachedError, Work
 from topologies.arrays import FloatArray, IntArray
 from topologies.units import format_duration
-
-STAGE_STEPS = 1000
-"""Steps of the recursion over submeshes that take one unit of work."""
-
-CEILINGS = 12
-"""Ceilings of a stage's time that are tried, roughly."""
 
 MOST_FREEDOM = 4_000_000
 """Units of work after which the program is left where it is: 4 s or so of what is for
@@ -51,6 +46,16 @@ class Freedom(NamedTuple):
     recompute: str
     """Recompute mode of all stages."""
 
+    @classmethod
+    def of(cls, choices: MeshChoices, model: StageModel, recompute: str) -> "Freedom":
+        """Return the program, with an allowance of its own for what is for a note."""
+        most = MOST_FREEDOM
+        if model.work.limit is not None:
+            most = min(most, max(model.work.limit - model.work.spent, 0))
+        work = Work(limit=most, time_limit=model.work.time_limit)
+        work.note_plan()
+        return cls(choices, replace(model, work=work), recompute)
+
     def best(self, bound: float, likely: int) -> FreeChoice:
         """Return the best split over submeshes, if any is below a bound.
 
@@ -64,22 +69,19 @@ class Freedom(NamedTuple):
         num_units = self.model.workload.chain[1]
         order = self.choices.sequences(num_units)
         order.sort(key=lambda size: (abs(math.log2(size / likely)), size))
-        start = self.model.work.spent
         best = FreeChoice(bound, likely, None, True)
-        for sequences in order:
-            if self.model.work.spent - start > MOST_FREEDOM:
-                return best._replace(is_exact=False)
-            split = self._split(sequences, best.time)
-            if math.isfinite(split.time):
-                best = FreeChoice(split.time, sequences, split, True)
+        try:
+            for sequences in order:
+                split = self._split(sequences, best.time)
+                if math.isfinite(split.time):
+                    best = FreeChoice(split.time, sequences, split, True)
+        except LimitReachedError:
+            return best._replace(is_exact=False)
         return best
 
     def note(self, price: float, likely: int) -> str:
         """Say what one mesh for all stages costs against a mesh for each."""
-        try:
-            found = self.best(price, likely)
-        except LimitReachedError:
-            return ""
+        found = self.best(price, likely)
         gain = 0.0 if found.split is None else price / found.time - 1.0
         limit = "" if found.is_exact else " that was looked at"
         if gain < SMALLEST_GAIN:
@@ -113,19 +115,13 @@ class Freedom(NamedTuple):
         free = self._times(costs, (0,))
         if self._least(free, sizes) * count / devices >= bound:
             return MixedSplit(math.inf, ())
-        self._spend(free, devices, 1)
-        split = mixed_split(free, sizes, devices, count, bound)
+        work = self.model.work
+        split = mixed_split(free, sizes, devices, count, bound, work)
         if not math.isfinite(split.time) or self._holds(split, costs, free):
             return split
         depth = min(free.shape[2], devices)
         staged = self._times(costs, tuple(range(depth)))
-        self._spend(free, devices, depth)
-        return mixed_split(staged, sizes, devices, count, bound)
-
-    def _spend(self, free: FloatArray, devices: int, depth: int) -> None:
-        _, meshes, units, _ = free.shape
-        steps = CEILINGS * units**2 // 2 * devices * meshes * depth
-        self.model.work.count(steps // STAGE_STEPS)
+        return mixed_split(staged, sizes, devices, count, bound, work)
 
     def _times(
         self, costs: list[list[StageCosts]], later: tuple[int, ...]

@@ -23,9 +23,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from planner.kernels.alpa.stages import equal_stages, mixed_stages
+from planner.work import Work
 from topologies.arrays import FloatArray, IntArray
 
 T = TypeVar("T")
+
+STAGE_STEPS = 1000
+"""Steps of the recursion over submeshes that take one unit of work."""
 
 
 class UniformSplit(NamedTuple):
@@ -125,6 +129,7 @@ def mixed_split(
     num_devices: int,
     num_microbatches: int,
     bound: float = math.inf,
+    work: Work | None = None,
 ) -> MixedSplit:
     """Return the best split over submeshes that uses every device.
 
@@ -138,10 +143,20 @@ def mixed_split(
         Devices of the cluster, and microbatches of a step.
     bound
         Steps that are no faster are of no interest [s].
+    work
+        Work that the recursion is counted on.
+
+    Raises
+    ------
+    LimitReachedError
+        If the work is spent.
     """
     last = len(times) - 1
 
     def stages(ceiling: float) -> tuple[float, float, IntArray]:
+        if work is not None:
+            tried = int(np.count_nonzero(times <= ceiling))
+            work.spend(1 + tried * num_devices // STAGE_STEPS)
         total, rows = mixed_stages(times, sizes, num_devices, ceiling)
         count = len(rows) - 1
         largest = max(

@@ -41,6 +41,7 @@ from planner.planners.alpa.choices import MeshChoices, PlanSizes
 from planner.planners.alpa.freedom import Freedom
 from planner.planners.alpa.mesh import TwoLevelMesh
 from planner.planners.alpa.pipeline import uniform_split
+from planner.planners.alpa.sharding import operator_parameters
 from planner.planners.alpa.stages import StageModel
 from planner.planners.alpa.strategies import MeshCase
 from planner.planners.protocol import (
@@ -237,12 +238,18 @@ class AlpaSearch:
         )
 
     def _shards_weights(self, found: UniformPlan) -> bool:
-        """Tell whether most operators with weights shard them over the replicas."""
+        """Tell whether the first stage shards most of its weights over replicas."""
         if found.sizes.dp == 1:
             return False
-        layers = self.model.strategies(found.case, 0, found.cuts[1] - 1)
-        names = [name.split("|")[0] for _, chosen in layers for name in chosen]
-        return names.count("shard") > names.count("data")
+        graph = self.choices.workload.graph
+        sharded = whole = 0
+        for kind, chosen in self.model.strategies(found.case, 0, found.cuts[1] - 1):
+            layer = graph.layers[kind]
+            for operator, name in zip(layer.operators, chosen, strict=True):
+                count = operator_parameters(layer, operator)
+                whole += count
+                sharded += count * name.startswith("shard|")
+        return 2 * sharded > whole
 
     def _why_not(self) -> str:
         """Say what left the program without a plan."""
@@ -268,9 +275,10 @@ class AlpaSearch:
             return ()
         if progress is not None:
             progress("alpa: any mesh for each stage", None)
-        freedom = Freedom(self.choices, self.model, found.case.recompute)
+        freedom = Freedom.of(self.choices, self.model, found.case.recompute)
         note = freedom.note(found.price, found.case.sequences)
-        return (note,) if note else ()
+        self.work.count(freedom.model.work.spent)
+        return (note,)
 
 
 def _refusal(workload: Workload, spec: SearchSpec) -> str:

@@ -179,7 +179,9 @@ class LayerPrograms:
         """Return the weights, gradients and optimizer states of a device [byte]."""
         width = self.workload.parameter_bytes
         each = width.weights + width.gradients + width.optimizer
-        return each * _parameters(layer, operator) * _weights_part(case, strategy)
+        return (
+            each * operator_parameters(layer, operator) * _weights_part(case, strategy)
+        )
 
     def _time(
         self, kind: int, index: int, strategy: OperatorStrategy, case: MeshCase
@@ -267,7 +269,7 @@ class LayerPrograms:
     ) -> tuple[float, float, float]:
         """Return collectives of a forward pass, a backward pass, and a step [s]."""
         width = self.workload.parameter_bytes
-        count = _parameters(layer, operator)
+        count = operator_parameters(layer, operator)
         forward = backward = step = 0.0
         names = strategy.first, strategy.second
         for place, (axis, name) in enumerate(zip(case.mesh.axes, names, strict=True)):
@@ -387,7 +389,7 @@ def _weights_part(case: MeshCase, strategy: OperatorStrategy) -> float:
     return part
 
 
-def _parameters(layer: TracedLayer, operator: TracedOperator) -> int:
+def operator_parameters(layer: TracedLayer, operator: TracedOperator) -> int:
     """Return the parameters of an operator."""
     return sum(
         parameter.elements

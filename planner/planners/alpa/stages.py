@@ -34,6 +34,9 @@ from topologies.arrays import FloatArray, IntArray
 LAYER_PROGRAM = 1000
 """Units of work of the program of one layer, solved for all states at its ends."""
 
+INTEGER_PROGRAM = 10_000
+"""Units of work of the integer program of one layer."""
+
 MOST_LATER = 2**20
 """Most stages that may follow one, as Alpa clips it."""
 
@@ -94,6 +97,7 @@ class StageModel:
 
     def costs(self, case: MeshCase) -> StageCosts | None:
         """Return the costs of all stages on a mesh, None where an operator has none."""
+        self.work.spend(LAYER_PROGRAM * len(self.workload.graph.layers))
         tables = self._tables(case)
         if tables is None:
             return None
@@ -111,7 +115,6 @@ class StageModel:
         """Return the table of each kind of layer by the states at its ends."""
         found = []
         for kind in range(len(self.workload.graph.layers)):
-            self.work.spend(LAYER_PROGRAM)
             self.solved["layer programs"] += 1
             program = self.programs.program(kind, case)
             if program is None:
@@ -153,6 +156,7 @@ class StageModel:
         first, last
             First and last unit of the stage.
         """
+        self.work.count(LAYER_PROGRAM * len(self.workload.graph.layers))
         tables = self._tables(case)
         assert tables is not None
         firsts, lasts = self.units
@@ -171,6 +175,7 @@ class StageModel:
     ) -> tuple[str, ...]:
         program = self.programs.program(kind, case)
         assert program is not None
+        self.work.count(INTEGER_PROGRAM)
         self.solved["integer programs"] += 1
         chosen = solve(pinned(program, entering, leaving))
         assert chosen is not None

@@ -170,7 +170,8 @@ def _second_axis(
     spec: TransformerSpec, operator: TracedOperator, case: MeshCase
 ) -> list[str]:
     axis = case.mesh.second
-    experts = axis.size if spec.num_moe_experts % axis.size == 0 else 1
+    divides = spec.num_moe_experts > 0 and spec.num_moe_experts % axis.size == 0
+    experts = axis.size if divides else 1
     found = _every(spec, operator, axis, 1 if case.is_plan else experts)
     if case.is_plan and operator.sharding:
         kept = {"column", "row", "features"}
