@@ -18,6 +18,8 @@ References
 """
 
 from functools import reduce
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +30,10 @@ from planner.planners.alpa.program import (
     add_footprints,
     pinned,
 )
-from topologies.arrays import FloatArray
+from topologies.arrays import FloatArray, IntArray
+
+NUMERICAL_TROUBLE = 4
+"""Status of `scipy.optimize.milp` where HiGHS has failed."""
 
 
 def solve(
@@ -48,57 +53,75 @@ def solve(
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    sizes = [len(node.cost) for node in program.nodes]
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    costs = [node.cost for node in program.nodes]
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    number, place = 0, int(starts[-1])
-    wanted: list[float] = []
-    for start, size in zip(starts[:-1].tolist(), sizes, strict=True):
-        rows += [number] * size
-        columns += range(start, start + size)
-        values += [1.0] * size
-        wanted.append(1.0)
-        number += 1
-    for edge in program.edges:
-        height, width = edge.cost.shape
-        pairs = place + np.arange(height * width).reshape(height, width)
-        for own, table in ((edge.source, pairs), (edge.target, pairs.T)):
-            for strategy, line in enumerate(table.tolist()):
-                rows += [number] * (len(line) + 1)
-                columns += [*line, int(starts[own]) + strategy]
-                values += [1.0] * len(line) + [-1.0]
-                wanted.append(0.0)
-                number += 1
-        costs.append(edge.cost.ravel())
-        place += height * width
-    cost = np.concatenate(costs)
-    allowed = np.isfinite(cost)
-    rules = [
-        LinearConstraint(
-            csr_array((values, (rows, columns)), shape=(number, place)), wanted, wanted
-        )
-    ]
+    linear = _Linear.of(program)
+    size, num_strategies = len(linear.cost), int(linear.starts[-1])
+    shape = len(linear.wanted), size
+    entries = csr_array((linear.values, (linear.rows, linear.columns)), shape=shape)
+    rules = [LinearConstraint(entries, linear.wanted, linear.wanted)]
     if budget is not None:
-        needs = np.zeros((1, place))
+        needs = np.zeros((1, size))
         held = [node.footprint[:, :2].sum(axis=1) for node in program.nodes]
-        needs[0, : starts[-1]] = np.concatenate(held)
+        needs[0, :num_strategies] = np.concatenate(held)
         rules.append(LinearConstraint(needs / max(budget, 1.0), -np.inf, 1.0))
-    found = milp(
-        np.where(allowed, cost, 0.0) / _unit(program),
-        integrality=(np.arange(place) < starts[-1]).astype(np.int64),
-        bounds=Bounds(0.0, allowed.astype(np.float64)),
-        constraints=rules,
-        options={"mip_rel_gap": 0.0},
-    )
+    allowed = np.isfinite(linear.cost)
+    for presolve in (True, False):
+        found = milp(
+            np.where(allowed, linear.cost, 0.0) / _unit(program),
+            integrality=(np.arange(size) < num_strategies).astype(np.int64),
+            bounds=Bounds(0.0, allowed.astype(np.float64)),
+            constraints=rules,
+            options={"mip_rel_gap": 0.0, "presolve": presolve},
+        )
+        # Seldom HiGHS ends in an error if it presolves.
+        if found.status != NUMERICAL_TROUBLE:
+            break
     if found.x is None:
         return None
-    return tuple(
-        int(found.x[start : start + size].argmax())
-        for start, size in zip(starts[:-1].tolist(), sizes, strict=True)
-    )
+    return tuple(int(found.x[a:b].argmax()) for a, b in pairwise(linear.starts))
+
+
+class _Linear(NamedTuple):
+    """Costs and equations of the integer program; binaries come first."""
+
+    cost: FloatArray
+    """Cost of each variable, infinite where it must be 0 [s]."""
+    starts: IntArray
+    """First binary of each node, and the number of binaries."""
+    wanted: list[float]
+    """Right side of each equation."""
+    rows: list[int]
+    """Equation of each entry."""
+    columns: list[int]
+    """Variable of each entry."""
+    values: list[float]
+    """Factor of each entry."""
+
+    @classmethod
+    def of(cls, program: ShardingProgram) -> "_Linear":
+        """Return the equations of a program."""
+        sizes = [len(node.cost) for node in program.nodes]
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        costs = [node.cost for node in program.nodes]
+        costs += [edge.cost.ravel() for edge in program.edges]
+        linear = cls(np.concatenate(costs), starts, [], [], [], [])
+        for first, last in pairwise(starts.tolist()):
+            linear._add([(column, 1.0) for column in range(first, last)], 1.0)
+        place = int(starts[-1])
+        for edge in program.edges:
+            pairs = place + np.arange(edge.cost.size).reshape(edge.cost.shape)
+            place += edge.cost.size
+            for node, table in ((edge.source, pairs), (edge.target, pairs.T)):
+                for strategy in range(len(table)):
+                    line = [(int(pair), 1.0) for pair in table[strategy]]
+                    own = (int(starts[node]) + strategy, -1.0)
+                    linear._add([*line, own], 0.0)
+        return linear
+
+    def _add(self, entries: list[tuple[int, float]], wanted: float) -> None:
+        self.rows.extend([len(self.wanted)] * len(entries))
+        self.columns.extend(column for column, _ in entries)
+        self.values.extend(value for _, value in entries)
+        self.wanted.append(wanted)
 
 
 def _unit(program: ShardingProgram) -> float:

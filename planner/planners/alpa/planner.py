@@ -131,7 +131,10 @@ class Alpa:
             search_time=work.elapsed,
             evaluations=search.num_priced,
             why_not="" if chosen is not None else why_not,
-            statistics=dict(search.model.solved),
+            statistics={
+                f"plans priced by {self.name}": search.num_priced,
+                **search.model.solved,
+            },
             notes=notes,
         )
 
@@ -270,7 +273,7 @@ class AlpaSearch:
     def notes(
         self, found: UniformPlan, progress: Progress | None = None
     ) -> tuple[str, ...]:
-        """Say what one mesh for all stages costs by Alpa's own model."""
+        """Say how a block is sharded, and what one mesh for all stages costs."""
         if self.work.stopped_by:
             return ()
         if progress is not None:
@@ -278,7 +281,22 @@ class AlpaSearch:
         freedom = Freedom.of(self.choices, self.model, found.case.recompute)
         note = freedom.note(found.price, found.case.sequences)
         self.work.count(freedom.model.work.spent)
-        return (note,)
+        return (*self._shardings(found), note)
+
+    def _shardings(self, found: UniformPlan) -> tuple[str, ...]:
+        """Say how the weights of the first block are split over tensor ranks."""
+        if found.sizes.tp == 1:
+            return ()
+        graph = self.choices.workload.graph
+        layers = self.model.strategies(found.case, 0, found.cuts[1] - 1)
+        first = graph.names.index("block 0")
+        operators = graph.layers[graph.kinds[first]].operators
+        split = ", ".join(
+            f"{operator.name.rpartition('.')[2]} {name.partition('|')[2]}"
+            for operator, name in zip(operators, layers[first][1], strict=True)
+            if operator.operation == "linear"
+        )
+        return (f"its integer program splits the first block's weights so: {split}.",)
 
 
 def _refusal(workload: Workload, spec: SearchSpec) -> str:
