@@ -29,9 +29,9 @@ class PlanSizes(NamedTuple):
     pp: int
     """Stages."""
     dp: int
-    """Replicas: devices of the first axis."""
+    """Replicas: devices of the first axis, or of both."""
     tp: int
-    """Tensor-parallel size: devices of the second axis."""
+    """Tensor-parallel size: devices of the second axis, or 1."""
     ep: int
     """Replicas that share the experts."""
     b: int
@@ -73,30 +73,45 @@ class MeshChoices(NamedTuple):
                 or not _allows(self.spec.pipeline_model_parallel_sizes, pp)
             ):
                 continue
-            for mesh in self._plan_meshes(submesh):
-                dp, tp = mesh.first.size, mesh.second.size
-                for ep in self._expert_sizes(dp):
+            for mesh, plan in self._plan_meshes(submesh):
+                sizes = _sizes(mesh, plan)._replace(pp=pp)
+                for ep in self._expert_sizes(mesh.first.size):
                     for b in self.micro_batch_sizes():
-                        sizes = PlanSizes(pp, dp, tp, ep, b)
-                        if batch % (b * dp) or not self._is_possible(sizes):
+                        found = sizes._replace(ep=ep, b=b)
+                        if batch % (b * found.dp) or not self._is_possible(found):
                             continue
-                        count = batch // (b * dp)
-                        case = MeshCase(mesh, b * dp, count, ep, True, recompute)
-                        yield sizes, case
+                        sequences = b * found.dp
+                        yield (
+                            found,
+                            MeshCase(
+                                mesh,
+                                sequences,
+                                batch // sequences,
+                                ep,
+                                plan,
+                                recompute,
+                            ),
+                        )
 
-    def _plan_meshes(self, submesh: Submesh) -> Iterator[LogicalMesh]:
-        """Yield logical meshes whose second axis is tensor parallelism."""
+    def _plan_meshes(self, submesh: Submesh) -> Iterator[tuple[LogicalMesh, str]]:
+        """Yield logical meshes, and what their second axis is for in a plan."""
         forced = [m for m in self.mesh.logical_meshes(submesh) if not m.has_free_batch]
         if submesh.hosts > 1:
             # The mesh (n, 1), all of it for each layer's matrices.
             whole = self.mesh.logical(submesh, 1).first
             forced.append(LogicalMesh(whole.of_size(1), whole))
-        yield from (mesh for mesh in forced if self._allows_mesh(mesh))
+        for mesh in forced:
+            is_inside = mesh.first.size > 1 or submesh.hosts == 1
+            for plan in ("tensor", "data"):
+                if plan == "data" and (mesh.second.size == 1 or not is_inside):
+                    continue
+                if self._allows_mesh(mesh, plan):
+                    yield mesh, plan
 
-    def _allows_mesh(self, mesh: LogicalMesh) -> bool:
-        spec = self.spec
-        return _allows(spec.tensor_model_parallel_sizes, mesh.second.size) and _allows(
-            spec.data_parallel_sizes, mesh.first.size
+    def _allows_mesh(self, mesh: LogicalMesh, plan: str) -> bool:
+        sizes = _sizes(mesh, plan)
+        return _allows(self.spec.tensor_model_parallel_sizes, sizes.tp) and _allows(
+            self.spec.data_parallel_sizes, sizes.dp
         )
 
     def _expert_sizes(self, dp: int) -> list[int]:
@@ -132,12 +147,23 @@ class MeshChoices(NamedTuple):
             tps = self.spec.tensor_model_parallel_sizes
             if mesh.has_free_batch and not _allows(tps, mesh.first.size):
                 continue
-            if not mesh.has_free_batch and not self._allows_mesh(mesh):
-                continue
+            plan = ""
+            if not mesh.has_free_batch and not self._allows_mesh(mesh, "tensor"):
+                if not self._allows_mesh(mesh, "data"):
+                    continue
+                plan = "data"
             shared = math.gcd(mesh.first.size, experts) if experts else 1
             eps = [ep for ep in self._expert_sizes(mesh.first.size) if shared % ep == 0]
             for ep in [ep for ep in eps if ep > 1] or [1]:
-                yield MeshCase(mesh, sequences, count, ep, False, recompute)
+                yield MeshCase(mesh, sequences, count, ep, plan, recompute)
+
+
+def _sizes(mesh: LogicalMesh, plan: str) -> PlanSizes:
+    """Return replicas and tensor ranks of a mesh, and 1 for all other sizes."""
+    first, second = mesh.first.size, mesh.second.size
+    if plan == "data":
+        return PlanSizes(1, first * second, 1, 1, 1)
+    return PlanSizes(1, first, second, 1, 1)
 
 
 def _allows(sizes: tuple[int, ...] | None, size: int) -> bool:

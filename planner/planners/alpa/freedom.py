@@ -18,6 +18,9 @@ MOST_FREEDOM = 4_000_000
 a note. What it has found by then is an upper bound of its optimum."""
 
 
+MOST_ENTRIES = 2 * 10**7
+"""Most entries of a recursion that counts stages and devices: half a gigabyte."""
+
 SMALLEST_GAIN = 0.001
 """Relative gain of a mesh for each stage from which it is worth a sentence."""
 
@@ -120,6 +123,8 @@ class Freedom(NamedTuple):
         if not math.isfinite(split.time) or self._holds(split, costs, free):
             return split
         depth = min(free.shape[2], devices)
+        if (depth + 1) ** 2 * (devices + 1) > MOST_ENTRIES:
+            raise LimitReachedError
         staged = self._times(costs, tuple(range(depth)))
         return mixed_split(staged, sizes, devices, count, bound, work)
 

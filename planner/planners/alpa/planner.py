@@ -251,7 +251,7 @@ class AlpaSearch:
             for operator, name in zip(layer.operators, chosen, strict=True):
                 count = operator_parameters(layer, operator)
                 whole += count
-                sharded += count * name.startswith("shard|")
+                sharded += count * ("shard" in name)
         return 2 * sharded > whole
 
     def _why_not(self) -> str:

@@ -274,7 +274,7 @@ class LayerPrograms:
         names = strategy.first, strategy.second
         for place, (axis, name) in enumerate(zip(case.mesh.axes, names, strict=True)):
             others = _alone(strategy, 1 - place)
-            held = count * _weights_part(case, others)
+            gathered, reduced = _along(case, strategy, place)
             if name == "row":
                 size = sum(self._bytes(layer, n, case) for n in operator.outputs)
                 forward += axis.all_reduce(size * _part(case, others.leaving))
@@ -282,15 +282,15 @@ class LayerPrograms:
                 size = self._bytes(layer, operator.inputs[0], case)
                 backward += axis.all_reduce(size * _part(case, others.entering))
             elif name == "shard":
-                gathered = axis.all_gather(held * width.gather)
-                forward += gathered
-                backward += gathered + axis.all_gather(held * width.reduce)
+                whole = axis.all_gather(count * gathered * width.gather)
+                forward += whole
+                backward += whole + axis.all_gather(count * reduced * width.reduce)
             elif name == "data" and count:
-                step += axis.all_reduce(held * width.reduce)
+                step += axis.all_reduce(count * reduced * width.reduce)
             elif name == "expert" and count:
                 ep = case.ep if place == 0 else axis.size
                 copies = axis.of_size(axis.size // ep)
-                step += copies.all_reduce(held / ep * width.reduce)
+                step += copies.all_reduce(count / ep * reduced * width.reduce)
             elif name == "features" and operator.operation == "cross entropy":
                 tokens = self.workload.graph.spec.sequence_length * case.sequences
                 size = 4.0 * tokens * _part(case, others.entering)
@@ -387,6 +387,23 @@ def _weights_part(case: MeshCase, strategy: OperatorStrategy) -> float:
         elif name in SHARES_WEIGHTS:
             part /= axis.size
     return part
+
+
+def _along(
+    case: MeshCase, strategy: OperatorStrategy, place: int
+) -> tuple[float, float]:
+    """Return the parts of weights that are gathered, and reduced, along an axis.
+
+    Across both axes weights are gathered between nodes first, then inside of them, and
+    gradients the other way round, as hierarchical collectives go.
+    """
+    others = _alone(strategy, 1 - place)
+    if place == 1:
+        whole = others._replace(first="data") if others.first == "shard" else others
+        part = _weights_part(case, whole)
+        return part, part
+    part = _weights_part(case, others)
+    return part, part / (case.mesh.second.size if others.second == "data" else 1)
 
 
 def operator_parameters(layer: TracedLayer, operator: TracedOperator) -> int:

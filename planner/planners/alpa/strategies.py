@@ -76,9 +76,10 @@ class MeshCase(NamedTuple):
     ep: int = 1
     """Devices of the first axis that share the experts, where they do."""
 
-    is_plan: bool = False
-    """Whether strategies are kept to what a plan can say: replicas on the first axis,
-    tensor parallelism on the second, experts shared or not."""
+    plan: str = ""
+    """What a plan could say that the strategies are kept to: replicas on the first
+    axis, experts shared or not, and on the second axis ``"tensor"`` parallelism or
+    replicas (``"data"``); empty for all strategies."""
 
     recompute: str = "none"
     """Recompute mode of the stage."""
@@ -160,7 +161,7 @@ def _first_axis(
     if _has_weights(operator):
         found.append("shard")
     if case.ep > 1 and _is_expert(operator):
-        return ["expert"] if case.is_plan else [*found, "expert"]
+        return ["expert"] if case.plan else [*found, "expert"]
     if case.ep > 1 and _passes_on(operator):
         found.append("expert")
     return found
@@ -170,10 +171,12 @@ def _second_axis(
     spec: TransformerSpec, operator: TracedOperator, case: MeshCase
 ) -> list[str]:
     axis = case.mesh.second
+    if case.plan == "data":
+        return ["data", "shard"] if _has_weights(operator) else ["data"]
     divides = spec.num_moe_experts > 0 and spec.num_moe_experts % axis.size == 0
-    experts = axis.size if divides else 1
-    found = _every(spec, operator, axis, 1 if case.is_plan else experts)
-    if case.is_plan and operator.sharding:
+    experts = axis.size if divides and not case.plan else 1
+    found = _every(spec, operator, axis, experts)
+    if case.plan and operator.sharding:
         kept = {"column", "row", "features"}
         found = [strategy for strategy in found if strategy in kept] or found
     return found

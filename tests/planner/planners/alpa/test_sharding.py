@@ -168,7 +168,7 @@ def test_what_is_repeated_takes_its_forward_pass_again(mode):
 def test_experts_are_shared_by_an_all_to_all_there_and_back():
     workload, dp, inverse = experts(), 2, 1e-9
     programs = LayerPrograms(workload=workload)
-    shared = case(dp, 1, inverse=(inverse, 0.0), ep=2, is_plan=True)
+    shared = case(dp, 1, inverse=(inverse, 0.0), ep=2, plan="tensor")
     program = programs.program(1, shared)
     dispatch, first, last, combine = (
         next(n for n, node in enumerate(program.nodes) if node.name.endswith(name))
@@ -239,8 +239,7 @@ def test_shardings_that_a_plan_says_are_never_cheaper():
     for dp, tp in ((1, 2), (2, 2), (4, 1)):
         told = case(dp, tp, inverse=(3e-12, 1e-11), latency=1e-6)
         free, plan = (
-            model.costs(told._replace(is_plan=is_plan)).time
-            for is_plan in (False, True)
+            model.costs(told._replace(plan=said)).time for said in ("", "tensor")
         )
         upper = np.triu_indices(len(free))
         assert (free[upper] <= plan[upper] * (1 + 1e-12)).all()
@@ -252,8 +251,34 @@ def test_fp8_gathers_make_sharded_weights_worth_it():
     other = Workload(
         graph=workload.graph, training=cheap, accelerator=workload.accelerator
     )
-    told = case(4, 1, inverse=(1e-6, 0.0), count=1, is_plan=True)
+    told = case(4, 1, inverse=(1e-6, 0.0), count=1, plan="tensor")
     for job, strategy in ((workload, "data"), (other, "shard")):
         model = StageModel.of(job, 1e12, Work())
         _, names = model.strategies(told, 0, 3)[1]
         assert f"{strategy}|replicated" in names
+
+
+def test_gradients_of_both_axes_are_reduced_inside_nodes_first():
+    workload, count = dense(), 0
+    programs = LayerPrograms(workload=workload)
+    outer, inner = 3e-3, 1e-3
+    told = case(2, 2, inverse=(outer, inner), count=1, plan="data")
+    program, free = (
+        programs.program(1, one) for one in (told, case(2, 2, count=1, plan="data"))
+    )
+    width = workload.parameter_bytes
+    for number, node in enumerate(program.nodes):
+        count = sum(
+            p.elements
+            for p in workload.graph.layers[1].parameters
+            if p.name.startswith(f"{node.name}.")
+        )
+        for place, name in enumerate(node.strategies):
+            sent = node.cost[place] - free.nodes[number].cost[place]
+            if name == "data|data" and count:
+                reduce = 2 * count * width.reduce * (inner / 2 + outer / 2 / 2)
+                assert sent == pytest.approx(reduce, rel=1e-6)
+            elif name == "shard|shard":
+                moved = count * (2 * width.gather + width.reduce)
+                sharded = moved * (inner / 2 + outer / 2 / 2)
+                assert sent == pytest.approx(sharded, rel=1e-6)
