@@ -97,6 +97,7 @@ def measure(
         spent=outcome.spent,
         spread=tuple(outcome.spread),
         search_time=outcome.search_time,
+        notes=outcome.notes,
         found=made,
         why_not=outcome.why_not if made is None else "",
     )

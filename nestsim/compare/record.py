@@ -77,6 +77,9 @@ class PlannerEntry:
     search_time: float = math.nan
     """How long the search took: another time in every run; NaN if it failed [s]."""
 
+    notes: tuple[str, ...] = ()
+    """What else its planner says of what it found, in sentences."""
+
     found: BestPlan | None = None
     """Its plan; None if it has none."""
 
@@ -125,6 +128,7 @@ class PlannerEntry:
             "spent": asdict(self.spent),
             "spread_s": [_finite(time) for time in self.spread],
             "search_time_s": _finite(self.search_time),
+            "notes": list(self.notes),
             "found": None if found is None else _found_row(found),
             "why_not": self.why_not,
         }
@@ -142,6 +146,7 @@ class PlannerEntry:
             spent=Spent(**row["spent"]),
             spread=tuple(_number(time, math.inf) for time in row["spread_s"]),
             search_time=_number(row["search_time_s"]),
+            notes=tuple(row["notes"]),
             found=None if found is None else _found_of(found),
             why_not=row["why_not"],
         )

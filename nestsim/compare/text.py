@@ -155,8 +155,11 @@ def _miss(entry: PlannerEntry) -> str:
 
 
 def _search(entry: PlannerEntry) -> list[str]:
-    """Say what is to be known of a search: seeds that differ, a limit that ended it."""
-    lines = []
+    """Say what is to be known of a search.
+
+    What its planner notes, seeds that differ, a limit that ended it.
+    """
+    lines = [f"{entry.planner}: {note}" for note in entry.notes]
     times = [time for time in entry.spread if math.isfinite(time)]
     if times and len(entry.spread) > 1:
         failed = len(entry.spread) - len(times)

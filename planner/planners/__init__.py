@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from planner.planners.alpa import Alpa
 from planner.planners.exhaustive import Exhaustive
 from planner.planners.manual import Manual
 from planner.planners.mcmc import Mcmc
@@ -13,7 +14,15 @@ from planner.planners.protocol import Planner
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
         planner.name: planner
-        for planner in (Nest(), Manual(), Mcmc(), Phaze(), Exhaustive(), Fixed())
+        for planner in (
+            Nest(),
+            Manual(),
+            Mcmc(),
+            Phaze(),
+            Alpa(),
+            Exhaustive(),
+            Fixed(),
+        )
     }
 )
 """Name -> planner, in the order of comparisons."""

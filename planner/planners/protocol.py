@@ -112,6 +112,9 @@ class PlannerOutcome:
     """Iteration times of `plans` in the replay, rising; empty if they were ordered
     otherwise [s]. `lower_bound` is one of replayed times then."""
 
+    notes: tuple[str, ...] = ()
+    """What else is to be known of what was found, in sentences."""
+
     spread: tuple[float, ...] = ()
     """Best iteration time of each seed, in their order; infinite where a walk found
     nothing; empty from planners without seeds [s]."""

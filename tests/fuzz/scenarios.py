@@ -341,7 +341,7 @@ def _searches(draw: st.DrawFn) -> Tree:
         "recompute": [["none"], ["none", "full"], ["stage", "selective"]],
         "zero_stages": [[0], [0, 1], [2, 3]],
         "schedules": [["1f1b"], ["1f1b", "interleaved-1f1b"], ["interleaved-1f1b"]],
-        "planner": ["nest", "manual", "mcmc", "phaze"],
+        "planner": ["nest", "manual", "mcmc", "phaze", "alpa"],
         "sequence_parallel": [True, False],
         "mcmc": [{"budget": 50, "seeds": [0]}],
     }

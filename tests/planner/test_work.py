@@ -34,7 +34,7 @@ few = settings(
 )
 QUICK = PlannerSettings(budget=100, seeds=(0, 1))
 NARROW = SearchSpec(pipeline_model_parallel_sizes=(1, 2), micro_batch_sizes=(1,))
-SEARCHING = ("nest", "mcmc", "phaze", "exhaustive", "manual")
+SEARCHING = ("nest", "mcmc", "phaze", "alpa", "exhaustive", "manual")
 
 
 @pytest.fixture

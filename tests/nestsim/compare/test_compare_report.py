@@ -377,3 +377,9 @@ def test_a_planner_has_the_colour_of_its_name(found: BestPlan, tmp_path: Path) -
         bars = [to_hex(bar.get_facecolor()) for bar in drawn.figure.axes[0].patches]
         assert bars == [PLANNERS[name] for name in names]
         assert [to_hex(colours[name]) for name in names] == bars
+
+
+def test_what_a_planner_notes_is_said(found: BestPlan) -> None:
+    entry = PlannerEntry(planner="alpa", found=found, notes=("one mesh costs 2 %.",))
+    assert "alpa: one mesh costs 2 %." in sentences(group_of(entry))
+    assert PlannerEntry.from_row(entry.to_row()).notes == entry.notes
