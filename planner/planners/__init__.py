@@ -6,6 +6,7 @@ from types import MappingProxyType
 from planner.planners.exhaustive import Exhaustive
 from planner.planners.manual import Manual
 from planner.planners.mcmc import Mcmc
+from planner.planners.mist.planner import Mist
 from planner.planners.nest import Fixed, Nest
 from planner.planners.phaze import Phaze
 from planner.planners.protocol import Planner
@@ -13,7 +14,15 @@ from planner.planners.protocol import Planner
 PLANNERS: Mapping[str, Planner] = MappingProxyType(
     {
         planner.name: planner
-        for planner in (Nest(), Manual(), Mcmc(), Phaze(), Exhaustive(), Fixed())
+        for planner in (
+            Nest(),
+            Manual(),
+            Mcmc(),
+            Phaze(),
+            Mist(),
+            Exhaustive(),
+            Fixed(),
+        )
     }
 )
 """Name -> planner, in the order of comparisons."""
