@@ -16,8 +16,8 @@ Planners = Annotated[
         "--planners",
         metavar="NAMES",
         help="Planners to compare, separated by commas: nest, manual, mcmc, phaze, "
-        "exhaustive, fixed. Default: the first four, and fixed where every scenario "
-        "has a table [plan].",
+        "mist, exhaustive, fixed. Default: the first five, and fixed where every "
+        "scenario has a table [plan].",
         show_default=False,
     ),
 ]

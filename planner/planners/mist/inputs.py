@@ -18,7 +18,7 @@ from planner.planners.mist.links import (
     REDUCE,
     SCATTER,
     DeviceRates,
-    HostRates,
+    HostTransfers,
     LinkTable,
     Mesh,
 )
@@ -51,7 +51,7 @@ def device_rates(network: Network) -> DeviceRates:
     """Return what Mist sees of a network: two bandwidths, and the host's."""
     inside = _levels(network)[0]
     has_ports = network.levels[inside].bandwidth > PCIE_BANDWIDTH
-    host = host_rates(network)
+    host = host_transfers(network)
     return DeviceRates(
         links=link_table(network),
         interference=NVLINK_FACTORS if has_ports else PCIE_FACTORS,
@@ -80,10 +80,20 @@ def link_table(network: Network) -> LinkTable:
     return LinkTable(bandwidths, biases)
 
 
-def host_rates(network: Network) -> HostRates | None:
-    """Return the links between devices and hosts, None where nothing is known."""
-    del network
-    return None
+def host_transfers(network: Network) -> HostTransfers | None:
+    """Return the links between devices and hosts, None where there are none.
+
+    Devices that share a link use it at once.
+    """
+    host = network.host
+    if host is None:
+        return None
+    return HostTransfers(
+        to_device=host.to_device / host.devices_per_link,
+        to_host=host.to_host / host.devices_per_link,
+        to_device_bias=host.latency,
+        to_host_bias=host.latency,
+    )
 
 
 def model_profile(

@@ -89,7 +89,7 @@ class LinkTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRates:
+class HostTransfers:
     """Transfers between one device and its host."""
 
     to_device: float
@@ -113,7 +113,9 @@ class HostRates:
         return _host_time(num_bytes, self.to_host, self.to_host_bias)
 
 
-NO_HOST = HostRates(to_device=1.0, to_host=1.0, to_device_bias=0.0, to_host_bias=0.0)
+NO_HOST = HostTransfers(
+    to_device=1.0, to_host=1.0, to_device_bias=0.0, to_host_bias=0.0
+)
 """Stands where nothing is offloaded: no transfer ever asks for its rates."""
 
 
@@ -132,5 +134,5 @@ class DeviceRates:
     interference: Interference
     """How channels of a device slow each other down."""
 
-    host: HostRates = NO_HOST
+    host: HostTransfers = NO_HOST
     """Transfers with the host."""

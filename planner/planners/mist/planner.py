@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from planner.planners.mist.inputs import (
     cluster_mesh,
     device_rates,
-    host_rates,
+    host_transfers,
     model_profile,
 )
 from planner.planners.mist.layers import ModelProfile
@@ -45,7 +45,7 @@ from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
-from planner.step.plan import Offload, Plan
+from planner.step.plan import Plan
 from planner.work import (
     LAYER_TABLE,
     PLAN,
@@ -198,7 +198,7 @@ class _MistSearch:
     def _tuner(self, share: float) -> Tuner:
         """Return the tuner with a part of the memory."""
         workload, spec = self.workload, self.spec
-        host = host_rates(self.network)
+        host = host_transfers(self.network)
         zero_stages = tuple(stage for stage in (1, 2, 3) if stage in spec.zero_stages)
         space = TunerSpace(
             mesh=cluster_mesh(self.network),
@@ -230,33 +230,29 @@ class _MistSearch:
         """Write a plan out, its collectives rings until it is known to fit."""
         self.work.count(PLAN + self.network.num_devices // PRICED_DEVICES)
         sizes, stages = tuned.sizes, tuned.stages
+        weights, gradients, optimizer, activations = (
+            tuple(stage.strategy[k] for stage in stages) for k in range(3, 7)
+        )
+        again = tuple(stage.num_recomputed for stage in stages)
         written = PlanSpec(
             micro_batch_size=sizes.micro_batch_size,
             tensor_model_parallel_size=sizes.tensor_size,
             pipeline_model_parallel_size=sizes.num_stages,
             data_parallel_size=sizes.replicas,
-            recompute=tuple(
-                "full" if stage.num_recomputed else "none" for stage in stages
-            ),
+            recompute=tuple("full" if count else "none" for count in again),
+            recompute_num_layers=again if any(again) else None,
             zero_stage=tuple(
                 self._zero_stage(stage, sizes.replicas) for stage in stages
             ),
             num_layers_per_pipeline_stage=tuple(stage.num_layers for stage in stages),
+            offload_weights=weights,
+            offload_gradients=gradients,
+            offload_optimizer=optimizer,
+            offload_activations=activations,
             gradient_algorithm="ring",
             tensor_algorithm="ring",
         )
-        plan = build_plan(self.network, self.workload, written)
-        return replace(
-            plan,
-            stages=tuple(
-                replace(
-                    held,
-                    recompute_num_layers=_counted(stage),
-                    offload=Offload(*stage.strategy[3:]),
-                )
-                for held, stage in zip(plan.stages, stages, strict=True)
-            ),
-        )
+        return build_plan(self.network, self.workload, written)
 
     def _zero_stage(self, stage: StageChoice, replicas: int) -> int:
         """Return the stage of ZeRO; none where there is nothing to share."""
@@ -267,12 +263,6 @@ class _MistSearch:
     def _with_algorithms(self, plan: Plan) -> Plan:
         auto = replace(plan, gradient_algorithm="auto", tensor_algorithm="auto")
         return with_algorithms(self.network, self.workload, auto)
-
-
-def _counted(stage: StageChoice) -> int | None:
-    """Return how many blocks are recomputed, where that has to be said."""
-    some = 0 < stage.num_recomputed < stage.num_layers
-    return stage.num_recomputed if some else None
 
 
 def _listed(sizes: tuple[int, ...], allowed: tuple[int, ...] | None) -> tuple[int, ...]:

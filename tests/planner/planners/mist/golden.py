@@ -14,7 +14,7 @@ from planner.planners.mist.layers import LayerProfile, ModelProfile
 from planner.planners.mist.links import (
     GIGABYTE,
     DeviceRates,
-    HostRates,
+    HostTransfers,
     LinkTable,
     Mesh,
 )
@@ -44,7 +44,7 @@ L4_PAIRS = np.array(
 L4 = DeviceRates(
     links=LinkTable.of_pairs(L4_PAIRS),
     interference=PCIE_FACTORS,
-    host=HostRates(
+    host=HostTransfers(
         to_device=5.7546 * GIGABYTE,
         to_host=6.1252 * GIGABYTE,
         to_device_bias=0.0004,
