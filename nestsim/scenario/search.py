@@ -172,10 +172,13 @@ class McmcTable(Table):
 class SearchTable(Table):
     """What the planner may try. A list that is left out is searched in full."""
 
-    planner: Literal["nest", "manual", "mcmc", "phaze", "exhaustive", "fixed"] = "nest"
+    planner: Literal[
+        "nest", "manual", "mcmc", "phaze", "mist", "exhaustive", "fixed"
+    ] = "nest"
     """The algorithm that plans. "nest" searches the whole space and proves how good its
     plan is; "manual" takes what people write down for Megatron-LM; "mcmc" walks at
     random; "phaze" is a dynamic program that takes the network for one bandwidth;
+    "mist" is Mist's tuner, which chooses recompute and offloading stage by stage;
     "exhaustive" tries everything, for small cases; "fixed" takes the table [plan]."""
 
     mcmc: McmcTable = Field(

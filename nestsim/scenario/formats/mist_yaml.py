@@ -378,7 +378,12 @@ def _search(root: Value) -> dict[str, Any]:
         table["zero_stages"] = [0, 1]
     if not tuning.get("activation_checkpointing_tuning_enabled", True).flag():
         table["recompute"] = ["full"]
-    return table
+    offload = ["none"]
+    if tuning.get("state_offloading_enabled", True).flag():
+        offload += ["optimizer", "weights+gradients+optimizer"]
+    if tuning.get("activation_offloading_enabled", True).flag():
+        offload += ["activations"]
+    return table | {"offload": offload}
 
 
 class _Strategy:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from planner.planners.mist.inputs import (
     cluster_mesh,
     device_rates,
-    host_transfers,
     model_profile,
 )
 from planner.planners.mist.layers import ModelProfile
@@ -45,7 +44,7 @@ from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
-from planner.step.plan import Plan
+from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from planner.work import (
     LAYER_TABLE,
     PLAN,
@@ -198,7 +197,6 @@ class _MistSearch:
     def _tuner(self, share: float) -> Tuner:
         """Return the tuner with a part of the memory."""
         workload, spec = self.workload, self.spec
-        host = host_transfers(self.network)
         zero_stages = tuple(stage for stage in (1, 2, 3) if stage in spec.zero_stages)
         space = TunerSpace(
             mesh=cluster_mesh(self.network),
@@ -212,11 +210,16 @@ class _MistSearch:
             zero_stages=zero_stages or (0,),
             keeps="none" in spec.recompute,
             recomputes="full" in spec.recompute,
-            offloads_states=host is not None,
-            offloads_activations=host is not None,
+            most_offloaded=self._most_offloaded(),
         )
         rates = device_rates(self.network)
         return Tuner(space=space, rates=rates, profile=self._profile, work=self.work)
+
+    def _most_offloaded(self) -> Offload:
+        """Return the largest fractions that the space lets hosts keep."""
+        if self.network.host is None:
+            return NO_OFFLOAD
+        return Offload(*map(max, zip(*self.spec.offload, strict=True)))
 
     def _profile(self, micro_batch_size: int, tensor_size: int) -> ModelProfile | None:
         key = micro_batch_size, tensor_size

@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 
+from planner.step.plan import Offload
 from topologies.arrays import FloatArray
 
 STATE_FRACTIONS = (0.0, 0.25, 0.375, 0.5, 0.75, 1.0)
@@ -12,6 +13,9 @@ STATE_FRACTIONS = (0.0, 0.25, 0.375, 0.5, 0.75, 1.0)
 
 LARGE_FRACTIONS = (0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 """Fractions of optimizer states and of activations that are tried."""
+
+EVERYTHING = Offload(1.0, 1.0, 1.0, 1.0)
+"""Hosts may keep all that there is."""
 
 SHARDED = {0: (0, 0, 0), 1: (0, 0, 1), 2: (0, 1, 1), 3: (1, 1, 1)}
 """Stage of ZeRO -> whether it shards weights, gradients and optimizer states."""
@@ -51,7 +55,7 @@ class Strategies:
 
 
 def strategy_space(
-    zero_stages: tuple[int, ...], *, offloads_states: bool, offloads_activations: bool
+    zero_stages: tuple[int, ...], most_offloaded: Offload = EVERYTHING
 ) -> Strategies:
     """Return every strategy of Mist's space: 5,952 with all that there is.
 
@@ -61,18 +65,18 @@ def strategy_space(
     ----------
     zero_stages
         Stages of ZeRO that may be used.
-    offloads_states, offloads_activations
-        Whether weights, gradients and optimizer states, or activations, may be kept on
-        hosts.
+    most_offloaded
+        Largest fractions that hosts may keep.
     """
-    states = STATE_FRACTIONS if offloads_states else (0.0,)
-    optimizer = LARGE_FRACTIONS if offloads_states else (0.0,)
-    activations = LARGE_FRACTIONS if offloads_activations else (0.0,)
+    lists = (STATE_FRACTIONS, STATE_FRACTIONS, LARGE_FRACTIONS, LARGE_FRACTIONS)
+    allowed = [
+        [part for part in parts if part <= most]
+        for parts, most in zip(lists, most_offloaded, strict=True)
+    ]
     rows = [
-        (*SHARDED[zero], weights, gradients, moments, saved)
+        (*SHARDED[zero], *parts)
         for zero in zero_stages
-        for weights, gradients in product(states, states)
-        if gradients > 0.0 or weights == 0.0
-        for moments, saved in product(optimizer, activations)
+        for parts in product(*allowed)
+        if parts[1] > 0.0 or parts[0] == 0.0
     ]
     return Strategies.of_rows(np.array(rows))

@@ -21,7 +21,8 @@ from planner.planners.mist.links import DeviceRates, Mesh
 from planner.planners.mist.sampling import pareto_samples
 from planner.planners.mist.stage_memory import MistMemory
 from planner.planners.mist.stage_times import Role, StageTimes
-from planner.planners.mist.strategies import Strategies, strategy_space
+from planner.planners.mist.strategies import EVERYTHING, Strategies, strategy_space
+from planner.step.plan import Offload
 from planner.work import Work
 from topologies.arrays import FloatArray
 
@@ -81,11 +82,8 @@ class TunerSpace:
     recomputes: bool = True
     """Whether blocks may be recomputed."""
 
-    offloads_states: bool = True
-    """Whether hosts may keep weights, gradients and optimizer states."""
-
-    offloads_activations: bool = True
-    """Whether hosts may keep activations."""
+    most_offloaded: Offload = EVERYTHING
+    """Largest fractions that hosts may keep."""
 
 
 class TunerSizes(NamedTuple):
@@ -248,11 +246,8 @@ class Tuner:
         Mist calls that ZeRO-1, which then shards nothing.
         """
         space = self.space
-        return strategy_space(
-            space.zero_stages if sizes.replicas > 1 else (1,),
-            offloads_states=space.offloads_states,
-            offloads_activations=space.offloads_activations,
-        )
+        zero_stages = space.zero_stages if sizes.replicas > 1 else (1,)
+        return strategy_space(zero_stages, space.most_offloaded)
 
 
 class _Samples(NamedTuple):

@@ -10,6 +10,7 @@ from nestsim.cluster import job_network
 from nestsim.scenario.load import load_scenario
 from planner.planners.mist.inputs import cluster_mesh, device_rates
 from planner.planners.mist.links import GATHER, GIGABYTE, Mesh
+from planner.step.plan import NO_OFFLOAD, Offload
 from topologies import InputError
 
 PLAIN = [0, 0, 1, 0.0, 0.0, 0.0, 0.0]
@@ -207,8 +208,10 @@ def test_the_tuners_limits_are_the_searchs(load):
     document["tuning"] |= {
         "zero_2_and_3_enabled": False,
         "activation_checkpointing_tuning_enabled": False,
+        "state_offloading_enabled": False,
     }
     search = load(document).search
+    assert search.offload == (NO_OFFLOAD, Offload(activations=1.0))
     assert search.tensor_model_parallel_sizes == (1,)
     assert search.zero_stages == (0, 1)
     assert search.recompute == ("full",)

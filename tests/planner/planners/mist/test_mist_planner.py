@@ -22,7 +22,7 @@ from planner.planners.mist.planner import LARGEST_HIDDEN_SIZE, Mist
 from planner.planners.protocol import PlannerSettings, fits
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
-from planner.step.plan import NO_OFFLOAD
+from planner.step.plan import NO_OFFLOAD, Offload
 from tests.planner.planners.examples import small_job, tree
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
@@ -164,7 +164,10 @@ def test_it_keeps_to_the_lists_of_the_space():
 def tight(share: float) -> SearchSpec:
     """Return a space that leaves a part of the device to plans."""
     _, workload = small_job()
-    return SearchSpec(memory_reserve=workload.accelerator.memory_bytes * (1 - share))
+    return SearchSpec(
+        memory_reserve=workload.accelerator.memory_bytes * (1 - share),
+        offload=(NO_OFFLOAD, Offload(1.0, 1.0, 1.0, 1.0)),
+    )
 
 
 def test_hosts_let_it_train_in_less_memory():
@@ -174,6 +177,17 @@ def test_hosts_let_it_train_in_less_memory():
     plan = found(little, with_host).plans[0].plan
     assert fits(workload, little, plan)
     assert any(stage.offload != NO_OFFLOAD for stage in plan.stages)
+
+
+def test_hosts_keep_no_more_than_the_space_allows():
+    network = small_job()[0].with_host(HOST)
+    some = replace(tight(3e-6), offload=(NO_OFFLOAD, Offload(optimizer=0.5)))
+    none = replace(tight(3e-6), offload=(NO_OFFLOAD,))
+    for stage in found(some, network).plans[0].plan.stages:
+        assert stage.offload.optimizer <= 0.5
+        assert stage.offload._replace(optimizer=0.0) == NO_OFFLOAD
+    without = found(none, network).plans[0].plan
+    assert {stage.offload for stage in without.stages} == {NO_OFFLOAD}
 
 
 def test_less_memory_is_never_believed_faster():

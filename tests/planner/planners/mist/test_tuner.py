@@ -9,6 +9,7 @@ from planner.planners.mist.links import Mesh
 from planner.planners.mist.sampling import NUM_SAMPLES, WEIGHTS, pareto_samples
 from planner.planners.mist.strategies import strategy_space
 from planner.planners.mist.tuner import Tuner, TunerSpace
+from planner.step.plan import NO_OFFLOAD
 from tests.planner.planners.mist import golden
 from tests.planner.planners.mist.golden import needs_golden
 
@@ -79,11 +80,8 @@ def test_less_memory_never_makes_the_best_faster():
 
 
 def test_the_space_has_as_many_strategies_as_mists():
-    everything = strategy_space(
-        (1, 2, 3), offloads_states=True, offloads_activations=True
-    )
-    assert len(everything) == 5952
-    nothing = strategy_space((1,), offloads_states=False, offloads_activations=False)
+    assert len(strategy_space((1, 2, 3))) == 5952
+    nothing = strategy_space((1,), NO_OFFLOAD)
     assert [nothing.row(k) for k in range(len(nothing))] == [(0, 0, 1, 0, 0, 0, 0)]
 
 
