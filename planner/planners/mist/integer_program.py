@@ -16,6 +16,7 @@ too. The answer is exact.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -116,14 +117,35 @@ class PipelineProgram:
         front = self._front
         if not front.chosen:
             return None
-        known = self.time(front.chosen)
+        chosen = self._improved(front.chosen)
+        known = self.time(chosen)
         if known <= front.bound * (1.0 + SAME):
-            return OptionChoice(known, front.chosen, is_proven=True)
+            return OptionChoice(known, chosen, is_proven=True)
         kept = self._undominated() & (self._through() <= known * (1.0 + SAME))
         found = self.solve_among(kept, known)
         if found is not None and (found.is_proven or found.time < known):
             return found
-        return OptionChoice(known, front.chosen, is_proven=False)
+        return OptionChoice(known, chosen, is_proven=False)
+
+    def _improved(self, options: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a choice that no other option of one stage makes faster.
+
+        Stages keep their layers.
+        """
+        chosen, best = list(options), self.time(options)
+        stale = 0
+        for stage in cycle(range(self.num_stages)):
+            now = chosen[stage]
+            alike = (self.stage == stage) & (self.layers == self.layers[now])
+            for option in np.flatnonzero(alike).tolist():
+                other = [*chosen[:stage], option, *chosen[stage + 1 :]]
+                time = self.time(tuple(other))
+                if time < best * (1.0 - SAME):
+                    chosen, best = other, time
+            stale = stale + 1 if chosen[stage] == now else 0
+            if stale == self.num_stages:
+                break
+        return tuple(chosen)
 
     def solve_among(
         self, kept: BoolArray, known: float = np.inf
