@@ -97,15 +97,15 @@ def host_transfers(network: Network) -> HostTransfers | None:
 
 
 def model_profile(
-    workload: Workload, links: LinkTable, micro_batch_size: int, tensor_size: int
+    workload: Workload, links: LinkTable, degrees: Degrees
 ) -> ModelProfile | None:
     """Return the model at a micro-batch and tensor-parallel size.
 
     None where the model does not split by it. Embedding and head are split by tensor
     parallelism as the blocks are.
     """
-    degrees = Degrees(tp=tensor_size, micro_batch_size=micro_batch_size)
-    model = workload.graph.spec
+    model, tensor_size = workload.graph.spec, degrees.tp
+    micro_batch_size = degrees.micro_batch_size
     if divisibility_problem(model, degrees) is not None:
         return None
     table = workload.table(degrees)

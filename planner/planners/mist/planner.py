@@ -11,13 +11,15 @@ fit by its own account do not, it is asked again with less memory, as its users 
 
 Differences from the public program: layer times and sizes are those of this project's
 layer tables in place of measured ones, links are two bandwidths in place of a measured
-table, and embedding and head are split by tensor parallelism as the blocks are. It has
-no sequence, context or expert parallelism.
+table, embedding and head are split by tensor parallelism as the blocks are, and that
+comes with sequence parallelism where the space has it, which is no planner's choice.
+There is no context or expert parallelism.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 
+from estimators.layers.work import Degrees
 from planner.planners.mist.inputs import (
     cluster_mesh,
     device_rates,
@@ -42,7 +44,7 @@ from planner.planners.protocol import (
 )
 from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
-from planner.search.space import SearchSpec
+from planner.search.space import SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from planner.work import (
@@ -226,7 +228,12 @@ class _MistSearch:
         if key not in self._profiles:
             self.work.spend(LAYER_TABLE)
             links = device_rates(self.network).links
-            self._profiles[key] = model_profile(self.workload, links, *key)
+            degrees = Degrees(
+                tp=tensor_size,
+                micro_batch_size=micro_batch_size,
+                sequence_parallel=sequence_parallel(self.spec, tensor_size),
+            )
+            self._profiles[key] = model_profile(self.workload, links, degrees)
         return self._profiles[key]
 
     def _plan(self, tuned: Tuned) -> Plan:
@@ -242,6 +249,7 @@ class _MistSearch:
             tensor_model_parallel_size=sizes.tensor_size,
             pipeline_model_parallel_size=sizes.num_stages,
             data_parallel_size=sizes.replicas,
+            sequence_parallel=sequence_parallel(self.spec, sizes.tensor_size),
             recompute=tuple("full" if count else "none" for count in again),
             recompute_num_layers=again if any(again) else None,
             zero_stage=tuple(

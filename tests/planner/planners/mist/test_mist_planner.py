@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from estimators.layers.work import Degrees
 from estimators.tracing.trace import trace_model
@@ -20,9 +22,11 @@ from planner.planners.mist.interference import NVLINK_FACTORS, PCIE_FACTORS
 from planner.planners.mist.links import GATHER, REDUCE, Mesh
 from planner.planners.mist.planner import LARGEST_HIDDEN_SIZE, Mist
 from planner.planners.protocol import PlannerSettings, fits
+from planner.plans.checks import check_plan
 from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.plan import NO_OFFLOAD, Offload
+from tests.planner.instances import instances
 from tests.planner.planners.examples import small_job, tree
 from tests.planner.strategies import tiny_spec
 from topologies.accelerators import load_accelerator
@@ -111,8 +115,9 @@ def test_the_profile_adds_up_to_the_layer_table(tp):
     network, workload = small_job()
     links = link_table(network)
     # Smaller messages take no time by Mist's formula.
-    profile = model_profile(workload, links, 16, tp)
-    table = workload.table(Degrees(tp=tp, micro_batch_size=16))
+    degrees = Degrees(tp=tp, micro_batch_size=16, sequence_parallel=tp > 1)
+    profile = model_profile(workload, links, degrees)
+    table = workload.table(degrees)
     layers = [profile.embedding, profile.head, *[profile.block] * profile.num_layers]
     sizes = workload.parameter_bytes
     assert sum(one.weights for one in layers) == pytest.approx(
@@ -139,7 +144,6 @@ def test_a_plan_has_what_the_tuner_chose():
     assert sum(blocks) == 9
     assert len(blocks) == 2
     assert plan.schedule == "1f1b"
-    assert not plan.parallel.sequence_parallel
     assert all(stage.offload == NO_OFFLOAD for stage in plan.stages)
     assert {stage.zero_stage for stage in plan.stages} <= {0, 1, 2, 3}
     microbatches = plan.num_microbatches * plan.parallel.data_parallel_size
@@ -233,6 +237,26 @@ def test_it_says_which_constraint_left_no_plan(spec, says):
     assert not outcome.plans
     assert outcome.why_not.startswith(says)
     assert outcome.why_not.endswith(".")
+
+
+@given(instances(most_devices=16, blocks=range(2, 7)))
+@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+def test_what_it_proposes_fits_and_holds_every_layer(instance):
+    network, workload, spec = instance
+    outcome = Mist().find(*instance, TOLD)
+    assert bool(outcome.why_not) == (not outcome.plans)
+    for priced in outcome.plans:
+        check_plan(workload, priced.plan, network.num_devices)
+        assert fits(workload, spec, priced.plan)
+        layers = [stage.layers for stage in priced.plan.stages]
+        assert layers[0][0] == 0
+        assert layers[-1][1] == workload.chain[0] - 1
+        assert all(a[1] + 1 == b[0] for a, b in pairwise(layers))
+        assert {stage.zero_stage for stage in priced.plan.stages} <= set(
+            spec.zero_stages
+        )
+        modes = {stage.recompute for stage in priced.plan.stages}
+        assert modes <= set(spec.recompute)
 
 
 def test_a_limit_of_work_does_not_keep_it_from_a_first_plan():
