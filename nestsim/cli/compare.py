@@ -16,7 +16,7 @@ Planners = Annotated[
         "--planners",
         metavar="NAMES",
         help="Planners to compare, separated by commas: nest, manual, mcmc, phaze, "
-        "alpa, exhaustive, fixed. Default: all but exhaustive, fixed where every "
+        "alpa, mist, exhaustive, fixed. Default: all but exhaustive, fixed where every "
         "scenario has a table [plan].",
         show_default=False,
     ),

@@ -127,8 +127,8 @@ def compare(  # noqa: PLR0913 - one for each thing that can be asked
     scenarios
         One or several, each as `nestsim.plan` takes it.
     planners
-        Names: nest, manual, mcmc, phaze, alpa, exhaustive, fixed. Empty for all but
-        exhaustive, fixed where every scenario has a table [plan].
+        Names: nest, manual, mcmc, phaze, alpa, mist, exhaustive, fixed. Empty for all
+        but exhaustive, fixed where every scenario has a table [plan].
     base
         The planner whose throughput is 1; empty for nest, or the first one without it.
     time_limit

@@ -25,6 +25,7 @@ from nestsim.scenario.base import Table, Text
 from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
+from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.model import (
     IN_ONE_WAY,
     WHICH_MODEL,
@@ -146,7 +147,7 @@ class Scenario:
     """The file. Files that the scenario names are looked for in its folder."""
 
     text: bytes
-    """The scenario in TOML, as it is on disk where it is a file."""
+    """The scenario in TOML, as it is on disk where it is such a file."""
 
     name: str
     """What the user calls it."""
@@ -348,7 +349,8 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     Parameters
     ----------
     path
-        The file. Files that it names are looked for in its folder.
+        The file: a scenario in TOML, or a configuration of Mist, which ends in
+        ``.yaml`` or ``.yml``. Files that it names are looked for in its folder.
 
     Returns
     -------
@@ -365,6 +367,8 @@ def load_scenario(path: str | os.PathLike[str]) -> Scenario:
     try:
         expected = "a scenario file in TOML"
         text = read_file(file, expected=expected, most_bytes=MAX_FILE)
+        if file.suffix.lower() in SUFFIXES:
+            text = toml_text(mist_document(text, file.stem)).encode()
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
     return _loaded(file, text)

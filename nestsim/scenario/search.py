@@ -173,12 +173,13 @@ class SearchTable(Table):
     """What the planner may try. A list that is left out is searched in full."""
 
     planner: Literal[
-        "nest", "manual", "mcmc", "phaze", "alpa", "exhaustive", "fixed"
+        "nest", "manual", "mcmc", "phaze", "alpa", "mist", "exhaustive", "fixed"
     ] = "nest"
     """The algorithm that plans. "nest" searches the whole space and proves how good its
     plan is; "manual" takes what people write down for Megatron-LM; "mcmc" walks at
     random; "phaze" is a dynamic program that takes the network for one bandwidth;
     "alpa" shards operator by operator in an integer program, on a mesh of two levels;
+    "mist" is Mist's tuner, which chooses recompute and offloading stage by stage;
     "exhaustive" tries everything, for small cases; "fixed" takes the table [plan]."""
 
     mcmc: McmcTable = Field(

@@ -7,6 +7,7 @@ from planner.planners.alpa import Alpa
 from planner.planners.exhaustive import Exhaustive
 from planner.planners.manual import Manual
 from planner.planners.mcmc import Mcmc
+from planner.planners.mist.planner import Mist
 from planner.planners.nest import Fixed, Nest
 from planner.planners.phaze import Phaze
 from planner.planners.protocol import Planner
@@ -20,6 +21,7 @@ PLANNERS: Mapping[str, Planner] = MappingProxyType(
             Mcmc(),
             Phaze(),
             Alpa(),
+            Mist(),
             Exhaustive(),
             Fixed(),
         )

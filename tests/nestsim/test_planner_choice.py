@@ -54,10 +54,11 @@ def test_settings_reach_the_planner(tmp_path):
     assert (told.budget, told.seeds, told.init, told.alpha) == (50, (7, 5), "dp", 2.5)
 
 
-@pytest.mark.parametrize("name", ["manual", "phaze", "alpa"])
+@pytest.mark.parametrize("name", ["manual", "phaze", "alpa", "mist"])
 def test_the_plans_of_a_job_are_those_of_its_planner(tmp_path, name):
     result = plan_job(scenario(tmp_path, f'planner = "{name}"'))
-    assert len(result.candidates) == {"manual": 5, "phaze": 1, "alpa": 1}[name]
+    found = {"manual": 5, "phaze": 1, "alpa": 1, "mist": 1}
+    assert len(result.candidates) == found[name]
     assert math.isnan(result.lower_bound)
     report = plan_json(result)
     assert report["lower_bound_s"] is None
@@ -103,7 +104,7 @@ def test_a_planner_that_finds_nothing_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("limit", ["work_limit = 1", ""])
-@pytest.mark.parametrize("planner", ["nest", "manual", "mcmc", "phaze", "alpa"])
+@pytest.mark.parametrize("planner", ["nest", "manual", "mcmc", "phaze", "alpa", "mist"])
 def test_no_clock_decides_what_is_reported(planner, limit, tmp_path, monkeypatch):
     loaded = scenario(tmp_path, f'planner = "{planner}"', limit)
     quick = dump_json(plan_json(plan_job(loaded)))

@@ -1,0 +1,1 @@
+"""Configurations of other programs, as the tables of a scenario."""
