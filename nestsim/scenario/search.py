@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 from estimators.training import OPTIMIZER_BYTES, TrainingSpec
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
+from planner.cost.choices import goes_with
 from planner.planners.protocol import PlannerSettings
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
@@ -340,7 +341,13 @@ class SearchTable(Table):
         )
 
     def _offloads(self) -> tuple[Offload, ...]:
-        """Return what hosts may keep, nothing first."""
+        """Return what hosts may keep, nothing first.
+
+        Raises
+        ------
+        InputError
+            If no recompute mode goes with any of it.
+        """
         found = {
             Offload(**dict.fromkeys(name.split("+"), part))
             for name in self.offload
@@ -348,7 +355,16 @@ class SearchTable(Table):
             for part in self.offload_fractions
         }
         nothing = [NO_OFFLOAD] if "none" in self.offload else []
-        return (*nothing, *sorted(found))
+        offloads = (*nothing, *sorted(found))
+        if not any(goes_with(m, one) for m in self.recompute for one in offloads):
+            raise InputError(
+                "does not go with the recompute modes",
+                where="offload",
+                got=list(self.offload),
+                expected='"none" or "optimizer" beside recompute = ["stage"], which '
+                "brings everything back from a stage's input",
+            )
+        return offloads
 
     def _virtual_sizes(self) -> tuple[int, ...] | None:
         """Return the numbers of chunks that the schedules allow."""

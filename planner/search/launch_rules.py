@@ -36,6 +36,7 @@ RULES: Mapping[str, str] = MappingProxyType(
         "zero_stage": "one ZeRO stage for the job, one that the framework has",
         "sharding_group": "one sharding group for the job, one that the framework has",
         "recompute": "one recompute mode for the job, one that the framework has",
+        "offload": "the same fractions on all hosts, of what the framework can keep",
     }
 )
 """Name of a rule -> what it asks for. Every `LaunchRules` has a source for each."""
@@ -128,9 +129,15 @@ class LaunchRules:
     recompute: tuple[str, ...] = _MODES
     """Recompute modes that stages may have."""
 
+    offload: tuple[str, ...] = ()
+    """What hosts can keep without a pipeline, fields of `planner.step.plan.Offload`."""
+
+    offload_with_pipeline: tuple[str, ...] = ()
+    """What hosts can keep with a pipeline."""
+
     same_savings: bool = True
-    """Whether all stages must have one recompute mode, one ZeRO stage and one sharding
-    group."""
+    """Whether all stages must have one recompute mode, one ZeRO stage, one sharding
+    group and one set of fractions on hosts."""
 
     orders: tuple[Order, ...]
     """Orders in which ranks are numbered. Dimensions of size 1 may be anywhere."""
@@ -157,6 +164,14 @@ class LaunchRules:
         if num_stages > 1 and self.pipeline:
             return self.zero_stages_with_pipeline
         return self.zero_stages
+
+    def offload_of(self, num_stages: int) -> tuple[str, ...]:
+        """Return what hosts can keep with a number of pipeline stages."""
+        return self.offload_with_pipeline if num_stages > 1 else self.offload
+
+
+ALL_PARTS = ("weights", "gradients", "optimizer", "activations")
+"""All that hosts can keep, the fields of `planner.step.plan.Offload`."""
 
 
 def _sources(default: str, **known: str) -> tuple[tuple[str, str], ...]:
@@ -193,6 +208,10 @@ _MEGATRON_SOURCES = {
     "another set of defaults than this preset's",
     "recompute": "megatron/training/arguments.py: --recompute-granularity, one for the "
     "whole job",
+    "offload": "megatron/training/arguments.py: --optimizer-cpu-offload with "
+    "--optimizer-offload-fraction (Core 0.12 and later); "
+    "megatron/core/transformer/transformer_config.py: cpu_offloading of weights and "
+    "activations, not with a pipeline",
 }
 
 
@@ -232,6 +251,8 @@ _MEGATRON_CORE = LaunchRules(
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(1,),
+    offload=("weights", "optimizer", "activations"),
+    offload_with_pipeline=("optimizer",),
     orders=(_DP_INSIDE, _PP_INSIDE),
     sources=_megatron_sources(
         "megatron/core/transformer/transformer_block.py, get_num_layers_to_build: "
@@ -254,6 +275,8 @@ _DEEPSPEED = LaunchRules(
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(3,),
+    offload=ALL_PARTS,
+    offload_with_pipeline=("optimizer",),
     orders=(_DP_INSIDE,),
     sources=_sources(
         _UNCHECKED,
@@ -273,6 +296,8 @@ _DEEPSPEED = LaunchRules(
         zero_stage="deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are refused "
         "with a pipeline; zero_optimization.stage is one for the job",
         sharding_group="deepspeed/runtime/zero/config.py: mics_shard_size, with ZeRO-3",
+        offload="deepspeed/runtime/zero/config.py: offload_optimizer, offload_param; "
+        "deepspeed/runtime/activation_checkpointing/config.py: cpu_checkpointing",
     ),
 )
 
@@ -283,6 +308,7 @@ _FSDP = LaunchRules(
     expert_parallel=False,
     zero_stages=(0, 2, 3),
     hybrid_sharding=(2, 3),
+    offload=ALL_PARTS,
     orders=(_DP_INSIDE,),
     sources=_sources(
         _UNCHECKED,
@@ -303,6 +329,8 @@ _FSDP = LaunchRules(
         "_HYBRID_SHARD_ZERO2",
         recompute="torch/distributed/algorithms/_checkpoint/checkpoint_wrapper.py, "
         "applied to all blocks alike",
+        offload="torch/distributed/fsdp/_fully_shard/_fsdp_api.py: CPUOffloadPolicy; "
+        "checkpoint_wrapper.py: offload_wrapper",
     ),
 )
 
@@ -315,6 +343,7 @@ _TORCHTITAN = LaunchRules(
     zero_stages=(2, 3),
     zero_stages_with_pipeline=(2, 3),
     hybrid_sharding=(2, 3),
+    offload=("weights", "gradients", "optimizer"),
     orders=(_DP_INSIDE,),
     sources=_sources(
         _UNCHECKED,
@@ -340,6 +369,7 @@ _TORCHTITAN = LaunchRules(
         "dp_shard",
         recompute="torchtitan/distributed/activation_checkpoint.py: one mode for all "
         "blocks",
+        offload="torchtitan/config: training.enable_cpu_offload",
     ),
 )
 
@@ -351,6 +381,8 @@ _MAXTEXT = LaunchRules(
     zero_stages=(0, 3),
     zero_stages_with_pipeline=(0, 3),
     hybrid_sharding=(3,),
+    offload=("weights", "optimizer", "activations"),
+    offload_with_pipeline=("weights", "optimizer", "activations"),
     orders=(_DP_INSIDE, _PP_INSIDE),
     sources=_sources(
         _UNCHECKED,
@@ -371,6 +403,8 @@ _MAXTEXT = LaunchRules(
         "ici_fsdp_parallelism",
         sharding_group="MaxText/configs/base.yml: data and fsdp axes at once",
         recompute="MaxText/configs/base.yml: remat_policy, one for all layers",
+        offload="MaxText/configs/base.yml: optimizer_memory_host_offload, "
+        "parameter_memory_host_offload, policies that end in _offloaded",
     ),
 )
 
@@ -420,12 +454,14 @@ _IDEAL = LaunchRules(
     zero_stages_with_pipeline=(0, 1, 2, 3),
     hybrid_sharding=(1, 2, 3),
     recompute=(*_MODES, "stage"),
+    offload=ALL_PARTS,
+    offload_with_pipeline=ALL_PARTS,
     orders=ANY_ORDER,
     sources=_sources("what all frameworks with a pipeline share"),
 )
 
 
-def _research(framework: str) -> LaunchRules:
+def _research(framework: str, offload: tuple[str, ...] = ()) -> LaunchRules:
     """Return the rules of a system that makes each stage by itself."""
     return LaunchRules(
         framework=framework,
@@ -434,6 +470,8 @@ def _research(framework: str) -> LaunchRules:
         context_parallel=(),
         zero_stages=(0, 1, 2, 3),
         zero_stages_with_pipeline=(0, 1, 2, 3),
+        offload=offload,
+        offload_with_pipeline=offload,
         same_savings=False,
         orders=(_DP_INSIDE,),
         sources=_sources(_UNCHECKED),
@@ -454,7 +492,7 @@ LAUNCH_RULES: Mapping[str, LaunchRules] = MappingProxyType(
         "internevo": _INTERNEVO,
         "ddp": _DDP,
         "aceso": _research("Aceso, its runtime on Megatron-LM"),
-        "mist": _research("Mist"),
+        "mist": _research("Mist", ALL_PARTS),
     }
 )
 """Name of a preset (`nestsim.presets`) -> what its framework can launch."""

@@ -32,9 +32,9 @@ from planner.search.launch_rules import (
 )
 from planner.search.placements import Extents, whole_dimensions
 from planner.step.execution import Workload
-from planner.step.plan import Plan
+from planner.step.plan import Offload, Plan
 
-T = TypeVar("T", str, int)
+T = TypeVar("T")
 
 Breaches = Iterator[tuple[str, str, str]]
 """Rule, what was found, what is expected."""
@@ -367,6 +367,7 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     zeros = _distinct(stage.zero_stage for stage in plan.stages)
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
+    yield from _offloaded(plan, rules)
     yield from _saving("zero_stage", zeros, rules.zero_stages_of(sizes.pp), rules)
     parts = [
         (stage.zero_stage, stage.sharding_group_size)
@@ -388,6 +389,22 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
             f"ZeRO-{zero} over {group} of {whole} ranks",
             f"all {whole} ranks",
         )
+
+
+def _offloaded(plan: Plan, rules: LaunchRules) -> Breaches:
+    """Compare what hosts keep to what the framework can leave there."""
+    offloads = _distinct(stage.offload for stage in plan.stages)
+    can = rules.offload_of(len(plan.stages))
+    lacking = [
+        name
+        for name in Offload._fields
+        if name not in can and any(getattr(one, name) > 0.0 for one in offloads)
+    ]
+    if lacking:
+        expected = f"{_join_values(can)} at most" if can else "nothing on hosts"
+        yield "offload", _join_values(lacking), expected
+    elif len(offloads) > 1 and rules.same_savings:
+        yield "offload", "other fractions on other stages", "one for all stages"
 
 
 def _saving(

@@ -353,7 +353,7 @@ class LaunchableCandidates:
         hybrid = self.rules.hybrid_sharding
         return tuple(
             MemoryChoice(mode, zero, option, offload)
-            for offload in self.spec.offload
+            for offload in self.space.offloads(configuration.pp)
             for mode in self.space.recompute_modes(configuration.v)
             if goes_with(mode, offload)
             for zero in zeros

@@ -37,6 +37,7 @@ from planner.search.launch_rules import (
 )
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
+from planner.step.plan import Offload
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -244,6 +245,17 @@ class LaunchableSpace:
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
 
+    def offloads(self, pp: int) -> list[Offload]:
+        """Return what hosts may keep of plans of some stages."""
+        can = self.rules.offload_of(pp)
+        return [
+            offload
+            for offload in self.spec.offload
+            if all(
+                part == 0.0 or name in can for name, part in offload._asdict().items()
+            )
+        ]
+
     def _is_allowed(self, degrees: Degrees, dropped: Counter[str]) -> bool:
         model, rules = self.workload.graph.spec, self.rules
         if divisibility_problem(model, degrees) is not None:
@@ -269,7 +281,7 @@ class LaunchableSpace:
         rows = [
             (pp, v, dp)
             for pp, dp in self._shapes(degrees)
-            if self.zero_stages(pp)
+            if self.zero_stages(pp) and self.offloads(pp)
             for v in self._chunks(degrees, pp, dp)
             if self.recompute_modes(v)
         ]

@@ -24,7 +24,7 @@ from planner.search.launchable import (
     broken_rules,
     rank_order,
 )
-from planner.step.plan import Plan, Stage
+from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
 from planner.step.schedules import SCHEDULES
 
 DEFAULT = "tp-cp-ep-dp-pp"
@@ -87,6 +87,7 @@ def made(
     zero=0,
     group=None,
     sp=False,
+    offload=NO_OFFLOAD,
 ) -> Plan:
     """Return a plan of eight blocks, or of as many as the counts say."""
     counts = counts or [8 // (pp * v)] * (pp * v)
@@ -95,7 +96,8 @@ def made(
     devices = devices or numbered(extents, order)
 
     def each(value):
-        return list(value) if isinstance(value, tuple) else [value] * pp
+        is_one = isinstance(value, Offload) or not isinstance(value, tuple)
+        return [value] * pp if is_one else list(value)
 
     zeros = each(zero)
     groups = each(dp * cp if group is None else group)
@@ -122,9 +124,10 @@ def made(
                 recompute=mode,
                 zero_stage=zero_stage,
                 sharding_group_size=ranks if zero_stage else 1,
+                offload=kept,
             )
-            for stage, (mode, zero_stage, ranks) in enumerate(
-                zip(each(recompute), zeros, groups, strict=True)
+            for stage, (mode, zero_stage, ranks, kept) in enumerate(
+                zip(each(recompute), zeros, groups, each(offload), strict=True)
             )
         ),
     )
@@ -215,6 +218,7 @@ PIPELINED = {
     "expert_parallelism": ({"ep": 4, "dp": 8}, {"num_moe_experts": 6}),
     "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
     "recompute": {**TWO, "recompute": ("full", "none")},
+    "offload": {**TWO, "offload": (Offload(optimizer=1.0), NO_OFFLOAD)},
 }
 INTERLEAVED_ODD = ({**ODD, "v": 2}, ODD_FACTS)
 PLACED = {"dp": 4, "pp": 2, "devices": SPLIT_PLACEMENT}
@@ -300,6 +304,7 @@ BROKEN = {
         "tensor_parallelism": {"tp": 2, "dp": 4},
         "context_parallelism": {"cp": 2, "dp": 4},
         "zero_stage": {"dp": 8, "zero": 1},
+        "offload": {"dp": 8, "offload": (Offload(weights=0.5),)},
     },
     "ideal": {
         **PIPELINED,
@@ -310,7 +315,7 @@ BROKEN = {
         "sharding_group": MIXED_GROUPS,
     },
 }
-BROKEN["aceso"] = BROKEN["mist"] = {
+BROKEN["aceso"] = {
     **{rule: case for rule, case in PIPELINED.items() if rule != "sharding_group"},
     "schedule": {**TWO, "schedule": "gpipe"},
     "split": {**FOUR, "counts": [0, 3, 3, 2]},
@@ -318,6 +323,9 @@ BROKEN["aceso"] = BROKEN["mist"] = {
     "zero_stage": {**TWO, "zero": 4},
     "recompute": {**TWO, "recompute": "stage"},
     "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
+}
+BROKEN["mist"] = {
+    rule: case for rule, case in BROKEN["aceso"].items() if rule != "offload"
 }
 """Preset -> rule -> a plan that breaks it, and what else the job is."""
 
@@ -332,7 +340,7 @@ NEVER_BROKEN = {
     # Without a pipeline there is nothing to order, to deal out or to split.
     "fsdp": {
         *("schedule", "microbatches", "split", "context_parallelism"),
-        "sharding_group",
+        *("sharding_group", "offload"),
     },
     "torchtitan": {"pipeline", "context_parallelism"},
     "maxtext": {"pipeline", "context_parallelism"},
@@ -340,7 +348,7 @@ NEVER_BROKEN = {
     "ddp": {"schedule", "microbatches", "split", "sharding_group"},
     "ideal": {"pipeline", "context_parallelism"},
     "aceso": {"pipeline", "microbatches"},
-    "mist": {"pipeline", "microbatches"},
+    "mist": {"pipeline", "microbatches", "offload"},
 }
 """Preset -> rules that no plan breaks which keeps the others."""
 
