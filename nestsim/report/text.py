@@ -71,7 +71,7 @@ from nestsim.report.wording import (
     zero_label,
 )
 from nestsim.uncertainty import SHARE
-from planner.step.plan import Plan
+from planner.cost.objective import PricedPlan
 from topologies.network import Network
 from topologies.units import format_duration, format_size
 
@@ -155,9 +155,7 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     )
     print_proof(console, result, best)
     print_section(console, "Plans, best first", plans_table(result.candidates))
-    print_section(
-        console, "The best plan", _plan_facts(best.priced.plan, result.network, 1)
-    )
+    print_section(console, "The best plan", _plan_facts(best.priced, result.network, 1))
     for sentence in left_out_level_notes(result.network, best.priced.plan):
         console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
@@ -226,7 +224,7 @@ def print_broken_rules(
 def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -> None:
     """Print what a plan is, what was planned and simulated, and what takes the time."""
     plan = best.priced.plan
-    print_section(console, "Plan", _plan_facts(plan, result.network, best.rank))
+    print_section(console, "Plan", _plan_facts(best.priced, result.network, best.rank))
     _print_assumptions(result, console)
     times = throughput_table(best, result.device_memory)
     print_section(console, "Planned beside simulated", times)
@@ -254,7 +252,8 @@ def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
     print_section(console, "Search", _search_facts(result, None))
 
 
-def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
+def _plan_facts(priced: PricedPlan, network: Network, rank: int) -> Table:
+    plan = priced.plan
     data = plan.settings_json()
     saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
     offloads = {offload_label(stage.offload) for stage in plan.stages}
@@ -271,6 +270,11 @@ def _plan_facts(plan: Plan, network: Network, rank: int) -> Table:
         "collectives": f"gradients {plan.gradient_algorithm}, "
         f"tensor {plan.tensor_algorithm}",
     }
+    if priced.host_memory and network.host is not None:
+        rows["on the host"] = (
+            f"{format_size(priced.host_memory)} of {format_size(network.host.memory)} "
+            "for each device"
+        )
     if rank:  # a plan that was given has none
         rows["planner's rank"] = number(rank)
     return facts(rows)
