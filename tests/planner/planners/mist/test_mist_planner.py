@@ -29,9 +29,8 @@ from planner.step.plan import NO_OFFLOAD, Offload
 from tests.planner.instances import instances
 from tests.planner.planners.examples import small_job, tree
 from tests.planner.strategies import tiny_spec
-from topologies.accelerators import load_accelerator
+from topologies.accelerators import Host, load_accelerator
 from topologies.builders import build_network
-from topologies.host import Host
 from topologies.specs import FatTreeSpec, LevelSpec
 
 TOLD = PlannerSettings()
