@@ -88,6 +88,7 @@ def _entry_json(
         "lower_bound_s": entry.lower_bound,
         "belief_s": entry.belief,
         "seeds_s": entry.spread,
+        "notes": list(entry.notes),
         "planned": {**_throughput(made.planned), "terms_s": made.planned_terms}
         if made
         else None,

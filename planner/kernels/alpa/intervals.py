@@ -31,11 +31,12 @@ def interval_costs(
     new_value = np.zeros(num_states)
     new_held = np.zeros((num_states, numbers))
     for i in range(num_layers):
-        value[:] = 0.0
-        held[:] = 0.0
+        for x in range(num_states):
+            value[x] = 0.0
+            for q in range(numbers):
+                held[x, q] = 0.0
         for j in range(i, num_layers):
             kind = kinds[j]
-            best_end = 0
             for y in range(num_states):
                 best = 0
                 least = np.inf
@@ -51,10 +52,12 @@ def interval_costs(
                         new_held[y, q] = max(held[best, q], more)
                     else:
                         new_held[y, q] = held[best, q] + more
-                if new_value[y] < new_value[best_end]:
-                    best_end = y
-            value[:] = new_value
-            held[:] = new_held
-            time[i, j] = value[best_end]
-            memory[i, j] = held[best_end]
+            for y in range(num_states):
+                value[y] = new_value[y]
+                for q in range(numbers):
+                    held[y, q] = new_held[y, q]
+                if value[y] < time[i, j]:
+                    time[i, j] = value[y]
+                    for q in range(numbers):
+                        memory[i, j, q] = held[y, q]
     return time, memory

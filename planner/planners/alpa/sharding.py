@@ -11,7 +11,8 @@ two states takes, with ``B`` the bytes that are whole along the axis::
 
 and the same the other way round for its gradient. What is repeated in the backward
 pass counts twice. Gradients are added up once a step: each microbatch takes its part of
-it. Launch overheads of a framework, and engines side by side, are not in it.
+it. Launch overheads of a framework, engines side by side and the sum of a tied
+embedding's gradients are not in it.
 
 Alpa reads times from profiles of its own; nothing is fitted here.
 """

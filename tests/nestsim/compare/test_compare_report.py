@@ -212,7 +212,7 @@ def test_the_keys_of_json_and_csv_are_stable(real: Comparison) -> None:
     keys = [
         *("planner", "sees", "valid", "verdict", "reason", "plan", "search_time_s"),
         *("evaluations", "work", "stopped_by", "reproducible"),
-        *("lower_bound_s", "belief_s", "seeds_s"),
+        *("lower_bound_s", "belief_s", "seeds_s", "notes"),
         *("planned", "simulated", "gap", "relative_throughput"),
         *("simulated_minus_belief_s", "longer_than_fastest_s"),
     ]

@@ -132,8 +132,10 @@ def test_nest_alone_proves_a_bound():
     proven = found_by("nest", instance)
     assert proven.lower_bound == pytest.approx(proven.belief)
     assert proven.belief == proven.plans[0].closed_form_time
-    for name in ("manual", "mcmc", "phaze"):
-        assert found_by(name, instance).lower_bound is None
+    for name in ("manual", "mcmc", "phaze", "alpa"):
+        outcome = found_by(name, instance)
+        assert outcome.lower_bound is None
+        assert min(times(outcome)) >= min(times(proven)) * (1 - 1e-9)
 
 
 def test_exhaustive_refuses_what_would_take_too_long():
