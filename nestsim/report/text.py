@@ -65,7 +65,7 @@ from nestsim.report.wording import (
     parallel_sentence,
     percent,
     plural,
-    recompute_label,
+    recompute_of_plan,
     schedule_label,
     spent_words,
     zero_label,
@@ -255,7 +255,7 @@ def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
 def _plan_facts(priced: PricedPlan, network: Network, rank: int) -> Table:
     plan = priced.plan
     data = plan.settings_json()
-    saving = f"{recompute_label(data['recompute'])}, {zero_label(data['zero_stage'])}"
+    saving = f"{recompute_of_plan(plan)}, {zero_label(data['zero_stage'])}"
     offloads = {offload_label(stage.offload) for stage in plan.stages}
     if offloads != {""}:
         saving += f", {offloads.pop() if len(offloads) == 1 else 'offload mixed'}"

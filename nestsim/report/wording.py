@@ -163,7 +163,7 @@ def plan_label(plan: Plan) -> str:
     parts.append(f"b{plan.micro_batch_size}")
     saved = plan.settings_json()
     if saved["recompute"] != "none":
-        parts.append(recompute_label(saved["recompute"]))
+        parts.append(recompute_of_plan(plan))
     if saved["zero_stage"] != 0:
         parts.append(zero_label(saved["zero_stage"]))
     offloads = {offload_label(stage.offload) for stage in plan.stages}
@@ -185,6 +185,15 @@ def recompute_label(recompute: str, num_layers: int | None = None) -> str:
     if num_layers is None:
         return f"recompute {recompute}"
     return f"recompute {recompute} of {plural(num_layers, 'block')}"
+
+
+def recompute_of_plan(plan: Plan) -> str:
+    """Write what all stages of a plan recompute: ``recompute full of 5 blocks``."""
+    mode: str = plan.settings_json()["recompute"]
+    counts = {stage.recompute_num_layers for stage in plan.stages}
+    if len(counts) > 1:
+        return f"{recompute_label(mode)} of some blocks"
+    return recompute_label(mode, counts.pop())
 
 
 def offload_label(offload: Offload) -> str:

@@ -50,11 +50,7 @@ import numpy as np
 from planner.kernels import tables
 from planner.kernels.replay_terms import PlanChoice, PlanFamily, Variants
 from planner.kernels.tables import JobConstants, zero_terms
-from topologies.arrays import (
-    FloatArray,
-    FloatMatrix,
-    FloatVector,
-)
+from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
@@ -68,6 +64,23 @@ _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _EXPERT_PASS = tables.EXPERT_PASS
 _SHARD_PASS = tables.SHARD_PASS
 _SHARD_ACROSS = tables.SHARD_ACROSS
+
+
+_ALL = 2**31
+"""More blocks than any chunk has."""
+
+
+class PlanBounds(NamedTuple):
+    """What is found of all plans, shape ``(K, Y)`` each."""
+
+    values: FloatMatrix
+    """Lower bound of the replayed time [s]."""
+
+    memory: FloatMatrix
+    """Memory of the fullest stage [byte]."""
+
+    counts: IntMatrix
+    """Repeated blocks of each chunk where they are counted, else 0."""
 
 
 class _Stages(NamedTuple):
@@ -136,6 +149,18 @@ def _gathering(
 
 
 @subkernel
+def _behind_repeated(family: PlanFamily, begin: int, end: int, count: int) -> int:
+    """Return the first layer behind some blocks of a chunk, or its end."""
+    held = 0
+    for layer in range(begin, end):
+        if family.layers.is_block[layer] > 0.0:
+            if held == count:
+                return layer
+            held += 1
+    return end
+
+
+@subkernel
 def _saved_by_rounds(
     family: PlanFamily, plan: PlanChoice, stage: int, most: int
 ) -> float:
@@ -144,7 +169,8 @@ def _saved_by_rounds(
     Any mixture of chunks may be in flight: each block counts by its largest round.
     """
     p, v = family.pipeline.p, family.pipeline.v
-    is_block, saved, mode = family.layers.is_block, family.layers.saved, plan.mode
+    is_block, saved = family.layers.is_block, family.layers.saved
+    mode = plan.mode
     each, leads, trails = 0.0, 0.0, 0.0
     for j in range(most):
         round_ = 0.0
@@ -154,7 +180,8 @@ def _saved_by_rounds(
             for layer in range(begin, end):
                 if is_block[layer] > 0.0:
                     if place == j:
-                        round_ = max(round_, saved[mode, layer])
+                        row = mode if j < plan.num_blocks else 0
+                        round_ = max(round_, saved[row, layer])
                     place += 1
         each += round_
     for c in range(v):
@@ -182,13 +209,15 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
     for c in range(v):
         begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
         blocks = 0
+        behind = _behind_repeated(family, begin, end, plan.num_blocks)
         for layer in range(begin, end):
+            own = row if layer < behind else 0
             dense += layers.dense[layer]
             expert += layers.expert[layer]
             largest = max(largest, layers.largest[layer])
-            working = max(working, layers.working[row, layer])
+            working = max(working, layers.working[own, layer])
             redone += layers.saved[0, layer]
-            most_saved = max(most_saved, layers.saved[mode, layer])
+            most_saved = max(most_saved, layers.saved[own, layer])
             if layers.is_block[layer] > 0.0:
                 blocks += 1
         most = max(most, blocks)
@@ -227,8 +256,10 @@ def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
         total += in_flight * entering + redone
     elif v == 1:
         once = 0.0
-        for layer in range(plan.bounds[stage], plan.bounds[stage + 1]):
-            once += layers.saved[mode, layer]
+        begin, end = plan.bounds[stage], plan.bounds[stage + 1]
+        behind = _behind_repeated(family, begin, end, plan.num_blocks)
+        for layer in range(begin, end):
+            once += layers.saved[mode if layer < behind else 0, layer]
         kept = in_flight * once
     else:
         kept = _saved_by_rounds(family, plan, stage, most)
@@ -265,7 +296,9 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
         row = family.passes.signature[k % p]
         begin, end = bounds[k], bounds[k + 1]
         f[k] = forward[row, end] - forward[row, begin]
-        b[k] = backward[row, mode, end] - backward[row, mode, begin]
+        behind = _behind_repeated(family, begin, end, plan.num_blocks)
+        b[k] = backward[row, mode, behind] - backward[row, mode, begin]
+        b[k] += backward[row, 0, end] - backward[row, 0, behind]
         if each + gathers > 0.0:
             first, second = begin, end
             share = 1.0
@@ -481,16 +514,61 @@ def _bound(
     return value * _SAFE
 
 
+@subkernel
+def _least_count(family: PlanFamily, plan: PlanChoice) -> int:
+    """Return the fewest repeated blocks of each chunk with which a plan fits.
+
+    0 if none need be, or all must be, or not even that suffices.
+    """
+    p, v = family.pipeline.p, family.pipeline.v
+    room = family.job.constants.memory
+    most = 0
+    for k in range(p * v):
+        blocks = 0
+        for layer in range(plan.bounds[k], plan.bounds[k + 1]):
+            if family.layers.is_block[layer] > 0.0:
+                blocks += 1
+        most = max(most, blocks)
+    if _most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
+        return 0
+    if _most_memory(family, _with_count(plan, most)) * _SAFE > room:
+        return 0
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _most_memory(family, _with_count(plan, middle)) * _SAFE <= room:
+            high = middle
+        else:
+            low = middle
+    return high if high < most else 0
+
+
+@subkernel
+def _with_count(plan: PlanChoice, count: int) -> PlanChoice:
+    """Return a choice with another number of repeated blocks."""
+    return PlanChoice(
+        plan.bounds,
+        plan.mode,
+        count,
+        plan.option,
+        plan.group,
+        plan.sent,
+        plan.offload,
+        plan.host_step,
+        plan.host_once,
+    )
+
+
 @writing_kernel
 def _fill_bounds(
     family: PlanFamily,
     variants: Variants,
     cutoff: float,
     stages: _Stages,
-    values: FloatMatrix,
-    memory: FloatMatrix,
+    found: PlanBounds,
 ) -> None:
-    """Fill the bounds and the memory of all plans."""
+    """Fill the bounds, the memory and the repeated blocks of all plans."""
+    values, memory = found.values, found.memory
     p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
     choices = variants.choices
     for i in range(p):
@@ -501,6 +579,7 @@ def _fill_bounds(
             plan = PlanChoice(
                 bounds=variants.layouts[y],
                 mode=choices.recompute[c],
+                num_blocks=_ALL,
                 option=choices.sharding[c],
                 group=family.sent.group_sizes[choices.sharding[c]],
                 sent=zero_terms(family.job.ledger, choices.zero_stage[c]),
@@ -508,25 +587,34 @@ def _fill_bounds(
                 host_step=choices.host_step[c],
                 host_once=choices.host_once[c],
             )
+            if choices.is_counted[c] > 0:
+                count = _least_count(family, plan)
+                if count == 0:
+                    memory[c, y] = np.inf
+                    continue
+                found.counts[c, y] = count
+                plan = _with_count(plan, count)
             memory[c, y] = _most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
 
 
 @kernel
-def replay_bounds(
-    family: PlanFamily, variants: Variants, cutoff: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return bounds [s] and the most memory of any stage [byte], both ``(K, Y)``.
+def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> PlanBounds:
+    """Return what is found of all plans.
 
     The bound is infinite where the memory exceeds what a device has; where it reaches
-    the cutoff [s] it may be of part of the paths only.
+    the cutoff [s] it may be of part of the paths only. Where the number of repeated
+    blocks is counted, it is the least that fits, which takes least time; both are
+    infinite where that is none or all of them.
     """
     p, num_virtual = family.pipeline.p, family.pipeline.p * family.pipeline.v
     shape = variants.choices.zero_stage.shape[0], variants.layouts.shape[0]
     values = np.empty(shape)
     values[:] = np.inf
     memory = np.zeros(shape)
+    counts = np.zeros(shape, dtype=np.int64)
+    found = PlanBounds(values, memory, counts)
     stages = _Stages(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
@@ -537,5 +625,5 @@ def replay_bounds(
         sizes=np.empty((2, p)),
         counts=np.empty(p),
     )
-    _fill_bounds(family, variants, cutoff, stages, values, memory)
-    return values, memory
+    _fill_bounds(family, variants, cutoff, stages, found)
+    return found

@@ -170,6 +170,9 @@ class PlanChoice(NamedTuple):
     mode: int
     """Recompute mode."""
 
+    num_blocks: int
+    """Blocks of each chunk, from its first one on, that the mode is about."""
+
     option: int
     """Sharding option."""
 

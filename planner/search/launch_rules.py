@@ -129,6 +129,10 @@ class LaunchRules:
     recompute: tuple[str, ...] = _MODES
     """Recompute modes that stages may have."""
 
+    recompute_num_layers: bool = False
+    """Whether only the first blocks of each chunk may be recomputed, in a number that
+    is given."""
+
     offload: tuple[str, ...] = ()
     """What hosts can keep without a pipeline, fields of `planner.step.plan.Offload`."""
 
@@ -207,7 +211,7 @@ _MEGATRON_SOURCES = {
     "the optimizer, for the whole job; sharded parameters are --use-megatron-fsdp, "
     "another set of defaults than this preset's",
     "recompute": "megatron/training/arguments.py: --recompute-granularity, one for the "
-    "whole job",
+    "whole job; --recompute-method block with --recompute-num-layers for each chunk",
     "offload": "megatron/training/arguments.py: --optimizer-cpu-offload with "
     "--optimizer-offload-fraction (Core 0.12 and later); "
     "megatron/core/transformer/transformer_config.py: cpu_offloading of weights and "
@@ -232,6 +236,7 @@ _MEGATRON_LM = LaunchRules(
     context_parallel=("ring",),
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
+    recompute_num_layers=True,
     orders=(_DP_INSIDE, _PP_INSIDE),
     sources=_megatron_sources(
         "megatron/training/arguments.py: --num-layers is a multiple of stages x "
@@ -251,6 +256,7 @@ _MEGATRON_CORE = LaunchRules(
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(1,),
+    recompute_num_layers=True,
     offload=("weights", "optimizer", "activations"),
     offload_with_pipeline=("optimizer",),
     orders=(_DP_INSIDE, _PP_INSIDE),
@@ -275,6 +281,7 @@ _DEEPSPEED = LaunchRules(
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(3,),
+    recompute_num_layers=True,
     offload=ALL_PARTS,
     offload_with_pipeline=("optimizer",),
     orders=(_DP_INSIDE,),
@@ -454,6 +461,7 @@ _IDEAL = LaunchRules(
     zero_stages_with_pipeline=(0, 1, 2, 3),
     hybrid_sharding=(1, 2, 3),
     recompute=(*_MODES, "stage"),
+    recompute_num_layers=True,
     offload=ALL_PARTS,
     offload_with_pipeline=ALL_PARTS,
     orders=ANY_ORDER,
@@ -470,6 +478,7 @@ def _research(framework: str, offload: tuple[str, ...] = ()) -> LaunchRules:
         context_parallel=(),
         zero_stages=(0, 1, 2, 3),
         zero_stages_with_pipeline=(0, 1, 2, 3),
+        recompute_num_layers=True,
         offload=offload,
         offload_with_pipeline=offload,
         same_savings=False,

@@ -367,6 +367,7 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     zeros = _distinct(stage.zero_stage for stage in plan.stages)
     groups = _distinct(stage.sharding_group_size for stage in plan.stages)
     yield from _saving("recompute", modes, rules.recompute, rules)
+    yield from _counted(plan, rules)
     yield from _offloaded(plan, rules)
     yield from _saving("zero_stage", zeros, rules.zero_stages_of(sizes.pp), rules)
     parts = [
@@ -389,6 +390,16 @@ def _savings(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
             f"ZeRO-{zero} over {group} of {whole} ranks",
             f"all {whole} ranks",
         )
+
+
+def _counted(plan: Plan, rules: LaunchRules) -> Breaches:
+    """Compare the numbers of recomputed blocks to what the framework has."""
+    counts = _distinct(stage.recompute_num_layers for stage in plan.stages)
+    if counts != [None] and not rules.recompute_num_layers:
+        yield "recompute", "some blocks of a chunk", "all blocks or none"
+    elif len(counts) > 1 and rules.same_savings:
+        found = _join_values(["all" if one is None else one for one in counts])
+        yield "recompute", f"{found} blocks on different stages", "one for all stages"
 
 
 def _offloaded(plan: Plan, rules: LaunchRules) -> Breaches:

@@ -36,7 +36,9 @@ job = tables.JobConstants(1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 1e9, 9.0)
 one = np.zeros(1, dtype=np.int64)
 ledger = np.eye(4, len(tables.ZeroTerms._fields))
 ledger[2] = tables.ZeroTerms(1.0, *[0.0] * 10)._replace(reduced_across=1.0)
-options = memory_bound.ChoiceTerms(tables.Choices(one, one + 2, one), 2.0, job, ledger)
+hosts = {"offload": np.zeros((1, 4)), "host_step": 0.0 * one, "host_once": 0.0 * one}
+choices = tables.Choices(one, one + 2, one, one, **hosts)
+options = memory_bound.ChoiceTerms(choices, 2.0, job, ledger)
 arguments = (inner, rows, boundary, options, np.ones(1), 1, 1.0, 1.0)
 print(memory_bound.time_bound(*arguments), memory_bound.time_bound.py_func(*arguments))
 """

@@ -144,7 +144,7 @@ class ReplayBounds:
         placed: Placed,
         variants: terms.Variants,
         cutoff: float,
-    ) -> FloatArray:
+    ) -> kernel.PlanBounds:
         """Bound plans on one placement, as `relaxed` does."""
         num_bytes = self.columns(shape.degrees).boundary_bytes
         alone, inside = placed.alone, placed.rates
@@ -152,7 +152,7 @@ class ReplayBounds:
         if self.by_layer:
             inside = inside._replace(rows=_unhindered(inside.rows, relaxed.rows))
         sent = _Sent(inside, wires, alone.ends, placed.exits)
-        return self._bound(shape, sent, variants, cutoff)
+        return self._read(shape, sent, variants, cutoff)
 
     def memory_of(
         self, shape: Shape, rates: StageRates, variants: terms.Variants
@@ -163,17 +163,17 @@ class ReplayBounds:
         exits = no_exits(len(rates.group_sizes), shape.p)
         sent = _Sent(rates, wires, ends, exits)
         unbounded = replace(self, memory=np.inf)
-        return unbounded._read(shape, sent, variants, np.inf)[1]  # noqa: SLF001
+        return unbounded._read(shape, sent, variants, np.inf).memory  # noqa: SLF001
 
     def _bound(
         self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
     ) -> FloatArray:
-        return self._read(shape, sent, variants, cutoff)[0]
+        return self._read(shape, sent, variants, cutoff).values
 
     def _read(
         self, shape: Shape, sent: _Sent, variants: terms.Variants, cutoff: float
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return bounds [s] and memory [byte]."""
+    ) -> kernel.PlanBounds:
+        """Return bounds, memory and repeated blocks."""
         table = self.workload.table(shape.degrees)
         rates, exits = sent.rates, sent.exits
         known = self.columns(shape.degrees)
@@ -218,9 +218,7 @@ class ReplayBounds:
             ),
             job=job,
         )
-        found: tuple[FloatArray, FloatArray] = kernel.replay_bounds(
-            family, variants, cutoff
-        )
+        found: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
         return found
 
     def _tied_bytes(self, table: LayerTable) -> float:

@@ -74,6 +74,8 @@ class Leaf(NamedTuple):
     """Memory choice of all stages."""
     placement: Placement
     """Where the ranks are."""
+    num_layers: int | None = None
+    """Blocks of each chunk that are recomputed; None for all of them."""
 
 
 class Leaves(NamedTuple):
@@ -91,16 +93,18 @@ class Leaves(NamedTuple):
     bounds: FloatArray
     """Lower bound of each plan's replay, rising [s]."""
     numbers: IntArray
-    """Number of each plan's choice and layout, shape ``(n, 2)``."""
+    """Number of each plan's choice and layout, and blocks that are recomputed if they
+    are counted, shape ``(n, 3)``."""
 
     def leaf(self, index: int) -> Leaf:
         """Return one of the plans."""
-        choice, layout = self.numbers[index].tolist()
+        choice, layout, count = self.numbers[index].tolist()
         return Leaf(
             self.configuration,
             tuple(self.layouts[layout].tolist()),
             self.choices[choice],
             self.placement,
+            count if self.choices[choice].is_counted else None,
         )
 
 
@@ -258,16 +262,17 @@ class LaunchableCandidates:
             self._spend(cuts, choices)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
-            fits = np.argwhere(np.isfinite(found))
-            values = found[tuple(fits.T)]
+            fits = np.argwhere(np.isfinite(found.values))
+            values = found.values[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
+            numbers = np.column_stack([fits, found.counts[tuple(fits.T)]])
             known[placed.key] = Leaves(
                 configuration,
                 placement,
                 choices,
                 cuts,
                 np.ascontiguousarray(values[order]),
-                np.ascontiguousarray(fits[order]),
+                np.ascontiguousarray(numbers[order]),
             )
             yield known[placed.key]
 
@@ -304,7 +309,7 @@ class LaunchableCandidates:
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
-        configuration, layout, choice, placement = leaf
+        configuration, layout, choice, placement, num_layers = leaf
         rates = self.rates(configuration, placement)
         p, v = configuration.pp, configuration.v
         group = 1
@@ -320,6 +325,7 @@ class LaunchableCandidates:
                 zero_stage=choice.zero_stage,
                 sharding_group_size=group,
                 offload=choice.offload,
+                recompute_num_layers=num_layers,
             )
             for i, devices in enumerate(placement.devices)
         )
@@ -352,9 +358,9 @@ class LaunchableCandidates:
             zeros = zeros[:1]
         hybrid = self.rules.hybrid_sharding
         return tuple(
-            MemoryChoice(mode, zero, option, offload)
+            MemoryChoice(mode, zero, option, offload, is_counted)
             for offload in self.space.offloads(configuration.pp)
-            for mode in self.space.recompute_modes(configuration.v)
+            for mode, is_counted in self.space.repeats(configuration.v)
             if goes_with(mode, offload)
             for zero in zeros
             for option in range(num_options if zero in hybrid else 1)

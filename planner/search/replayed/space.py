@@ -37,7 +37,7 @@ from planner.search.launch_rules import (
 )
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
-from planner.step.plan import Offload
+from planner.step.plan import COUNTED_MODES, Offload
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -244,6 +244,17 @@ class LaunchableSpace:
             for mode in self.spec.recompute
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
+
+    def repeats(self, v: int) -> list[tuple[str, bool]]:
+        """Return recompute modes, and whether only some blocks are recomputed.
+
+        Some are where all may keep everything, and the framework counts them.
+        """
+        modes = self.recompute_modes(v)
+        whole = [(mode, False) for mode in modes]
+        if not self.rules.recompute_num_layers or "none" not in modes:
+            return whole
+        return whole + [(mode, True) for mode in modes if mode in COUNTED_MODES]
 
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""

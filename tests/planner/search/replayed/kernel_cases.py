@@ -163,8 +163,12 @@ def compiled(case, cutoff=np.inf):
         job=job,
     )
     choice = tables.Choices(
-        *(np.array([n]) for n in (case.mode, case.zero, case.option))
+        *(np.array([n]) for n in (case.mode, case.zero, case.option)),
+        is_counted=np.zeros(1, dtype=np.int64),
+        offload=np.zeros((1, 4)),
+        host_step=np.zeros(1),
+        host_once=np.zeros(1),
     )
     variants = terms.Variants(np.array([case.cuts]), choice)
-    found, _ = kernel.replay_bounds(plans, variants, cutoff)
-    return float(found[0, 0])
+    found = kernel.replay_bounds(plans, variants, cutoff)
+    return float(found.values[0, 0])

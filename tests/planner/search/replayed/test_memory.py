@@ -38,7 +38,7 @@ def fits(candidates, leaf, memory):
         Variants(np.array([leaf.layout]), choice_columns((leaf.choice,))),
         np.inf,
     )
-    return bool(np.isfinite(found[0, 0]))
+    return bool(np.isfinite(found.values[0, 0]))
 
 
 def some_leaves(world, seed, count):
@@ -122,8 +122,19 @@ def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
             tight = replace(
                 candidates, bounds=replace(candidates.bounds, memory=middle)
             )
-            kept = by_name(tight, sizes).keys()
-            expected = {name for name, memory in used.items() if memory <= middle}
+            found = by_name(tight, sizes)
+            counted = [leaf for leaf in found.values() if leaf.choice.is_counted]
+            for leaf in counted:
+                # One block less, and it does not.
+                plan = candidates.plan(leaf)
+                fewer = candidates.plan(leaf._replace(num_layers=leaf.num_layers - 1))
+                assert fullest(world, plan) <= middle < fullest(world, fewer)
+            kept = {name for name, leaf in found.items() if leaf not in counted}
+            expected = {
+                name
+                for name, memory in used.items()
+                if memory <= middle and not every[name].choice.is_counted
+            }
             assert kept & used.keys() == expected
             cut += len(used) - len(expected)
             # A bound of the whole configuration is finite if anything fits.

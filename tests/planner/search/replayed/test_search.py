@@ -15,7 +15,8 @@ from planner.cost.pricing import price_plan
 from planner.search.placements import Extents, whole_dimensions
 from planner.search.replayed.candidates import Leaf
 from planner.search.replayed.search import Replays, search_replayed
-from planner.step.plan import NO_OFFLOAD, Offload, Plan
+from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
+from planner.step.virtual import block_span
 from planner.work import WORK_LIMIT
 from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
 from topologies.accelerators import Host
@@ -87,8 +88,22 @@ def every_leaf(world):
                     layouts = candidates._layouts(sizes).tolist()
                     for option, offload, cut in product(options, offloads, layouts):
                         choice = MemoryChoice(mode, zero, option, offload)
-                        leaf = Leaf(sizes, tuple(cut), choice, placement)
-                        yield candidates.plan(leaf)
+                        for count in counts(world, rules, mode, cut):
+                            leaf = Leaf(sizes, tuple(cut), choice, placement, count)
+                            yield candidates.plan(leaf)
+
+
+def counts(world, rules, mode, cut):
+    """Return how many blocks of each chunk may be recomputed; None for all."""
+    keeps = {"none"} <= {*world.spec.recompute} & {*rules.recompute}
+    if not (rules.recompute_num_layers and keeps and mode in COUNTED_MODES):
+        return [None]
+    names = world.workload.graph.names
+    is_block = np.array([name.startswith("block") for name in names], dtype=float)
+    first, last = block_span(is_block)
+    starts, ends = np.array(cut[:-1]), np.array(cut[1:])
+    blocks = np.minimum(ends, last) - np.maximum(starts, first)
+    return [None, *range(1, int(blocks.max()))]
 
 
 @lru_cache(maxsize=256)
