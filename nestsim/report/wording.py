@@ -191,6 +191,8 @@ def recompute_of_plan(plan: Plan) -> str:
     """Write what all stages of a plan recompute: ``recompute full of 5 blocks``."""
     mode: str = plan.settings_json()["recompute"]
     counts = {stage.recompute_num_layers for stage in plan.stages}
+    if mode == "mixed":
+        return recompute_label(mode)
     if len(counts) > 1:
         return f"{recompute_label(mode)} of some blocks"
     return recompute_label(mode, counts.pop())
