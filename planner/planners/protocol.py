@@ -16,10 +16,11 @@ from planner.cost.pricing import plan_degrees, price_plan
 from planner.search.space import SearchSpec, configuration_of
 from planner.search.thriftiest import memory_sentence
 from planner.step.execution import Workload
-from planner.step.memory import stage_memory
-from planner.step.plan import Plan
+from planner.step.memory import memory_of_stage, stage_memory
+from planner.step.plan import NO_OFFLOAD, Plan
 from planner.work import Spent, Work
 from topologies import Network
+from topologies.accelerators import Host
 from topologies.units import format_size
 
 if TYPE_CHECKING:
@@ -176,10 +177,31 @@ def stage_peaks(workload: Workload, plan: Plan) -> list[float]:
     ]
 
 
-def fits(workload: Workload, spec: SearchSpec, plan: Plan) -> bool:
-    """Tell whether a plan fits in the memory that plans may use."""
+def fits(
+    workload: Workload, spec: SearchSpec, plan: Plan, host: Host | None = None
+) -> bool:
+    """Tell whether a plan fits in the memory that plans may use.
+
+    Parameters
+    ----------
+    workload, spec
+        The job, and what plans leave free.
+    plan
+        The plan.
+    host
+        What stands behind each device, for plans that offload.
+    """
     memory = workload.tensor_memory(spec.memory_reserve)
-    return max(stage_peaks(workload, plan)) <= memory * ROUNDING
+    if max(stage_peaks(workload, plan)) > memory * ROUNDING:
+        return False
+    table = workload.table(plan_degrees(plan))
+    kept = (
+        sum(memory_of_stage(workload, table, plan, index).host.values())
+        for index, stage in enumerate(plan.stages)
+        if stage.offload != NO_OFFLOAD
+    )
+    room = 0.0 if host is None else host.memory
+    return max(kept, default=0.0) <= room * ROUNDING
 
 
 def priced_best_first(

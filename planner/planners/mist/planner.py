@@ -155,7 +155,7 @@ class _MistSearch:
                 self._tuners.append(tuner)
                 for tuned in tuner.solutions():
                     plan = self._plan(tuned)
-                    if fits(self.workload, self.spec, plan):
+                    if fits(self.workload, self.spec, plan, self.network.host):
                         self.work.note_plan()
                         return tuned.time, self._with_algorithms(plan)
                     self._unfit.append(plan)

@@ -178,8 +178,18 @@ def test_hosts_let_it_train_in_less_memory():
     with_host, little = network.with_host(HOST), tight(2e-6)
     assert found(little, network).why_not.startswith("Memory: ")
     plan = found(little, with_host).plans[0].plan
-    assert fits(workload, little, plan)
+    assert fits(workload, little, plan, HOST)
     assert any(stage.offload != NO_OFFLOAD for stage in plan.stages)
+
+
+def test_what_the_host_has_no_room_for_does_not_fit():
+    network, workload = small_job()
+    little = tight(2e-6)
+    plan = found(little, network.with_host(HOST)).plans[0].plan
+    assert not fits(workload, little, plan)
+    assert not fits(workload, little, plan, replace(HOST, memory=1.0))
+    small = network.with_host(replace(HOST, memory=1.0))
+    assert found(little, small).why_not
 
 
 def test_hosts_keep_no_more_than_the_space_allows():
