@@ -34,7 +34,6 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         "low-precision": "an 8- or 4-bit format that the accelerator has no rate for",
         "unknown-recompute": "what is recomputed is not one of the modelled modes",
         "unknown-sharding": "what is sharded is not one of the modelled ways",
-        "offload": "offloading to the host is not modelled",
         "uneven-plan": "stages with unlike parallel sizes or recompute",
         "fine-tuning": "fine-tuning of adapters (LoRA) is not modelled",
         "unknown-model": "the architecture has parts that are not modelled",

@@ -26,6 +26,7 @@ from nestsim.validation.rows.training import check_format, read_software, read_t
 from planner.plans.spec import PlanSpec
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
+from planner.step.plan import Offload
 from topologies.accelerators import Accelerator
 from topologies.specs import FatTreeSpec, check_num_devices
 
@@ -243,6 +244,8 @@ def _plan(
     layers = _layers(reading, model.num_layers, pp, vpp)
     layout = _layout(reading, model.num_layers, pp, vpp)
 
+    offload = _offload(reading)
+
     def plan(micro_batch: int) -> PlanSpec:
         with refusing("no-such-plan"):
             return PlanSpec(
@@ -257,6 +260,10 @@ def _plan(
                 recompute=recompute,
                 zero_stage=zero_stage,
                 sharding_group_size=group,
+                offload_weights=offload.weights,
+                offload_gradients=offload.gradients,
+                offload_optimizer=offload.optimizer,
+                offload_activations=offload.activations,
                 num_layers_per_pipeline_stage=layers,
                 pipeline_model_parallel_layout=layout,
                 account_for_embedding_in_pipeline_split=ends,
@@ -354,8 +361,8 @@ def _recompute(reading: Reading) -> str:
         mode, assumption = _XLA_POLICIES[policy[0]]
         reading.assume(assumption)
         return mode
-    if "offload" in written:
-        raise RowRefusedError("offload", f"recompute {written}")
+    if re.match(r"activation (cpu )?offload", written):
+        return "none"
     if written.startswith(("per stage", "per-op")):
         raise RowRefusedError("uneven-plan", f"recompute {written}")
     if re.match(r"(none|no)\b", written) and "not" not in written.split():
@@ -379,6 +386,23 @@ def _selective(reading: Reading, written: str) -> str:
     if reading.preset.software.saves_products and written.startswith("selective"):
         return "selective"
     raise RowRefusedError("unknown-recompute", f"recompute {written}")
+
+
+def _offload(reading: Reading) -> Offload:
+    """Return what the host keeps: what is said to be offloaded is so as a whole."""
+    sharding, notes = reading.words("zero_or_fsdp"), reading.words("notes")
+    keeps = Offload()
+    if "offload" in sharding:
+        reading.assume("the host keeps and updates the optimizer states")
+        keeps = keeps._replace(optimizer=1.0)
+        if "param" in sharding:
+            keeps = keeps._replace(weights=1.0)
+    if re.match(r"activation (cpu )?offload", reading.words("recompute")) or re.search(
+        r"offload(ing)?:? true", notes
+    ):
+        reading.assume("the host keeps all activations between the passes")
+        keeps = keeps._replace(activations=1.0)
+    return keeps
 
 
 _XLA_POLICIES = {
@@ -428,10 +452,6 @@ def _sharding(reading: Reading) -> tuple[int, int | None]:
     written = reading.words("zero_or_fsdp")
     if written.startswith("per stage"):
         raise RowRefusedError("uneven-plan", f"sharding {written}")
-    if "offload" in written or re.search(
-        r"offload(ing)?:? true", reading.words("notes")
-    ):
-        raise RowRefusedError("offload", "states are offloaded to the host")
     if is_unstated(written):
         reading.assume(f"ZeRO stage {reading.preset.zero_stage}")
         return reading.preset.zero_stage, None

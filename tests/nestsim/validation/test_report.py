@@ -44,7 +44,7 @@ RESULT = ValidationResult(
         scored("a", 1.0, 1.2),
         scored("b", 2.0, 1.1),
         scored("c", 4.0, 4.2, accelerator="H100-80GB-SXM", source_key="other"),
-        RowResult(row=gpt(row_id="d"), code="offload", reason="to the host"),
+        RowResult(row=gpt(row_id="d"), code="fine-tuning", reason="of adapters"),
     ),
 )
 
@@ -57,7 +57,7 @@ def test_errors_are_those_of_the_rows_by_source_and_by_accelerator():
     assert report["by_source"]["own"]["refused"] == 1
     assert report["by_source"]["other"]["max_ape"] == pytest.approx(0.05)
     assert report["by_accelerator"]["H100-80GB-SXM"]["scored"] == 1
-    assert report["refusals"] == {"offload": 1}
+    assert report["refusals"] == {"fine-tuning": 1}
 
 
 def test_plans_for_the_same_job_are_ranked_among_themselves_alone():
@@ -73,14 +73,14 @@ def test_the_table_has_one_line_for_each_row_with_all_digits():
     assert [line["row_id"] for line in lines] == ["a", "b", "c", "d"]
     assert float(lines[1]["error"]) == RESULT.rows[1].error
     assert lines[0]["assumed"] == "vpp = 1; cp = 1"
-    assert (lines[3]["code"], lines[3]["error"]) == ("offload", "")
+    assert (lines[3]["code"], lines[3]["error"]) == ("fine-tuning", "")
 
 
 def test_text_names_sources_accelerators_and_what_was_refused():
     console = Console(file=io.StringIO(), width=120)
     print_validation(RESULT, console)
     text = console.file.getvalue()
-    for words in ("own", "other", "H100-80GB-SXM", "23.3 %", "offload", "100.0 %"):
+    for words in ("own", "other", "H100-80GB-SXM", "23.3 %", "fine-tuning", "100.0 %"):
         assert words in text
 
 
@@ -123,7 +123,7 @@ def test_runs_are_held_against_the_judgement_of_memory():
             judged("c", 1.5, quality="C", source_key="other"),
             judged("d", 0.5, measured=math.nan, quality="A"),
             judged("e", 2.0, measured=math.nan, quality="A"),
-            RowResult(row=gpt(row_id="f"), code="offload", reason="to the host"),
+            RowResult(row=gpt(row_id="f"), code="fine-tuning", reason="of adapters"),
         ),
     )
     report = validation_json(result)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nestsim.presets import PRESETS, find_preset
+from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.columns import REFUSALS, RowRefusedError
 from nestsim.validation.rows.plan import read_case
 from planner.plans.spec import PlanSpec
@@ -84,8 +85,6 @@ def test_what_a_row_does_not_say_is_assumed_and_noted(changed, said):
         ({"micro_batch": "1/2"}, "uneven-plan"),
         ({"recompute": "per stage: [0, 5]"}, "uneven-plan"),
         ({"zero_or_fsdp": "per stage: some offload"}, "uneven-plan"),
-        ({"zero_or_fsdp": "ZeRO-3 with offload"}, "offload"),
-        ({"notes": "activation CPU offload True"}, "offload"),
         *(
             ({"precision": text}, "low-precision")
             for text in ("MXFP8", "NVFP4", "fp8 hybrid + bf16", "int8", "int4")
@@ -121,7 +120,28 @@ def test_what_cannot_be_expressed_is_refused_with_its_code(changed, code):
 
 
 def test_offload_that_is_off_is_no_offload():
-    assert read_case(gpt(notes="activation CPU offload False")).plan.zero_stage == 0
+    plan = read_case(gpt(notes="activation CPU offload False")).plan
+    assert (plan.zero_stage, plan.offload_activations) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "keeps"),
+    [
+        ({"zero_or_fsdp": "ZeRO-3 with offload"}, (0.0, 1.0, 0.0)),
+        ({"zero_or_fsdp": "ZeRO-3, param and optimizer offload"}, (1.0, 1.0, 0.0)),
+        ({"notes": "activation CPU offload True"}, (0.0, 0.0, 1.0)),
+        ({"recompute": "activation offloading"}, (0.0, 0.0, 1.0)),
+    ],
+)
+def test_what_a_row_offloads_is_predicted(changed, keeps):
+    case = read_case(gpt(**changed))
+    plan, bare = case.plan, read_case(gpt(recompute="none"))
+    found = plan.offload_weights, plan.offload_optimizer, plan.offload_activations
+    assert found == keeps
+    assert any("the host keeps" in text for text in case.assumed)
+    predictor = Predictor()
+    slower = predictor.predict(case).iteration_time
+    assert slower > predictor.predict(bare).iteration_time
 
 
 @pytest.mark.parametrize(
