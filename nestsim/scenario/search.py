@@ -47,7 +47,7 @@ OffloadFraction = Annotated[float, Field(gt=0, le=1)]
 
 def _offloaded(name: object) -> object:
     """Refuse what names nothing that a host can keep."""
-    parts = name.split("+") if isinstance(name, str) else [name]
+    parts = name.split("+") if isinstance(name, str) else [""]
     known = set(parts) <= set(Offload._fields) and len(set(parts)) == len(parts)
     if name != "none" and not known:
         raise InputError(

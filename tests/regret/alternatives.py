@@ -108,7 +108,7 @@ class Alternatives:
             stage.chunks[c][0] for c in range(configuration.v) for stage in plan.stages
         )
         for leaves in self._leaves(configuration):
-            for index, (choice, layout) in enumerate(leaves.numbers.tolist()):
+            for index, (choice, layout, _) in enumerate(leaves.numbers.tolist()):
                 if tuple(leaves.layouts[layout].tolist())[:-1] != cuts:
                     continue
                 if leaves.choices[choice].recompute != plan.stages[0].recompute:
