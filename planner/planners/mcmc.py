@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
 
-from planner.cost.choices import MemoryChoice
+from planner.cost.choices import MemoryChoice, goes_with
 from planner.planners.manual import manual_plans
 from planner.planners.mcmc_state import Walkable, WalkState
 from planner.planners.protocol import (
@@ -187,10 +187,17 @@ def _redraw_placement(
 def _redraw_recompute(
     space: Walkable, state: WalkState, rng: Random
 ) -> WalkState | None:
-    """Draw the recompute mode of a stage."""
+    """Draw the recompute mode of a stage, or what its hosts keep, if there is more."""
     stage = rng.randrange(state.configuration.pp)
-    modes = sorted({choice.recompute for choice in space.chain(state).choices})
-    drawn = state.choices[stage]._replace(recompute=rng.choice(modes))
+    choices, old = space.chain(state).choices, state.choices[stage]
+    offloads = sorted({choice.offload for choice in choices})
+    if len(offloads) > 1 and rng.random() < 0.5:
+        drawn = old._replace(offload=rng.choice(offloads))
+    else:
+        modes = sorted({choice.recompute for choice in choices})
+        drawn = old._replace(recompute=rng.choice(modes))
+    if not goes_with(drawn.recompute, drawn.offload):
+        return None
     return _with_choice(state, stage, drawn)
 
 

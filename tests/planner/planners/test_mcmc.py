@@ -17,8 +17,10 @@ from planner.planners.protocol import STARTS, PlannerSettings, fits
 from planner.search.best_first import search
 from planner.search.candidates import CandidateSet
 from planner.search.space import SearchSpec
+from planner.step.plan import NO_OFFLOAD, Offload
 from tests.planner.instances import instances, interleaved
 from tests.planner.planners.examples import small_job
+from topologies.accelerators import Host
 
 relaxed = settings(
     deadline=None,
@@ -167,3 +169,24 @@ def test_walks_start_anywhere(init):
 )
 def test_walks_go_back_to_their_best_as_flexflow_does(budget, span):
     assert reset_span(budget) == span
+
+
+def test_walks_leave_to_hosts_what_devices_have_no_room_for():
+    network, workload = small_job()
+    host = Host(to_device=2e10, to_host=3e10, memory=1e12)
+    reserve = workload.accelerator.memory_bytes * (1 - 3e-6)
+    tight = SearchSpec(
+        micro_batch_sizes=(1,),
+        tensor_model_parallel_sizes=(1,),
+        pipeline_model_parallel_sizes=(1, 2),
+        data_parallel_sizes=(1,),
+        memory_reserve=reserve,
+    )
+    offload = (NO_OFFLOAD, Offload(1.0, 1.0, 1.0, 1.0))
+    told = PlannerSettings(seeds=(0, 1))
+    alone = Mcmc().find(network, workload, tight, told).plans
+    more = replace(tight, offload=offload)
+    found = Mcmc().find(network.with_host(host), workload, more, told).plans
+    assert fits(workload, more, found[0].plan, host)
+    assert found[0].closed_form_time < alone[0].closed_form_time
+    assert any(stage.offload != NO_OFFLOAD for stage in found[0].plan.stages)
