@@ -233,14 +233,19 @@ def choice_costs(
         own = zero_terms(options.ledger, choices.zero_stage[c])
         sent, step_end = parameter_cost(row, job, group, own, option, dense, expert)
         others = parameter_cost(row, job, group, own, option, other_dense, other_expert)
-        rest = min(rest, per_microbatch * others[0] + others[1] / p)
-        redone = inner.recompute[mode]
         updated = dense + expert
+        other_updated = other_dense + other_expert
         if own.shards_optimizer > 0.0:
             updated = dense / group + expert / job.expert_group
+            other_updated = other_dense / group + other_expert / job.expert_group
         away = choices.offload[c]
+        other_end = others[1]
         if away[_OPTIMIZER] > 0.0:
+            # Less than nothing where the host updates faster than the device.
             step_end += choices.host_step[c] * updated
+            other_end += choices.host_step[c] * other_updated
+        rest = min(rest, per_microbatch * others[0] + other_end / p)
+        redone = inner.recompute[mode]
         cost[c] = per_microbatch * (redone + sent) + step_end / p
         dearest = max(dearest, cost[c])
         cheapest = min(cheapest, cost[c])
