@@ -77,7 +77,7 @@ def goes_with(recompute: str, offload: Offload) -> bool:
 
     A stage that is done again from its input keeps nothing that passes exchange.
     """
-    return recompute != "stage" or offload._replace(optimizer=0.0) == NO_OFFLOAD
+    return recompute != "stage" or not offload.in_passes
 
 
 def choice_columns(
@@ -201,7 +201,7 @@ class HostCosts(NamedTuple):
         names = {number: name for name, number in RECOMPUTE_MODES.items()}
         for c, fractions in enumerate(choices.offload.tolist()):
             offload = Offload(*fractions)
-            if offload._replace(optimizer=0.0) == NO_OFFLOAD:
+            if not offload.in_passes:
                 continue
             mode = names[int(choices.recompute[c])]
             group = float(sharers.groups[choices.sharding[c]])

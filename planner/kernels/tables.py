@@ -67,7 +67,7 @@ GRADIENTS = 1
 OPTIMIZER = 2
 ACTIVATIONS = 3
 
-# Layers of what comes and goes that have room on a device.
+# Layers whose offloaded part has room on a device: one in use, one on the way.
 ON_THE_WAY = 2.0
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
 
+from planner.step.plan import Offload
+
 RULES: Mapping[str, str] = MappingProxyType(
     {
         "global_batch": "replicas x micro-batch size x microbatches is the batch",
@@ -174,8 +176,8 @@ class LaunchRules:
         return self.offload_with_pipeline if num_stages > 1 else self.offload
 
 
-ALL_PARTS = ("weights", "gradients", "optimizer", "activations")
-"""All that hosts can keep, the fields of `planner.step.plan.Offload`."""
+ALL_PARTS = Offload._fields
+"""All that hosts can keep."""
 
 
 def _sources(default: str, **known: str) -> tuple[tuple[str, str], ...]:

@@ -30,8 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.training import ParameterBytes
+from planner.kernels.tables import ON_THE_WAY
 from planner.step.ledger import GRADIENTS, LEDGER, WEIGHTS
-from planner.step.plan import NO_OFFLOAD, Offload, Stage
+from planner.step.plan import Offload, Stage
 from topologies.accelerators import Host
 from topologies.arrays import FloatArray
 
@@ -40,9 +41,6 @@ TO_HOST = "to host"
 
 TO_DEVICE = "to device"
 """Direction of what comes from a host to its device."""
-
-LAYERS_ON_THE_WAY = 2.0
-"""Layers whose offloaded part has room on the device: one in use, one on the way."""
 
 
 class HostRates(NamedTuple):
@@ -247,9 +245,9 @@ def staging_bytes(
     """
     layer = offload.weights * weights
     layer += offload.gradients * gradients + offload.activations * saved
-    return LAYERS_ON_THE_WAY * layer
+    return ON_THE_WAY * layer
 
 
 def is_beside_passes(stage: Stage) -> bool:
     """Tell whether passes of a stage exchange anything with the host."""
-    return stage.offload._replace(optimizer=0.0) != NO_OFFLOAD
+    return stage.offload.in_passes

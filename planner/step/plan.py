@@ -136,6 +136,11 @@ class Offload(NamedTuple):
     activations: float = 0.0
     """Fraction of the saved activations that the host keeps between the passes."""
 
+    @property
+    def in_passes(self) -> bool:
+        """Whether passes exchange anything with the host; its updates do not count."""
+        return max(self.weights, self.gradients, self.activations) > 0.0
+
 
 NO_OFFLOAD = Offload()
 """Everything stays on the device."""

@@ -17,12 +17,14 @@ too. The answer is exact.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy import optimize, sparse
 
 from topologies.arrays import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scipy import optimize, sparse
 
 SAME = 1e-9
 """Relative difference of times below which they are equal."""
@@ -159,6 +161,9 @@ class PipelineProgram:
         known
             Time of a step that is known to be reached [s].
         """
+        # Half a second of loading that only this planner asks for.
+        from scipy import optimize
+
         (numbers,) = np.nonzero(kept)
         if len(np.unique(self.stage[numbers])) < self.num_stages:
             return None
@@ -183,7 +188,7 @@ class PipelineProgram:
 
     def _constraints(
         self, numbers: IntArray, steady: FloatArray, delta: FloatArray, known: float
-    ) -> list[optimize.LinearConstraint]:
+    ) -> "list[optimize.LinearConstraint]":
         """Return the rows over options, ``max t`` and the largest delta.
 
         Parameters
@@ -195,10 +200,12 @@ class PipelineProgram:
         known
             Time that a choice must not exceed, scaled; infinite for none.
         """
+        from scipy import optimize, sparse
+
         count, stages = len(numbers), self.num_stages
         rows, columns = self.stage[numbers], np.arange(count)
 
-        def by_stage(values: FloatArray) -> sparse.csr_array:
+        def by_stage(values: FloatArray) -> "sparse.csr_array":
             shape = stages, count
             return sparse.csr_array((values, (rows, columns)), shape=shape)
 
