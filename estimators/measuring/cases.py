@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees, OperatorWork
-from estimators.models import attention, layers, mixtral
+from estimators.models import attention, experts, layers
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.recorder import record_layer
@@ -281,16 +281,16 @@ def _routing(tokens: int, h: int) -> Iterator[OperatorCase]:
     chosen = Given((tokens, TOPK), NUM_EXPERTS)
     yield OperatorCase(
         operation="top-k",
-        part=lambda: mixtral.TopK(TOPK),
+        part=lambda: experts.TopK(TOPK),
         inputs=(Given((tokens, NUM_EXPERTS)),),
     )
     yield OperatorCase(
         operation="dispatch",
-        part=lambda: mixtral.TokenDispatch(NUM_EXPERTS),
+        part=lambda: experts.TokenDispatch(NUM_EXPERTS),
         inputs=(Given((tokens, h)), chosen),
     )
     yield OperatorCase(
         operation="combine",
-        part=mixtral.TokenCombine,
+        part=experts.TokenCombine,
         inputs=(Given((tokens * TOPK, h)), Given((tokens, TOPK)), chosen),
     )

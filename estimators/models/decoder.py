@@ -2,9 +2,7 @@
 
 from torch import Tensor, nn
 
-from estimators.models.attention import build_attention
 from estimators.models.layers import (
-    MLP,
     CrossEntropy,
     PositionEmbedding,
     VocabParallelEmbedding,
@@ -35,24 +33,38 @@ class WordEmbedding(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """A block that normalises what enters its two branches (pre-LN)."""
+    """A block that normalises what enters its branches (pre-LN).
 
-    def __init__(self, spec: TransformerSpec, mlp: nn.Module | None = None) -> None:
+    Parameters
+    ----------
+    spec
+        The architecture.
+    mixer
+        Branch that lets tokens see each other, if there is one.
+    mlp
+        Branch that looks at each token by itself, if there is one.
+    """
+
+    def __init__(
+        self, spec: TransformerSpec, mixer: nn.Module | None, mlp: nn.Module | None
+    ) -> None:
         super().__init__()
-        self.input_norm = build_norm(spec)
-        self.self_attention = build_attention(spec)
+        self.input_norm = None if mixer is None else build_norm(spec)
+        self.self_attention = mixer
         self.attention_dropout = nn.Dropout(spec.hidden_dropout)
-        self.pre_mlp_norm = build_norm(spec)
-        self.mlp = MLP(spec) if mlp is None else mlp
+        self.pre_mlp_norm = None if mlp is None else build_norm(spec)
+        self.mlp = mlp
         self.mlp_dropout = nn.Dropout(spec.hidden_dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return hidden states of the same shape."""
-        branch = self.self_attention(self.input_norm(hidden))
-        hidden = hidden + self.attention_dropout(branch)
-        branch = self.mlp(self.pre_mlp_norm(hidden))
-        output: Tensor = hidden + self.mlp_dropout(branch)
-        return output
+        if self.self_attention is not None and self.input_norm is not None:
+            branch = self.self_attention(self.input_norm(hidden))
+            hidden = hidden + self.attention_dropout(branch)
+        if self.mlp is not None and self.pre_mlp_norm is not None:
+            branch = self.mlp(self.pre_mlp_norm(hidden))
+            hidden = hidden + self.mlp_dropout(branch)
+        return hidden
 
 
 class FinalNorm(nn.Module):

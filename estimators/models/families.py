@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from estimators.models.bert import BertBlock, BertEmbedding, BertHead
+from estimators.models.blocks import build_block
 from estimators.models.decoder import (
     FinalNorm,
     LanguageModelHead,
-    TransformerBlock,
     WordEmbedding,
 )
-from estimators.models.mixtral import MixtralBlock
 from estimators.models.spec import TransformerSpec
 
 Builder = Callable[[TransformerSpec], nn.Module]
@@ -35,8 +34,8 @@ class ModelFamily:
     embedding: Builder = WordEmbedding
     """Builds the layer from token ids to hidden states."""
 
-    block: Builder = TransformerBlock
-    """Builds a layer from hidden states to hidden states."""
+    block: Callable[[TransformerSpec, str], nn.Module] = build_block
+    """Builds a layer from hidden states to hidden states, of some kind."""
 
     final_norm: Builder | None = FinalNorm
     """Builds the norm behind the last block; None where the head normalises for
@@ -47,7 +46,9 @@ class ModelFamily:
 
     def layers(self, spec: TransformerSpec) -> dict[str, nn.Module]:
         """Build one layer of each distinct kind, in the order of the chain."""
-        built = {"embedding": self.embedding(spec), "block": self.block(spec)}
+        built = {"embedding": self.embedding(spec)}
+        for name, kind in spec.block_kinds.items():
+            built[name] = self.block(spec, kind)
         if self.final_norm is not None:
             built["final norm"] = self.final_norm(spec)
         return built | {"head": self.head(spec)}
@@ -57,9 +58,12 @@ FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(
     {
         "gpt": ModelFamily(),
         "llama": ModelFamily(),
-        "mixtral": ModelFamily(block=MixtralBlock),
+        "mixtral": ModelFamily(),
         "bert": ModelFamily(
-            embedding=BertEmbedding, block=BertBlock, final_norm=None, head=BertHead
+            embedding=BertEmbedding,
+            block=lambda spec, _: BertBlock(spec),
+            final_norm=None,
+            head=BertHead,
         ),
     }
 )

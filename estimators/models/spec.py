@@ -3,72 +3,21 @@
 Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhere.
 """
 
-import math
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
+from estimators.models.limits import (
+    LATENT_WIDTHS,
+    MAX_ELEMENTS,
+    check_values,
+    require_divides,
+)
 from topologies.errors import InputError
 
-FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
-"""Names of the families of models, whose layers `estimators.models.families` builds."""
+DENSE_BLOCK = "attention+dense"
+"""Kind of a block with attention and a feed-forward layer that all tokens use."""
 
-MODULE_FAMILY = "module"
-"""Family of a user's own module, which is traced and not built."""
-
-MAX_LAYERS = 4_000
-"""Most transformer blocks: some planners keep tables of all pairs of them."""
-
-MAX_WIDTH = 1_000_000
-"""Largest width of hidden states and heads, and most heads and experts."""
-
-MAX_SEQUENCE = 100_000_000
-"""Most tokens per sequence."""
-
-MAX_VOCABULARY = 1_000_000_000
-"""Most entries of the word embedding."""
-
-MAX_ELEMENTS = 2**56
-"""Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
-
-_LARGEST = MappingProxyType(
-    {
-        "num_layers": MAX_LAYERS,
-        "sequence_length": MAX_SEQUENCE,
-        "max_position_embeddings": MAX_SEQUENCE,
-        "vocab_size": MAX_VOCABULARY,
-        "ffn_hidden_size": 4 * MAX_WIDTH,
-        "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
-    }
-)
-"""Sizes whose limit is another than `MAX_WIDTH`."""
-
-_CHOICES = {
-    "family": (*FAMILY_NAMES, MODULE_FAMILY),
-    "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope"),
-    "attention_implementation": ("flash", "plain"),
-}
-_EXAMPLES = MappingProxyType(
-    {
-        "num_layers": 32,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "vocab_size": 32_000,
-        "sequence_length": 4096,
-        "ffn_hidden_size": 11_008,
-        "kv_channels": 128,
-        "max_position_embeddings": 4096,
-    }
-)
-_LATENT = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
-_MAY_BE_ZERO = (
-    "num_moe_experts",
-    "moe_router_topk",
-    "moe_shared_expert_intermediate_size",
-    "kv_lora_rank",
-    *_LATENT,
-    "num_token_types",
-)
+EXPERT_BLOCK = "attention+experts"
+"""Kind of a block with attention and routed experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +47,11 @@ class TransformerSpec:
 
     sequence_length: int
     """Tokens per sequence."""
+
+    block_pattern: tuple[str, ...] = ()
+    """Kind of each block in turn, where they are not all alike: its mixer and its
+    feed-forward layer, keys of `estimators.models.blocks.MIXERS` and
+    `FEED_FORWARDS`, joined by ``"+"``; either may be missing."""
 
     ffn_hidden_size: int = 0
     """Inner width of the feed-forward layer, of one of the two halves if it is gated;
@@ -151,6 +105,9 @@ class TransformerSpec:
     num_moe_experts: int = 0
     """Routed experts of each feed-forward layer; 0 for a dense model."""
 
+    moe_ffn_hidden_size: int = 0
+    """Inner width of one routed expert; by default `ffn_hidden_size`."""
+
     moe_router_topk: int = 0
     """Experts that each token is sent to; 0 for a dense model."""
 
@@ -184,24 +141,41 @@ class TransformerSpec:
     if one can."""
 
     def __post_init__(self) -> None:
-        _check_values(self)
+        object.__setattr__(self, "block_pattern", tuple(self.block_pattern))
+        check_values(self)
         self._resolve("ffn_hidden_size", 4 * self.hidden_size)
+        if self.num_moe_experts:
+            self._resolve("moe_ffn_hidden_size", self.ffn_hidden_size)
         self._resolve("num_query_groups", self.num_attention_heads)
         self._resolve("max_position_embeddings", self.sequence_length)
         if self.kv_channels == 0:
-            _require_divides(self, "num_attention_heads", "hidden_size")
+            require_divides(self, "num_attention_heads", "hidden_size")
         self._resolve("kv_channels", self.hidden_size // self.num_attention_heads)
-        _require_divides(self, "num_query_groups", "num_attention_heads")
+        require_divides(self, "num_query_groups", "num_attention_heads")
         _check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
         _check_positions(self)
+        _check_pattern(self)
         _check_experts(self)
         _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
             object.__setattr__(self, name, default)
+
+    @property
+    def block_kinds(self) -> dict[str, str]:
+        """Name of each distinct kind of block -> the kind, in order of first use.
+
+        The name is ``"block"`` where all blocks are alike.
+        """
+        if not self.block_pattern:
+            return {"block": EXPERT_BLOCK if self.num_moe_experts else DENSE_BLOCK}
+        kinds = dict.fromkeys(self.block_pattern)
+        if len(kinds) == 1:
+            return {"block": self.block_pattern[0]}
+        return {f"block {kind}": kind for kind in kinds}
 
     @property
     def query_width(self) -> int:
@@ -241,71 +215,40 @@ def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
     return replace(spec, sequence_length=mean_length)
 
 
-def _check_values(spec: TransformerSpec) -> None:
-    """Check every field by itself."""
-    for field in fields(spec):
-        value = getattr(spec, field.name)
-        if field.type is int:
-            lowest = 0 if field.default == 0 else 1
-            _check_integer(field.name, value, lowest)
-        elif field.type is bool and not isinstance(value, bool):
-            raise InputError(
-                "must be true or false",
-                where=field.name,
-                got=value,
-                expected="true or false",
-            )
-        elif field.type is float:
-            _check_probability(field.name, value)
-        elif field.name in _CHOICES and value not in _CHOICES[field.name]:
-            raise InputError(
-                "not one of the choices",
-                where=field.name,
-                got=value,
-                expected=" or ".join(f'"{c}"' for c in _CHOICES[field.name]),
-            )
+def with_sequence_length(
+    spec: TransformerSpec, sequence_length: int
+) -> TransformerSpec:
+    """Return the same model for other sequences.
+
+    A learned position embedding grows where the sequences are longer than it.
+
+    Raises
+    ------
+    InputError
+        If the length is not a positive whole number.
+    """
+    checked = replace(spec, sequence_length=sequence_length, max_position_embeddings=0)
+    rows = max(spec.max_position_embeddings, checked.sequence_length)
+    return replace(checked, max_position_embeddings=rows)
 
 
-def _check_integer(name: str, value: object, lowest: int) -> None:
-    most = _LARGEST.get(name, MAX_WIDTH)
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
-        if name in _MAY_BE_ZERO:
-            what = "0 for none, or 1, 2, ..."
+def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
+    """Return the same model at another depth: its first blocks, where they differ.
+
+    Raises
+    ------
+    InputError
+        If blocks differ and there are fewer, or the depth is no depth.
+    """
+    pattern = spec.block_pattern
+    if pattern and num_layers > len(pattern):
         raise InputError(
-            f"must be a whole number of at least {lowest}",
-            where=name,
-            got=value,
-            expected=f"{what}, at most {most:,}",
+            "more blocks than the model has, whose blocks differ",
+            where="num_layers",
+            got=num_layers,
+            expected=f"at most {len(pattern)}",
         )
-    if value > most:
-        raise InputError(
-            f"must be at most {most:,}",
-            where=name,
-            got=value,
-            expected=f"a whole number up to {most:,}, e.g. {_EXAMPLES.get(name, 8)}",
-        )
-
-
-def _check_probability(name: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
-        raise InputError(
-            "must be a probability below 1",
-            where=name,
-            got=value,
-            expected="0 up to but without 1, e.g. 0.1",
-        )
-
-
-def _require_divides(spec: TransformerSpec, divisor: str, number: str) -> None:
-    if getattr(spec, number) % getattr(spec, divisor):
-        raise InputError(
-            f"does not divide {number}",
-            where=divisor,
-            got=getattr(spec, divisor),
-            expected=f"a divisor of {number} = {getattr(spec, number)}",
-        )
+    return replace(spec, num_layers=num_layers, block_pattern=pattern[:num_layers])
 
 
 def _check_positions(spec: TransformerSpec) -> None:
@@ -337,7 +280,7 @@ def _check_positions(spec: TransformerSpec) -> None:
 def _check_latent(spec: TransformerSpec) -> None:
     """Refuse what latent attention does not have, and its widths without it."""
     if not spec.kv_lora_rank:
-        given = [name for name in _LATENT if getattr(spec, name)]
+        given = [name for name in LATENT_WIDTHS if getattr(spec, name)]
         if given:
             raise InputError(
                 "belongs to multi-head latent attention",
@@ -370,13 +313,34 @@ def _check_latent(spec: TransformerSpec) -> None:
         )
 
 
-def _check_experts(spec: TransformerSpec) -> None:
-    if (spec.family == "mixtral") != (spec.num_moe_experts > 0):
+def _check_pattern(spec: TransformerSpec) -> None:
+    """Refuse a pattern of another length, or with experts that there are not."""
+    pattern = spec.block_pattern
+    if pattern and len(pattern) != spec.num_layers:
         raise InputError(
-            "experts belong to the mixtral family, and to no other",
+            "is not one kind for each block",
+            where="block_pattern",
+            got=f"{len(pattern)} kinds",
+            expected=f"num_layers = {spec.num_layers}",
+        )
+    routed = any("experts" in kind.split("+") for kind in spec.block_kinds.values())
+    if routed != (spec.num_moe_experts > 0):
+        raise InputError(
+            "blocks with experts and experts go together",
             where="num_moe_experts",
             got=spec.num_moe_experts,
-            expected='1, 2, ... if family = "mixtral", else 0',
+            expected="1, 2, ... if a block has experts, else 0",
+        )
+
+
+def _check_experts(spec: TransformerSpec) -> None:
+    experts, family = spec.num_moe_experts, spec.family
+    if (family == "mixtral" and not experts) or (family == "bert" and experts):
+        raise InputError(
+            "a mixtral has experts, a bert has none",
+            where="num_moe_experts",
+            got=experts,
+            expected='1, 2, ... if family = "mixtral", 0 if family = "bert"',
         )
     if spec.moe_shared_expert_intermediate_size and not spec.num_moe_experts:
         raise InputError(
@@ -385,7 +349,7 @@ def _check_experts(spec: TransformerSpec) -> None:
             got=spec.moe_shared_expert_intermediate_size,
             expected="0, or num_moe_experts beside it",
         )
-    top, experts = spec.moe_router_topk, spec.num_moe_experts
+    top = spec.moe_router_topk
     if top > experts or (experts > 0 and top == 0):
         raise InputError(
             "does not fit the number of experts",
@@ -412,9 +376,11 @@ def _check_tensors(spec: TransformerSpec) -> None:
         "sequence_length x ffn_hidden_size": tokens * inner,
         "num_attention_heads x kv_channels x hidden_size": heads * hidden,
         "sequence_length x num_attention_heads x kv_channels": tokens * heads,
-        "num_moe_experts x ffn_hidden_size x hidden_size": max(spec.num_moe_experts, 1)
-        * inner
+        "num_moe_experts x moe_ffn_hidden_size x hidden_size": spec.num_moe_experts
+        * 2
+        * spec.moe_ffn_hidden_size
         * hidden,
+        "ffn_hidden_size x hidden_size": inner * hidden,
     }
     if spec.kv_lora_rank:
         width = spec.kv_channels + max(spec.qk_pos_emb_head_dim, spec.v_head_dim)

@@ -227,14 +227,22 @@ class LayerGraph:
     def chain(
         cls, spec: TransformerSpec, layers: Mapping[str, TracedLayer]
     ) -> "LayerGraph":
-        """Repeat the layer called ``"block"`` as often as the architecture says."""
+        """Line the layers up: each kind of block where the architecture has it."""
+        blocks = spec.block_kinds
+        kind_of = {name: kind for kind, name in enumerate(layers)}
+        name_of = {kind: name for name, kind in blocks.items()}
+        places = [kind_of[name_of[kind]] for kind in spec.block_pattern]
+        if not places:
+            places = [kind_of["block"]] * spec.num_layers
         names: list[str] = []
         kinds: list[int] = []
-        for kind, name in enumerate(layers):
-            repeats = spec.num_layers if name == "block" else 1
-            kinds += [kind] * repeats
-            blocks = [f"block {i}" for i in range(repeats)]
-            names += blocks if name == "block" else [name]
+        for name, kind in kind_of.items():
+            if name not in blocks:
+                names.append(name)
+                kinds.append(kind)
+            elif name == next(iter(blocks)):
+                names += [f"block {i}" for i in range(spec.num_layers)]
+                kinds += places
         return cls(
             spec=spec,
             names=tuple(names),

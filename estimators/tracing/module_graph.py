@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from torch import fx, nn
 
-from estimators.models.spec import MODULE_FAMILY, TransformerSpec
+from estimators.models.limits import MODULE_FAMILY
+from estimators.models.spec import TransformerSpec
 from estimators.tracing.blocks import ModuleChain, ModulePart, split_chain
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.node_kinds import kind_of, refuse_mixing, refuse_unknown

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, layers, mixtral
+from estimators.models import attention, experts, layers
 from estimators.tracing.graph import TracedLayer, TracedParameter
 from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Tape, TracedCall
 
@@ -22,8 +22,8 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (layers.VocabParallelLinear, "weight"): "vocab",
         (layers.VocabParallelLinear, "bias"): "vocab",
         (layers.VocabParallelEmbedding, "weight"): "vocab",
-        (mixtral.ExpertColumnLinear, "weight"): "expert",
-        (mixtral.ExpertRowLinear, "weight"): "expert",
+        (experts.ExpertColumnLinear, "weight"): "expert",
+        (experts.ExpertRowLinear, "weight"): "expert",
     }
 )
 """(Module, parameter) -> layout; everything else is whole on every rank."""

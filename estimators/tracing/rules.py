@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, layers, mixtral
+from estimators.models import attention, experts, layers
 from estimators.models import attention as latent_attention
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
@@ -260,8 +260,8 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.VocabParallelLinear: linear_rule("vocab", "vocab"),
         nn.Linear: linear_rule("", ""),
         attention.QKVParallelLinear: _qkv,
-        mixtral.ExpertColumnLinear: _experts("expert column", "tensor"),
-        mixtral.ExpertRowLinear: _experts("expert row", "sequence"),
+        experts.ExpertColumnLinear: _experts("expert column", "tensor"),
+        experts.ExpertRowLinear: _experts("expert row", "sequence"),
         attention.FlashAttention: flash_rule,
         attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
@@ -276,9 +276,9 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.Tanh: memory_rule("activation", keeps="output"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
-        mixtral.TopK: _topk,
-        mixtral.TokenDispatch: memory_rule("dispatch", layout="whole"),
-        mixtral.TokenCombine: memory_rule("combine", keeps="inputs"),
+        experts.TopK: _topk,
+        experts.TokenDispatch: memory_rule("dispatch", layout="whole"),
+        experts.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )
 """Module kept in one piece -> its rule."""

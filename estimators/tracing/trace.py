@@ -45,7 +45,7 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
     layers = None if file is None else _read(file, spec)
     if layers is None:
         with NOTICES.once("tracing the model"):
-            layers = _trace(replace(spec, num_layers=1))
+            layers = _trace(_one_of_each(spec))
         _write(file, layers)
     return LayerGraph.chain(spec, layers)
 
@@ -69,8 +69,16 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
     }
 
 
+def _one_of_each(spec: TransformerSpec) -> TransformerSpec:
+    """Return the architecture with one block of each kind."""
+    if not spec.block_pattern:
+        return replace(spec, num_layers=1)
+    pattern = tuple(spec.block_kinds.values())
+    return replace(spec, num_layers=len(pattern), block_pattern=pattern)
+
+
 def _content_key(spec: TransformerSpec) -> str:
-    content = json.dumps(asdict(replace(spec, num_layers=1)), sort_keys=True)
+    content = json.dumps(asdict(_one_of_each(spec)), sort_keys=True)
     return hashlib.sha256(f"{content}\n{_source_digest()}".encode()).hexdigest()
 
 
@@ -112,18 +120,24 @@ def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> N
     The names of its chain, the size of its embedding and of what enters a block are
     known without tracing.
     """
-    names = ["embedding", "block", "final norm", "head"]
+    blocks = list(spec.block_kinds)
+    names = ["embedding", *blocks, "final norm", "head"]
     if spec.family == "bert":
         names.remove("final norm")
     hidden = spec.sequence_length * spec.hidden_size
     known = (
         list(layers) == names
         and spec.vocab_size * spec.hidden_size in _sizes(layers["embedding"])
-        and layers["block"].hidden_input is not None
-        and layers["block"].tensors[layers["block"].hidden_input].elements == hidden
+        and all(_enters(layers[name]) == hidden for name in blocks)
     )
     if not known:
         raise InputError("is the trace of another model", expected="a trace")
+
+
+def _enters(layer: TracedLayer) -> int:
+    """Return the elements of the hidden states that enter a layer."""
+    number = layer.hidden_input
+    return 0 if number is None else layer.tensors[number].elements
 
 
 def _sizes(layer: TracedLayer) -> list[int]:

@@ -83,7 +83,7 @@ def models(as_json: Json = False) -> None:
     """
     import typer
 
-    from estimators.models.library import LIBRARY
+    from estimators.models.library.catalog import LIBRARY
 
     if as_json:
         from dataclasses import asdict

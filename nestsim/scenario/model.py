@@ -8,16 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from estimators.models.huggingface import load_huggingface
-from estimators.models.library import load_model, model_names
-from estimators.models.spec import (
+from estimators.models.huggingface.load import load_huggingface
+from estimators.models.library.catalog import load_model, model_names
+from estimators.models.limits import (
     MAX_LAYERS,
     MAX_SEQUENCE,
     MAX_VOCABULARY,
     MAX_WIDTH,
-    TransformerSpec,
-    without_padding,
 )
+from estimators.models.spec import TransformerSpec, with_num_layers, without_padding
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
@@ -363,5 +362,5 @@ def _adapted(
 ) -> TransformerSpec:
     """Return the architecture at another depth, and without padding."""
     if num_layers is not None:
-        spec = replace(spec, num_layers=num_layers)
+        spec = with_num_layers(spec, num_layers)
     return spec if mean_length is None else without_padding(spec, mean_length)

@@ -12,7 +12,7 @@ from estimators.collectives.transports import find_transport, overhead, transfer
 from estimators.constants import load_constants
 from estimators.host_time import BACKWARD_LAUNCHES, SHARPNESS, host_times
 from estimators.layers.work import CollectiveWork, Degrees, LayerWork, OperatorWork
-from estimators.models.library import load_model
+from estimators.models.library.catalog import load_model
 from estimators.operators.roofline import GRAPH_LAUNCH_TIME, LAUNCH_TIME
 from estimators.platform import Platform
 from estimators.software import IDEAL, Software

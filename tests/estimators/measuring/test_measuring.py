@@ -33,7 +33,7 @@ from estimators.measuring.operators import (
     measure_profile,
     planned_cases,
 )
-from estimators.models.library import load_model
+from estimators.models.library.catalog import load_model
 from estimators.operators.profile import OperatorTiming, Profile
 from estimators.operators.profiled_times import ProfiledTimes
 from estimators.tracing.trace import trace_model

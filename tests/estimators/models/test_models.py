@@ -11,7 +11,7 @@ from estimators.models.families import (
     build_layers,
     example_inputs,
 )
-from estimators.models.library import LIBRARY, load_model, model_names
+from estimators.models.library.catalog import LIBRARY, load_model, model_names
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.trace import trace_model
 from tests.estimators.whole_models import build_model

@@ -4,7 +4,7 @@ import pytest
 
 from estimators.layers.sharding import layer_work
 from estimators.layers.work import Degrees
-from estimators.models.library import load_model
+from estimators.models.library.catalog import load_model
 from estimators.operators.engines.graph import (
     backward_graph,
     core_graph,

@@ -1,7 +1,6 @@
-"""Mixtral: a Llama whose feed-forward layer is a router and several experts.
+"""Mixtures of experts: a feed-forward layer that is a router and several experts.
 
-DeepSeek's are of this family, too: experts that all tokens share stand beside the
-routed ones as one feed-forward layer.
+Experts that all tokens share stand beside the routed ones as one feed-forward layer.
 
 Each token goes to its ``topk`` best experts. Experts are spread over the
 expert-parallel group and split over the tensor-parallel group; tokens travel to them
@@ -15,7 +14,6 @@ References
 import torch
 from torch import Tensor, nn
 
-from estimators.models.decoder import TransformerBlock
 from estimators.models.layers import MLP
 from estimators.models.spec import TransformerSpec
 
@@ -88,7 +86,7 @@ class MoELayer(nn.Module):
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
-        experts, width = spec.num_moe_experts, spec.ffn_hidden_size
+        experts, width = spec.num_moe_experts, spec.moe_ffn_hidden_size
         self.router = nn.Linear(spec.hidden_size, experts, bias=False)
         self.topk = TopK(spec.moe_router_topk)
         self.dispatch = TokenDispatch(experts)
@@ -110,10 +108,3 @@ class MoELayer(nn.Module):
         if self.shared_experts is not None:
             output = output + self.shared_experts(hidden)
         return output
-
-
-class MixtralBlock(TransformerBlock):
-    """A pre-LN block with experts."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__(spec, MoELayer(spec))

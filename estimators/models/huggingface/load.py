@@ -1,0 +1,73 @@
+"""Read an architecture from a local Hugging Face ``config.json``.
+
+Nothing is downloaded and nothing of the transformers library is needed. Keys that do
+not change sizes or work (initialisation, token ids, rotary scaling) are ignored; keys
+that would, and that the modules here cannot express, are refused.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from estimators.models.huggingface.bert import read_bert
+from estimators.models.huggingface.config_file import ConfigFile, read_config
+from estimators.models.huggingface.gpt import read_gpt2, read_gpt_neox
+from estimators.models.huggingface.llama import (
+    limit_window,
+    read_llama,
+    read_mistral,
+    read_mixtral,
+)
+from estimators.models.spec import TransformerSpec, with_sequence_length
+from topologies.errors import InputError
+from topologies.input_file import file_in
+
+READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyType(
+    {
+        "llama": read_llama,
+        "mistral": read_mistral,
+        "mixtral": read_mixtral,
+        "gpt2": read_gpt2,
+        "gpt_neox": read_gpt_neox,
+        "bert": read_bert,
+    }
+)
+"""``model_type`` -> what reads it."""
+
+
+def load_huggingface(
+    path: Path, *, sequence_length: int | None = None
+) -> TransformerSpec:
+    """Read a ``config.json``.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder that holds it.
+    sequence_length
+        Tokens per training sequence; by default the longest that the configuration
+        allows.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not JSON, the ``model_type`` is not known, or
+        a key is missing or has an unexpected value. The message names file and key.
+    """
+    file = file_in(path, "config.json")
+    try:
+        config = read_config(file)
+        model_type = config.text("model_type", None)
+        if model_type not in READERS:
+            raise InputError(
+                "model type is not supported",
+                where="model_type",
+                got=model_type,
+                expected=" or ".join(f'"{name}"' for name in READERS),
+            )
+        spec = config.read(READERS[model_type])
+        if sequence_length is not None:
+            spec = limit_window(config, with_sequence_length(spec, sequence_length))
+    except InputError as error:
+        raise error.at(str(file), separator=": ") from None
+    return spec

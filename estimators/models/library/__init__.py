@@ -1,0 +1,1 @@
+"""Published models by name, each with its source."""

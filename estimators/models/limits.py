@@ -1,0 +1,153 @@
+"""The limits of each size of an architecture, and the checks of one field at a time.
+
+What fields must be together, `estimators.models.spec` checks.
+"""
+
+import math
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from topologies.errors import InputError
+
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+"""Names of the families of models, whose ends `estimators.models.families` builds."""
+
+MODULE_FAMILY = "module"
+"""Family of a user's own module, which is traced and not built."""
+
+MAX_LAYERS = 4_000
+"""Most transformer blocks: some planners keep tables of all pairs of them."""
+
+MAX_WIDTH = 1_000_000
+"""Largest width of hidden states and heads, and most heads and experts."""
+
+MAX_SEQUENCE = 100_000_000
+"""Most tokens per sequence."""
+
+MAX_VOCABULARY = 1_000_000_000
+"""Most entries of the word embedding."""
+
+MAX_ELEMENTS = 2**56
+"""Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
+
+_LARGEST = MappingProxyType(
+    {
+        "num_layers": MAX_LAYERS,
+        "sequence_length": MAX_SEQUENCE,
+        "max_position_embeddings": MAX_SEQUENCE,
+        "vocab_size": MAX_VOCABULARY,
+        "ffn_hidden_size": 4 * MAX_WIDTH,
+        "moe_ffn_hidden_size": 4 * MAX_WIDTH,
+        "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
+    }
+)
+"""Sizes whose limit is another than `MAX_WIDTH`."""
+
+_CHOICES = {
+    "family": (*FAMILY_NAMES, MODULE_FAMILY),
+    "normalization": ("layernorm", "rmsnorm"),
+    "position_embedding_type": ("learned", "rope"),
+    "attention_implementation": ("flash", "plain"),
+}
+_EXAMPLES = MappingProxyType(
+    {
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "vocab_size": 32_000,
+        "sequence_length": 4096,
+        "ffn_hidden_size": 11_008,
+        "kv_channels": 128,
+        "max_position_embeddings": 4096,
+    }
+)
+LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
+_MAY_BE_ZERO = (
+    "num_moe_experts",
+    "moe_router_topk",
+    "moe_shared_expert_intermediate_size",
+    "kv_lora_rank",
+    *LATENT_WIDTHS,
+    "num_token_types",
+)
+
+
+def check_values(spec: Any) -> None:
+    """Refuse the first field of an architecture that is wrong by itself.
+
+    Raises
+    ------
+    InputError
+        With the field's name, what it has and what is expected.
+    """
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.type is int:
+            lowest = 0 if field.default == 0 else 1
+            _check_integer(field.name, value, lowest)
+        elif field.type is bool and not isinstance(value, bool):
+            raise InputError(
+                "must be true or false",
+                where=field.name,
+                got=value,
+                expected="true or false",
+            )
+        elif field.type is float:
+            _check_probability(field.name, value)
+        elif field.name in _CHOICES and value not in _CHOICES[field.name]:
+            raise InputError(
+                "not one of the choices",
+                where=field.name,
+                got=value,
+                expected=" or ".join(f'"{c}"' for c in _CHOICES[field.name]),
+            )
+
+
+def _check_integer(name: str, value: object, lowest: int) -> None:
+    most = _LARGEST.get(name, MAX_WIDTH)
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        what = "0 for the default, or 1, 2, ..." if lowest == 0 else "1, 2, ..."
+        if name in _MAY_BE_ZERO:
+            what = "0 for none, or 1, 2, ..."
+        raise InputError(
+            f"must be a whole number of at least {lowest}",
+            where=name,
+            got=value,
+            expected=f"{what}, at most {most:,}",
+        )
+    if value > most:
+        raise InputError(
+            f"must be at most {most:,}",
+            where=name,
+            got=value,
+            expected=f"a whole number up to {most:,}, e.g. {_EXAMPLES.get(name, 8)}",
+        )
+
+
+def _check_probability(name: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
+        raise InputError(
+            "must be a probability below 1",
+            where=name,
+            got=value,
+            expected="0 up to but without 1, e.g. 0.1",
+        )
+
+
+def require_divides(spec: Any, divisor: str, number: str) -> None:
+    """Refuse a field that does not divide another one.
+
+    Raises
+    ------
+    InputError
+        With both.
+    """
+    if getattr(spec, number) % getattr(spec, divisor):
+        raise InputError(
+            f"does not divide {number}",
+            where=divisor,
+            got=getattr(spec, divisor),
+            expected=f"a divisor of {number} = {getattr(spec, number)}",
+        )
