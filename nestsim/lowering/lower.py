@@ -195,7 +195,7 @@ def lower_plan(
         optimizer_time=np.array([stage.optimizer_time for stage in priced.stages]),
         gather_phases=tuple(stage.gather_phases for stage in lowered),
         gather_buckets=tuple(stage.gather_buckets for stage in lowered),
-        tied_phases=_tied(network, workload, table, devices),
+        tied_phases=() if plan.joins_ends else _tied(network, workload, table, devices),
         slowdown=actor_slowdowns(devices, slowdown),
         interference=execution.communication_slowdown,
         memory=tuple(
@@ -293,7 +293,7 @@ def _tied(
     network: Network, workload: Workload, table: LayerTable, devices: IntArray
 ) -> Phases:
     """Return the collective between both ends of a chain that share an embedding."""
-    if table.tied_parameters <= 0 or len(devices) == 1:
+    if table.tied_parameters <= 0:
         return ()
     pairs = np.stack([devices[0].ravel(), devices[-1].ravel()], axis=1)
     size = table.tied_parameters * workload.parameter_bytes.reduce

@@ -191,7 +191,7 @@ class StagePasses:
         """Return the dense and the expert parameters of a layer, tied ones once."""
         expert = float(self.table.expert_parameters[layer])
         dense = float(self.table.parameters[layer]) - expert
-        if len(self.plan.stages) == 1 and layer == self.table.num_layers - 1:
+        if self.plan.joins_ends and layer == self.table.num_layers - 1:
             dense -= self.table.tied_parameters
         return dense, expert
 

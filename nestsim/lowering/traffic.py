@@ -357,7 +357,7 @@ def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, 
         *_in_layers(table, plan, grid, pace),
         *_boundaries(priced, grid, pace),
         *_data(workload, table, plan, pace),
-        *_embedding(workload, table, grid),
+        *(() if plan.joins_ends else _embedding(workload, table, grid)),
     ]
     by_kind: dict[tuple[str, str, int], list[_Part]] = {}
     for part in parts:
@@ -500,7 +500,7 @@ def _embedding(
     workload: Workload, table: LayerTable, grid: IntArray
 ) -> Iterator[_Part]:
     """Yield the all-reduce of the tied embedding between first and last stage."""
-    if table.tied_parameters > 0 and len(grid) > 1:
+    if table.tied_parameters > 0:
         pairs = np.stack([grid[0].ravel(), grid[-1].ravel()], axis=1)
         size = table.tied_parameters * workload.parameter_bytes.reduce
         yield _Part("embedding", "all_reduce", pairs[None], 0, size, np.inf, "ring")

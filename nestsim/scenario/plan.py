@@ -61,7 +61,8 @@ class PlanTable(Table):
     """Stages of the pipeline."""
 
     virtual_pipeline_model_parallel_size: Count = Field(1, examples=[3])
-    """Chunks of each stage; more than 1 is interleaved 1F1B."""
+    """Chunks of each stage; more than 1 is interleaved 1F1B. Left out, 2 with the
+    schedules "zb-v" and "dualpipe-v", which have no other number."""
 
     data_parallel_size: Count | None = Field(None, examples=[8])
     """Replicas of the pipeline. Left out, as many as the devices suffice for."""
@@ -187,4 +188,7 @@ class PlanTable(Table):
             name: tuple(value) if isinstance(value, list) else value
             for name, value in self.model_dump(exclude_none=True).items()
         }
+        chunks = "virtual_pipeline_model_parallel_size"
+        if self.schedule is not None and chunks not in self.model_fields_set:
+            settings[chunks] = SCHEDULES[self.schedule].num_chunks or 1
         return PlanSpec(**settings)

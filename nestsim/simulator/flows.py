@@ -245,8 +245,8 @@ def _boundaries(columns: Columns, work: PipelineWork) -> tuple[IntArray, IntArra
     _, num_replicas, num_ranks = work.devices.shape
     num_boundaries = work.boundary_bytes.size
     # Both sides of a blocking exchange take part in it.
-    sequential = not find_schedule(work.schedule).interleaves
-    num_sources = 2 if work.blocking_transfers and sequential else 1
+    meets = find_schedule(work.schedule).meets_receivers
+    num_sources = 2 if work.blocking_transfers and meets else 1
     virtual = work.virtual_stages()
     up = work.devices[virtual.stage[:-1]].ravel()
     down = work.devices[virtual.stage[1:]].ravel()

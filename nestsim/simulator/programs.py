@@ -255,7 +255,7 @@ class Writer:
         self.ports = ports
         self.virtual = work.virtual_stages()
         schedule = SCHEDULES[work.schedule]
-        self.rendezvous = work.blocking_transfers and not schedule.interleaves
+        self.rendezvous = work.blocking_transfers and schedule.meets_receivers
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
         self.pass_ports = self._pass_ports()
         self.bucket_ends = ports.bucket_ends()

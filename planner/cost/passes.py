@@ -77,7 +77,7 @@ def group_rate(rates: PlacementRates, item: InLayerTraffic, index: int) -> Float
 def parameters_of(table: LayerTable, plan: Plan) -> tuple[FloatArray, FloatArray]:
     """Return dense and expert parameters of each layer, tied ones once, ``(L,)``."""
     dense = table.parameters - table.expert_parameters
-    if len(plan.stages) == 1:
+    if plan.joins_ends:
         dense[-1] -= table.tied_parameters
     return dense, table.expert_parameters
 

@@ -33,6 +33,7 @@ from planner.search.launch_rules import (
 from planner.search.placements import Extents, whole_dimensions
 from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
+from planner.step.schedules import SCHEDULES
 
 T = TypeVar("T")
 
@@ -204,7 +205,8 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     if plan.schedule not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
     m = plan.num_microbatches
-    if (v > 1 or rules.microbatches == ALWAYS) and m % pp:
+    deals = v > 1 and SCHEDULES[plan.schedule].deals_rounds
+    if (deals or rules.microbatches == ALWAYS) and m % pp:
         yield (
             "microbatches",
             f"{m} microbatches on {pp} stages of {v} chunks",
@@ -215,12 +217,8 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:
     """Return how many blocks each virtual stage holds, in the order of the chain."""
     before = np.cumsum([0, *is_block])
-    rounds = zip(*(stage.chunks for stage in plan.stages), strict=True)
-    return tuple(
-        int(before[last + 1] - before[first])
-        for chunks in rounds
-        for first, last in chunks
-    )
+    chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+    return tuple(int(before[last + 1] - before[first]) for first, last in chunks)
 
 
 def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
@@ -244,7 +242,8 @@ def _splits(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
 def ends_together(plan: Plan, is_block: Sequence[bool]) -> bool:
     """Tell whether all before the first block, and all after the last, are together."""
     blocks = [layer for layer, block in enumerate(is_block) if block]
-    first, last = plan.stages[0].chunks[0], plan.stages[-1].chunks[-1]
+    chunks = sorted(chunk for stage in plan.stages for chunk in stage.chunks)
+    first, last = chunks[0], chunks[-1]
     return first[1] >= blocks[0] - 1 and last[0] <= blocks[-1] + 1
 
 

@@ -143,7 +143,7 @@ def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
     held = [slice(first, last + 1) for first, last in stage.chunks]
     expert = sum(float(table.expert_parameters[span].sum()) for span in held)
     total = sum(float(table.parameters[span].sum()) for span in held)
-    if len(plan.stages) == 1:
+    if plan.joins_ends and stage.chunks[0][0] == 0:
         total -= table.tied_parameters
     return ParameterShare(
         dense=total - expert,

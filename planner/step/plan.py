@@ -1,8 +1,9 @@
 """A plan: plain data, to and from JSON.
 
 Stages run from the first (with the embedding) to the last (with the head). A stage
-holds one closed interval of the model's chain, or with virtual stages (interleaved
-1F1B) several, its chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i``.
+holds one closed interval of the model's chain, or with virtual stages several, its
+chunks: chunk ``c`` of stage ``i`` is virtual stage ``c p + i`` with interleaved 1F1B;
+in a V, whose chain comes back, the first stage holds both ends.
 
 In JSON a stage's devices are a list of ranges, replica by replica, rank by rank; lists
 of numbers, one for each replica, are read as well. ``"0-7"`` are devices 0 to 7,
@@ -238,6 +239,15 @@ class Plan:
     def devices_used(self) -> int:
         """Devices with work to do."""
         return sum(len(row) for stage in self.stages for row in stage.devices)
+
+    @property
+    def joins_ends(self) -> bool:
+        """Whether the first stage holds both ends of the chain.
+
+        The only stage, or the first one of a V; it has a tied embedding once.
+        """
+        ends = [max(last for _, last in stage.chunks) for stage in self.stages]
+        return ends[0] == max(ends)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain JSON values with stable keys."""

@@ -374,7 +374,7 @@ def _plans(draw: st.DrawFn, document: dict[str, Any], num_devices: int) -> Tree:
     some = {
         "recompute": ["full", "selective", "none"],
         "zero_stage": [1, 0, 2, 3],
-        "schedule": ["1f1b", "gpipe", "zb-h1"],
+        "schedule": ["1f1b", "gpipe", "zb-h1", "zb-h2"],
         "sequence_parallel": [True, False],
         "order": ["tp-cp-ep-dp-pp", "tp-pp-dp"],
         "gradient_algorithm": ["ring", "hierarchical", "halving-doubling", "direct"],

@@ -3,14 +3,16 @@
 A schedule is a rule that writes a list of instructions for each stage; nothing else
 limits what is in flight; and it says which stage holds which part of the chain. The
 planner's recurrence and the simulator read the same. To add a schedule, write a file
-with the function of its instructions and of its in-flight count, and of where its
-virtual stages are if they are not dealt in turn, and add one entry to `SCHEDULES`. A
+with the function of its instructions, of its in-flight count where that has a closed
+form, and of where its virtual stages are if they are not dealt in turn, and add one
+entry to `SCHEDULES`. A
 closed form of its cycle time, if there is one, goes to `tests.planner.step.cycle_time`.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from planner.step.schedules.dualpipe_v import DUALPIPE_V
 from planner.step.schedules.gpipe import GPIPE
 from planner.step.schedules.interleaved import INTERLEAVED
 from planner.step.schedules.language import (
@@ -24,6 +26,8 @@ from planner.step.schedules.language import (
 )
 from planner.step.schedules.one_f_one_b import ONE_F_ONE_B
 from planner.step.schedules.zb_h1 import ZB_H1
+from planner.step.schedules.zb_h2 import ZB_H2
+from planner.step.schedules.zb_v import ZB_V
 from topologies.errors import InputError
 
 __all__ = [
@@ -39,7 +43,10 @@ __all__ = [
 ]
 
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
-    {one.name: one for one in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1)}
+    {
+        one.name: one
+        for one in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1, ZB_H2, ZB_V, DUALPIPE_V)
+    }
 )
 """Name -> schedule."""
 

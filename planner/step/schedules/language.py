@@ -138,8 +138,7 @@ class Schedule:
 
     interleaves: bool
     """Whether stages consist of several chunks: if so there are at least two stages
-    and two chunks, and microbatches come in groups of ``p``; if not there is one
-    chunk."""
+    and two chunks; if not there is one chunk."""
 
     splits_backward: bool
     """Whether weight gradients are passes of their own, of kind `WEIGHT`: one after
@@ -148,12 +147,31 @@ class Schedule:
     write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
 
-    count: Callable[[int, ScheduleSizes], int]
-    """``(stage, sizes)`` -> the most activations that the stage keeps at once."""
+    count: Callable[[int, ScheduleSizes], int] | None = None
+    """``(stage, sizes)`` -> the most activations that the stage keeps at once; None if
+    they are counted along its list."""
+
+    num_chunks: int | None = None
+    """Chunks of each stage of a schedule that has several; None for any number."""
+
+    deals_rounds: bool = True
+    """Whether a schedule of several chunks has microbatches come in groups of ``p``."""
+
+    least_rounds: int = 0
+    """Least number of microbatches, in ``p``."""
+
+    runs_ahead: bool = False
+    """Whether a stage of one chunk sends on before the receiver asks for it, as it must
+    where senders that wait for their receivers would wait for ever."""
 
     stage_of: Callable[[int, int], int] = dealt_in_turn
     """``(virtual stage, p)`` -> the stage whose devices hold it. The first one is on
     the first stage, two in a row are on one stage or on neighbours."""
+
+    @property
+    def meets_receivers(self) -> bool:
+        """Whether blocking transfers begin once the receiver is ready for them."""
+        return not (self.interleaves or self.runs_ahead)
 
     def check(
         self, num_stages: int, num_microbatches: int, num_chunks: int = 1
@@ -169,13 +187,32 @@ class Schedule:
             _expect(num_chunks == 1, self.name, "chunks per stage", num_chunks, "1")
             return
         _expect(num_stages >= 2, self.name, "pipeline stages", num_stages, "2 or more")
-        _expect(num_chunks >= 2, self.name, "chunks per stage", num_chunks, "2 or more")
+        if self.num_chunks is None:
+            _expect(
+                num_chunks >= 2, self.name, "chunks per stage", num_chunks, "2 or more"
+            )
+        else:
+            _expect(
+                num_chunks == self.num_chunks,
+                self.name,
+                "chunks per stage",
+                num_chunks,
+                str(self.num_chunks),
+            )
         _expect(
-            num_microbatches % num_stages == 0,
+            not self.deals_rounds or num_microbatches % num_stages == 0,
             self.name,
             "microbatches",
             num_microbatches,
             f"a multiple of the {num_stages} stages",
+        )
+        least = self.least_rounds * num_stages
+        _expect(
+            num_microbatches >= least,
+            self.name,
+            "microbatches",
+            num_microbatches,
+            f"{least} or more, {self.least_rounds} for each of the {num_stages} stages",
         )
 
     def check_length(
@@ -235,10 +272,11 @@ class Schedule:
         An activation is what one chunk keeps of one microbatch, from its forward pass
         to the end of its last pass: the backward one, or the weight gradients.
         """
-        self.check(num_stages, num_microbatches, num_chunks)
-        return self.count(
-            stage, ScheduleSizes(num_stages, num_microbatches, num_chunks)
-        )
+        sizes = ScheduleSizes(num_stages, num_microbatches, num_chunks)
+        if self.count is None:
+            return int(self.held(stage, *sizes).sum(axis=1).max())
+        self.check(*sizes)
+        return self.count(stage, sizes)
 
     def held(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1

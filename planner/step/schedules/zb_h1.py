@@ -20,22 +20,35 @@ from planner.step.schedules.language import (
 )
 
 
-def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
-    """F_0..F_{w-1}; then F_{w+j}, B_j, W_{j-i}; then the last W; w = min(m, p-1-i).
+def write_behind(ahead: int, behind: int, num_microbatches: int) -> Instructions:
+    """Return F_{w+j}, B_j, W_{j-d} for every ``j``, without what does not exist.
 
-    Step ``j`` goes on to ``m - 1`` and leaves out what does not exist: stage ``i``
-    does not begin with weight gradients before it is ``i`` backward passes ahead, so
-    that all stages keep the same number of activations [1]_, [2]_.
+    Parameters
+    ----------
+    ahead
+        ``w``: forward passes before the first backward one, less 1.
+    behind
+        ``d``: backward passes before the first weight gradients, less 1.
+    num_microbatches
+        ``m``; step ``j`` goes from ``-w`` to ``m - 1 + d``.
     """
-    _, m, _ = sizes
+    m = num_microbatches
     order = np.arange(m)
-    warmup = min(m, sizes.p - 1 - stage)
-    step = np.concatenate((order - warmup, order, order + stage))
+    step = np.concatenate((order - min(m, ahead), order, order + behind))
     kind = np.repeat(np.array([FORWARD, BACKWARD, WEIGHT], dtype=np.int64), m)
     place = np.lexsort((kind, step))
     return Instructions(
         kind[place], np.tile(order, 3)[place], np.zeros(3 * m, dtype=np.int64)
     )
+
+
+def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
+    """F_0..F_{w-1}; then F_{w+j}, B_j, W_{j-i}; then the last W; w = min(m, p-1-i).
+
+    Stage ``i`` does not begin with weight gradients before it is ``i`` backward passes
+    ahead, so that all stages keep the same number of activations [1]_, [2]_.
+    """
+    return write_behind(sizes.p - 1 - stage, stage, sizes.m)
 
 
 def _count(_stage: int, sizes: ScheduleSizes) -> int:

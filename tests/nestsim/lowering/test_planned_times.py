@@ -166,8 +166,8 @@ def test_hiding_shortens_what_is_planned(schedule):
         "zero_stage": 1,
         "tensor_model_parallel_size": 2,
     }
-    net, job, priced = real("tensor", **sizes)
-    changed = replace(priced.plan, schedule=schedule)
+    net, job, priced = real("tensor", **sizes, schedule=schedule)
+    changed = priced.plan
     plain = price_plan(net, job, changed)
     overlaps = {
         "overlap_grad_reduce": True,

@@ -121,8 +121,13 @@ def step_sizes(draw, schedule, *, most_stages=5, most_microbatches=9):
             draw(st.integers(1, most_microbatches)),
         )
         return p, m, 1
-    p, v = draw(st.integers(2, min(4, most_stages))), draw(st.integers(2, 3))
-    return p, p * draw(st.integers(1, most_microbatches // p)), v
+    one = SCHEDULES[schedule]
+    p = draw(st.integers(2, min(4, most_stages)))
+    v = one.num_chunks or draw(st.integers(2, 3))
+    least = max(one.least_rounds, 1)
+    if one.deals_rounds:
+        return p, p * draw(st.integers(least, most_microbatches // p)), v
+    return p, draw(st.integers(least * p, max(most_microbatches, least * p))), v
 
 
 def stage_memory(static, saved, *, forward=0.0, backward=0.0):

@@ -133,12 +133,13 @@ def test_every_pass_is_one_span_whatever_it_consists_of(schedule, data):
             assert is_open != bool(flag & OPENS)
             is_open = not flag & CLOSES
         assert sum(bool(flag & OPENS) for flag in flags) == kinds.size + 1
+    number = work.virtual_stages().number
     result = replay_all(switch(2 * p, bandwidth=10.0), work)
     # Each collective has two phases of 5 bytes at 10 byte/s, one after another.
     for row in zip(*result.spans, strict=True):
         stage, _, span, _, chunk, start, end = row
         if span < 3:
-            count = counts[span * v * p + chunk * p + stage]
+            count = counts[span * v * p + number[stage, chunk]]
             assert end - start == 0.5 + 0.25 * (count - 1) + 1.0 * count
 
 

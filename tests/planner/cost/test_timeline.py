@@ -20,8 +20,11 @@ every = pytest.mark.parametrize("schedule", list(SCHEDULES))
 def pipelines(draw, schedule, *, most_stages=6, most_microbatches=12):
     """Stages, microbatches and integer durations: all sums are exact."""
     if SCHEDULES[schedule].interleaves:
-        p, v = draw(st.integers(2, most_stages)), draw(st.integers(2, 3))
-        m = p * draw(st.integers(1, max(1, most_microbatches // p)))
+        one = SCHEDULES[schedule]
+        p = draw(st.integers(2, most_stages))
+        v = one.num_chunks or draw(st.integers(2, 3))
+        least = max(one.least_rounds, 1)
+        m = p * draw(st.integers(least, max(least, most_microbatches // p)))
     else:
         p, v = draw(st.integers(1, most_stages)), 1
         m = draw(st.integers(1, most_microbatches))
@@ -43,8 +46,10 @@ def reference(schedule, p, m, durations, *transfers, each=None, floors=None):
     wire_f, wire_b, latency_f, latency_b = transfers
     num_virtual = durations.shape[1]
     last = num_virtual - 1
+    virtual = SCHEDULES[schedule].virtual_stages(p, num_virtual // p)
+    number, place_of = virtual.number.tolist(), virtual.stage.tolist()
     lists = [
-        [(int(kind), int(k), int(c) * p + i) for kind, k, c in zip(*one, strict=True)]
+        [(int(kind), int(k), number[i][c]) for kind, k, c in zip(*one, strict=True)]
         for i in range(p)
         for one in [SCHEDULES[schedule].instructions(i, p, m, num_virtual // p)]
     ]
@@ -69,12 +74,12 @@ def reference(schedule, p, m, durations, *transfers, each=None, floors=None):
 
     @functools.cache
     def leave(kind, sender, k):
-        own = lists[sender % p]
+        own = lists[place_of[sender]]
         sent = [one[1] for one in own if one[0] == kind and one[2] == sender]
         place = sent.index(k)
         before = leave(kind, sender, sent[place - 1]) if place else 0
         wire = wire_f[sender] if kind == 0 else wire_b[sender - 1]
-        posted = end(sender % p, own.index((kind, k, sender)))
+        posted = end(place_of[sender], own.index((kind, k, sender)))
         return max(posted, before) + wire
 
     lengths = [len(one) for one in lists]

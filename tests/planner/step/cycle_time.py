@@ -200,6 +200,20 @@ def blocking_cycle_time(work: FloatArray, exchange: FloatArray) -> float:
     return float((work + around).max())
 
 
+def pause_of_equal_passes(schedule: str, stage: int, num_stages: int) -> int:
+    """Return how long a stage pauses between its first and its last pass.
+
+    In passes, which all take the same and are sent in no time: F = B = W, of each
+    chunk. There must be as many microbatches as fill the pipeline. All stages work for
+    ``3 v m`` beside, and the last one begins at ``p - 1``. ZB-H1 leaves ``(p - 1)(F +
+    B - W)`` of 1F1B's bubble in the first stage, ZB-H2 and ZB-V nothing [2]_.
+    """
+    if schedule in {"zb-h2", "zb-v"}:
+        return 0
+    assert schedule in {"zb-h1", "dualpipe-v"}
+    return num_stages - 1 - stage
+
+
 CLOSED_FORMS: Mapping[str, Callable[[PipelineTimes, int], ClosedForm]] = (
     MappingProxyType({"1f1b": one_f_one_b, "gpipe": gpipe, "zb-h1": zb_h1})
 )

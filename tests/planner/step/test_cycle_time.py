@@ -14,6 +14,7 @@ from tests.planner.step.cycle_time import (
     PipelineTimes,
     blocking_cycle_time,
     largest_interval_mean,
+    pause_of_equal_passes,
 )
 
 every = pytest.mark.parametrize("schedule", list(CLOSED_FORMS))
@@ -222,3 +223,32 @@ def test_blocking_stages_without_messages_take_what_asynchronous_ones_do():
     times = PipelineTimes(forward, backward, np.zeros(3), none, none, none, none)
     for m in (1, 2, 3, 9):
         assert blocking_time(forward, backward, none, m) == time("1f1b", times, m)
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
+def test_stages_pause_as_published_where_all_passes_take_the_same(schedule, p):
+    v = SCHEDULES[schedule].num_chunks or 1
+    for m in (2 * p, 3 * p, 7 * p):
+        program = SCHEDULES[schedule].program(p, m, v)
+        none = np.zeros(v * p - 1)
+        status, starts, _, ends = timeline(
+            InstructionLists(*program),
+            m,
+            np.ones((3, v * p)),
+            BoundaryTimes(*[none] * 4),
+        )
+        assert status == 0
+        begins = starts[program.indptr[:-1]]
+        assert begins.tolist() == list(range(p))
+        pauses = [pause_of_equal_passes(schedule, stage, p) for stage in range(p)]
+        assert (ends - begins - 3 * v * m).tolist() == pauses
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_zb_h2_gains_with_enough_microbatches_where_weight_gradients_are_short(p):
+    # W < F = B: a bubble of (p - 1)(F + B - 2 W) against (p - 1)(F + B - W) [2]_.
+    times = PipelineTimes(*np.array([[4.0], [4], [3]]).repeat(p, 1), *np.zeros((4, 1)))
+    times = times._replace(**{name: np.zeros(p - 1) for name in times._fields[3:]})
+    for m in (4 * p, 6 * p):
+        assert time("zb-h2", times, m) <= time("zb-h1", times, m)

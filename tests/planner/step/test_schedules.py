@@ -21,9 +21,13 @@ sequential = [name for name in SCHEDULES if name not in interleaving]
 @st.composite
 def sizes(draw, name):
     """Stages, microbatches and chunks that the schedule takes."""
-    if SCHEDULES[name].interleaves:
-        p = draw(st.integers(2, 6))
-        return p, p * draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    schedule = SCHEDULES[name]
+    if schedule.interleaves:
+        p, v = draw(st.integers(2, 6)), schedule.num_chunks or draw(st.integers(2, 4))
+        if schedule.deals_rounds:
+            return p, p * draw(st.integers(1, 4)), v
+        least = max(schedule.least_rounds * p, 1)
+        return p, draw(st.integers(least, least + 4 * p)), v
     return draw(st.integers(1, 9)), draw(st.integers(1, 20)), 1
 
 
@@ -190,6 +194,91 @@ def test_zb_h1_is_that_of_pytorch(p, m):
         assert {one.stage_index for one in actions if one is not None} == {stage}
 
 
+def test_zb_h2_reads_as_in_the_paper():
+    # Qi et al., figure 3, below: four stages, and seven microbatches in the first.
+    assert [words("zb-h2", i, 4, 9) for i in range(4)] == [
+        "F0 F1 F2 F3 F4 F5 F6 B0 W0 F7 B1 W1 F8 B2 W2 B3 W3 B4 W4 B5 W5 B6 W6 "
+        "B7 W7 B8 W8",
+        "F0 F1 F2 F3 F4 B0 F5 B1 F6 B2 W0 F7 B3 W1 F8 B4 W2 B5 W3 B6 W4 B7 W5 "
+        "B8 W6 W7 W8",
+        "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 W0 F7 B5 W1 F8 B6 W2 B7 W3 B8 W4 "
+        "W5 W6 W7 W8",
+        "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 W0 F7 B7 W1 F8 B8 W2 W3 W4 "
+        "W5 W6 W7 W8",
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(p=st.integers(1, 12), m=st.integers(1, 60))
+def test_zb_h2_warms_up_twice_as_long_in_twice_the_memory(p, m):
+    # Qi et al., section 2.2.
+    for stage in range(p):
+        kinds = [kind for kind, *_ in passes("zb-h2", stage, (p, m, 1))]
+        assert kinds.index(BACKWARD) == min(m, 2 * (p - stage) - 1)
+        assert SCHEDULES["zb-h2"].in_flight(stage, p, m) == min(m, 2 * p - 1)
+
+
+def v_shaped_of_pytorch(theirs, p, m):
+    """List kind, microbatch and virtual stage of what each rank does in PyTorch."""
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    kinds = {
+        torch.FORWARD: [FORWARD],
+        torch.BACKWARD_INPUT: [BACKWARD],
+        torch.BACKWARD_WEIGHT: [WEIGHT],
+        torch.FULL_BACKWARD: [BACKWARD, WEIGHT],
+    }
+
+    def spelled_out(actions):
+        for one in actions:
+            if one is not None and one.sub_actions:
+                yield from spelled_out(one.sub_actions)
+            elif one is not None:
+                for kind in kinds[one.computation_type]:
+                    yield kind, one.microbatch_index, one.stage_index
+
+    # The lists need these numbers only, no stages and no process group.
+    sizes = SimpleNamespace(
+        n_local_stages=2, pp_group_size=p, num_stages=2 * p, _n_microbatches=m
+    )
+    schedule = getattr(torch, theirs)
+    for rank in range(p):
+        yield list(spelled_out(schedule._calculate_single_rank_operations(sizes, rank)))
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [("zb-v", "ScheduleZBVZeroBubble"), ("dualpipe-v", "ScheduleDualPipeV")],
+)
+def test_v_shaped_schedules_are_those_of_pytorch(name, theirs, p):
+    least = 2 * p if name == "dualpipe-v" else 1
+    for m in {least, least + 1, 2 * p - 1, 2 * p, 3 * p + 1, 32} - set(range(least)):
+        number = SCHEDULES[name].virtual_stages(p, 2).number
+        for stage, expected in enumerate(v_shaped_of_pytorch(theirs, p, m)):
+            found = [
+                (kind, microbatch, number[stage, chunk])
+                for kind, microbatch, chunk in passes(name, stage, (p, m, 2))
+            ]
+            assert found == expected
+
+
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_a_v_goes_down_the_stages_and_comes_back(name):
+    virtual = SCHEDULES[name].virtual_stages(4, 2)
+    assert virtual.stage.tolist() == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert virtual.number.tolist() == [[0, 7], [1, 6], [2, 5], [3, 4]]
+
+
+@pytest.mark.parametrize("p", range(2, 9))
+def test_a_v_keeps_as_much_on_every_stage(p):
+    # Half stages: ZB-V keeps what the first stage of 1F1B does, DualPipe-V one more
+    # (DualPipe's README: PP + 1 where there are PP half stages).
+    for m in (2 * p, 3 * p, 5 * p + 1):
+        for stage in range(p):
+            assert SCHEDULES["zb-v"].in_flight(stage, p, m, 2) == 2 * p
+            assert SCHEDULES["dualpipe-v"].in_flight(stage, p, m, 2) == 2 * p + 1
+
+
 @settings(deadline=None, max_examples=100)
 @given(p=st.integers(1, 12), m=st.integers(1, 40))
 def test_zb_h1_is_1f1b_with_weight_gradients_and_the_memory_of_its_first_stage(p, m):
@@ -283,24 +372,31 @@ def test_one_chunk_is_the_default_and_the_only_choice(name):
     assert (caught.value.got, caught.value.expected) == (2, "1")
 
 
-@pytest.mark.parametrize("name", interleaving)
+_NO_STAGES_OR_CHUNKS = [
+    ((1, 4, 2), "pipeline stages", 1, "2 or more"),
+    ((4, 8, 1), "chunks per stage", 1, "2"),
+    ((4, 8), "chunks per stage", 1, "2"),
+]
+
+
 @pytest.mark.parametrize(
-    ("size", "what", "got"),
+    ("name", "size", "what", "got", "expected"),
     [
-        ((1, 4, 2), "pipeline stages", 1),
-        ((4, 8, 1), "chunks per stage", 1),
-        ((4, 8), "chunks per stage", 1),
-        ((4, 6, 2), "microbatches", 6),
-        ((4, 2, 2), "microbatches", 2),
+        *((name, *case) for name in interleaving for case in _NO_STAGES_OR_CHUNKS),
+        ("interleaved-1f1b", (4, 6, 2), "microbatches", 6, "multiple of the 4"),
+        ("interleaved-1f1b", (4, 2, 2), "microbatches", 2, "multiple of the 4"),
+        ("zb-v", (4, 8, 3), "chunks per stage", 3, "2"),
+        ("dualpipe-v", (4, 8, 3), "chunks per stage", 3, "2"),
+        ("dualpipe-v", (4, 7, 2), "microbatches", 7, "8 or more, 2 for each of the 4"),
     ],
 )
-def test_interleaving_needs_stages_chunks_and_whole_groups(name, size, what, got):
+def test_several_chunks_need_stages_and_microbatches(name, size, what, got, expected):
     one = SCHEDULES[name]
     for ask in (one.check, one.program):
         with pytest.raises(InputError, match=what) as caught:
             ask(*size)
         assert caught.value.got == got
-        assert "multiple of the 4" in caught.value.expected or what != "microbatches"
+        assert expected in caught.value.expected
     for ask in (one.instructions, one.in_flight, one.held):
         with pytest.raises(InputError, match=what):
             ask(0, *size)
