@@ -17,7 +17,7 @@ from planner.cost.pricing import price_plan
 from planner.planners.manual import propose
 from planner.search.best_first import search
 from planner.step.execution import Execution
-from planner.step.schedules import SCHEDULES, schedule_name
+from planner.step.schedules import ALONE, SCHEDULES, schedule_name
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload
@@ -145,7 +145,9 @@ def test_passes_are_planned_as_the_replay_has_them(case, size):
     priced, work = priced_in_buckets(case, size)
     v = priced.plan.virtual_pipeline_model_parallel_size
     expected = [stage.chunk_times[c] for c in range(v) for stage in priced.stages]
-    times = work.forward_time, work.backward_time, work.weight_time
+    nothing = np.zeros(len(expected))
+    pairs = [work.paired_time.get(kind, nothing) for kind in sorted(ALONE)]
+    times = work.forward_time, work.backward_time, work.weight_time, *pairs
     assert np.transpose(times) == pytest.approx(np.array(expected), rel=1e-12)
 
 
