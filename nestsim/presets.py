@@ -79,8 +79,16 @@ _MEGATRON_CORE = Software(
     keeps_narrow_inputs=True,
 )
 
+# DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.2: 20 of the 132
+# multiprocessors of an H800 send and receive tokens, the others compute beside them.
+BESIDE_EXPERTS = 132.0 / 112.0
+"""Factor on compute beside all-to-alls between experts."""
+
 _ALL_OVERLAPPED = Execution(
-    overlap_grad_reduce=True, overlap_param_gather=True, tp_comm_overlap=True
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    tp_comm_overlap=True,
+    expert_communication_slowdown=BESIDE_EXPERTS,
 )
 _OVERLAPPED = Execution(overlap_grad_reduce=True, overlap_param_gather=True)
 

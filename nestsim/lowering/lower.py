@@ -46,7 +46,7 @@ from nestsim.simulator.work import (
     StageMemory,
     actor_slowdowns,
 )
-from planner.cost.objective import PricedPlan, StageCost
+from planner.cost.objective import ChunkTimes, PricedPlan, StageCost
 from planner.cost.pricing import device_grid, plan_degrees, rates_of
 from planner.cost.rates import PlacementRates
 from planner.cost.stage import passes_differ
@@ -57,7 +57,14 @@ from planner.step.ledger import LEDGER
 from planner.step.memory import STEP_END, stage_activations, stage_share
 from planner.step.offload import STAGING, is_beside_passes
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
+from planner.step.schedules import (
+    ALONE,
+    BACKWARD,
+    FORWARD,
+    SCHEDULES,
+    WEIGHT,
+    find_schedule,
+)
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -145,7 +152,11 @@ def lower_plan(
     by_layer = settings.granularity == "layer" or beside
     is_default = not by_layer and not passes_differ(plan, execution)
     rates = None
-    if execution.communication_slowdown > 1.0 or not (by_layer or is_default):
+    slows = execution.communication_slowdown > 1.0 or (
+        plan.overlap_moe_expert_parallel_comm
+        and execution.expert_communication_slowdown > 1.0
+    )
+    if slows or not (by_layer or is_default):
         rates = rates_of(network, workload, plan)
     lowered = _stages(network, workload, priced, rates)
     virtual = find_schedule(plan.schedule).virtual_stages(p, v)
@@ -186,6 +197,7 @@ def lower_plan(
         forward_time=times[FORWARD].copy(),
         backward_time=times[BACKWARD].copy(),
         weight_time=times[WEIGHT].copy(),
+        paired_time={kind: times[kind].copy() for kind in passes[0] if kind in ALONE},
         sent_time={kind: times[kind] - compute[kind] for kind in passes[0]},
         layers=layers,
         boundary_bytes=np.full(p * v - 1, priced.stages[0].boundary_bytes),
@@ -282,7 +294,7 @@ def _progress(
 
 def _pass_times(passes: list[dict[int, float]]) -> FloatArray:
     """Return the times by kind and virtual stage; 0 where there is no such pass."""
-    times = np.zeros((3, len(passes)))
+    times = np.zeros((len(ChunkTimes._fields), len(passes)))
     for virtual, by_kind in enumerate(passes):
         for kind, time in by_kind.items():
             times[kind, virtual] = time

@@ -51,6 +51,13 @@ def execution_notes(
             "on the first stage, and beside collectives of layers that overlap it; not "
             "beside transfers between stages."
         )
+    if priced.plan.overlap_moe_expert_parallel_comm:
+        factor = execution.expert_communication_slowdown
+        notes.append(
+            "Once the pipeline is full, all-to-alls between experts go on beside as "
+            "much compute of another microbatch as their own pass has, which takes "
+            f"{factor:.3g} times as long meanwhile."
+        )
     if execution.expert_skew > 1.0:
         notes.append(
             "The first rank of each expert-parallel group is the busiest in every "

@@ -34,7 +34,14 @@ from planner.step.execution import Workload
 from planner.step.ledger import GRADIENTS, WEIGHTS, Sent, wire_bytes
 from planner.step.offload import TO_DEVICE, TO_HOST, PassTraffic, is_beside_passes
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import (
+    ALONE,
+    BACKWARD,
+    FORWARD,
+    PAIRED_FORWARD,
+    SCHEDULES,
+    WEIGHT,
+)
 from topologies.arrays import FloatArray
 
 
@@ -163,12 +170,14 @@ class StagePasses:
             self.table.expert_parameters[first : last + 1].any()
             for first, last in self.stage.chunks
         )
-        self.splits = SCHEDULES[plan.schedule].splits_backward
+        schedule = SCHEDULES[plan.schedule]
+        self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
         execution = workload.execution
         self.hides_tensor = execution.tp_comm_overlap
         self.gathers_ahead = execution.overlap_param_gather
         self.reduces_behind = execution.overlap_grad_reduce
         self.factor = execution.communication_slowdown
+        self.beside_experts = execution.expert_communication_slowdown
         self.times = _compute(self.table, self.stage, experts, traffic.skew)
         self.hosts = _host_traffic(workload, self.table, plan, traffic.index)
         self.messages = layer_messages(self.table, self.stage, traffic)
@@ -178,12 +187,13 @@ class StagePasses:
         by_chunk = []
         for first, last in self.stage.chunks:
             layers = range(first, last + 1)
+            upwards, downwards = [*layers], [*reversed(layers)]
             passes = {
-                FORWARD: self._write(FORWARD, [*layers]),
-                BACKWARD: self._write(BACKWARD, [*reversed(layers)]),
+                kind: self._write(
+                    kind, upwards if kind in {FORWARD, PAIRED_FORWARD} else downwards
+                )
+                for kind in self.kinds
             }
-            if self.splits:
-                passes[WEIGHT] = self._write(WEIGHT, [*reversed(layers)])
             by_chunk.append(passes)
         return tuple(by_chunk)
 
@@ -195,8 +205,10 @@ class StagePasses:
             dense -= self.table.tied_parameters
         return dense, expert
 
-    def _write(self, kind: int, layers: list[int]) -> Pass:
+    def _write(self, written_kind: int, layers: list[int]) -> Pass:
         written = Pass()
+        kind = ALONE.get(written_kind, written_kind)
+        is_paired = kind != written_kind
         sent = self._sent(kind)
         weights = [entry for entry in sent if entry.tensor == WEIGHTS]
         gradients = [entry for entry in sent if entry.tensor == GRADIENTS]
@@ -219,12 +231,15 @@ class StagePasses:
             else:
                 written.exchange(gathered)
             begin = written.worked
-            exchanged = self._exchanged(kind, layer)
+            hidden = self._hidden(kind, layer) if is_paired else []
+            exchanged = [*self._exchanged(kind, layer), *hidden]
             written.send_all(exchanged)
-            self._layer(written, kind, layer, again=again)
+            self._layer(written, kind, layer, again=again, is_paired=is_paired)
+            worked = written.worked - begin
+            written.work(self._stretch(worked, hidden, self.beside_experts))
             written.wait_all(exchanged)
             beside = [*(following if ahead else []), *before]
-            written.work(self._stretch(written.worked - begin, beside))
+            written.work(self._stretch(written.worked - begin, beside, self.factor))
             written.layers[layer] = begin, written.worked
             written.wait_all(before)
             if self.reduces_behind:
@@ -244,9 +259,26 @@ class StagePasses:
                 written, self.times.repeated[layer], self.messages[layer].repeated
             )
 
-    def _layer(self, written: Pass, kind: int, layer: int, *, again: bool) -> None:
+    def _hidden(self, kind: int, layer: int) -> list[int]:
+        """Return the numbers of what a layer sends between experts, as one exchange."""
+        messages = self.messages[layer]
+        sent = messages.forward if kind == FORWARD else messages.backward
+        between = [message for message in sent if message.kind == "expert"]
+        if not between:
+            return []
+        whole = between[0]._replace(
+            num_bytes=sum(message.num_bytes for message in between),
+            num_hops=sum(message.num_hops for message in between),
+        )
+        return [self.traffic.number(whole)]
+
+    def _layer(
+        self, written: Pass, kind: int, layer: int, *, again: bool, is_paired: bool
+    ) -> None:
         """Write one layer's part of a pass."""
         sent = self.messages[layer]
+        if is_paired:
+            sent = sent.without_experts()
         if kind == FORWARD:
             self._work(written, self.times.forward[layer], sent.forward)
         elif kind == WEIGHT:
@@ -268,19 +300,19 @@ class StagePasses:
             number = self.traffic.number(message)
             if self.hides_tensor and message.kind == "tensor":
                 written.send(number)
-                written.work(part + self._stretch(part, [number]))
+                written.work(part + self._stretch(part, [number], self.factor))
                 written.wait(number)
             else:
                 written.work(part)
                 written.exchange([number])
 
-    def _stretch(self, duration: float, beside: list[int]) -> float:
+    def _stretch(self, duration: float, beside: list[int], factor: float) -> float:
         """Return how much longer compute takes beside some collectives [s]."""
-        if self.factor == 1.0 or not beside:
+        if factor == 1.0 or not beside:
             return 0.0
         assert self.rates is not None
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
-        return min(duration * (self.factor - 1.0), longest * (1.0 - 1.0 / self.factor))
+        return min(duration * (factor - 1.0), longest * (1.0 - 1.0 / factor))
 
     def _exchanged(self, kind: int, layer: int) -> list[int]:
         """Return the numbers of what goes to or from the host beside a layer."""

@@ -218,6 +218,14 @@ class LayerMessages(NamedTuple):
     repeated: list[Message]
     """What it sends when its forward pass is computed again, in order."""
 
+    def without_experts(self) -> "LayerMessages":
+        """Return what is left where others go between experts beside the pass."""
+        forward, backward = (
+            [message for message in sent if message.kind != "expert"]
+            for sent in (self.forward, self.backward)
+        )
+        return self._replace(forward=forward, backward=backward)
+
 
 def layer_messages(
     table: LayerTable, stage: Stage, traffic: StageTraffic

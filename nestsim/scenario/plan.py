@@ -85,6 +85,11 @@ class PlanTable(Table):
     """Order of the microbatches' forward and backward passes. Left out, 1F1B,
     interleaved if stages have several chunks."""
 
+    overlap_moe_expert_parallel_comm: bool = Field(False, examples=[True])
+    """Whether all-to-alls between experts go on beside the passes of another
+    microbatch, as Megatron Core's overlap_moe_expert_parallel_comm has it: each forward
+    pass beside a backward pass, once the pipeline is full. Not with full recompute."""
+
     recompute: RecomputeOfStages | None = Field(
         None, examples=["selective", ["full", "none"]]
     )

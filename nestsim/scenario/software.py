@@ -82,6 +82,12 @@ class SoftwareTable(Table):
     the preset's; 1 with all of them: communication never slows compute down, which is
     too good where both want the same memory or the same processors of a device."""
 
+    expert_communication_slowdown: Factor | None = Field(None, examples=[1.1])
+    """Factor on the duration of compute while all-to-alls between experts go on beside
+    it, where a plan has overlap_moe_expert_parallel_comm. Left out, the preset's:
+    132/112 with "megatron-core" and "nemo", the multiprocessors of an H800 over those
+    that DeepSeek-V3 leaves to its compute; 1 with all others."""
+
     expert_skew: Factor | None = Field(None, examples=[1.5])
     """Tokens that the busiest expert-parallel rank receives, over the mean. Left out,
     the preset's; 1 with all of them."""

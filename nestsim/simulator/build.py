@@ -80,7 +80,8 @@ def _check(work: PipelineWork) -> None:
     num_stages, num_replicas, _ = work.devices.shape
     num_virtual = num_stages * work.num_chunks
     times = work.forward_time, work.backward_time, work.weight_time
-    assert {one.size for one in (*times, *work.sent_time.values())} == {num_virtual}
+    by_kind = *work.paired_time.values(), *work.sent_time.values()
+    assert {one.size for one in (*times, *by_kind)} == {num_virtual}
     assert work.boundary_bytes.size == num_virtual - 1
     assert work.slowdown.shape == (num_stages, num_replicas)
     assert (work.slowdown >= 1.0).all()

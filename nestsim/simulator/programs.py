@@ -39,6 +39,7 @@ from nestsim.simulator.work import Moves, PipelineWork
 from planner.step.schedules import (
     BACKWARD,
     FORWARD,
+    NUM_KINDS,
     SCHEDULES,
     WEIGHT,
     Instructions,
@@ -215,6 +216,9 @@ class _Code(NamedTuple):
     before: int
     """Kind of the pass before, `NONE` if there is none."""
 
+    paired: int
+    """1 if the pass has another one beside it."""
+
 
 def pass_numbers(instructions: Instructions, work: PipelineWork) -> IntArray:
     """Return which pass of its kind and chunk that of each microbatch is.
@@ -254,7 +258,7 @@ class Writer:
         self.work, self.instructions, self.stage = work, instructions, stage
         self.ports = ports
         self.virtual = work.virtual_stages()
-        schedule = SCHEDULES[work.schedule]
+        schedule = self.schedule = SCHEDULES[work.schedule]
         self.rendezvous = work.blocking_transfers and schedule.meets_receivers
         self.completing = WEIGHT if schedule.splits_backward else BACKWARD
         self.pass_ports = self._pass_ports()
@@ -287,6 +291,7 @@ class Writer:
         """Return the distinct blocks, and what the program is made of."""
         codes, order = kernels.order_blocks(
             kernels.Passes(*self.instructions),
+            self._paired(),
             self.pass_ports,
             self._arrivals(numbers),
             kernels.BlockRules(
@@ -298,6 +303,12 @@ class Writer:
         )
         columns = (column.tolist() for column in codes)
         return [_Code(*row) for row in zip(*columns, strict=True)], order
+
+    def _paired(self) -> IntArray:
+        """Return 1 for passes that have another one beside them, shape ``(n,)``."""
+        kind = self.instructions.kind
+        written = self.schedule.written_kinds(kind, np.array([0, kind.size]))
+        return np.asarray(written != kind, dtype=np.int64)
 
     def _pass_ports(self) -> IntArray:
         """Return the ports that passes receive from and send to, or `NONE`.
@@ -331,7 +342,7 @@ class Writer:
 
     def _block(self, code: _Code, slowdown: float) -> _Block:
         """Return the steps of a block; durations are not whole ticks yet."""
-        block, kind, chunk, place, filling, before = code
+        block, kind, chunk, place, filling, before, paired = code
         if block == kernels.END:
             return self._end(float(self.work.optimizer_time[self.stage]) * slowdown)
         source, target = self.pass_ports[:, kind, chunk].tolist()
@@ -339,7 +350,8 @@ class Writer:
             return _steps((Part(0.0, target),))
         if block == kernels.RECEIVE:
             return self._receive(source, kind, before)
-        parts = self._pass(kind, chunk, slowdown, place, filling=bool(filling))
+        written = kind + NUM_KINDS * paired
+        parts = self._pass(written, chunk, slowdown, place, filling=bool(filling))
         # What the first part needs differs from pass to pass.
         parts = between_stages(parts, Part(0.0, source), target)
         return _steps(parts, opens=beginning(parts))

@@ -256,6 +256,10 @@ class PipelineWork:
     """Pass for the weights' gradients alone of one microbatch through each virtual
     stage, in schedules that have one, shape ``(v p,)`` [s]."""
 
+    paired_time: Mapping[int, FloatArray] = field(default_factory=dict)
+    """Kind of a pass that has another one beside it, in schedules that have pairs ->
+    its time through each virtual stage, shape ``(v p,)`` [s]."""
+
     sent_time: Mapping[int, FloatArray]
     """Kind of pass -> the part of its time that is communication, which a slow device
     does not stretch, shape ``(v p,)``; 0 where a kind is missing [s]."""
@@ -320,7 +324,8 @@ class PipelineWork:
         """Return the moves of a kind of pass in a virtual stage."""
         if self.layers is not None and kind in self.layers.passes:
             return self.layers.passes[kind][virtual]
-        times = (self.forward_time, self.backward_time, self.weight_time)[kind]
+        alone = (self.forward_time, self.backward_time, self.weight_time)
+        times = alone[kind] if kind < len(alone) else self.paired_time[kind]
         return (Move(NONE, float(times[virtual]), NONE),)
 
 

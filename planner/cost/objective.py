@@ -38,6 +38,14 @@ class ChunkTimes(NamedTuple):
     """Weight gradients of one microbatch in the chunk; 0 unless the schedule splits
     them off [s]."""
 
+    paired_forward: float = 0.0
+    """Forward pass with a backward pass of another microbatch beside it; 0 unless the
+    schedule has such pairs [s]."""
+
+    paired_backward: float = 0.0
+    """Backward pass with a forward pass of another microbatch beside it; 0 unless the
+    schedule has such pairs [s]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:

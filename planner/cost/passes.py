@@ -24,6 +24,7 @@ from planner.step.exposure import (
     LayerPassTimes,
     PassProgress,
     PassTimes,
+    beside_all,
     join_times,
     layer_times,
     pass_times,
@@ -37,7 +38,15 @@ from planner.step.offload import (
     pass_transfers,
 )
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from planner.step.schedules import (
+    ALONE,
+    BACKWARD,
+    FORWARD,
+    PAIRED_BACKWARD,
+    PAIRED_FORWARD,
+    SCHEDULES,
+    WEIGHT,
+)
 from topologies import InputError
 from topologies.arrays import FloatArray
 
@@ -119,15 +128,15 @@ def host_times(
 class _Layers(NamedTuple):
     """Every layer of the chain as this stage would do it."""
 
-    forward: LayerPassTimes
-    """Forward pass of each layer."""
-    backward: LayerPassTimes
-    """Backward pass of each layer, without weight gradients where the schedule splits
-    them off."""
+    by_kind: Mapping[int, LayerPassTimes]
+    """Kind of pass -> each layer's part of it; backward passes are without weight
+    gradients where the schedule splits them off, and without what is repeated. Those
+    that have another pass beside them are without all-to-alls between experts."""
     repeated: LayerPassTimes
     """What recompute adds to the backward pass of each layer."""
-    weight: LayerPassTimes
-    """Weight gradients of each layer, alone."""
+    beside: Mapping[int, FloatArray]
+    """Kind of a pass that has another one beside it -> how long each layer's
+    all-to-alls between experts take together, ``(L,)`` [s]."""
     skewed: FloatArray
     """What a skewed routing adds to the all-to-alls of a microbatch [s]."""
 
@@ -157,7 +166,8 @@ class PassPrices:
     ) -> None:
         self.workload, self.table, self.rates = workload, table, rates
         self.plan, self.index, self.stage = plan, index, plan.stages[index]
-        self.splits = SCHEDULES[plan.schedule].splits_backward
+        schedule = SCHEDULES[plan.schedule]
+        self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
         sizes = plan.parallel.sizes()
         self.skew = min(workload.execution.expert_skew, float(sizes.ep))
         execution = workload.execution
@@ -166,15 +176,15 @@ class PassPrices:
             execution.overlap_grad_reduce,
             execution.communication_slowdown,
         )
+        self.beside_experts = execution.expert_communication_slowdown
         self.parameters = parameters_of(table, plan)
         self.layers = self._layers()
         self.host_times = host_times(workload, table, rates, plan, index)
 
     def passes(self) -> Passes:
         """Return the passes of each chunk."""
-        kinds = (FORWARD, BACKWARD, WEIGHT) if self.splits else (FORWARD, BACKWARD)
         return tuple(
-            {kind: self._pass(kind, chunk) for kind in kinds}
+            {kind: self._pass(kind, chunk) for kind in self.kinds}
             for chunk in self.stage.chunks
         )
 
@@ -201,26 +211,26 @@ class PassPrices:
     def _order(self, kind: int, chunk: tuple[int, int]) -> slice:
         """Return the layers of a chunk in the order of a pass."""
         first, last = chunk
-        if kind == FORWARD:
+        if kind in {FORWARD, PAIRED_FORWARD}:
             return slice(first, last + 1)
         return slice(last, first - 1 if first else None, -1)
 
     def _pass(self, kind: int, chunk: tuple[int, int]) -> PassTimes:
         order = self._order(kind, chunk)
-        gathers, reduces = self._zero_prices(kind, order)
+        sends = ALONE.get(kind, kind)
+        gathers, reduces = self._zero_prices(sends, order)
+        layers = self.layers.by_kind[kind].reordered(order)
         before = None
-        if kind == FORWARD:
-            layers = self.layers.forward.reordered(order)
-        elif kind == WEIGHT:
-            layers = self.layers.weight.reordered(order)
-        else:
-            layers = self.layers.backward.reordered(order)
+        if sends == BACKWARD:
             repeated = self.layers.repeated.reordered(order)
             if self.stage.recompute == "stage":
                 before = repeated
             else:
                 layers = join_times((repeated, layers))
-        host = self.host_times.get(kind)
+        if kind in ALONE:
+            beside = self.layers.beside[kind][order]
+            layers = beside_all(layers, beside, self.beside_experts)
+        host = self.host_times.get(sends)
         if host is not None:
             layers = layers._replace(whole=np.maximum(layers.whole, host[order]))
         return pass_times(layers, gathers, reduces, self.behind, before=before)
@@ -264,6 +274,7 @@ class PassPrices:
         """Return every layer, as if the stage had them all."""
         table, slowdown = self.table, self.behind.slowdown
         skewed = np.zeros(table.num_layers)
+        beside = np.zeros((2, table.num_layers))
         forth, back, again = [], [], []
         for item in table.traffic:
             if not self._is_sent(item.group):
@@ -277,16 +288,34 @@ class PassPrices:
             )
             again.append(there._replace(number=there.number * (share > 0.0)))
             if item.group == "expert":
+                beside += [sent.number * sent.price for sent in (forth[-1], back[-1])]
                 num_bytes = (1.0 + share) * item.forward_bytes + item.backward_bytes
                 skewed += (self.skew - 1.0) * num_bytes * rate[1]
         forward, backward, repeated, weight = self._compute()
+        by_kind = {
+            FORWARD: layer_times(forward, forth, slowdown),
+            BACKWARD: layer_times(backward, back, slowdown),
+            WEIGHT: layer_times(weight, (), slowdown),
+        }
+        if PAIRED_FORWARD in self.kinds:
+            forth, back = self._without_experts(forth), self._without_experts(back)
+            by_kind[PAIRED_FORWARD] = layer_times(forward, forth, slowdown)
+            by_kind[PAIRED_BACKWARD] = layer_times(backward, back, slowdown)
         return _Layers(
-            forward=layer_times(forward, forth, slowdown),
-            backward=layer_times(backward, back, slowdown),
+            by_kind=by_kind,
             repeated=layer_times(repeated, again, slowdown),
-            weight=layer_times(weight, (), slowdown),
+            beside={PAIRED_FORWARD: beside[0], PAIRED_BACKWARD: beside[1]},
             skewed=skewed,
         )
+
+    def _without_experts(self, sent: list[InLayers]) -> list[InLayers]:
+        """Return what layers send, but for what goes between experts."""
+        groups = [
+            item.group for item in self.table.traffic if self._is_sent(item.group)
+        ]
+        return [
+            one for one, group in zip(sent, groups, strict=True) if group != "expert"
+        ]
 
     def _compute(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return the compute of the busiest expert-parallel rank, layer by layer [s].

@@ -69,7 +69,7 @@ from planner.step.offload import (
     step_transfers,
 )
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import SCHEDULES
+from planner.step.schedules import ALONE, SCHEDULES
 from topologies.arrays import FloatArray
 
 PART_OF_GROUP = {
@@ -144,7 +144,12 @@ def stage_price(
         passes = prices.passes()
         if by_layer:
             chunk_times = tuple(map(_chunk_times, passes))
-            busy = sum(times.worked for by_kind in passes for times in by_kind.values())
+            busy = sum(
+                times.worked
+                for by_kind in passes
+                for kind, times in by_kind.items()
+                if kind not in ALONE
+            )
             plain = sum(_chunk_compute(table, stage, chunk) for chunk in stage.chunks)
             parts["compute"] += busy - plain
             parts["expert all-to-all"] += prices.skewed_time()
@@ -211,6 +216,7 @@ def passes_differ(plan: Plan, execution: Execution) -> bool:
         execution.overlap_param_gather and WEIGHTS in sent,
         execution.overlap_grad_reduce and GRADIENTS in sent,
         *map(is_beside_passes, plan.stages),
+        SCHEDULES[plan.schedule].pairs_passes,
     )
     return any(overlaps) or execution.expert_skew > 1.0
 
@@ -222,6 +228,8 @@ def _chunk_times(passes: Mapping[int, PassTimes]) -> ChunkTimes:
         times[schedules.FORWARD],
         times[schedules.BACKWARD],
         times.get(schedules.WEIGHT, 0.0),
+        times.get(schedules.PAIRED_FORWARD, 0.0),
+        times.get(schedules.PAIRED_BACKWARD, 0.0),
     )
 
 

@@ -71,8 +71,9 @@ class PlanTimeline:
             self.virtual.stage.tolist(), self.virtual.chunk.tolist(), strict=True
         )
         times = np.array([stages[s].cost.chunk_times[c] for s, c in order]).T
+        self.written = schedule.written_kinds(self.program.kind, self.program.indptr)
         self.plain = np.ascontiguousarray(
-            times[self.program.kind, self.program.virtual_stage]
+            times[self.written, self.program.virtual_stage]
         )
         self.nothing = np.zeros(self.plain.size)
 
@@ -132,7 +133,8 @@ class PlanTimeline:
                     self._places(positions, FORWARD, chunk)[0]
                 )
                 if number == chunk == 0:
-                    durations[first] *= self._beside(number, FORWARD, chunk)
+                    written = int(self.written[first])
+                    durations[first] *= self._beside(number, written, chunk)
                 floors[first] = first_pass_end(
                     durations[first], stage.gathers, arrivals, chunk
                 )
@@ -151,7 +153,7 @@ class PlanTimeline:
             if at == min(last):
                 # Its compute is slower from the first bucket on.
                 begin = next(b.at for b in stage.reduces if b.chunk == bucket.chunk)
-                beside = self._beside(number, self.completing, bucket.chunk)
+                beside = self._beside(number, int(self.written[at]), bucket.chunk)
                 after = (begin + (bucket.at - begin) * beside) * self.plain[at]
                 durations[at] = (begin + (1.0 - begin) * beside) * self.plain[at]
             fills.append(_Filled(at, after))
@@ -161,7 +163,7 @@ class PlanTimeline:
         """Slow down the passes of a stage that follow its first gradient bucket."""
         if self.slowdown == 1.0:
             return
-        kinds, chunks = self.program.kind[rest], self.chunk[rest]
+        kinds, chunks = self.written[rest], self.chunk[rest]
         for kind, chunk in set(zip(kinds.tolist(), chunks.tolist(), strict=True)):
             which = (kinds == kind) & (chunks == chunk)
             durations[rest][which] *= self._beside(number, kind, chunk)

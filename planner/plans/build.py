@@ -23,7 +23,12 @@ from planner.plans.spec import PlanSpec, order_names
 from planner.search.placements import Extents, Placement, placements, whole_dimensions
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import VirtualStages, find_schedule
+from planner.step.schedules import (
+    SCHEDULES,
+    VirtualStages,
+    find_schedule,
+    schedule_name,
+)
 from planner.step.virtual import block_span
 from topologies import InputError, Network
 
@@ -155,10 +160,21 @@ def _num_microbatches(workload: Workload, spec: PlanSpec, dp: int) -> int:
 
 
 def _schedule(spec: PlanSpec) -> str:
-    if spec.schedule is not None:
-        return spec.schedule
-    interleaved = spec.virtual_pipeline_model_parallel_size > 1
-    return "interleaved-1f1b" if interleaved else "1f1b"
+    pairs = spec.overlap_moe_expert_parallel_comm
+    if spec.schedule is None:
+        return schedule_name(spec.virtual_pipeline_model_parallel_size, pairs=pairs)
+    known = SCHEDULES.get(spec.schedule)
+    if pairs and known is not None and not known.pairs_passes:
+        expected = ", ".join(
+            f'"{name}"' for name, one in SCHEDULES.items() if one.pairs_passes
+        )
+        raise InputError(
+            "does not have passes of two microbatches beside each other",
+            where="schedule",
+            got=spec.schedule,
+            expected=f"one of {expected}, as overlap_moe_expert_parallel_comm asks for",
+        )
+    return spec.schedule
 
 
 def _chunks(workload: Workload, degrees: Degrees, spec: PlanSpec) -> Chunks:

@@ -69,6 +69,11 @@ class PlanSpec:
     """A name of `planner.step.schedules.SCHEDULES`; None for 1F1B, interleaved if
     stages have several chunks."""
 
+    overlap_moe_expert_parallel_comm: bool = False
+    """Whether all-to-alls between experts go on beside the passes of another
+    microbatch, in one of the schedules that pair passes (Megatron Core's combined
+    1F1B)."""
+
     recompute: str | tuple[str, ...] = "none"
     """Recompute mode of all stages, or of each: ``"none"``, ``"selective"``,
     ``"full"``, ``"stage"``."""

@@ -34,10 +34,11 @@ from planner.search.bounds import (
 from planner.search.placements import Extents, Placement, PlacementBounds, placements
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.space import Configuration, Inner, SearchSpec, inner_configurations
-from planner.search.split import Splitter, schedule_name
+from planner.search.split import Splitter
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.plan import Plan, Stage
+from planner.step.schedules import schedule_name
 from planner.step.virtual import chunks_of_bounds
 from planner.work import (
     BOUNDED_DEVICES,

@@ -35,6 +35,8 @@ RULES: Mapping[str, str] = MappingProxyType(
         "sequence_parallelism": "sequence parallelism only with tensor parallelism",
         "context_parallelism": "a ring of context-parallel ranks, where there is one",
         "expert_parallelism": "ep divides the experts and the replicas",
+        "expert_overlap": "all-to-alls of experts behind another microbatch only where "
+        "the framework hides them there",
         "zero_stage": "one ZeRO stage for the job, one that the framework has",
         "sharding_group": "one sharding group for the job, one that the framework has",
         "recompute": "one recompute mode for the job, one that the framework has",
@@ -117,6 +119,10 @@ class LaunchRules:
 
     expert_parallel: bool = True
     """Whether experts may be spread over ranks."""
+
+    overlap_expert_parallel: bool = False
+    """Whether all-to-alls between experts may go on beside another microbatch: without
+    a pipeline, or with chunks, in the combined schedules."""
 
     zero_stages: tuple[int, ...]
     """ZeRO stages without a pipeline."""
@@ -209,6 +215,10 @@ _MEGATRON_SOURCES = {
     "expert_parallelism": "megatron/core/parallel_state.py and "
     "transformer/moe/moe_layer.py: ep divides the experts and dp; it is in the order "
     "of ranks inside dp",
+    "expert_overlap": "megatron/core/transformer/transformer_config.py: "
+    "overlap_moe_expert_parallel_comm (0.14 and later) needs ep > 1, chunks "
+    "where there is a pipeline, and no full recompute; "
+    "megatron/core/pipeline_parallel/combined_1f1b.py",
     "zero_stage": "megatron/training/arguments.py: --use-distributed-optimizer shards "
     "the optimizer, for the whole job; sharded parameters are --use-megatron-fsdp, "
     "another set of defaults than this preset's",
@@ -255,6 +265,7 @@ _MEGATRON_CORE = LaunchRules(
     splits=(EVEN, ENDS, ACCOUNTED, LAYOUT),
     empty_ends=True,
     context_parallel=("ring", "ulysses"),
+    overlap_expert_parallel=True,
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(1,),
@@ -459,6 +470,7 @@ _IDEAL = LaunchRules(
     schedules=("1f1b", "gpipe", "interleaved-1f1b", "zb-h1"),
     splits=(EVEN, ENDS, ACCOUNTED, BALANCED),
     context_parallel=("ring", "ulysses"),
+    overlap_expert_parallel=True,
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1, 2, 3),
     hybrid_sharding=(1, 2, 3),

@@ -33,7 +33,7 @@ from planner.search.launch_rules import (
 from planner.search.placements import Extents, whole_dimensions
 from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
-from planner.step.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES, schedule_name
 
 T = TypeVar("T")
 
@@ -127,7 +127,15 @@ def broken_rules(
     """
     found = (
         breach
-        for check in (_batch, _devices, _pipeline, _splits, _degrees, _savings)
+        for check in (
+            _batch,
+            _devices,
+            _pipeline,
+            _expert_overlap,
+            _splits,
+            _degrees,
+            _savings,
+        )
         for breach in check(plan, rules, facts)
     )
     return tuple(
@@ -202,7 +210,9 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     if not rules.pipeline:
         yield "pipeline", f"{pp} stages", "1 stage"
         return
-    if plan.schedule not in rules.schedules:
+    pairs = plan.overlap_moe_expert_parallel_comm
+    known = [schedule_name(v)] if pairs else [plan.schedule]
+    if not set(known) <= set(rules.schedules):
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
     m = plan.num_microbatches
     deals = v > 1 and SCHEDULES[plan.schedule].deals_rounds
@@ -212,6 +222,16 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
             f"{m} microbatches on {pp} stages of {v} chunks",
             f"a multiple of {pp}",
         )
+
+
+def _expert_overlap(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
+    if not plan.overlap_moe_expert_parallel_comm:
+        return
+    pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
+    if not rules.overlap_expert_parallel:
+        yield "expert_overlap", "all-to-alls beside another microbatch", "none"
+    elif pp > 1 and v == 1:
+        yield "expert_overlap", f"{pp} stages of one chunk each", "1 stage, or chunks"
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:

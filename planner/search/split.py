@@ -29,7 +29,7 @@ from planner.search.bounds import LayerBounds
 from planner.search.space import Configuration, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER, gathers_once
-from planner.step.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import interleave_chain, interleave_sums
 from planner.work import CHAIN_CLASSES, SPLIT, SPLIT_NUMBERS, SPLIT_STEPS, Work
 from topologies.arrays import FloatArray, IntArray
@@ -270,11 +270,6 @@ class Splitter:
             expert_group=float(members),
             host_memory=self.hosts.memory,
         )
-
-
-def schedule_name(v: int) -> str:
-    """Return the schedule of plans with ``v`` virtual stages."""
-    return "1f1b" if v == 1 else "interleaved-1f1b"
 
 
 def _least_step_end(table: ClassTable, step_end: FloatArray, num_stages: int) -> float:

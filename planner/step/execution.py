@@ -52,6 +52,10 @@ class Execution:
     """Factor on the duration of compute while one of the overlaps above, but for
     transfers between stages, has the same device communicate beside it; at least 1."""
 
+    expert_communication_slowdown: float = 1.0
+    """Factor on the duration of compute while all-to-alls between experts go on beside
+    it, where a plan hides them behind another microbatch; at least 1."""
+
     cpu_adam: bool = True
     """Whether the host updates the parameters whose optimizer states it keeps, as
     DeepSpeed and Megatron do; else the states come to the device for its update."""

@@ -7,6 +7,9 @@ beside compute, and only what is left when the compute is over makes the pass lo
   it: the layer's compute is divided evenly between its collectives;
 * the weights that ZeRO-3 gathers of the next layer beside a layer, and the gradients
   that ZeRO-2 and 3 reduce of the layer before;
+* all-to-alls between experts in a pass that has a pass of another microbatch beside it
+  behind as much compute as the layer has itself: the other pass, whose all-to-alls are
+  hidden likewise, has that much to offer or more (`beside_all`);
 * gradients in buckets behind the passes that complete them, one bucket after another;
   parameters in buckets behind the first forward passes, likewise.
 
@@ -123,6 +126,24 @@ def layer_times(
         whole += collectives.number * lasts
         worked += collectives.number * compute_part
     return LayerPassTimes(whole, worked)
+
+
+def beside_all(
+    layers: LayerPassTimes, beside: FloatArray, slowdown: float
+) -> LayerPassTimes:
+    """Return layers that have something sent beside all that they do.
+
+    Parameters
+    ----------
+    layers
+        What they take without.
+    beside
+        How long it is on its way in each layer, shape ``(L,)`` [s].
+    slowdown
+        Factor on compute for as long as it is.
+    """
+    more = slowed(layers.worked, beside, slowdown)
+    return LayerPassTimes(np.maximum(layers.whole + more, beside), layers.worked + more)
 
 
 def join_times(parts: Iterable[LayerPassTimes]) -> LayerPassTimes:

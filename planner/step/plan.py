@@ -23,6 +23,7 @@ import numpy as np
 
 from estimators.layers.work import Degrees
 from estimators.training import ParallelismConfig
+from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
 
@@ -236,6 +237,12 @@ class Plan:
         )
 
     @property
+    def overlap_moe_expert_parallel_comm(self) -> bool:
+        """Whether all-to-alls between experts go on beside another microbatch."""
+        schedule = SCHEDULES.get(self.schedule)
+        return schedule is not None and schedule.pairs_passes
+
+    @property
     def devices_used(self) -> int:
         """Devices with work to do."""
         return sum(len(row) for stage in self.stages for row in stage.devices)
@@ -284,7 +291,13 @@ class Plan:
             "placement": self.placement,
             "gradient_algorithm": self.gradient_algorithm,
             "tensor_algorithm": self.tensor_algorithm,
+            **self._unusual_settings(),
         }
+
+    def _unusual_settings(self) -> dict[str, Any]:
+        """Return what few plans do: keys that are left out where they say nothing."""
+        name = "overlap_moe_expert_parallel_comm"
+        return {name: True} if self.overlap_moe_expert_parallel_comm else {}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Plan":

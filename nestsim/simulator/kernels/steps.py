@@ -107,6 +107,9 @@ class BlockCodes(NamedTuple):
     before: IntVector
     """Kind of the pass before, -1 if there is none."""
 
+    paired: IntVector
+    """1 if the pass has another one beside it."""
+
 
 class BlockOrder(NamedTuple):
     """What a program is put together of, shape ``(B,)`` each."""
@@ -141,6 +144,7 @@ def number_passes(
 @kernel
 def order_blocks(
     passes: Passes,
+    beside: IntVector,
     ports: IntCube,
     arrivals: IntCube,
     rules: BlockRules,
@@ -151,6 +155,8 @@ def order_blocks(
     ----------
     passes
         What the stage does.
+    beside
+        1 for passes that have another one beside them, shape ``(n,)``.
     ports
         Ports that passes receive from and send to, by kind and chunk, negative for
         none, shape ``(2, 3, v)``.
@@ -175,8 +181,9 @@ def order_blocks(
         if kind[i] == rules.completing:
             last[chunk[i]] = i
     filled_from = last.min() if rules.fills else num_passes
-    number = np.full((4, 3, num_chunks, 3, 2, 4), -1)
+    number = np.full((4, 3, num_chunks, 3, 2, 4, 2), -1)
     codes = BlockCodes(
+        np.empty(number.size, np.int64),
         np.empty(number.size, np.int64),
         np.empty(number.size, np.int64),
         np.empty(number.size, np.int64),
@@ -190,7 +197,7 @@ def order_blocks(
     num_codes, num_blocks = 0, 0
     for i in range(num_passes + 1):
         for block in (RECEIVE, PASS, SEND, END):
-            k, c, place, filling, before = 0, 0, PLAIN, 0, -1
+            k, c, place, filling, before, paired = 0, 0, PLAIN, 0, -1, 0
             need = RUNNING
             if (block == END) != (i == num_passes):
                 continue
@@ -209,6 +216,7 @@ def order_blocks(
                     elif i == last[c]:
                         place = LAST
                     filling = 1 if i > filled_from else 0
+                    paired = beside[i]
                 elif block == SEND:
                     if not (rules.blocking and sends):
                         continue
@@ -219,7 +227,7 @@ def order_blocks(
                     ):
                         # What it has sent is waited for when the next one receives.
                         continue
-            code = (block, k, c, place, filling, before + 1)
+            code = (block, k, c, place, filling, before + 1, paired)
             if number[code] < 0:
                 number[code] = num_codes
                 codes.block[num_codes] = block
@@ -228,6 +236,7 @@ def order_blocks(
                 codes.place[num_codes] = place
                 codes.filling[num_codes] = filling
                 codes.before[num_codes] = before
+                codes.paired[num_codes] = paired
                 num_codes += 1
             order.block[num_blocks] = number[code]
             order.need[num_blocks] = need
@@ -239,6 +248,7 @@ def order_blocks(
         codes.place[:num_codes].copy(),
         codes.filling[:num_codes].copy(),
         codes.before[:num_codes].copy(),
+        codes.paired[:num_codes].copy(),
     )
     program = BlockOrder(
         order.block[:num_blocks].copy(), order.need[:num_blocks].copy()

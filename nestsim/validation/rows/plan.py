@@ -21,6 +21,7 @@ from nestsim.validation.rows.columns import (
     refusing,
 )
 from nestsim.validation.rows.model import read_model
+from nestsim.validation.rows.recipes import overlapping_recipe
 from nestsim.validation.rows.stages import SizedStage, read_mist_plan, read_stages
 from nestsim.validation.rows.training import check_format, read_software, read_training
 from planner.plans.spec import PlanSpec
@@ -245,6 +246,9 @@ def _plan(
     layout = _layout(reading, model.num_layers, pp, vpp)
 
     offload = _offload(reading)
+    overlaps = overlapping_recipe(reading) is not None
+    if overlaps:
+        reading.assume("all-to-alls of experts beside another microbatch, by recipe")
 
     def plan(micro_batch: int) -> PlanSpec:
         with refusing("no-such-plan"):
@@ -257,6 +261,7 @@ def _plan(
                 context_parallel_size=cp,
                 expert_model_parallel_size=ep,
                 sequence_parallel=sequence_parallel,
+                overlap_moe_expert_parallel_comm=overlaps,
                 recompute=recompute,
                 zero_stage=zero_stage,
                 sharding_group_size=group,

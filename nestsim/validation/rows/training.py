@@ -6,6 +6,7 @@ from dataclasses import replace
 from estimators.software import Software
 from estimators.training import TrainingSpec
 from nestsim.validation.rows.columns import Reading, RowRefusedError
+from nestsim.validation.rows.recipes import overlapping_recipe
 from topologies.accelerators import Accelerator
 from topologies.specs import FatTreeSpec
 
@@ -28,7 +29,11 @@ def read_software(reading: Reading, network: FatTreeSpec, num_devices: int) -> S
     software = replace(
         software, num_ranks=num_devices, many_nodes=num_devices > per_node
     )
-    if reading.preset.sends_tokens_once:
+    recipe = overlapping_recipe(reading)
+    once = (
+        reading.preset.sends_tokens_once if recipe is None else recipe.sends_tokens_once
+    )
+    if once:
         software = replace(software, ranks_per_node=network.levels[0].fan_out)
     return software
 

@@ -26,11 +26,10 @@ from planner.kernels import replay_terms as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.replayed.exits import AloneRates, Exits, no_exits
-from planner.search.split import schedule_name
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
-from planner.step.schedules import BACKWARD, SCHEDULES
+from planner.step.schedules import BACKWARD, SCHEDULES, schedule_name
 from topologies.arrays import FloatArray, IntArray
 
 MOST_PASSES = 256

@@ -38,9 +38,9 @@ from planner.search.replayed.bounds import Placed, ReplayBounds, Shape
 from planner.search.replayed.exits import alone_rates, placed_exits, relaxed_exits
 from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, layouts
 from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
-from planner.search.split import schedule_name
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
+from planner.step.schedules import schedule_name
 from planner.step.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
 from topologies import Network

@@ -12,17 +12,23 @@ closed form of its cycle time, if there is one, goes to `tests.planner.step.cycl
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from planner.step.schedules.combined import COMBINED, COMBINED_INTERLEAVED
 from planner.step.schedules.dualpipe_v import DUALPIPE_V
 from planner.step.schedules.gpipe import GPIPE
 from planner.step.schedules.interleaved import INTERLEAVED
 from planner.step.schedules.language import (
+    ALONE,
     BACKWARD,
     FORWARD,
+    NUM_KINDS,
+    PAIRED_BACKWARD,
+    PAIRED_FORWARD,
     WEIGHT,
     Instructions,
     Program,
     Schedule,
     VirtualStages,
+    paired_kind,
 )
 from planner.step.schedules.one_f_one_b import ONE_F_ONE_B
 from planner.step.schedules.zb_h1 import ZB_H1
@@ -31,8 +37,12 @@ from planner.step.schedules.zb_v import ZB_V
 from topologies.errors import InputError
 
 __all__ = [
+    "ALONE",
     "BACKWARD",
     "FORWARD",
+    "NUM_KINDS",
+    "PAIRED_BACKWARD",
+    "PAIRED_FORWARD",
     "SCHEDULES",
     "WEIGHT",
     "Instructions",
@@ -40,15 +50,42 @@ __all__ = [
     "Schedule",
     "VirtualStages",
     "find_schedule",
+    "paired_kind",
+    "schedule_name",
 ]
 
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {
         one.name: one
-        for one in (ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1, ZB_H2, ZB_V, DUALPIPE_V)
+        for one in (
+            ONE_F_ONE_B,
+            GPIPE,
+            INTERLEAVED,
+            ZB_H1,
+            ZB_H2,
+            ZB_V,
+            DUALPIPE_V,
+            COMBINED,
+            COMBINED_INTERLEAVED,
+        )
     }
 )
 """Name -> schedule."""
+
+
+def schedule_name(v: int, *, pairs: bool = False) -> str:
+    """Return the 1F1B schedule of plans with ``v`` chunks of each stage.
+
+    Parameters
+    ----------
+    v
+        Chunks of each stage.
+    pairs
+        Whether passes of two microbatches go on beside each other.
+    """
+    plain = ONE_F_ONE_B if v == 1 else INTERLEAVED
+    combined = COMBINED if v == 1 else COMBINED_INTERLEAVED
+    return (combined if pairs else plain).name
 
 
 def find_schedule(name: str) -> Schedule:

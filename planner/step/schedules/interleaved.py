@@ -19,8 +19,10 @@ from planner.step.schedules.language import (
 )
 
 
-def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
-    """As 1F1B, with w = min(m v, 2 (p-1-i) + (v-1) p) [1]_, [2]_.
+def interleaved_instructions(
+    stage: int, sizes: ScheduleSizes, ahead: int = 0
+) -> Instructions:
+    """As 1F1B, with w = min(m v, 2 (p-1-i) + (v-1) p + ahead) [1]_, [2]_.
 
     Microbatches go in groups of p through the first chunk, the second, and so on:
     forward pass ``n`` is of microbatch ``(n div p v) p + n mod p`` and chunk
@@ -32,7 +34,7 @@ def _write(stage: int, sizes: ScheduleSizes) -> Instructions:
     chunk = place // p
     microbatch = group * p + place % p
     return warm_up_then_alternate(
-        (microbatch, chunk), (microbatch, v - 1 - chunk), _warmup(stage, sizes)
+        (microbatch, chunk), (microbatch, v - 1 - chunk), _warmup(stage, sizes, ahead)
     )
 
 
@@ -40,15 +42,15 @@ def _count(stage: int, sizes: ScheduleSizes) -> int:
     return min(sizes.m * sizes.v, _warmup(stage, sizes) + 1)
 
 
-def _warmup(stage: int, sizes: ScheduleSizes) -> int:
+def _warmup(stage: int, sizes: ScheduleSizes, ahead: int = 0) -> int:
     p, m, v = sizes
-    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * p)
+    return min(m * v, 2 * (p - 1 - stage) + (v - 1) * p + ahead)
 
 
 INTERLEAVED = Schedule(
     name="interleaved-1f1b",
     interleaves=True,
     splits_backward=False,
-    write=_write,
+    write=interleaved_instructions,
     count=_count,
 )

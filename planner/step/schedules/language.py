@@ -7,9 +7,10 @@ Chunk ``c`` of a stage is the ``c``-th virtual stage that it holds, ``c p + i`` 
 are dealt in turn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,22 @@ activations alone where the schedule has passes of kind `WEIGHT`, else of both."
 
 WEIGHT = 2
 """Kind of instruction: weight gradients of one microbatch in one chunk."""
+
+NUM_KINDS = 3
+"""Kinds of instructions."""
+
+PAIRED_FORWARD = FORWARD + NUM_KINDS
+"""A forward pass beside a backward pass of another microbatch, as it is written and
+priced; the instruction is of kind `FORWARD`."""
+
+PAIRED_BACKWARD = BACKWARD + NUM_KINDS
+"""A backward pass beside a forward pass of another microbatch, as it is written and
+priced; the instruction is of kind `BACKWARD`."""
+
+ALONE: Mapping[int, int] = MappingProxyType(
+    {PAIRED_FORWARD: FORWARD, PAIRED_BACKWARD: BACKWARD}
+)
+"""Kind of a pass that has another one beside it -> that of the same pass alone."""
 
 MAX_PASSES = 4_000_000
 """Most passes of all stages together: the replay keeps about 500 bytes of each, 2
@@ -143,6 +160,10 @@ class Schedule:
     splits_backward: bool
     """Whether weight gradients are passes of their own, of kind `WEIGHT`: one after
     each backward pass, which other stages do not wait for."""
+
+    pairs_passes: bool = False
+    """Whether a forward pass and the backward pass right after it, which is of another
+    microbatch, go on beside each other (`paired_kind`)."""
 
     write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
@@ -340,6 +361,30 @@ class Schedule:
             ),
         )
 
+    def pass_kinds(self) -> tuple[int, ...]:
+        """Return the kinds of passes as they are written and priced."""
+        kinds: tuple[int, ...] = (FORWARD, BACKWARD)
+        if self.splits_backward:
+            kinds = (*kinds, WEIGHT)
+        if self.pairs_passes:
+            kinds = (*kinds, PAIRED_FORWARD, PAIRED_BACKWARD)
+        return kinds
+
+    def written_kinds(self, kind: IntArray, indptr: IntArray) -> IntArray:
+        """Return the kinds of instructions as they are written and priced.
+
+        Parameters
+        ----------
+        kind
+            Kinds of the instructions of stages, one list after another.
+        indptr
+            Where each list begins, and behind the last one.
+        """
+        if not self.pairs_passes:
+            return kind
+        lists = np.split(kind, indptr[1:-1])
+        return np.concatenate([paired_kind(one) for one in lists])
+
     def virtual_stages(self, num_stages: int, num_chunks: int = 1) -> VirtualStages:
         """Return which stage holds which part of the chain."""
         return _lay_out(self.stage_of, num_stages, num_chunks)
@@ -368,6 +413,18 @@ def _lay_out(
     for array in virtual:
         array.flags.writeable = False
     return virtual
+
+
+def paired_kind(kind: IntArray) -> IntArray:
+    """Return the kinds of a stage's instructions, those in pairs being kinds apart.
+
+    A pair is a forward pass with a backward pass right after it.
+    """
+    begins = np.flatnonzero((kind[:-1] == FORWARD) & (kind[1:] == BACKWARD))
+    written = kind.copy()
+    written[begins] = PAIRED_FORWARD
+    written[begins + 1] = PAIRED_BACKWARD
+    return written
 
 
 def in_turn(sizes: ScheduleSizes) -> tuple[IntArray, IntArray]:

@@ -17,7 +17,7 @@ from planner.cost.pricing import price_plan
 from planner.planners.manual import propose
 from planner.search.best_first import search
 from planner.step.execution import Execution
-from planner.step.schedules import SCHEDULES
+from planner.step.schedules import ALONE, SCHEDULES, schedule_name
 from tests.nestsim.ideal import SCENARIOS
 from tests.nestsim.lowering.test_lower import real
 from tests.planner.cost.test_pricing import STEP, TREE, plan, workload
@@ -35,6 +35,7 @@ EXECUTIONS = st.one_of(
         overlap_param_gather=st.booleans(),
         tp_comm_overlap=st.booleans(),
         communication_slowdown=st.sampled_from([1.0, 1.0, 1.25, 2.0]),
+        expert_communication_slowdown=st.sampled_from([1.0, 1.5]),
         expert_skew=st.sampled_from([1.0, 1.0, 1.3, 9.0]),
     ),
 )
@@ -75,6 +76,8 @@ def cases(draw, problems, *, alone):
             if not one.interleaves and (splits or not one.splits_backward)
         ]
         plan = replace(plan, schedule=draw(st.sampled_from(names)))
+    elif draw(st.booleans()):
+        plan = replace(plan, schedule=schedule_name(2, pairs=True))
     return network, executed(job, **draw(executions())), plan
 
 
@@ -142,7 +145,9 @@ def test_passes_are_planned_as_the_replay_has_them(case, size):
     priced, work = priced_in_buckets(case, size)
     v = priced.plan.virtual_pipeline_model_parallel_size
     expected = [stage.chunk_times[c] for c in range(v) for stage in priced.stages]
-    times = work.forward_time, work.backward_time, work.weight_time
+    nothing = np.zeros(len(expected))
+    pairs = [work.paired_time.get(kind, nothing) for kind in sorted(ALONE)]
+    times = work.forward_time, work.backward_time, work.weight_time, *pairs
     assert np.transpose(times) == pytest.approx(np.array(expected), rel=1e-12)
 
 
