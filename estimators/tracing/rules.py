@@ -277,7 +277,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
         mixtral.TopK: _topk,
-        mixtral.TokenDispatch: memory_rule("dispatch", layout="whole"),
+        mixtral.TokenDispatch: memory_rule("dispatch", layout="experts"),
         mixtral.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )
