@@ -6,6 +6,7 @@ an engine of its own for elementwise work: then they are scheduled on both
 (`estimators.operators.engines`).
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -182,7 +183,7 @@ def build_layer_table(
         forward_flops=column([work.model_flops for work in works]),
         parameters=parameters,
         expert_parameters=column(
-            [work.expert_parameters * (degrees.ep > 1) for work in works]
+            [work.expert_parameters * degrees.spreads_experts for work in works]
         ),
         tied_parameters=tied_parameters(graph, degrees),
         largest_parameters=column(
@@ -196,7 +197,14 @@ def build_layer_table(
         },
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
-        traffic=_traffic(works, kinds, _dispatched(graph.spec, degrees, platform)),
+        traffic=_traffic(
+            works,
+            kinds,
+            {
+                "expert": _dispatched(graph.spec, degrees, platform),
+                "context": _exchanged(degrees, platform),
+            },
+        ),
     )
 
 
@@ -210,10 +218,29 @@ def _dispatched(spec: TransformerSpec, degrees: Degrees, platform: Platform) -> 
     if degrees.ep == 1 or not software.library:
         return 1.0
     ranks = degrees.ep * degrees.tp * degrees.cp
+    if degrees.grouping.is_folded:
+        ranks = degrees.ep * degrees.etp
+    slower = _slower_messages(ranks, platform)
+    return slower * _share_between_nodes(spec, ranks, software)
+
+
+def _exchanged(degrees: Degrees, platform: Platform) -> float:
+    """Return what an exchange of heads for tokens sends over what they take up.
+
+    Its messages go between pairs, as those of experts do.
+    """
+    ranks = degrees.grouping.exchanging(degrees.cp)
+    if ranks == 1 or not platform.software.library:
+        return 1.0
+    return _slower_messages(ranks * degrees.tp, platform)
+
+
+def _slower_messages(ranks: int, platform: Platform) -> float:
+    """Return how much longer messages between pairs of ranks take than rings."""
+    software = platform.software
     inside = ranks <= software.ranks_per_node or software.ranks_per_node == 0
     transport = platform.transport(inside_node=inside)
-    slower = transport.efficiency / transport.send_efficiency
-    return slower * _share_between_nodes(spec, ranks, software)
+    return transport.efficiency / transport.send_efficiency
 
 
 def _share_between_nodes(
@@ -231,7 +258,7 @@ def _share_between_nodes(
 
 
 def _traffic(
-    works: list[LayerWork], kinds: IntArray, dispatched: float
+    works: list[LayerWork], kinds: IntArray, exchanged: Mapping[str, float]
 ) -> tuple[InLayerTraffic, ...]:
     present = sorted(
         {(c.operation, c.group) for work in works for c in work.collectives}
@@ -239,7 +266,7 @@ def _traffic(
     rows: list[InLayerTraffic] = []
     for operation, group in present:
         columns = np.zeros((4, len(works)))
-        part = dispatched if operation == "all_to_all" else 1.0
+        part = exchanged[group] if operation == "all_to_all" else 1.0
         for kind, work in enumerate(works):
             for item in work.collectives:
                 if (item.operation, item.group) == (operation, group):

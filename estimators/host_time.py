@@ -151,8 +151,7 @@ def _price_collective(
     num_bytes = item.forward_bytes if forward else item.backward_bytes
     if count == 0:
         return _Collectives(0.0, 0.0)
-    size = {"tensor": degrees.tp, "expert": degrees.ep, "context": degrees.cp}
-    ranks = size[item.group]
+    ranks = degrees.group_size(item.group, item.operation)
     transport = platform.transport(inside_node=True, num_ranks=ranks)
     message = (transport, item.operation, ranks, num_bytes / count, bandwidth)
     library = overhead(*message)

@@ -22,6 +22,9 @@ Working memory. The gradients of a layer's largest activation and of one more of
 size are alive at once while the layer's backward pass runs: twice the largest
 activation, counted as it is while it is used (gathered, with sp). For the head these
 are the gradients of the logits alone: what the loss keeps is overwritten by its own.
+Where keys and values are gathered over the context group, they and their gradients are
+whole while attention's backward pass runs. Ulysses' all-to-alls keep as much as came
+in, fewer heads of more tokens; query groups that had to be copied are kept as copies.
 
 Weight gradients [3]_. The half of a product's backward pass that no other layer waits
 for. Whoever puts it off keeps the product's input, as it was saved, and the gradient of
@@ -46,6 +49,7 @@ from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
 from estimators.layers.shares import (
     Shares,
     device_shares,
+    group_copies,
     layer_collectives,
     padded_vocab_size,
 )
@@ -80,7 +84,12 @@ def layer_work(
     """
     layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
     device = _Device(
-        layer, shares, degrees, element_bytes, _sizes(layer, shares, element_bytes)
+        layer,
+        shares,
+        degrees,
+        element_bytes,
+        _sizes(layer, shares, element_bytes),
+        group_copies(graph.spec, degrees),
     )
     parameters = [
         (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
@@ -97,7 +106,9 @@ def layer_work(
             )
             for op, parts in zip(layer.operators, kept, strict=True)
         ),
-        collectives=layer_collectives(layer, shares, degrees, element_bytes),
+        collectives=layer_collectives(
+            layer, shares, degrees, element_bytes, device.copies
+        ),
         parameters=sum(count for _, count in parameters),
         expert_parameters=sum(n for layout, n in parameters if layout == "expert"),
         model_flops=float(degrees.micro_batch_size * flops),
@@ -105,7 +116,10 @@ def layer_work(
             **_saved_bytes(device, entering, keeping),
             "products": entering + _kept_bytes(device, kept),
         },
-        working_bytes=(1.0 if _has_loss(layer) else 2.0) * _largest(device),
+        working_bytes=max(
+            (1.0 if _has_loss(layer) else 2.0) * _largest(device),
+            2.0 * _gathered_keys(device),
+        ),
         largest_weight=max((count for _, count in parameters), default=0.0),
         gathered_bytes=_gathered_bytes(device),
         loss_bytes=sum(
@@ -139,6 +153,8 @@ class _Device(NamedTuple):
     """Bytes of an element of activations [byte]."""
     sizes: tuple[float, ...]
     """Size of each tensor on the device [byte]."""
+    copies: int
+    """Copies of keys and values once heads are exchanged for tokens."""
 
     def total(self, numbers: Iterable[int]) -> float:
         """Return the size of some tensors together [byte]."""
@@ -183,12 +199,16 @@ def _attention(
     device: _Device, operator: TracedOperator, *, causal: bool
 ) -> OperatorWork:
     """Two products over the pairs of tokens that see each other, half if causal."""
-    degrees = device.degrees
+    degrees, grouping = device.degrees, device.degrees.grouping
     whole = operator.model_flops * degrees.micro_batch_size
     flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
     query, *others = operator.inputs
-    # Keys and values of the whole sequence pass by, one ring hop after the other.
-    moved = device.total((query,)) + degrees.cp * device.total(others)
+    # Keys and values of the whole sequence pass by, one ring hop after the other, or
+    # are there at once; of fewer heads where those are exchanged for tokens.
+    gathers = grouping.cp_comm_type == "all_gather"
+    ring = grouping.ring(degrees.cp)
+    held = device.total(others) + _copied_groups(device, operator)
+    moved = device.total((query,)) + (degrees.cp if gathers else ring) * held
     forward = moved + device.total(_written_tensors(operator))
     backward = (
         2 * moved
@@ -207,8 +227,27 @@ def _attention(
         forward,
         backward,
         # Context parallelism: one kernel for each part of the keys that passes by.
-        keys=operator.dims[1] / degrees.cp,
+        keys=operator.dims[1] / ring,
     )
+
+
+def _copied_groups(device: _Device, operator: TracedOperator) -> float:
+    """Return what copies of query groups add to attention's keys and values [byte]."""
+    layouts = device.layer.tensors
+    groups = (n for n in operator.inputs[1:] if layouts[n].layout == "groups")
+    return (device.copies - 1) * device.total(groups)
+
+
+def _gathered_keys(device: _Device) -> float:
+    """Return the keys and values that attention needs whole [byte]."""
+    if device.degrees.grouping.cp_comm_type != "all_gather":
+        return 0.0
+    sizes = (
+        device.degrees.cp * device.total(operator.inputs[1:])
+        for operator in device.layer.operators
+        if operator.operation == "attention"
+    )
+    return max(sizes, default=0.0)
 
 
 def _written_tensors(operator: TracedOperator) -> tuple[int, ...]:
@@ -256,9 +295,12 @@ def _saved_bytes(
     outside = [op for op in operators if not op.core]
     read_inside = {n for op in operators if op.core for n in op.inputs}
     made_inside = {n for op in operators if op.core for n in _written_tensors(op)}
+    copied = sum(
+        _copied_groups(device, op) for op in operators if op.operation == "attention"
+    )
     return MappingProxyType(
         {
-            "none": kept.size(operators),
+            "none": kept.size(operators) + copied,
             "selective": kept.size(outside, frozenset(read_inside - made_inside)),
             "full": entering,
         }
@@ -289,7 +331,8 @@ def _result_bytes(device: _Device, product: TracedOperator) -> float:
     """Return the size of a product's results, or their gradients, on a rank [byte]."""
     if product.sharding not in {"row", "expert row"}:
         return device.total(product.outputs)
-    whole = device.shares.tensors["whole"]
+    layout = "experts" if product.sharding == "expert row" else "whole"
+    whole = device.shares.tensors[layout]
     return sum(
         whole.of(device.layer.tensors[number].elements) * device.element_bytes
         for number in product.outputs

@@ -22,10 +22,16 @@ label's logit and the sum of exponentials of every token, in fp32.
 Experts [3]_. Tokens travel to their experts and back: one all-to-all of the copies that
 a device dispatches each way, forward and backward. With sp each tensor rank dispatches
 its own part, which is then gathered over the tensor group, and results are
-reduce-scattered before they travel back.
+reduce-scattered before they travel back. Where experts are split over ``etp`` < ``tp``
+ranks, those gather and reduce instead of the tensor group [5]_.
 
-Context group [4]_. Keys and values go round a ring in cp - 1 hops; backward they do so
-again, and so do their gradients.
+Context group. On a ring [4]_ keys and values go round in cp - 1 hops; backward they do
+so again, and so do their gradients. Gathered [6]_, they are whole on every rank for as
+long as attention works, backward once more, and their gradients are reduce-scattered.
+Ulysses [7]_ exchanges tokens for heads: an all-to-all of queries, keys and values each
+before attention and one of the context behind it, and one for each of their gradients;
+query groups that are fewer than the ranks are copied first. Of two levels the inner
+one exchanges, the outer one is a ring [8]_.
 
 References
 ----------
@@ -34,6 +40,12 @@ References
    Models", 2022, section 4.2.2.
 .. [3] Megatron-LM, ``MoEAlltoAllTokenDispatcher``.
 .. [4] Liu et al., "Ring Attention with Blockwise Transformers", 2023, section 3.
+.. [5] Liu et al., "MoE Parallel Folding", 2025, section 3; Megatron-LM,
+   ``expert_tensor_parallel_size``.
+.. [6] Grattafiori et al., "The Llama 3 Herd of Models", 2024, section 3.3.2;
+   TransformerEngine, ``AttnFuncWithCPAndKVAllGather``.
+.. [7] Jacobs et al., "DeepSpeed Ulysses", 2023, section 3.
+.. [8] Megatron-LM, ``hierarchical_context_parallel_sizes``.
 """
 
 import math
@@ -102,7 +114,7 @@ def padded_vocab_size(spec: TransformerSpec, tp: int) -> int:
 @lru_cache(maxsize=1024)
 def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
     """Return what one device has under the given degrees."""
-    tp, cp, ep, b, sp = degrees
+    tp, cp, ep, b, sp, _ = degrees
     groups = min(tp, spec.num_query_groups)
     padded, vocab = padded_vocab_size(spec, tp), spec.vocab_size
     tensors = {
@@ -110,6 +122,7 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
         "sequence": ExactShare(b, cp * tp if sp else cp),
         "tensor": ExactShare(b, cp * tp),
         "groups": ExactShare(b, cp * groups),
+        "experts": ExactShare(b, cp * (tp // degrees.etp)),
         "vocab": ExactShare(b * padded, cp * tp * vocab),
     }
     parameters = {
@@ -117,7 +130,7 @@ def device_shares(spec: TransformerSpec, degrees: Degrees) -> Shares:
         "tensor": ExactShare(1, tp),
         "groups": ExactShare(1, groups),
         "vocab": ExactShare(padded, tp * vocab),
-        "expert": ExactShare(1, ep * tp),
+        "expert": ExactShare(1, ep * degrees.etp),
     }
     return Shares(
         tensors=MappingProxyType(tensors),
@@ -132,17 +145,18 @@ def _product_shares(
     tensors: Mapping[str, ExactShare],
     parameters: Mapping[str, ExactShare],
 ) -> dict[str, ProductShare]:
-    tp, cp, ep, b, _ = degrees
+    tp, cp, ep, b, *_ = degrees
     all_of, rows, split = ExactShare(1, 1), tensors["whole"], parameters["tensor"]
     groups = min(tp, spec.num_query_groups)
     heads, kv = spec.num_attention_heads, 2 * spec.num_query_groups
     qkv = ExactShare(heads * groups + kv * tp, tp * groups * (heads + kv))
     # Tokens reach the experts evenly. The traced product counts the rows of all
-    # experts: a device has as many, over its E / ep experts.
+    # experts: a device has its tokens' share of them, over its E / ep experts.
     experts = max(spec.num_moe_experts, 1)
-    rows_per_expert, local_experts = (
-        ExactShare(b * ep, cp * experts),
+    rows_per_expert, local_experts, expert_split = (
+        ExactShare(b * ep, cp * (tp // degrees.etp) * experts),
         ExactShare(experts, ep),
+        ExactShare(1, degrees.etp),
     )
     return {
         "": ProductShare(tensors["sequence"], all_of, all_of, all_of),
@@ -151,8 +165,12 @@ def _product_shares(
         "vocab": ProductShare(rows, parameters["vocab"], all_of, all_of),
         "row": ProductShare(rows, all_of, split, all_of),
         "heads": ProductShare(ExactShare(1, cp), all_of, all_of, ExactShare(b, tp)),
-        "expert column": ProductShare(rows_per_expert, split, all_of, local_experts),
-        "expert row": ProductShare(rows_per_expert, all_of, split, local_experts),
+        "expert column": ProductShare(
+            rows_per_expert, expert_split, all_of, local_experts
+        ),
+        "expert row": ProductShare(
+            rows_per_expert, all_of, expert_split, local_experts
+        ),
     }
 
 
@@ -204,7 +222,40 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
             f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
             f"{tp} ask for"
         )
+    return _exchange_problem(spec, degrees)
+
+
+def _exchange_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
+    """Say why heads cannot be exchanged for tokens, or return None."""
+    ranks = degrees.grouping.exchanging(degrees.cp)
+    if ranks < 1 or degrees.cp % ranks:
+        return (
+            f"all-to-alls among {ranks} ranks do not divide context_parallel_size "
+            f"{degrees.cp}"
+        )
+    heads = spec.num_attention_heads // degrees.tp
+    if heads % ranks:
+        return (
+            f"cp_comm_type {degrees.grouping.cp_comm_type} shares {heads} heads of a "
+            f"tensor-parallel rank among {ranks} ranks, which do not divide them"
+        )
+    groups = max(spec.num_query_groups // degrees.tp, 1)
+    if groups % ranks and ranks % groups:
+        return (
+            f"cp_comm_type {degrees.grouping.cp_comm_type} shares {groups} query "
+            f"groups of a tensor-parallel rank among {ranks} ranks, which neither "
+            "divide them nor are a multiple"
+        )
     return None
+
+
+def group_copies(spec: TransformerSpec, degrees: Degrees) -> int:
+    """Return how often keys and values are there once heads are exchanged.
+
+    More than once where there are fewer query groups than ranks.
+    """
+    groups = max(spec.num_query_groups // degrees.tp, 1)
+    return max(degrees.grouping.exchanging(degrees.cp) // groups, 1)
 
 
 def _expert_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
@@ -213,6 +264,17 @@ def _expert_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
         return f"expert_model_parallel_size {ep}, but the model has no experts"
     if experts % ep:
         return f"expert_model_parallel_size {ep} does not divide the {experts} experts"
+    if degrees.grouping.is_folded and not experts:
+        return (
+            f"expert_tensor_parallel_size {degrees.etp}, but the model has no experts"
+        )
+    if degrees.grouping.is_folded and (
+        degrees.tp % degrees.etp or not degrees.sequence_parallel
+    ):
+        return (
+            f"expert_tensor_parallel_size {degrees.etp} needs sequence_parallel and a "
+            f"multiple of it as tensor_model_parallel_size, not {degrees.tp}"
+        )
     return None
 
 
@@ -231,6 +293,8 @@ class _ShareCase(NamedTuple):
     """Sizes that shares depend on."""
     element_bytes: int
     """Bytes of an element of activations [byte]."""
+    copies: int
+    """Copies of keys and values once heads are exchanged, see `group_copies`."""
 
     def size(self, number: int, layout: str = "") -> float:
         """Return the local size of a tensor, or what it would be in a layout [byte]."""
@@ -240,10 +304,17 @@ class _ShareCase(NamedTuple):
 
 
 def layer_collectives(
-    layer: TracedLayer, shares: Shares, degrees: Degrees, element_bytes: int
+    layer: TracedLayer,
+    shares: Shares,
+    degrees: Degrees,
+    element_bytes: int,
+    copies: int = 1,
 ) -> tuple[CollectiveWork, ...]:
-    """Return the collectives of one layer, those of one kind and group together."""
-    case = _ShareCase(layer, shares, degrees, element_bytes)
+    """Return the collectives of one layer, those of one kind and group together.
+
+    ``copies`` from `group_copies`.
+    """
+    case = _ShareCase(layer, shares, degrees, element_bytes, copies)
     total: dict[tuple[str, str], CollectiveWork] = {}
     for operator in layer.operators:
         for work in _of_operator(case, operator):
@@ -266,18 +337,46 @@ def _sum(first: CollectiveWork, second: CollectiveWork) -> CollectiveWork:
 def _of_operator(
     case: _ShareCase, operator: TracedOperator
 ) -> Iterator[CollectiveWork]:
-    if case.degrees.tp > 1:
+    at_experts = operator.operation in {"dispatch", "combine"}
+    if case.degrees.grouping.is_folded and at_experts:
+        yield from _expert_tensor_group(case, operator)
+    elif case.degrees.tp > 1:
         yield from _tensor_group(case, operator)
-    if case.degrees.ep > 1 and operator.operation in {"dispatch", "combine"}:
+    if case.degrees.ep > 1 and at_experts:
         copies = (
             operator.outputs if operator.operation == "dispatch" else operator.inputs
         )
         size = case.size(copies[0], "sequence")
         yield CollectiveWork("all_to_all", "expert", 1, size, 1, size)
     if case.degrees.cp > 1 and operator.operation == "attention":
-        hops = case.degrees.cp - 1
-        size = hops * sum(case.size(number) for number in operator.inputs[1:])
+        yield from _context_group(case, operator)
+
+
+def _context_group(
+    case: _ShareCase, operator: TracedOperator
+) -> Iterator[CollectiveWork]:
+    """Bring the keys and values of all tokens to the queries, or the reverse."""
+    cp, grouping = case.degrees.cp, case.degrees.grouping
+    query, *others = operator.inputs
+    keys = sum(_exchanged_size(case, number) for number in others)
+    if grouping.cp_comm_type == "all_gather":
+        count, size = len(others), cp * keys
+        yield CollectiveWork("all_gather", "context", count, size, count, size)
+        yield CollectiveWork("reduce_scatter", "context", 0, 0.0, count, size)
+    if grouping.exchanging(cp) > 1:
+        count = len(operator.inputs) + len(operator.outputs)
+        size = case.size(query) + keys + sum(map(case.size, operator.outputs))
+        yield CollectiveWork("all_to_all", "context", count, size, count, size)
+    if grouping.ring(cp) > 1:
+        hops = grouping.ring(cp) - 1
+        size = hops * keys
         yield CollectiveWork("send_recv", "context", hops, size, 2 * hops, 2 * size)
+
+
+def _exchanged_size(case: _ShareCase, number: int) -> float:
+    """Return the local size of keys or values, with the copies of an exchange."""
+    copied = case.layer.tensors[number].layout == "groups"
+    return case.size(number) * (case.copies if copied else 1)
 
 
 def _tensor_group(
@@ -303,6 +402,21 @@ def _tensor_group(
         yield from _leave(case.size(number, "whole"), sp=sp)
     elif operator.operation == "cross entropy":
         yield from _loss(case, operator)
+
+
+def _expert_tensor_group(
+    case: _ShareCase, operator: TracedOperator
+) -> Iterator[CollectiveWork]:
+    """Gather what ranks that split experts have dispatched, and reduce the results."""
+    group = "expert tensor"
+    if case.degrees.etp > 1 and operator.operation == "dispatch":
+        size = case.size(operator.outputs[0], "experts")
+        yield CollectiveWork("all_gather", group, 1, size, 0, 0.0)
+        yield CollectiveWork("reduce_scatter", group, 0, 0.0, 1, size)
+    elif case.degrees.etp > 1 and operator.operation == "combine":
+        size = case.size(operator.inputs[0], "experts")
+        yield CollectiveWork("reduce_scatter", group, 1, size, 0, 0.0)
+        yield CollectiveWork("all_gather", group, 0, 0.0, 1, size)
 
 
 def _enter(size: float, *, sp: bool) -> CollectiveWork:

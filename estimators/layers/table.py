@@ -47,7 +47,7 @@ class InLayerTraffic:
     hops together)."""
 
     group: str
-    """Ranks that take part: ``"tensor"``, ``"expert"`` or ``"context"``."""
+    """Ranks that take part, as in `estimators.layers.work.CollectiveWork`."""
 
     forward_count: FloatArray
     """Collectives in one forward pass, shape ``(L,)``."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from estimators.training import PLAIN_GROUPING, Grouping
+
 
 class Degrees(NamedTuple):
     """What a layer's local shapes depend on."""
@@ -22,6 +24,29 @@ class Degrees(NamedTuple):
     """Sequences of a micro-batch."""
     sequence_parallel: bool = False
     """Whether tensor-parallel ranks split what they do not share along the sequence."""
+    grouping: Grouping = PLAIN_GROUPING
+    """How context-parallel ranks share attention, and tensor-parallel ones experts."""
+
+    @property
+    def etp(self) -> int:
+        """Expert-tensor-parallel size."""
+        return self.grouping.etp or self.tp
+
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether experts have other replicas than the rest of a layer."""
+        return self.ep > 1 or self.grouping.is_folded
+
+    def group_size(self, group: str, operation: str) -> int:
+        """Return the ranks of a group that does a `CollectiveWork`."""
+        if group != "context":
+            sizes = {"tensor": self.tp, "expert": self.ep, "expert tensor": self.etp}
+            return sizes[group]
+        if operation == "send_recv":
+            return self.grouping.ring(self.cp)
+        if operation == "all_to_all":
+            return self.grouping.exchanging(self.cp)
+        return self.cp
 
 
 class OperatorWork(NamedTuple):
@@ -90,7 +115,9 @@ class CollectiveWork(NamedTuple):
     ``"all_to_all"`` or ``"send_recv"`` (one hop of a ring)."""
 
     group: str
-    """Ranks that take part: ``"tensor"``, ``"expert"`` or ``"context"``."""
+    """Ranks that take part: ``"tensor"``, ``"context"``, ``"expert"`` or ``"expert
+    tensor"``. Of context-parallel ranks those of a ring hop, those that exchange heads
+    do all-to-alls, and all of them gather."""
 
     forward_count: int
     """Collectives in a forward pass."""

@@ -19,6 +19,7 @@ LAYOUTS: Mapping[str, str] = MappingProxyType(
         "sequence": "split along the sequence if sequence_parallel, else whole",
         "tensor": "split over the tensor group",
         "groups": "split over the tensor group as far as there are query groups",
+        "experts": "tokens of an expert group, whole over the expert-tensor group",
         "vocab": "split over the tensor group along the padded vocabulary",
         "expert": "split over the expert and the tensor group (parameters only)",
     }

@@ -277,7 +277,7 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
         experts.TopK: _topk,
-        experts.TokenDispatch: memory_rule("dispatch", layout="whole"),
+        experts.TokenDispatch: memory_rule("dispatch", layout="experts"),
         experts.TokenCombine: memory_rule("combine", keeps="inputs"),
     }
 )

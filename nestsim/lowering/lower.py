@@ -47,7 +47,7 @@ from nestsim.simulator.work import (
     actor_slowdowns,
 )
 from planner.cost.objective import ChunkTimes, PricedPlan, StageCost
-from planner.cost.pricing import device_grid, plan_degrees, rates_of
+from planner.cost.pricing import device_grid, plan_degrees, plan_groups, rates_of
 from planner.cost.rates import PlacementRates
 from planner.cost.stage import passes_differ
 from planner.step import recompute
@@ -230,13 +230,13 @@ def _stages(
     rates: PlacementRates | None,
 ) -> list[_StageWork]:
     plan, skew = priced.plan, workload.execution.expert_skew
-    grid = device_grid(plan)
+    groups = plan_groups(plan)
     experts = Experts(*np.zeros((3, len(workload.graph.names))))
-    if skew > 1.0 and grid.shape[2] > 1:
+    if skew > 1.0 and groups.ep > 1:
         experts = Experts(*workload.expert_times(plan_degrees(plan)))
     lowered = []
     for index in range(len(plan.stages)):
-        devices = grid[index : index + 1]
+        devices = groups._replace(grid=groups.grid[index : index + 1])
         traffic = StageTraffic(network, plan, devices, index, skew)
         writer = StagePasses(workload, plan, traffic, experts, rates)
         step_end = StepEnd(

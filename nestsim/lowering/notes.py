@@ -9,8 +9,7 @@ from estimators.collectives.algorithms import HIERARCHICAL
 from estimators.collectives.messages import uneven_blocks
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
-from planner.cost.pricing import device_grid
-from planner.cost.rates import dense_groups, expert_data_groups
+from planner.cost.pricing import plan_groups
 from planner.step.execution import Execution
 from planner.step.plan import Plan
 from planner.step.schedules import SCHEDULES
@@ -123,14 +122,13 @@ def left_out_level_notes(network: Network, plan: Plan) -> tuple[str, ...]:
 
 def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
     """Yield the groups of each stage that go level by level, shape ``(G, n)``."""
-    grid = device_grid(plan)
-    if plan.tensor_algorithm in HIERARCHICAL and grid.shape[-1] > 1:
-        tensor = grid.reshape(len(grid), -1, grid.shape[-1])
-        for number, groups in enumerate(tensor):
+    together = plan_groups(plan)
+    if plan.tensor_algorithm in HIERARCHICAL and plan.parallel.sizes().tp > 1:
+        for number, groups in enumerate(together.tensor()):
             yield "Tensor-parallel collectives", number, groups
     if plan.gradient_algorithm not in HIERARCHICAL:
         return
-    dense, experts = dense_groups(grid), expert_data_groups(grid)
+    dense, experts = together.dense(), together.expert_data()
     for number, stage in enumerate(plan.stages):
         groups = np.sort(dense[number], axis=1)
         if stage.zero_stage > 0 and stage.sharding_group_size < groups.shape[1]:
@@ -140,7 +138,7 @@ def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
             yield "Collectives across blocks", number, across
         else:
             yield "Data-parallel collectives", number, groups
-        if grid.shape[2] > 1:
+        if together.spreads_experts:
             yield "Collectives of expert parameters", number, experts[number]
 
 

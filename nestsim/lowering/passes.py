@@ -344,7 +344,7 @@ class StagePasses:
             kind = _KINDS[entry.tensor]
             for experts, count in enumerate(self.parameters(layer)):
                 exists = self.has_experts or not experts
-                if exists and self.traffic.is_sent(kind, experts=bool(experts)):
+                if exists and self.traffic.is_shared(experts=bool(experts)):
                     size = wire_bytes(entry, widths) * count
                     message = Message(
                         kind, entry.operation, size, experts=bool(experts)

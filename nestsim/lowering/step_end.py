@@ -15,7 +15,7 @@ from estimators.collectives.cost import ALGORITHMS
 from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
-from planner.cost.rates import dense_groups, expert_data_groups
+from planner.cost.groups import StageGroups
 from planner.step.exposure import PassProgress, parameter_buckets
 from planner.step.ledger import (
     ACROSS,
@@ -46,8 +46,8 @@ class StepEnd:
         Where the devices are.
     plan, stage
         Whose stage it is.
-    grid
-        The stage's devices, shape ``(1, dp, ep, cp, tp)``.
+    groups
+        The stage's devices, and the groups that they form.
     parameter_bytes
         Bytes of a parameter.
     """
@@ -57,14 +57,14 @@ class StepEnd:
         network: Network,
         plan: Plan,
         stage: Stage,
-        grid: IntArray,
+        groups: StageGroups,
         parameter_bytes: ParameterBytes,
     ) -> None:
         self.network, self.stage = network, stage
         self.parameter_bytes = parameter_bytes
         self.algorithm = plan.gradient_algorithm
-        self.dense: IntArray = dense_groups(grid)[0]
-        self.experts: IntArray = expert_data_groups(grid)[0]
+        self.dense: IntArray = groups.dense()[0]
+        self.experts: IntArray = groups.expert_data()[0]
         self._of_a_byte: dict[tuple[str, str], Phases] = {}
         self._known: dict[tuple[str, float, float], Phases] = {}
 

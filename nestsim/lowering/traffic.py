@@ -14,6 +14,7 @@ repeats at that pace; what they send once, at the end of the step, does not repe
 has an infinite period.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,10 +33,11 @@ from nestsim.lowering.groups import (
     host_phase,
 )
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase, LockstepTraffic
+from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan
-from planner.cost.passes import sharding_of
-from planner.cost.pricing import device_grid, plan_degrees
-from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
+from planner.cost.passes import in_layer_rates, sharding_of
+from planner.cost.pricing import plan_degrees, plan_groups
+from planner.cost.rates import PlacementRates
 from planner.step.execution import Workload
 from planner.step.ledger import ACROSS, LEDGER, PASSES, REPLICAS, Sent, wire_bytes
 from planner.step.memory import ParameterShare, stage_share
@@ -48,12 +50,16 @@ from topologies.arrays import FloatArray, IntArray
 _HOST_DIRECTIONS = frozenset({TO_DEVICE, TO_HOST})
 """Kinds of what each device exchanges with its host."""
 
+_IN_LAYERS = frozenset({"tensor", "context", "expert", "expert tensor"})
+"""Kinds of groups that layers wait for."""
+
 
 class Message(NamedTuple):
     """One collective inside of a pass."""
 
     kind: str
-    """Kind of group: ``"tensor"``, ``"context"`` or ``"expert"``; of what ZeRO sends
+    """Kind of group: ``"tensor"``, ``"context"``, ``"expert"`` or ``"expert tensor"``,
+    the group of an `estimators.layers.table.InLayerTraffic`; of what ZeRO sends
     ``"layer gather"`` or ``"layer reduce"``; a direction of
     `planner.step.offload`."""
 
@@ -82,8 +88,8 @@ class StageTraffic:
         Where the devices are.
     plan
         Whose stage it is.
-    grid
-        The stage's devices, shape ``(1, dp, ep, cp, tp)``.
+    members
+        The stage's devices, and the groups that they form.
     index
         Which stage it is.
     expert_skew
@@ -95,29 +101,26 @@ class StageTraffic:
         self,
         network: Network,
         plan: Plan,
-        grid: IntArray,
+        members: StageGroups,
         index: int,
         expert_skew: float,
     ) -> None:
-        self.network, self.plan, self.grid, self.index = network, plan, grid, index
+        self.network, self.plan, self.index = network, plan, index
+        self.members, self.grid = members, members.grid
         self.degrees = plan_degrees(plan)
-        self.skew = min(expert_skew, float(grid.shape[2]))
+        self.skew = min(expert_skew, float(members.ep))
         self.numbers: dict[Message, int] = {}
-        self._lockstep_groups: dict[tuple[str, bool], LockstepGroups] = {}
+        self._lockstep_groups: dict[tuple[str, str, bool], LockstepGroups] = {}
 
     def number(self, message: Message) -> int:
         """Return the number of a message, a new one if it is the first of its kind."""
         return self.numbers.setdefault(message, len(self.numbers))
 
-    def is_sent(self, kind: str, *, experts: bool = False) -> bool:
-        """Return whether groups of a kind have more than one member."""
-        sizes = self.plan.parallel.sizes()
-        stage = self.plan.stages[self.index]
-        shared = stage.sharding_group_size
+    def is_shared(self, *, experts: bool = False) -> bool:
+        """Return whether shards of dense parameters, or of experts, are shared."""
         if experts:
-            shared = sizes.dp * sizes.cp // sizes.ep
-        size = {"tensor": sizes.tp, "context": sizes.cp, "expert": sizes.ep}
-        return size.get(kind, shared) > 1
+            return self.plan.parallel.expert_data_size > 1
+        return self.plan.stages[self.index].sharding_group_size > 1
 
     def collectives(self) -> tuple[LockstepTraffic, ...]:
         """Return what the moves of the stage's passes number."""
@@ -137,7 +140,9 @@ class StageTraffic:
         return self._time(list(self.numbers)[number], rates)
 
     def _groups(self, message: Message) -> LockstepGroups:
-        key = message.kind, message.experts
+        # All kinds of context-parallel groups are of ranks of the same replicas.
+        operation = message.operation if message.kind == "context" else ""
+        key = message.kind, operation, message.experts
         if key not in self._lockstep_groups:
             grid = self.grid[0]
             devices = grid.reshape(grid.shape[0] * grid.shape[1], -1)
@@ -150,16 +155,13 @@ class StageTraffic:
         """Return the groups that send a message, shape ``(G, n)``."""
         if message.kind in _HOST_DIRECTIONS:
             return np.asarray(self.grid.reshape(-1, 1), dtype=np.int64)
-        axes = {"tensor": 4, "context": 3, "expert": 2}
-        if message.kind in axes:
-            axis = axes[message.kind]
-            size = self.grid.shape[axis]
-            groups = np.moveaxis(self.grid, axis, -1).reshape(-1, size)
-            return np.asarray(groups, dtype=np.int64)
+        if message.kind in _IN_LAYERS:
+            groups = in_layer_groups(self.members, message.kind, message.operation)
+            return np.asarray(groups[0], dtype=np.int64)
         if message.experts:
-            return np.asarray(expert_data_groups(self.grid)[0], dtype=np.int64)
+            return np.asarray(self.members.expert_data()[0], dtype=np.int64)
         shared = self.plan.stages[self.index].sharding_group_size
-        dense = np.sort(dense_groups(self.grid)[0], axis=1)
+        dense = np.sort(self.members.dense()[0], axis=1)
         return np.asarray(dense.reshape(-1, shared), dtype=np.int64)
 
     def _phases(
@@ -170,14 +172,15 @@ class StageTraffic:
             hosts = self.network.host_of(lockstep.groups)
             leaves = kind == TO_HOST
             return (host_phase(lockstep, hosts, num_bytes, leaves=leaves),)
-        if kind == "context":
+        if operation == "send_recv":
             return (hop_phase(lockstep, num_bytes, num_hops),)
-        if kind == "expert":
+        if kind == "expert" or operation == "all_to_all":
             combine = operation == "combine"
-            phase = all_to_all_phase(lockstep, num_bytes, self.skew, combine=combine)
+            skew = self.skew if kind == "expert" else 1.0
+            phase = all_to_all_phase(lockstep, num_bytes, skew, combine=combine)
             return (phase._replace(num_steps=num_hops),)
         algorithm = self.plan.gradient_algorithm
-        if kind == "tensor":
+        if kind in _IN_LAYERS:
             algorithm = self.plan.tensor_algorithm
         phases = collective_lockstep_phases(
             self.network, lockstep, operation, algorithm, num_bytes
@@ -190,13 +193,9 @@ class StageTraffic:
         kind, operation, num_bytes, num_hops, _ = message
         if kind in _HOST_DIRECTIONS:
             return float(rates.host.time(kind, np.asarray(num_bytes)))
-        if kind == "context":
-            rate = rates.context
-        elif kind == "expert":
-            rate = rates.expert
-            num_bytes *= self.skew
-        elif kind == "tensor":
-            rate = rates.tensor[operation]
+        if kind in _IN_LAYERS:
+            rate = in_layer_rates(rates, kind, operation)
+            num_bytes *= self.skew if kind == "expert" else 1.0
         elif message.experts:
             rate = rates.expert_data["all_gather"]
         else:
@@ -232,7 +231,11 @@ def layer_messages(
 ) -> dict[int, LayerMessages]:
     """Return what every layer of a stage sends, ZeRO apart."""
     messages = {}
-    items = [item for item in table.traffic if traffic.is_sent(item.group)]
+    items = [
+        item
+        for item in table.traffic
+        if traffic.degrees.group_size(item.group, item.operation) > 1
+    ]
     shares = [repeated_share(item, table, stage) for item in items]
     # Most layers of a model are alike.
     known: dict[tuple[tuple[float, ...], ...], LayerMessages] = {}
@@ -277,7 +280,7 @@ def _collectives(
 ) -> list[Message]:
     """Return collectives of one kind in one layer, of one size each."""
     number = round(count)
-    if group == "context":
+    if operation == "send_recv":
         hops = Message(group, operation, float(num_bytes), number)
         return [hops] if number or num_bytes else []
     if not number:
@@ -287,6 +290,19 @@ def _collectives(
     back = there._replace(operation="combine")
     skewed = group == "expert" and traffic.skew > 1.0
     return [back if skewed and place % 2 else there for place in range(number)]
+
+
+def in_layer_groups(members: StageGroups, kind: str, operation: str) -> IntArray:
+    """Return the groups of each stage that layers wait for, ``(stages, G, n)``."""
+    if kind == "context":
+        by_operation = {"send_recv": members.rings, "all_to_all": members.exchanges}
+        return by_operation.get(operation, members.context)()
+    by_kind = {
+        "tensor": members.tensor,
+        "expert": members.experts,
+        "expert tensor": members.expert_tensor,
+    }
+    return by_kind[kind]()
 
 
 def _in_turns(groups: list[list[Message]]) -> list[Message]:
@@ -299,8 +315,9 @@ class GroupTraffic:
     """One operation of one kind of group; ``U`` units of ``G`` groups of ``n``."""
 
     kind: str
-    """``"tensor"``, ``"context"``, ``"expert"``, ``"pipeline"``, ``"data"``, ``"data
-    in blocks"``, ``"data across blocks"``, ``"expert data"`` or ``"embedding"``."""
+    """``"tensor"``, ``"context"``, ``"expert"``, ``"expert tensor"``, ``"pipeline"``,
+    ``"data"``, ``"data in blocks"``, ``"data across blocks"``, ``"expert data"`` or
+    ``"embedding"``."""
 
     operation: str
     """One of `estimators.collectives.algorithms.OPERATIONS`."""
@@ -358,11 +375,12 @@ def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, 
     pipeline, data.
     """
     plan = priced.plan
-    grid = device_grid(plan)
+    groups = plan_groups(plan)
+    grid = groups.grid
     table = workload.table(plan_degrees(plan))
     pace = priced.iteration_time / plan.num_microbatches
     parts = [
-        *_in_layers(table, plan, grid, pace),
+        *_in_layers(table, plan, groups, pace),
         *_boundaries(priced, grid, pace),
         *_data(workload, table, plan, pace),
         *(() if plan.joins_ends else _embedding(workload, table, grid)),
@@ -389,28 +407,35 @@ def _together(parts: list[_Part]) -> GroupTraffic:
 
 
 def _in_layers(
-    table: LayerTable, plan: Plan, grid: IntArray, pace: float
+    table: LayerTable, plan: Plan, groups: StageGroups, pace: float
 ) -> Iterator[_Part]:
     """Yield what the layers of each stage wait for."""
-    pp, dp, ep, cp, tp = grid.shape
-    groups = {
-        "tensor": grid.reshape(pp, dp * ep, cp, tp),
-        "context": np.swapaxes(grid, 3, 4).reshape(pp, dp * ep, tp, cp),
-        "expert": np.moveaxis(grid, 2, 4).reshape(pp, dp, cp * tp, ep),
-    }
     for item in table.traffic:
         for number, stage in enumerate(plan.stages):
             count, num_bytes = _per_microbatch(item, table, stage)
             if count:
+                is_direct = item.operation in {"send_recv", "all_to_all"}
                 yield _Part(
                     item.group,
                     item.operation,
-                    groups[item.group][number],
+                    _in_units(groups, item, number),
                     number,
                     num_bytes / count,
                     pace / count,
-                    plan.tensor_algorithm if item.group == "tensor" else "direct",
+                    "direct" if is_direct else plan.tensor_algorithm,
                 )
+
+
+def _in_units(groups: StageGroups, item: InLayerTraffic, stage: int) -> IntArray:
+    """Return the groups of a stage, those of a replica of their ranks together."""
+    members = in_layer_groups(groups, item.group, item.operation)[stage]
+    _, dp, ep, cp, tp = groups.grid.shape
+    units = dp if item.group == "expert" else dp * ep
+    if groups.grouping.is_folded and item.group == "expert":
+        # Replicas that expert groups have in common move in lockstep, too.
+        units = dp * cp * tp // math.lcm(cp * tp, groups.ep * groups.grouping.etp)
+    found: IntArray = members.reshape(units, -1, members.shape[1])
+    return found
 
 
 def _per_microbatch(
@@ -451,8 +476,8 @@ def _data(
     workload: Workload, table: LayerTable, plan: Plan, pace: float
 ) -> Iterator[_Part]:
     """Yield what gradients and shards of parameters need."""
-    grid = device_grid(plan)
-    dense, experts = dense_groups(grid), expert_data_groups(grid)
+    together = plan_groups(plan)
+    dense, experts = together.dense(), together.expert_data()
     for number, stage in enumerate(plan.stages):
         share = stage_share(table, stage, plan)
         for sent, period, part in _sent(stage, share, pace):

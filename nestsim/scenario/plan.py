@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
+from estimators.training import CP_COMM_TYPES
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import MAX_COUNT, Count, NameChoice, Table, Text
 from nestsim.scenario.search import Recompute, ZeroStage
@@ -13,6 +14,7 @@ from planner.step.schedules import SCHEDULES
 MOST_STAGES = 10_000
 MOST_VIRTUAL_STAGES = 100_000
 
+CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
 ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
 Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -75,7 +77,24 @@ class PlanTable(Table):
     """Devices that share each sequence; more than 1 needs flash attention."""
 
     expert_model_parallel_size: Count = Field(1, examples=[8])
-    """Replicas that share the experts of each mixture-of-experts layer."""
+    """Replicas that share the experts of each mixture-of-experts layer; with
+    `expert_tensor_parallel_size` any ranks of a stage."""
+
+    expert_tensor_parallel_size: Count | None = Field(None, examples=[1])
+    """Devices that share each expert's matrices. Left out, as many as share those of
+    other layers. Fewer let experts be spread over tensor- and context-parallel ranks,
+    too; this needs sequence parallelism."""
+
+    cp_comm_type: CpCommType = Field("p2p", examples=["a2a"])
+    """How devices that share a sequence share attention, Megatron's names: "p2p" (keys
+    and values go round a ring), "all_gather" (they are gathered), "a2a" (Ulysses: heads
+    are exchanged for tokens) or "a2a+p2p" (heads among some ranks, a ring of those)."""
+
+    hierarchical_context_parallel_sizes: (
+        Annotated[list[Count], Field(min_length=2, max_length=2)] | None
+    ) = Field(None, examples=[[2, 4]])
+    """With "a2a+p2p": ranks that exchange heads, and ranks of each ring; their product
+    is `context_parallel_size`."""
 
     sequence_parallel: bool | None = Field(None, examples=[True])
     """Megatron's sequence parallelism, where the tensor-parallel size exceeds 1. Left

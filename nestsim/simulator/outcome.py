@@ -75,10 +75,12 @@ TRANSFER_KINDS = (
     "layer reduce",
     "to device",
     "to host",
+    "expert tensor",
 )
-"""Names of the kinds of messages. The last seven are sent inside of passes: by tensor-,
-context- and expert-parallel groups, by ZeRO-2 and 3 for each layer, and between devices
-and their hosts."""
+"""Names of the kinds of messages. The last eight are sent inside of passes: by tensor-,
+context- and expert-parallel groups, by ZeRO-2 and 3 for each layer, between devices and
+their hosts, and by the ranks that share each expert where those are no tensor-parallel
+groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

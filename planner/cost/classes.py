@@ -91,6 +91,11 @@ RATE_COLUMNS: Mapping[tuple[str, str], int] = MappingProxyType(
         ("tensor", "all_gather"): rows.TENSOR_PASS,
         ("tensor", "reduce_scatter"): rows.TENSOR_PASS,
         ("context", "send_recv"): rows.CONTEXT,
+        ("context", "all_gather"): rows.CONTEXT_PASS,
+        ("context", "reduce_scatter"): rows.CONTEXT_PASS,
+        ("context", "all_to_all"): rows.CONTEXT_EXCHANGE,
+        ("expert tensor", "all_gather"): rows.EXPERT_TENSOR,
+        ("expert tensor", "reduce_scatter"): rows.EXPERT_TENSOR,
         ("expert", "all_to_all"): rows.EXPERT,
     }
 )

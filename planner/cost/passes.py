@@ -77,10 +77,19 @@ def sharding_of(rates: PlacementRates, stage: Stage) -> ShardingRates:
 
 def group_rate(rates: PlacementRates, item: InLayerTraffic, index: int) -> FloatArray:
     """Return latency [s] and inverse bandwidth [s/byte] of what layers send."""
-    rate = rates.context if item.group == "context" else rates.expert
-    if item.group == "tensor":
-        rate = rates.tensor[item.operation]
-    return np.asarray(rate[index])
+    return np.asarray(in_layer_rates(rates, item.group, item.operation)[index])
+
+
+def in_layer_rates(rates: PlacementRates, group: str, operation: str) -> FloatArray:
+    """Return the rates of each stage of what a group does inside of layers."""
+    if group == "tensor":
+        return rates.tensor[operation]
+    if group == "context":
+        if operation == "send_recv":
+            return rates.context
+        exchanges = operation == "all_to_all"
+        return rates.context_exchange if exchanges else rates.context_pass
+    return rates.expert if group == "expert" else rates.expert_tensor
 
 
 def parameters_of(table: LayerTable, plan: Plan) -> tuple[FloatArray, FloatArray]:
@@ -277,7 +286,7 @@ class PassPrices:
         beside = np.zeros((2, table.num_layers))
         forth, back, again = [], [], []
         for item in table.traffic:
-            if not self._is_sent(item.group):
+            if not self._is_sent(item):
                 continue
             share = self._repeated_share(item)
             rate = group_rate(self.rates, item, self.index)
@@ -340,10 +349,9 @@ class PassPrices:
         """Return which of a layer's forward collectives the backward pass repeats."""
         return recompute.repeated_share(item, self.table, self.stage)
 
-    def _is_sent(self, group: str) -> bool:
+    def _is_sent(self, item: InLayerTraffic) -> bool:
         """Return whether groups of a kind have more than one member."""
-        sizes = self.plan.parallel.sizes()
-        return {"tensor": sizes.tp, "context": sizes.cp, "expert": sizes.ep}[group] > 1
+        return self.plan.degrees.group_size(item.group, item.operation) > 1
 
     def _in_layers(
         self,
@@ -359,7 +367,7 @@ class PassPrices:
         number = np.round(count)
         # Sizes without a count, as in tables made up for tests, cost no latency.
         is_one = (number == 0.0) & (num_bytes > 0.0)
-        if item.group == "context":
+        if item.operation == "send_recv":
             # The hops of a ring are one exchange.
             is_any = ((number > 0.0) | is_one).astype(np.float64)
             return InLayers(is_any, number * latency + num_bytes * inverse, False)

@@ -21,6 +21,7 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
+from planner.cost.groups import StageGroups
 from planner.cost.objective import PricedPlan, StageCost
 from planner.cost.rates import AlgorithmChoice, PlacementRates, placement_rates
 from planner.cost.stage import stage_price
@@ -84,12 +85,18 @@ def plan_degrees(plan: Plan) -> Degrees:
 def device_grid(plan: Plan) -> IntArray:
     """Return the plan's device numbers, shape ``(pp, dp, ep, cp, tp)``.
 
-    ``dp`` counts the replicas of each expert here.
+    ``dp`` counts the replicas of each expert here. Where expert groups count the ranks
+    of a stage in their own way, it counts all replicas, and ``ep`` is 1.
     """
-    sizes = plan.parallel.sizes()
+    sizes, ep = plan.parallel.sizes(), plan.parallel.placed_expert_size
     devices = np.array([stage.devices for stage in plan.stages], dtype=np.int64)
-    return devices.reshape(
-        len(plan.stages), sizes.dp // sizes.ep, sizes.ep, sizes.cp, sizes.tp
+    return devices.reshape(len(plan.stages), sizes.dp // ep, ep, sizes.cp, sizes.tp)
+
+
+def plan_groups(plan: Plan) -> StageGroups:
+    """Return the plan's devices, and the groups that they form."""
+    return StageGroups(
+        device_grid(plan), plan.parallel.grouping, plan.parallel.sizes().ep
     )
 
 
@@ -99,7 +106,7 @@ def rates_of(network: Network, workload: Workload, plan: Plan) -> PlacementRates
     tensor, gradient = placement_choices(table, workload, len(plan.stages))
     return placement_rates(
         network,
-        device_grid(plan),
+        plan_groups(plan),
         tensor=tensor._replace(name=plan.tensor_algorithm),
         gradient=gradient._replace(name=plan.gradient_algorithm),
     )

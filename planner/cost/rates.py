@@ -19,6 +19,7 @@ import numpy as np
 from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
 from estimators.collectives.messages import level_shapes, slowest_edges
 from estimators.collectives.ring_phases import RING_OPERATIONS
+from planner.cost.groups import StageGroups
 from planner.kernels import tables as columns
 from planner.step.offload import HostRates, host_rates
 from topologies import Network
@@ -83,9 +84,22 @@ class PlacementRates:
     """Latency [s] and inverse bandwidth [s/byte] of one hop of the context-parallel
     ring, shape ``(p, 2)``."""
 
+    context_pass: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of an all-gather or reduce-scatter
+    over context-parallel ranks, per byte of the full tensor, shape ``(p, 2)``."""
+
+    context_exchange: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of an all-to-all of context-parallel
+    ranks, per byte that a rank holds, shape ``(p, 2)``."""
+
     expert: FloatArray
     """Latency [s] and inverse bandwidth [s/byte] of an all-to-all of expert-parallel
     ranks, per byte that a rank holds, shape ``(p, 2)``."""
+
+    expert_tensor: FloatArray
+    """Latency [s] and inverse bandwidth [s/byte] of an all-gather or reduce-scatter
+    over the ranks that share each expert, per byte of the full tensor, shape ``(p,
+    2)``; 0 where those are tensor-parallel groups."""
 
     data: Rates
     """Rates of collectives over the replicas of dense parameters."""
@@ -150,7 +164,10 @@ class PlacementRates:
             columns.TENSOR_REDUCE: self.tensor["all_reduce"],
             columns.TENSOR_PASS: self.tensor["all_gather"],
             columns.CONTEXT: self.context,
+            columns.CONTEXT_PASS: self.context_pass,
+            columns.CONTEXT_EXCHANGE: self.context_exchange,
             columns.EXPERT: self.expert,
+            columns.EXPERT_TENSOR: self.expert_tensor,
             columns.DENSE_REDUCE: self.data["all_reduce"],
             columns.EXPERT_REDUCE: self.expert_data["all_reduce"],
             columns.EXPERT_PASS: self.expert_data["all_gather"],
@@ -191,24 +208,23 @@ class PricedGrid:
     ----------
     network
         The cluster.
-    grid
-        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    groups
+        Devices, and the groups that they form.
     """
 
-    def __init__(self, network: Network, grid: IntArray) -> None:
-        pp, dp, ep, cp, tp = grid.shape
-        ranks = grid.reshape(pp, dp * ep, cp * tp)
+    def __init__(self, network: Network, groups: StageGroups) -> None:
+        pp, dp, ep, cp, tp = groups.grid.shape
+        ranks = groups.grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
-        self._tensor_groups = grid.reshape(pp, -1, tp)
+        self._tensor_groups = groups.tensor()
         self._tensor = _by_algorithm(network, self._tensor_groups)
-        self._dense = dense_groups(grid)
+        self._dense = groups.dense()
         self._data = _by_algorithm(network, self._dense)
-        self._experts = expert_data_groups(grid) if ep > 1 else None
-        rings = np.moveaxis(grid, 3, -1).reshape(pp, -1, cp)
-        self._context = _hop_rates(network, rings)
-        self._expert = _all_to_all_rates(
-            network, np.moveaxis(grid, 2, -1).reshape(pp, -1, ep)
-        )
+        self._experts = groups.expert_data() if groups.spreads_experts else None
+        self._context = _hop_rates(network, groups.rings())
+        self._context_exchange = _all_to_all_rates(network, groups.exchanges())
+        self._expert = _all_to_all_rates(network, groups.experts())
+        self._gathering = _gathering_groups(groups)
         self._activation = _boundary_rates(network, ranks, np.roll(ranks, -1, axis=0))
         self._gradient = _boundary_rates(network, np.roll(ranks, -1, axis=0), ranks)
         self._tied = _tied_rate(network, ranks)
@@ -246,10 +262,17 @@ class PricedGrid:
         experts = self._experts
         if experts is not None:
             expert_data = group_rates(self.network, experts, gradient)
+        context_pass, expert_tensor = (
+            group_rates(self.network, members, tensor)["all_gather"]
+            for members in self._gathering
+        )
         return PlacementRates(
             tensor=self._tensor[tensor],
             context=self._context,
+            context_pass=context_pass,
+            context_exchange=self._context_exchange,
             expert=self._expert,
+            expert_tensor=expert_tensor,
             data=data,
             expert_data=expert_data,
             shardings=_shardings(
@@ -266,7 +289,7 @@ class PricedGrid:
 
 def placement_rates(
     network: Network,
-    grid: IntArray,
+    groups: StageGroups,
     *,
     tensor: AlgorithmChoice,
     gradient: AlgorithmChoice,
@@ -277,24 +300,25 @@ def placement_rates(
     ----------
     network
         The cluster.
-    grid
-        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    groups
+        Devices, and the groups that they form.
     tensor, gradient
         How the tensor-parallel and the data-parallel collectives are done.
     """
-    return PricedGrid(network, grid).rates(tensor, gradient)
+    return PricedGrid(network, groups).rates(tensor, gradient)
 
 
-def dense_groups(grid: IntArray) -> IntArray:
-    """Return the ranks that hold the same dense parameters, ``(pp, tp, dp ep cp)``."""
-    pp, tp = grid.shape[0], grid.shape[4]
-    return np.moveaxis(grid.reshape(pp, -1, tp), 2, 1)
+def _gathering_groups(groups: StageGroups) -> tuple[IntArray, IntArray]:
+    """Return the groups that gather keys and values, and rows of experts.
 
-
-def expert_data_groups(grid: IntArray) -> IntArray:
-    """Return the ranks that hold the same experts, ``(pp, ep tp, dp cp)``."""
-    pp, dp, ep, cp, tp = grid.shape
-    return np.transpose(grid, (0, 2, 4, 1, 3)).reshape(pp, ep * tp, dp * cp)
+    Groups of one where they are not gathered, or where tensor-parallel groups do it.
+    """
+    alone = groups.grid.reshape(len(groups.grid), -1, 1)
+    gathers = groups.grouping.cp_comm_type == "all_gather"
+    return (
+        groups.context() if gathers else alone,
+        groups.expert_tensor() if groups.grouping.is_folded else alone,
+    )
 
 
 def group_rates(

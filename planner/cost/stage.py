@@ -76,6 +76,7 @@ PART_OF_GROUP = {
     "tensor": "tensor collectives",
     "context": "context ring",
     "expert": "expert all-to-all",
+    "expert tensor": "tensor collectives",
 }
 
 

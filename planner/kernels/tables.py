@@ -54,12 +54,15 @@ TENSOR_REDUCE = 0
 TENSOR_PASS = 2
 CONTEXT = 4
 EXPERT = 6
-DENSE_REDUCE = 8
-EXPERT_REDUCE = 10
-EXPERT_PASS = 12
-SHARD_PASS = 14  # + 4 * sharding option
-SHARD_ACROSS = 16  # + 4 * sharding option
-NUM_FIXED_RATES = 14
+CONTEXT_PASS = 8
+CONTEXT_EXCHANGE = 10
+EXPERT_TENSOR = 12
+DENSE_REDUCE = 14
+EXPERT_REDUCE = 16
+EXPERT_PASS = 18
+SHARD_PASS = 20  # + 4 * sharding option
+SHARD_ACROSS = 22  # + 4 * sharding option
+NUM_FIXED_RATES = 20
 
 # Columns of what hosts keep.
 WEIGHTS = 0

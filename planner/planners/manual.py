@@ -70,6 +70,7 @@ from planner.plans.build import build_plan, with_algorithms
 from planner.plans.spec import PlanSpec
 from planner.search.space import (
     LARGEST_MICRO_BATCH,
+    Configuration,
     SearchSpec,
     configuration_of,
     sequence_parallel,
@@ -176,7 +177,7 @@ def propose(
         if not plans:
             why_not = stopped_sentence(work.total(), f"{recipe.num_tried} plans")
             return Proposal((), why_not, recipe.num_tried)
-    cheapest: dict[tuple[int, ...], PricedPlan] = {}
+    cheapest: dict[Configuration, PricedPlan] = {}
     for priced in priced_best_first(network, workload, plans):
         cheapest.setdefault(configuration_of(priced.plan), priced)
     why_not = "" if plans else recipe.why_not()

@@ -202,7 +202,7 @@ class SpaceIndex:
     def __init__(self, inner: tuple[Inner, ...]) -> None:
         self._inner: dict[tuple[int, ...], Inner] = {}
         for item in inner:
-            tp, cp, ep, b, _ = item.degrees
+            tp, cp, ep, b, *_ = item.degrees
             self._inner[tp, cp, ep, b, item.v] = item
         self._replicas: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._held = 0
@@ -219,7 +219,7 @@ class SpaceIndex:
 
     def replicas(self, configuration: Configuration) -> tuple[int, ...]:
         """Return the numbers of replicas that go with the other sizes, rising."""
-        tp, cp, ep, b, v, pp, _ = configuration
+        tp, cp, ep, b, v, pp, *_ = configuration
         item = self._inner.get((tp, cp, ep, b, v))
         if item is None:
             return ()

@@ -10,13 +10,14 @@ last one have theirs, in as many equal rounds as there are chunks; the embedding
 belongs to the first stage, final norm and head to the last.
 """
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig, Sizes
+from estimators.training import Grouping, ParallelismConfig
 from planner.cost.pricing import rates_of
 from planner.plans.checks import AUTO, check_model, check_plan, check_sizes
 from planner.plans.spec import PlanSpec, order_names
@@ -56,11 +57,12 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         ep=sizes.ep,
         micro_batch_size=spec.micro_batch_size,
         sequence_parallel=parallel.sequence_parallel,
+        grouping=parallel.grouping,
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
     chunks = _chunks(workload, degrees, spec)
-    placement = _placement(network, spec, sizes)
+    placement = _placement(network, spec, parallel)
     savings = zip(
         spec.recompute_by_stage(),
         spec.zero_stage_by_stage(),
@@ -125,19 +127,31 @@ def _as_a_setting(error: InputError) -> InputError:
 
 def _parallel(spec: PlanSpec, num_devices: int) -> ParallelismConfig:
     tp, pp = spec.tensor_model_parallel_size, spec.pipeline_model_parallel_size
+    cp, ep = spec.context_parallel_size, spec.expert_model_parallel_size
+    grouping = Grouping.of(
+        tp,
+        cp,
+        etp=spec.expert_tensor_parallel_size or 0,
+        cp_comm_type=spec.cp_comm_type,
+    )
     dp = spec.data_parallel_size
     if dp is None:
-        group = tp * spec.context_parallel_size * pp
-        dp = max(num_devices // group, 1)
+        dp = max(num_devices // (tp * cp * pp), 1)
         # Of what is left, what every expert-parallel group can have.
-        dp = max(dp // spec.expert_model_parallel_size, 1)
-        dp *= spec.expert_model_parallel_size
+        unit = ep
+        if grouping.is_folded:
+            spread = grouping.etp * ep
+            unit = spread // math.gcd(spread, tp * cp)
+        dp = max(dp // unit, 1) * unit
     return ParallelismConfig(
         tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=pp,
         data_parallel_size=dp,
         context_parallel_size=spec.context_parallel_size,
         expert_model_parallel_size=spec.expert_model_parallel_size,
+        expert_tensor_parallel_size=grouping.etp or None,
+        cp_comm_type=spec.cp_comm_type if cp > 1 else grouping.cp_comm_type,
+        hierarchical_context_parallel_sizes=spec.hierarchical_context_parallel_sizes,
         sequence_parallel=spec.sequence_parallel and tp > 1,
     )
 
@@ -320,9 +334,12 @@ def _check_blocks(spec: PlanSpec, blocks: tuple[int, ...], where: str) -> None:
             )
 
 
-def _placement(network: Network, spec: PlanSpec, sizes: Sizes) -> Placement:
+def _placement(
+    network: Network, spec: PlanSpec, parallel: ParallelismConfig
+) -> Placement:
     """Return the devices of every rank."""
-    extents = Extents(sizes.tp, sizes.cp, sizes.ep, sizes.dp // sizes.ep, sizes.pp)
+    sizes, ep = parallel.sizes(), parallel.placed_expert_size
+    extents = Extents(sizes.tp, sizes.cp, ep, sizes.dp // ep, sizes.pp)
     if spec.placement is None:
         return _order_placement(spec.order, extents)
     found = placements(extents, network.num_devices, tuple(network.block_sizes))

@@ -11,7 +11,7 @@ from estimators.collectives.algorithms import ALGORITHM_NAMES
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
-from estimators.training import ParallelismConfig, Sizes
+from estimators.training import PLAIN_GROUPING, ParallelismConfig, Sizes
 from planner.cost.classes import RECOMPUTE_MODES
 from planner.cost.pricing import plan_degrees
 from planner.search.space import SearchSpec
@@ -71,7 +71,7 @@ def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:
             f"x data {sizes.dp} = {parallel.num_devices:,} to be at most "
             f"{num_devices:,} devices",
         )
-    if sizes.dp % sizes.ep:
+    if sizes.dp % parallel.placed_expert_size:
         raise InputError(
             "does not divide the replicas that experts are spread over",
             where="expert_model_parallel_size",
@@ -101,7 +101,7 @@ def check_model(model: TransformerSpec, degrees: Degrees) -> None:
     for name, field, alone in (
         ("tensor_model_parallel_size", "tp", Degrees(tp=degrees.tp)),
         ("expert_model_parallel_size", "ep", Degrees(ep=degrees.ep)),
-        ("context_parallel_size", "cp", degrees),
+        ("context_parallel_size", "cp", degrees._replace(grouping=PLAIN_GROUPING)),
     ):
         if divisibility_problem(model, alone) is None:
             continue
@@ -111,6 +111,28 @@ def check_model(model: TransformerSpec, degrees: Degrees) -> None:
             got=getattr(degrees, field),
             expected=_sizes_that_work(model, alone, field),
         )
+    raise _grouping_error(model, degrees, problem)
+
+
+def _grouping_error(
+    model: TransformerSpec, degrees: Degrees, problem: str
+) -> InputError:
+    """Return the refusal of groups that the model or the sizes cannot have."""
+    ring = degrees.grouping._replace(cp_comm_type="p2p", a2a=0)
+    if divisibility_problem(model, degrees._replace(grouping=ring)) is None:
+        return InputError(
+            problem,
+            where="cp_comm_type",
+            got=degrees.grouping.cp_comm_type,
+            expected='"p2p" or "all_gather", or fewer ranks that exchange heads',
+        )
+    return InputError(
+        problem,
+        where="expert_tensor_parallel_size",
+        got=degrees.etp,
+        expected=f"{degrees.tp}, as tensor_model_parallel_size says, or "
+        "sequence_parallel and a model with experts",
+    )
 
 
 def _sizes_that_work(model: TransformerSpec, degrees: Degrees, field: str) -> str:

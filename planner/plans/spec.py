@@ -61,6 +61,17 @@ class PlanSpec:
     expert_model_parallel_size: int = 1
     """Replicas that share the experts of each mixture-of-experts layer."""
 
+    expert_tensor_parallel_size: int | None = None
+    """Devices that share each expert's matrices; None for as many as share those of
+    other layers."""
+
+    cp_comm_type: str = "p2p"
+    """How devices that share a sequence share attention, one of
+    `estimators.training.CP_COMM_TYPES`."""
+
+    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
+    """Under ``"a2a+p2p"``: devices that exchange heads, and devices of each ring."""
+
     sequence_parallel: bool = False
     """Megatron's sequence parallelism; without effect where tensor-parallel groups
     have one member."""

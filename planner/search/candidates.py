@@ -31,7 +31,13 @@ from planner.search.bounds import (
     layer_bounds,
     ordered,
 )
-from planner.search.placements import Extents, Placement, PlacementBounds, placements
+from planner.search.placements import (
+    Placement,
+    PlacementBounds,
+    extents_of,
+    groups_of,
+    placements,
+)
 from planner.search.relaxation import Relaxation, best_group_rates
 from planner.search.space import Configuration, Inner, SearchSpec, inner_configurations
 from planner.search.split import Splitter
@@ -326,8 +332,7 @@ class CandidateSet:
 
     def relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         """Return rates one of which no placement of a configuration can beat."""
-        tp, cp, ep, _, _, pp, dp = configuration
-        sizes = Sizes(tp, cp, ep, dp, pp)
+        sizes, tp = configuration.sizes, configuration.tp
         if sizes not in self._relaxed:
             if len(self._relaxed) >= MOST_RELAXED:
                 self._relaxed.clear()
@@ -460,9 +465,8 @@ class CandidateSet:
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return every placement of a configuration."""
-        tp, cp, ep, _, _, pp, dp = configuration
         return placements(
-            Extents(tp, cp, ep, dp // ep, pp),
+            extents_of(configuration),
             self.network.num_devices,
             self.network.block_sizes,
         )
@@ -480,7 +484,7 @@ class CandidateSet:
                 self._priced.clear()
             members = configuration.devices * (1 + configuration.ep)
             self.work.spend(PRICED + members // PRICED_DEVICES)
-            priced = PricedGrid(self.network, placement.grid)
+            priced = PricedGrid(self.network, groups_of(configuration, placement))
             self._priced[key] = priced
         return priced.rates(tensor, gradient)
 

@@ -30,7 +30,8 @@ from planner.search.launch_rules import (
     LaunchRules,
     Order,
 )
-from planner.search.placements import Extents, whole_dimensions
+from planner.search.placements import Extents, extents_of, whole_dimensions
+from planner.search.space import configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
 from planner.step.schedules import SCHEDULES, schedule_name
@@ -186,8 +187,7 @@ def _listed_orders(plan: Plan, orders: Sequence[Order]) -> str:
 
 def plan_extents(plan: Plan) -> Extents:
     """Return the sizes of a plan's dimensions, ``dp`` without the spread of experts."""
-    tp, cp, ep, dp, pp = plan.parallel.sizes()
-    return Extents(tp, cp, ep, dp // ep, pp)
+    return extents_of(configuration_of(plan))
 
 
 def rank_order(plan: Plan, orders: Sequence[Order] = ANY_ORDER) -> Order | None:

@@ -22,9 +22,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from planner.cost.groups import StageGroups
 from planner.cost.rates import StageRates
 from planner.kernels import placement_loads as loads
 from planner.kernels.nestings import PAD, enumerate_nestings
+from planner.search.space import Configuration
 from topologies import Network
 from topologies.arrays import FloatArray, IntArray
 
@@ -80,6 +82,18 @@ class Placement:
         """
         pp, dp, ep, cp, tp = self.grid.shape
         return self.grid.reshape(pp, dp * ep, cp * tp)
+
+
+def extents_of(configuration: Configuration) -> Extents:
+    """Return the sizes of a configuration's dimensions."""
+    tp, cp, _, dp, pp = configuration.sizes
+    ep = configuration.extents_ep
+    return Extents(tp, cp, ep, dp // ep, pp)
+
+
+def groups_of(configuration: Configuration, placement: Placement) -> StageGroups:
+    """Return the groups that a configuration's ranks form on a placement."""
+    return StageGroups(placement.grid, configuration.grouping, configuration.ep)
 
 
 @lru_cache(maxsize=4096)

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estimators.collectives.cost import rates_by_algorithm
-from estimators.training import Sizes
+from estimators.training import PLAIN_GROUPING, Grouping, Sizes, expert_data_size
 from planner.cost.rates import StageRates
 from planner.kernels import relaxed as kernel
+from planner.kernels import tables as columns
 from planner.kernels.tables import NUM_FIXED_RATES
 from topologies import Network
 from topologies.arrays import FloatArray
@@ -127,7 +128,13 @@ class Relaxation:
             return range(1, 2)
         return range(1, min(sizes.ep, max(block // sizes.tp, 1)) + 1)
 
-    def rates(self, tensor: FloatArray, sizes: Sizes, together: int = 1) -> StageRates:
+    def rates(
+        self,
+        tensor: FloatArray,
+        sizes: Sizes,
+        together: int = 1,
+        grouping: Grouping = PLAIN_GROUPING,
+    ) -> StageRates:
         """Return rates elementwise at most those of any placement of these sizes.
 
         ``together`` is one of `expert_spreads`: the least over all of them bounds every
@@ -135,6 +142,8 @@ class Relaxation:
         """
         tp, cp, ep, dp, pp = sizes
         row = kernel.relaxed_row(self.terms_of(tp), tensor, tp, cp, ep, dp, together)
+        if grouping != PLAIN_GROUPING:
+            row = self._regrouped(row, sizes, grouping)
         options = (row.size - NUM_FIXED_RATES) // 4
         hop = self.hop
         boundary = np.zeros((pp, 1, 2))
@@ -148,6 +157,46 @@ class Relaxation:
             hop * (2.0, 1.0),
             np.ones(options),
         )
+
+    def _regrouped(
+        self, row: FloatArray, sizes: Sizes, grouping: Grouping
+    ) -> FloatArray:
+        """Return a row of rates where ranks form other groups.
+
+        What a member sends goes over one link of its own, or over all of its ports: no
+        more is said of groups whose place among the others is not known.
+        """
+        latency, hop = self.hop.tolist()
+        cp, exchanging = sizes.cp, grouping.exchanging(sizes.cp)
+
+        def passing(size: int) -> tuple[float, float]:
+            """Bound a reduce-scatter or all-gather."""
+            return 0.0, (size - 1) / size * hop
+
+        def exchange(size: int) -> tuple[float, float]:
+            """Bound an all-to-all."""
+            return (latency if size > 1 else 0.0), self.exchange_inverse(size)
+
+        ring = grouping.ring(cp)
+        pairs = {
+            columns.CONTEXT_PASS: passing(cp),
+            columns.CONTEXT_EXCHANGE: exchange(exchanging),
+        }
+        if exchanging > 1 or ring == 1:
+            pairs[columns.CONTEXT] = (latency, hop) if ring > 1 else (0.0, 0.0)
+        if grouping.is_folded:
+            members = expert_data_size(sizes, grouping)
+            reduced = passing(members)
+            pairs[columns.EXPERT] = exchange(sizes.ep)
+            pairs[columns.EXPERT_TENSOR] = passing(grouping.etp)
+            pairs[columns.EXPERT_PASS] = reduced
+            pairs[columns.EXPERT_REDUCE] = (0.0, 2.0 * reduced[1])
+            # As with experts of other replicas, the whole group shares shards.
+            row = row[: NUM_FIXED_RATES + 4]
+        found = row.copy()
+        for column, pair in pairs.items():
+            found[column : column + 2] = pair
+        return found
 
 
 def best_group_rates(network: Network, size: int) -> FloatArray:

@@ -15,6 +15,7 @@ import numpy as np
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
+from estimators.training import PLAIN_GROUPING, Grouping, Sizes, expert_data_size
 from planner.search.launch_rules import LaunchRules
 from planner.step.plan import NO_OFFLOAD, Offload, Plan
 from topologies.arrays import IntArray
@@ -125,6 +126,23 @@ class Configuration(NamedTuple):
     """Pipeline stages."""
     dp: int
     """Replicas, those that share experts included."""
+    grouping: Grouping = PLAIN_GROUPING
+    """How the ranks of a stage form groups."""
+
+    @property
+    def extents_ep(self) -> int:
+        """Replicas that share experts along an axis of their own."""
+        return 1 if self.grouping.is_folded else self.ep
+
+    @property
+    def sizes(self) -> Sizes:
+        """Its parallel degrees."""
+        return Sizes(self.tp, self.cp, self.ep, self.dp, self.pp)
+
+    @property
+    def expert_data_size(self) -> int:
+        """Ranks of a stage that hold the same experts."""
+        return expert_data_size(self.sizes, self.grouping)
 
     @property
     def devices(self) -> int:
@@ -136,7 +154,8 @@ def configuration_of(plan: Plan) -> Configuration:
     """Return a plan's configuration."""
     tp, cp, ep, dp, pp = plan.parallel.sizes()
     v = plan.virtual_pipeline_model_parallel_size
-    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
+    b, grouping = plan.micro_batch_size, plan.parallel.grouping
+    return Configuration(tp, cp, ep, b, v, pp, dp, grouping)
 
 
 class Inner(NamedTuple):
@@ -153,10 +172,9 @@ class Inner(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _ = self.degrees
-        return Configuration(
-            tp, cp, ep, b, self.v, int(self.pp[index]), int(self.dp[index])
-        )
+        tp, cp, ep, b, _, grouping = self.degrees
+        pp, dp = int(self.pp[index]), int(self.dp[index])
+        return Configuration(tp, cp, ep, b, self.v, pp, dp, grouping)
 
 
 def inner_configurations(

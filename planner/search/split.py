@@ -240,8 +240,8 @@ class Splitter:
 
     def degrees(self, configuration: Configuration) -> Degrees:
         """Return what layer tables depend on."""
-        tp, cp, ep, b, *_ = configuration
-        return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
+        tp, cp, ep, b, *_, grouping = configuration
+        return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
 
     def interleaved_chain(self, configuration: Configuration) -> _InterleavedChain:
         """Return a configuration's interleaved chain, made once."""
@@ -264,7 +264,7 @@ class Splitter:
 
     def constants(self, configuration: Configuration, memory: float) -> JobConstants:
         """Return the job's constants, as the kernels read them."""
-        members = configuration.dp * configuration.cp // configuration.ep
+        members = configuration.expert_data_size
         return self.job._replace(
             memory=memory,
             expert_group=float(members),

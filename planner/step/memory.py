@@ -154,8 +154,7 @@ def stage_share(table: LayerTable, stage: Stage, plan: Plan) -> ParameterShare:
 
 def expert_group_size(plan: Plan) -> int:
     """Return how many ranks hold the same experts."""
-    sizes = plan.parallel.sizes()
-    return sizes.dp * sizes.cp // sizes.ep
+    return plan.parallel.expert_data_size
 
 
 def stage_activations(

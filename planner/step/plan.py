@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig
+from estimators.training import PLAIN_GROUPING, ParallelismConfig
 from planner.step.schedules import SCHEDULES
 from topologies.errors import InputError
 from topologies.short_repr import short_repr
@@ -234,6 +234,7 @@ class Plan:
             ep=sizes.ep,
             micro_batch_size=self.micro_batch_size,
             sequence_parallel=self.parallel.sequence_parallel,
+            grouping=self.parallel.grouping,
         )
 
     @property
@@ -278,7 +279,8 @@ class Plan:
         """Return what `to_json` says of the plan as a whole, without its stages."""
         return {
             "parallel": {
-                name: getattr(self.parallel, name) for name in _PARALLEL_NAMES
+                **{name: getattr(self.parallel, name) for name in _PARALLEL_NAMES},
+                **_unusual_groups_json(self.parallel),
             },
             "virtual_pipeline_model_parallel_size": (
                 self.virtual_pipeline_model_parallel_size
@@ -309,7 +311,7 @@ class Plan:
             If a key is missing or a value has the wrong form.
         """
         try:
-            parallel = ParallelismConfig(**data["parallel"])
+            parallel = _parallel_from_json(data["parallel"])
             sizes = parallel.sizes()
             ranks = sizes.cp * sizes.tp
             return cls(
@@ -333,6 +335,29 @@ class Plan:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"not a plan: {error}") from None
+
+
+def _unusual_groups_json(parallel: ParallelismConfig) -> dict[str, Any]:
+    """Return how few plans form groups: keys that are left out where they say nothing.
+
+    As `_unusual_json` does it for stages.
+    """
+    written: dict[str, Any] = {}
+    etp, levels = parallel.grouping.etp, parallel.hierarchical_context_parallel_sizes
+    if etp:
+        written["expert_tensor_parallel_size"] = etp
+    if parallel.grouping.cp_comm_type != PLAIN_GROUPING.cp_comm_type:
+        written["cp_comm_type"] = parallel.cp_comm_type
+    if levels is not None:
+        written["hierarchical_context_parallel_sizes"] = list(levels)
+    return written
+
+
+def _parallel_from_json(data: Mapping[str, Any]) -> ParallelismConfig:
+    name = "hierarchical_context_parallel_sizes"
+    levels = data.get(name)
+    written = {} if levels is None else {name: tuple(levels)}
+    return ParallelismConfig(**{**data, **written})
 
 
 def _stage_from_json(data: Mapping[str, Any], num_ranks: int) -> Stage:

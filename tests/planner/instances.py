@@ -307,7 +307,7 @@ def shrunk(table, degrees, weight):
 
     ``weight`` makes activations matter beside 18 bytes for each parameter.
     """
-    tp, cp, _, b, _ = degrees
+    tp, cp, _, b, *_ = degrees
     work, tokens = b / (tp * cp), b / cp
 
     def by_mode(columns, factor=work * weight):

@@ -18,6 +18,7 @@ import numpy as np
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
+from estimators.training import Sizes, expert_data_size
 from planner.cost.choices import HostCosts
 from planner.cost.classes import RATE_COLUMNS, RECOMPUTE_MODES
 from planner.cost.rates import StageRates
@@ -177,10 +178,11 @@ class ReplayBounds:
         rates, exits = sent.rates, sent.exits
         known = self.columns(shape.degrees)
         tied = float(rates.tied[0] + rates.tied[1] * self._tied_bytes(table))
-        cp, ep = shape.degrees.cp, shape.degrees.ep
+        degrees = shape.degrees
+        sizes = Sizes(degrees.tp, degrees.cp, degrees.ep, shape.dp, shape.p)
         constants = job_constants(self.workload)._replace(
             memory=float(self.memory),
-            expert_group=float(shape.dp * cp // ep),
+            expert_group=float(expert_data_size(sizes, degrees.grouping)),
             host_memory=self.hosts.memory,
         )
         execution = self.workload.execution

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig, Sizes
+from estimators.training import ParallelismConfig
 from planner.cost.choices import (
     HostCosts,
     MemoryChoice,
@@ -28,9 +28,10 @@ from planner.kernels.replay_terms import Variants
 from planner.search.launch_rules import LAUNCH_RULES, LaunchRules
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import (
-    Extents,
     Placement,
     PlacementBounds,
+    extents_of,
+    groups_of,
     whole_dimensions,
 )
 from planner.search.relaxation import Relaxation, best_group_rates
@@ -338,6 +339,7 @@ class LaunchableCandidates:
                 context_parallel_size=configuration.cp,
                 expert_model_parallel_size=configuration.ep,
                 sequence_parallel=shape.degrees.sequence_parallel,
+                **configuration.grouping.settings(configuration.cp),
             ),
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=configuration.b,
@@ -368,8 +370,7 @@ class LaunchableCandidates:
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return the placements that ranks numbered by the framework lead to."""
-        tp, cp, ep, _, _, pp, dp = configuration
-        extents = Extents(tp, cp, ep, dp // ep, pp)
+        extents = extents_of(configuration)
         found: dict[object, Placement] = {}
         for order in self.rules.orders:
             placement = whole_dimensions(order, extents)
@@ -378,7 +379,7 @@ class LaunchableCandidates:
 
     def placed(self, configuration: Configuration, placement: Placement) -> Placed:
         """Return what bounds read of a placement, made once."""
-        place = placement.extents, placement.steps
+        place = _place(configuration, placement)
         if place not in self._choosers:
             self.rates(configuration, placement)
             self._choosers[place] = self._grids[place].chooser()
@@ -386,9 +387,10 @@ class LaunchableCandidates:
         key = place, names
         if key not in self._placed:
             rates = self.rates(configuration, placement)
-            alone = alone_rates(self.network, placement.grid, rates)
+            groups = groups_of(configuration, placement)
+            alone = alone_rates(self.network, groups, rates)
             sizes = tuple(option.group_size for option in rates.shardings)
-            exits = placed_exits(self.tiers, placement.grid, sizes)
+            exits = placed_exits(self.tiers, groups, sizes)
             read = rates.stage_rates._replace(boundary=np.zeros((0, 0, 2)))
             arrays = (*read, alone.ends, alone.boundary, *exits[:3])
             found = Placed(read, alone, exits, b"".join(a.tobytes() for a in arrays))
@@ -403,13 +405,14 @@ class LaunchableCandidates:
         self, configuration: Configuration, placement: Placement
     ) -> PlacementRates:
         """Price a placement, all groups at the same time."""
-        key = placement.extents, placement.steps
+        key = _place(configuration, placement)
         if key not in self._grids:
             if len(self._grids) >= MOST_GRIDS:
                 self._grids.clear()
             members = configuration.devices * (2 + configuration.ep)
             self.work.spend(2 * PRICED + members // PRICED_DEVICES)
-            self._grids[key] = PricedGrid(self.network, placement.grid)
+            groups = groups_of(configuration, placement)
+            self._grids[key] = PricedGrid(self.network, groups)
         return self._grids[key].rates(*self._algorithms(configuration))
 
     def _algorithms(
@@ -424,8 +427,8 @@ class LaunchableCandidates:
         self.work.spend(BOUND + layers // BOUNDED_LAYERS)
 
     def _shape(self, configuration: Configuration) -> Shape:
-        tp, cp, ep, b, v, pp, dp = configuration
-        degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp))
+        tp, cp, ep, b, v, pp, dp, grouping = configuration
+        degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
         return Shape(degrees, dp, pp, v, self.workload.num_microbatches(b, dp))
 
     def _layouts(self, configuration: Configuration) -> IntArray:
@@ -464,12 +467,18 @@ def relaxed_rates(
     relaxation: Relaxation, tensor: FloatArray, configuration: Configuration
 ) -> tuple[StageRates, ...]:
     """Return rates one of which no placement of a configuration can beat."""
-    tp, cp, ep, _, _, pp, dp = configuration
-    sizes = Sizes(tp, cp, ep, dp, pp)
+    sizes, grouping = configuration.sizes, configuration.grouping
+    spreads = relaxation.expert_spreads(sizes)
+    if grouping.is_folded:
+        spreads = range(1, 2)
     return tuple(
-        relaxation.rates(tensor, sizes, together)
-        for together in relaxation.expert_spreads(sizes)
+        relaxation.rates(tensor, sizes, together, grouping) for together in spreads
     )
+
+
+def _place(configuration: Configuration, placement: Placement) -> object:
+    """Return what tells placements apart whose groups differ."""
+    return placement.extents, placement.steps, configuration.ep, configuration.grouping
 
 
 def mean_stage_bounds(

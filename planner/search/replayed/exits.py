@@ -25,7 +25,8 @@ import numpy as np
 
 from estimators.collectives.cost import rates_by_algorithm
 from estimators.collectives.messages import slowest_edges
-from planner.cost.rates import PlacementRates, dense_groups, expert_data_groups
+from planner.cost.groups import StageGroups
+from planner.cost.rates import PlacementRates
 from planner.kernels import tables as columns
 from planner.kernels.placement_loads import leaving_shares
 from planner.search.placements import PlacementBounds
@@ -57,7 +58,7 @@ class Exits(NamedTuple):
 
 
 def placed_exits(
-    bounds: PlacementBounds, grid: IntArray, group_sizes: tuple[int, ...]
+    bounds: PlacementBounds, groups: StageGroups, group_sizes: tuple[int, ...]
 ) -> Exits:
     """Return what leaves each block of a placement, alike ones once.
 
@@ -65,15 +66,16 @@ def placed_exits(
     ----------
     bounds
         Tiers of the network.
-    grid
-        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    groups
+        Devices, and the groups that they form.
     group_sizes
         Ranks of each sharding option, the whole group first.
     """
-    pp, ep = grid.shape[0], grid.shape[2]
-    ranks = grid.reshape(pp, -1)
-    dense = np.ascontiguousarray(dense_groups(grid))
-    experts = np.ascontiguousarray(expert_data_groups(grid)) if ep > 1 else None
+    pp = len(groups.grid)
+    ranks = groups.grid.reshape(pp, -1)
+    dense, experts = np.ascontiguousarray(groups.dense()), None
+    if groups.spreads_experts:
+        experts = np.ascontiguousarray(groups.expert_data())
     parts = []
     for size, inverse in zip(bounds.tiers[0], bounds.tiers[1], strict=True):
         count = -(-bounds.num_devices // int(size))
@@ -109,7 +111,7 @@ def relaxed_exits(
     Nothing is known of tiers whose blocks tensor groups straddle, nor where devices
     are left idle.
     """
-    tp, cp, ep, _, _, p, dp = configuration
+    tp, cp, p, dp = (getattr(configuration, name) for name in ("tp", "cp", "pp", "dp"))
     found = []
     if configuration.devices < bounds.num_devices:
         return ()
@@ -125,10 +127,11 @@ def relaxed_exits(
         if p > 1:
             runs = np.maximum(groups / later - groups / p, 0.0) * tp / (p - 1)
             shares[:, :2, :-1] = runs[:, None, None]
-        for row, ranks in ((2, n), (3, n // ep)):
+        for row, ranks in ((2, n), (3, configuration.expert_data_size)):
             leaving = np.maximum(stages - groups / ranks, 0.0) * tp / p
             shares[:, row] = leaving[:, None]
-        if ep == 1:
+        if configuration.extents_ep == 1:
+            # Of experts that count ranks in their own way, too, nothing is known.
             shares[:, 3] = 0.0
         part = shares, np.full(len(stages), inverse)
         found.append(_join_exits([part], num_options, p, is_choice=True))
@@ -172,34 +175,37 @@ class AloneRates:
     2)``."""
 
 
-def alone_rates(network: Network, grid: IntArray, placed: PlacementRates) -> AloneRates:
+def alone_rates(
+    network: Network, groups: StageGroups, placed: PlacementRates
+) -> AloneRates:
     """Price a placement under the algorithms, and for the shardings, of its prices.
 
     Parameters
     ----------
     network
         The cluster.
-    grid
-        Device numbers, shape ``(pp, dp, ep, cp, tp)``.
+    groups
+        Devices, and the groups that they form.
     placed
         The prices of all groups at the same time.
     """
     return AloneRates(
-        ends=_ends(network, grid, placed), boundary=_boundaries(network, grid)
+        ends=_ends(network, groups, placed),
+        boundary=_boundaries(network, groups.grid),
     )
 
 
-def _ends(network: Network, grid: IntArray, placed: PlacementRates) -> FloatArray:
+def _ends(network: Network, groups: StageGroups, placed: PlacementRates) -> FloatArray:
     """Price the collectives of the step's end."""
-    pp, _, ep, _, _ = grid.shape
+    pp = len(groups.grid)
     options = len(placed.shardings)
     found = np.zeros((pp, columns.NUM_FIXED_RATES + 4 * options))
     name = placed.gradient_algorithm
-    dense = dense_groups(grid)
+    dense = groups.dense()
     reduced, passed = _reduce_and_pass_rates(network, dense, name)
     experts = reduced, passed
-    if ep > 1:
-        experts = _reduce_and_pass_rates(network, expert_data_groups(grid), name)
+    if groups.spreads_experts:
+        experts = _reduce_and_pass_rates(network, groups.expert_data(), name)
     found[:, columns.DENSE_REDUCE : columns.DENSE_REDUCE + 2] = reduced
     found[:, columns.EXPERT_REDUCE : columns.EXPERT_REDUCE + 2] = experts[0]
     found[:, columns.EXPERT_PASS : columns.EXPERT_PASS + 2] = experts[1]

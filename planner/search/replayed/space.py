@@ -168,9 +168,9 @@ class ConfigurationFamily(NamedTuple):
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
-        tp, cp, ep, b, _ = self.degrees
+        tp, cp, ep, b, _, grouping = self.degrees
         pp, v, dp = (int(column[index]) for column in self[1:])
-        return Configuration(tp, cp, ep, b, v, pp, dp)
+        return Configuration(tp, cp, ep, b, v, pp, dp, grouping)
 
     def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""

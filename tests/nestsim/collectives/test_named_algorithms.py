@@ -21,6 +21,7 @@ from nestsim.simulator.build import build_model
 from nestsim.simulator.flows import build_flows
 from nestsim.simulator.replay import ReplaySettings, fold_model, replay
 from nestsim.simulator.work import LayerTraffic, LockstepTraffic
+from planner.cost.groups import StageGroups
 from planner.cost.pricing import price_plan, rates_of
 from planner.cost.rates import AlgorithmChoice, PricedGrid
 from planner.plans.build import build_plan
@@ -165,8 +166,8 @@ def test_naming_an_algorithm_does_not_change_what_auto_takes(llama):
     network, workload = llama
     plan = build_plan(network, workload, PlanSpec(micro_batch_size=1))
     auto = AlgorithmChoice("auto", 1.0)
-    grid = np.arange(64).reshape(1, 16, 1, 1, 4)
-    before, grid_rates = PricedGrid(network, grid), PricedGrid(network, grid)
+    groups = StageGroups(np.arange(64).reshape(1, 16, 1, 1, 4))
+    before, grid_rates = PricedGrid(network, groups), PricedGrid(network, groups)
     named = grid_rates.rates(auto._replace(name="direct"), auto)
     assert named.tensor_algorithm == "direct"
     for size in (1.0, 1e9):

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from estimators.training import Sizes
+from planner.cost.groups import StageGroups
 from planner.cost.pricing import iteration_weights
 from planner.cost.rates import AlgorithmChoice, placement_rates
 from planner.kernels import memory_bound, placement_loads, tables
@@ -80,7 +81,7 @@ def test_rates_of_a_placement_are_at_least_their_bounds(network, data):
     for placement, algorithm in product(found[:8], ("ring", "hierarchical")):
         choice = AlgorithmChoice(algorithm, 1.0)
         true = placement_rates(
-            network, placement.grid, tensor=choice, gradient=choice
+            network, StageGroups(placement.grid), tensor=choice, gradient=choice
         ).stage_rates
         least = bounds.rates(placement, relaxed)
         own, bounded = true.rows[true.signature], least.rows[least.signature]

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from planner.cost.groups import StageGroups
 from planner.search.placements import PlacementBounds
 from planner.search.replayed.exits import placed_exits, relaxed_exits
 from planner.search.space import Configuration
@@ -92,7 +93,7 @@ def test_what_leaves_a_block_is_counted_rank_by_rank(seed):
     parts = [part for part in range(1, ranks) if ranks % part == 0]
     group_sizes = (ranks, *rng.sample(parts, min(2, len(parts))))
     sizes = sorted(rng.sample([1, 2, 3, 4, 6, 8], 2))
-    found = placed_exits(tiers(num_devices, sizes), grid, group_sizes)
+    found = placed_exits(tiers(num_devices, sizes), StageGroups(grid), group_sizes)
     expected = set()
     for size in sizes:
         for first in range(0, num_devices, size):
@@ -146,7 +147,7 @@ def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     """Tensor groups stand anywhere; passes and parameters are arbitrary."""
     rng = random.Random(seed)
     configuration, sizes = drawn_sizes(rng)
-    tp, cp, ep, _, _, pp, dp = configuration
+    tp, cp, ep, _, _, pp, dp, _ = configuration
     bounds = tiers(configuration.devices, sizes)
     ranks = dp * cp
     part = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])
@@ -164,7 +165,7 @@ def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     least = max((compiled(with_exits(case, one)) for one in relaxed), default=0.0)
     for _ in range(20):
         grid = shuffled(rng, (pp, dp // ep, ep, cp, tp))
-        placed = placed_exits(bounds, grid, (ranks, part))
+        placed = placed_exits(bounds, StageGroups(grid), (ranks, part))
         assert least <= compiled(with_exits(case, placed)) * (1.0 + 1e-9)
 
 
