@@ -71,7 +71,8 @@ class Platform:
     @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        reached = self.constants.accelerator(self.accelerator.name, self.software.name)
+        name = self.accelerator.constants_name
+        reached = self.constants.accelerator(name, self.software.name)
         return self.accelerator.memory_bandwidth * reached.memory
 
     @property
@@ -102,7 +103,7 @@ class Platform:
             measured = self.links.transport(inside_node=inside_node)
         if measured is not None:
             return measured
-        return find_transport(self.accelerator.name, inside_node=inside_node)
+        return find_transport(self.accelerator.constants_name, inside_node=inside_node)
 
     def operator_times(
         self, training: TrainingSpec, spec: TransformerSpec
