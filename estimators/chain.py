@@ -196,7 +196,11 @@ def build_layer_table(
         },
         weight_gradient_bytes=column([work.weight_gradient_bytes for work in works]),
         boundary_bytes=boundary,
-        traffic=_traffic(works, kinds, _dispatched(graph.spec, degrees, platform)),
+        traffic=_traffic(
+            works,
+            kinds,
+            _dispatched(graph.spec, degrees, platform) * training.dispatch_share,
+        ),
     )
 
 

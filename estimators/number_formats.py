@@ -48,6 +48,9 @@ class NumberFormat(NamedTuple):
     weight_block: int = 1
     """Elements of a weight that share a scale."""
 
+    is_square: bool = True
+    """Whether the scales of a weight are the same by rows and by columns."""
+
     @property
     def activation_bytes(self) -> float:
         """Size of an element of an activation with its part of a scale [byte]."""
@@ -65,11 +68,11 @@ NARROW_FORMATS: Mapping[str, NumberFormat] = MappingProxyType(
         "fp8": NumberFormat(8, "fp8"),
         # DeepSeek-V3's, and Megatron's fp8_recipe "blockwise" [2]_.
         "fp8-blockwise": NumberFormat(8, "fp8", 32, 128, 128 * 128),
-        "mxfp8": NumberFormat(8, "mxfp8", 8, 32, 32),  # [3]_
+        "mxfp8": NumberFormat(8, "mxfp8", 8, 32, 32, is_square=False),  # [3]_
         "int8": NumberFormat(8, "int8"),
         # 4 bits as the device has them; scales as NVFP4's.
-        "fp4": NumberFormat(4, "fp4", 8, 16, 16),
-        "nvfp4": NumberFormat(4, "nvfp4", 8, 16, 16),  # [4]_
+        "fp4": NumberFormat(4, "fp4", 8, 16, 16, is_square=False),
+        "nvfp4": NumberFormat(4, "nvfp4", 8, 16, 16, is_square=False),  # [4]_
     }
 )
 """Name that settings have for a narrow format -> what it is."""

@@ -75,6 +75,19 @@ class Platform:
         reached = self.constants.accelerator(name, self.software.name)
         return self.accelerator.memory_bandwidth * reached.memory
 
+    def product_rate(self, precision: str) -> float:
+        """Return the rate of large products, in bf16 where the device can [FLOP/s].
+
+        Parameters
+        ----------
+        precision
+            Number format of the job, where it can not.
+        """
+        name = self.accelerator.constants_name
+        reached = self.constants.accelerator(name, self.software.name)
+        rates = self.accelerator.peak_flops
+        return rates.get("bf16", rates[precision]) * reached.matmul
+
     @property
     def slowest(self) -> float:
         """Time of the slowest device's work over that of a usual one.
@@ -164,7 +177,7 @@ class Allocator:
         return free / part - self.constants.workspace
 
 
-def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> int:
+def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> float:
     """Return the memory traffic of an optimizer step per parameter [byte].
 
     Reads the gradient, reads and writes every optimizer state, writes the weight:
