@@ -201,7 +201,8 @@ def build_layer_table(
             works,
             kinds,
             {
-                "expert": _dispatched(graph.spec, degrees, platform),
+                "expert": _dispatched(graph.spec, degrees, platform)
+                * training.dispatch_share,
                 "context": _exchanged(degrees, platform),
             },
         ),

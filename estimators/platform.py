@@ -71,8 +71,22 @@ class Platform:
     @property
     def memory_rate(self) -> float:
         """Rate of streaming kernels such as the optimizer step [byte/s]."""
-        reached = self.constants.accelerator(self.accelerator.name, self.software.name)
+        name = self.accelerator.constants_name
+        reached = self.constants.accelerator(name, self.software.name)
         return self.accelerator.memory_bandwidth * reached.memory
+
+    def product_rate(self, precision: str) -> float:
+        """Return the rate of large products, in bf16 where the device can [FLOP/s].
+
+        Parameters
+        ----------
+        precision
+            Number format of the job, where it can not.
+        """
+        name = self.accelerator.constants_name
+        reached = self.constants.accelerator(name, self.software.name)
+        rates = self.accelerator.peak_flops
+        return rates.get("bf16", rates[precision]) * reached.matmul
 
     @property
     def slowest(self) -> float:
@@ -102,7 +116,7 @@ class Platform:
             measured = self.links.transport(inside_node=inside_node)
         if measured is not None:
             return measured
-        return find_transport(self.accelerator.name, inside_node=inside_node)
+        return find_transport(self.accelerator.constants_name, inside_node=inside_node)
 
     def operator_times(
         self, training: TrainingSpec, spec: TransformerSpec
@@ -163,7 +177,7 @@ class Allocator:
         return free / part - self.constants.workspace
 
 
-def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> int:
+def optimizer_step_bytes(parameter_bytes: ParameterBytes) -> float:
     """Return the memory traffic of an optimizer step per parameter [byte].
 
     Reads the gradient, reads and writes every optimizer state, writes the weight:

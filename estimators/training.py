@@ -1,40 +1,65 @@
 """What a training job is: its batch, what it keeps for each parameter, how it is split.
 
-Sizes of parallel groups have Megatron's names outside, and short letters inside.
+Sizes of parallel groups have Megatron's names outside, and short letters inside, and so
+have the formats of what optimizers keep [1]_.
+
+References
+----------
+.. [1] Megatron Core, ``core/optimizer/optimizer_config.py``: ``main_params_dtype``,
+   ``exp_avg_dtype``, ``exp_avg_sq_dtype`` of its precision-aware optimizer, and
+   ``core/transformer/transformer_config.py``: ``fp8_param``.
+.. [2] Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; the
+   blocks of 256 are those of bitsandbytes since 0.45, ``optim/optimizer.py``.
+.. [3] Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024;
+   Liu et al., "Muon is Scalable for LLM Training", 2025, sections 2.3 and 3.1: one
+   momentum for matrices; embeddings, heads and vectors stay with AdamW.
+.. [4] Megatron-LM, pull request 5470, "Muon fp8 param gather for decoupled layout",
+   2026: scales by rows and by columns do not follow from each other, so that weights
+   travel in 16 bits where they have such, and are quantised where they arrive.
+.. [5] DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.3: tokens, and
+   gradients of what experts return, are dispatched in fp8; what is combined stays in
+   bf16.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypedDict
 
+from estimators.number_formats import NARROW_FORMATS
 from topologies.errors import InputError
 
-_WIDTH: Mapping[str, int] = MappingProxyType(
-    {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+_WIDTH: Mapping[str, float] = MappingProxyType(
+    {
+        **{name: known.weight_bytes for name, known in NARROW_FORMATS.items()},
+        "fp32": 4,
+        "bf16": 2,
+        "fp16": 2,
+        "fp8": 1,
+    }
 )
-"""Number format -> bytes."""
+"""Number format -> bytes of a weight with its part of a scale."""
 
 
 class ParameterBytes(NamedTuple):
     """Bytes that a device keeps and sends for each of its parameters [byte]."""
 
-    weights: int
+    weights: float
     """Weights, kept for the whole step [byte]."""
-    gradients: int
+    gradients: float
     """Gradients, kept while they are accumulated over microbatches [byte]."""
-    optimizer: int
+    optimizer: float
     """States of the optimizer, kept for the whole step [byte]."""
-    gather: int
+    gather: float
     """Weights on the wire when they are gathered [byte]."""
-    reduce: int
+    reduce: float
     """Gradients on the wire when they are reduced [byte]."""
-    copies: int = 0
+    copies: float = 0
     """Copies that the optimizer makes of its share for its step: not there in passes
     [byte]."""
 
 
-OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
+OPTIMIZER_BYTES: Mapping[tuple[str, bool], float] = MappingProxyType(
     {
         # Master copy, momentum and variance in fp32: Rajbhandari et al., "ZeRO", 2020,
         # section 3.1 (K = 12).
@@ -45,9 +70,34 @@ OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
         ("sgd", False): 4,
         # Momentum and variance in bf16, no master copy.
         ("adam-bf16", True): 4,
+        # Momentum and variance in 8 bits, an fp32 scale for each 256, no master copy
+        # [2]_.
+        ("adam8bit", True): 2 * (1 + 4 / 256),
+        ("adam8bit", False): 2 * (1 + 4 / 256),
+        # Master copy and momentum in fp32, of matrices; other parameters have Adam's
+        # states [3]_.
+        ("muon", True): 8,
+        ("muon", False): 4,
     }
 )
-"""(optimizer, whether the weights are in 16 bits) -> bytes per parameter."""
+"""(optimizer, whether the weights are in 16 bits) -> bytes per parameter, with states
+in fp32 where there is a choice."""
+
+_STATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "adam": ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
+        "sgd": ("main_params_dtype", "exp_avg_dtype"),
+        "muon": ("main_params_dtype", "exp_avg_dtype"),
+    }
+)
+"""Optimizer -> settings that say in which format each of its states is."""
+
+
+def states_of(optimizer: str) -> tuple[str, ...]:
+    """Return the settings of the formats of an optimizer's states."""
+    if optimizer == "muon":
+        optimizer = "adam"  # which updates what Muon does not
+    return _STATES.get(optimizer, ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +112,38 @@ class TrainingSpec:
     ``"fp32"``."""
 
     optimizer: str = "adam"
-    """Name of the optimizer: ``"adam"``, ``"sgd"`` (with momentum) or
-    ``"adam-bf16"``."""
+    """Name of the optimizer: ``"adam"``, ``"sgd"`` (with momentum), ``"adam-bf16"``,
+    ``"adam8bit"`` or ``"muon"``."""
+
+    main_params_dtype: str = "fp32"
+    """Number format of the master copy of the weights [1]_."""
+
+    exp_avg_dtype: str = "fp32"
+    """Number format of the momentum [1]_."""
+
+    exp_avg_sq_dtype: str = "fp32"
+    """Number format of the variance [1]_."""
 
     gradient_precision: str = "fp32"
     """Number format of the accumulated and reduced gradients: ``"fp32"`` (Megatron-LM's
     default with bf16) or ``"bf16"``."""
 
     matmul_precision: str = ""
-    """Number format of the products with weights, if not `precision`: ``"fp8"``,
-    ``"int8"`` or ``"fp4"``, the operands being cast before each product."""
+    """Number format of the products with weights, if not `precision`: a key of
+    `estimators.number_formats.NARROW_FORMATS`, the operands being cast before each
+    product."""
+
+    fp8_param_gather: bool = False
+    """Whether the matrices of blocks are kept and gathered in `matmul_precision`,
+    beside their master copy; embeddings, heads, norms and biases are not [1]_."""
+
+    keep_fp8_transpose_cache: bool = True
+    """Whether such weights are kept twice, by rows and by columns, as products read
+    them."""
+
+    moe_dispatch_precision: str = ""
+    """Number format of tokens on their way to experts, and of the gradients of what
+    experts return, if not `precision` [5]_."""
 
     weights_in_fp32: bool = False
     """Whether weights are kept in fp32 and cast when they are used, as FSDP's mixed
@@ -100,25 +172,83 @@ class TrainingSpec:
         return 4 if self.precision == "fp32" else 2
 
     @property
+    def dispatch_share(self) -> float:
+        """Bytes of the all-to-alls of experts over those in `precision`.
+
+        Of the two of each pass one is in `moe_dispatch_precision`.
+        """
+        if not self.moe_dispatch_precision:
+            return 1.0
+        narrow = NARROW_FORMATS[self.moe_dispatch_precision].activation_bytes
+        return (narrow / self.element_bytes + 1.0) / 2.0
+
+    @property
+    def tells_matrices_apart(self) -> bool:
+        """Whether the matrices of blocks are kept otherwise than other parameters."""
+        return self.fp8_param_gather or self.optimizer == "muon"
+
+    @property
     def parameter_bytes(self) -> ParameterBytes:
-        """Weights, gradients and optimizer states of one parameter [byte]."""
-        mixed = self.precision != "fp32"
+        """Weights, gradients and optimizer states of one parameter [byte].
+
+        Of a matrix of a block, where these are told apart.
+        """
+        mixed, copied = self.precision != "fp32", self._has_master
         gradients = 4 if self.gradient_precision == "fp32" or not mixed else 2
-        copied = mixed and not self.weights_in_fp32
         again, cast = 0, 0
         if self.gradient_copies:
             added = self.element_bytes
             again, cast = (added, 0) if gradients == 4 else (0, added + 4)
         elif self.casts_gradients and copied and gradients == 2:
             cast = 4
+        weights: float = self.element_bytes if copied else 4
+        gather: float = self.element_bytes
+        if self.fp8_param_gather:
+            known = NARROW_FORMATS[self.matmul_precision]
+            weights = (1 + self.keep_fp8_transpose_cache) * known.weight_bytes
+            if known.is_square:
+                gather = known.weight_bytes
         return ParameterBytes(
-            weights=self.element_bytes if copied else 4,
+            weights=weights,
             gradients=gradients + again,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, copied],
-            gather=_WIDTH.get(self.gather_precision, self.element_bytes),
+            optimizer=OPTIMIZER_BYTES[self.optimizer, copied] - self._saved_bytes,
+            gather=_WIDTH.get(self.gather_precision, gather),
             reduce=_WIDTH.get(self.reduce_precision, gradients),
             copies=cast,
         )
+
+    def mean_parameter_bytes(self, matrices: float) -> ParameterBytes:
+        """Return what the parameters of a model take on average [byte].
+
+        Parameters
+        ----------
+        matrices
+            Part of them that are matrices of blocks.
+        """
+        each = self.parameter_bytes
+        if not self.tells_matrices_apart:
+            return each
+        name = "adam" if self.optimizer == "muon" else self.optimizer
+        others = replace(self, optimizer=name, fp8_param_gather=False).parameter_bytes
+        return ParameterBytes(
+            *(
+                matrices * one + (1.0 - matrices) * other
+                for one, other in zip(each, others, strict=True)
+            )
+        )
+
+    @property
+    def _has_master(self) -> bool:
+        """Whether a master copy can stand beside the weights."""
+        return self.precision != "fp32" and not self.weights_in_fp32
+
+    @property
+    def _saved_bytes(self) -> float:
+        """What states in fewer than 32 bits take less than they say there [byte]."""
+        kept = _STATES.get(self.optimizer, ())
+        if not self._has_master:
+            kept = kept[1:]
+        return sum(4 - _WIDTH[getattr(self, name)] for name in kept)
 
 
 CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")

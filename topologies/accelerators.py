@@ -45,8 +45,8 @@ class Accelerator:
     """Name of the company that makes the device."""
 
     peak_flops: Mapping[str, float]
-    """Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"fp32"``, ``"fp8"``) ->
-    dense matrix rate [FLOP/s]."""
+    """Number format (``"bf16"``, ``"fp16"``, ``"tf32"``, ``"fp32"``, ``"fp8"``,
+    ``"mxfp8"``, ``"nvfp4"``) -> dense matrix rate [FLOP/s]."""
 
     memory_bytes: float
     """Size of the device memory [byte]."""
@@ -66,8 +66,22 @@ class Accelerator:
     """Bandwidth into the scale-up network (NVLink, ICI, PCIe), one direction, all ports
     of one device together [byte/s]."""
 
+    measured_as: str = ""
+    """Device of the catalogue whose measured constants hold, where there are no
+    measurements of this one: what products, kernels and collectives reach of the rates
+    above. Empty for its own."""
+
+    overrides: tuple[str, ...] = ()
+    """Fields that a user changed of the device of the catalogue that this one is
+    like."""
+
     sources: Mapping[str, str]
     """Field name -> where its value was published."""
+
+    @property
+    def constants_name(self) -> str:
+        """Name by which measured constants are looked up."""
+        return self.measured_as or self.name
 
 
 _CATALOG = resources.files("topologies") / "catalog"
@@ -117,6 +131,7 @@ def _from_table(name: str, values: Mapping[str, Any]) -> Accelerator:
             values["interconnect_bandwidth"], "bandwidth"
         ),
         vector_engine=values.get("vector_engine", False),
+        measured_as=values.get("measured_as", ""),
         sources=values["sources"],
     )
 
@@ -189,16 +204,34 @@ _USUAL: Mapping[str, tuple[str, int, float]] = MappingProxyType(
         "l4": ("pcie4", 1, 48e9),  # g2-standard-96: 384 GB for 8
         "h100-sxm": ("pcie5", 1, 250e9),  # DGX H100: 2 TB for 8
         "h200": ("pcie5", 1, 250e9),
+        "h20": ("pcie5", 1, 250e9),  # the HGX board of the H100
+        "h800": ("pcie5", 1, 250e9),
+        "a800": ("pcie4", 1, 250e9),  # the HGX board of the A100
+        # Superchips of one GPU and one Grace with 480 GB [3]_.
+        "gh200-96gb": ("nvlink-c2c", 1, 480e9),
+        "gh200-144gb": ("nvlink-c2c", 1, 480e9),
+        "l40s": ("pcie4", 1, 192e9),  # g6e.48xlarge: 1,536 GiB for 8
         "b200": ("pcie5", 1, 250e9),
         "b300": ("pcie6", 1, 250e9),
         # Superchips: two GPUs and one Grace with 480 GB [4]_.
         "gb200": ("nvlink-c2c", 2, 240e9),
         "gb300": ("nvlink-c2c", 2, 240e9),
+        # Frontier: 512 GB for 8 dies, on links of 36 GB/s, which a PCIe 4.0 is next to.
+        "mi250x": ("pcie4", 1, 64e9),
+        "mi300x": ("pcie5", 1, 248e9),  # ND MI300X v5: 1,850 GiB for 8
+        "mi325x": ("pcie5", 1, 248e9),  # the board of the MI300X
+        "mi355x": ("pcie5", 1, 375e9),  # AMD's systems in MLPerf 6.0: 3 TB for 8
+        "gaudi2": ("pcie4", 1, 128e9),  # Intel's systems in MLPerf 4.0: 1 TB for 8
+        "gaudi3": ("pcie5", 1, 240e9),  # gx3d-160x1792x8gaudi3: 1,792 GiB for 8
+        "trainium1": ("pcie4", 1, 34e9),  # trn1.32xlarge: 512 GiB for 16
+        "trainium2": ("pcie5", 1, 137e9),  # trn2.48xlarge: 2 TiB for 16
+        "ascend-910b": ("pcie4", 1, 64e9),  # Atlas 800T A2: 512 GB for 8 at least
         "tpu-v3": ("pcie3", 1, 85e9),  # v3-8: 340 GB for 4 chips
         "tpu-v4": ("pcie3", 1, 100e9),  # v4-8: 400 GB for 4 chips
         "tpu-v5e": ("pcie3", 1, 48e9),  # ct5lp-hightpu-8t: 384 GB for 8
         "tpu-v5p": ("pcie4", 1, 112e9),  # ct5p-hightpu-4t: 448 GB for 4
         "tpu-v6e": ("pcie4", 1, 180e9),  # ct6e-standard-8t: 1,440 GB for 8
+        "tpu-v7": ("pcie5", 1, 240e9),  # tpu7x-standard-4t: 960 GB for 4
     }
 )
 """Accelerator -> its host link, devices that share one, and memory of the host for each

@@ -29,12 +29,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.number_formats import NARROW_FORMATS
 from estimators.software import Software
 from estimators.tracing.graph import TracedLayer, TracedOperator
 from estimators.training import TrainingSpec
 
-_NARROW: Mapping[str, float] = MappingProxyType({"fp8": 1.0, "fp4": 0.5 + 1.0 / 16.0})
-"""Format of products -> bytes of an element; 4 bits come with a scale of 8 for 16."""
+_NARROW: Mapping[str, float] = MappingProxyType(
+    {
+        name: known.activation_bytes
+        for name, known in NARROW_FORMATS.items()
+        if name != "int8"
+    }
+)
+"""Format of products -> bytes of an element that they keep with its part of a scale.
+Libraries of products in whole numbers keep what they cast."""
 
 
 class Keeping(NamedTuple):

@@ -25,6 +25,7 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.layers.work import OperatorWork
+from estimators.number_formats import NARROW_FORMATS
 from estimators.software import IDEAL, Software
 from estimators.training import TrainingSpec
 from topologies import InputError
@@ -65,6 +66,15 @@ def _peak(accelerator: Accelerator, precision: str, where: str) -> float:
             expected=f"one of {', '.join(sorted(accelerator.peak_flops))}",
         )
     return accelerator.peak_flops[precision]
+
+
+def _narrow_rate(
+    accelerator: Accelerator, narrow: str, reached: AcceleratorConstants
+) -> float:
+    """Return the rate of products with operands in a narrow format [FLOP/s]."""
+    known = NARROW_FORMATS[narrow]
+    rate = _peak(accelerator, known.rate, "training.matmul_precision")
+    return rate * (reached.matmul_4bit if known.bits == 4 else reached.matmul_8bit)
 
 
 def _attention(reached: AcceleratorConstants, software: Software) -> float:
@@ -152,15 +162,13 @@ class OperatorModel:
             If the accelerator has no rate for the precision.
         """
         known = load_constants() if constants is None else constants
-        reached = known.accelerator(accelerator.name, software.name)
+        reached = known.accelerator(accelerator.constants_name, software.name)
         peak = _peak(accelerator, training.precision, "training.precision")
         narrow = training.matmul_precision
         weight_rate = peak * reached.matmul
         if narrow:
-            weight_rate = _peak(accelerator, narrow, "training.matmul_precision")
-            weight_rate *= (
-                reached.matmul_4bit if narrow == "fp4" else reached.matmul_8bit
-            )
+            # Where a narrow format has no faster units, no kernel has to use them.
+            weight_rate = max(weight_rate, _narrow_rate(accelerator, narrow, reached))
         return cls(
             matmul_rate=peak * reached.matmul,
             weight_matmul_rate=weight_rate,

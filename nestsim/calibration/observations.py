@@ -286,7 +286,7 @@ class Residuals:
             predictor.predict(case)
             # What is kept for a job is read when its first row is predicted; what is
             # kept for longer, by whoever asks first.
-            constants.accelerator(case.accelerator.name, case.software.name)
+            constants.accelerator(case.accelerator.constants_name, case.software.name)
             constants.software(case.software.name)
             names[key] = names.get(key, frozenset()) | noting.read
             read.append(names[key])

@@ -165,10 +165,34 @@ def _formats(training: "TrainingSpec") -> str:
     words.append(f"gradients in {_gradients(training)}")
     if training.weights_in_fp32 and training.precision != "fp32":
         words.append("weights kept in fp32")
+    words += _narrow_words(training)
     sent = (
-        f"{sizes.gather} B of a weight and {sizes.reduce} B of a gradient on the wire"
+        f"{sizes.gather:g} B of a weight and {sizes.reduce:g} B of a gradient on the "
+        "wire"
     )
     return f"{', '.join(words)}; {sent}"
+
+
+def _narrow_words(training: "TrainingSpec") -> list[str]:
+    """Say what is in narrow formats beside products; nothing where nothing is."""
+    words = []
+    if training.fp8_param_gather:
+        words.append(f"matrices of blocks kept in {training.matmul_precision}")
+    if training.moe_dispatch_precision:
+        words.append(f"tokens dispatched in {training.moe_dispatch_precision}")
+    names = {
+        "main_params_dtype": "master weights",
+        "exp_avg_dtype": "momentum",
+        "exp_avg_sq_dtype": "variance",
+    }
+    words += [
+        f"{words_for} in {getattr(training, name)}"
+        for name, words_for in names.items()
+        if getattr(training, name) != "fp32"
+    ]
+    if training.optimizer == "muon":
+        words.append("Muon for matrices of blocks, Adam for the rest")
+    return words
 
 
 def _operator_times(assumed: "Assumptions") -> str:

@@ -39,7 +39,18 @@ from topologies.errors import InputError
 from topologies.specs import NetworkSpec
 from topologies.units import format_size
 
-NumberFormat = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4"]
+NumberFormat = Literal[
+    "fp64",
+    "fp32",
+    "tf32",
+    "bf16",
+    "fp16",
+    "fp8",
+    "mxfp8",
+    "int8",
+    "fp4",
+    "nvfp4",
+]
 
 
 CatalogueName = Annotated[

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from estimators.collectives.transports import Scope
 from estimators.models.spec import TransformerSpec
+from estimators.number_formats import NARROW_FORMATS
 from estimators.operators.profile import Profile
 from estimators.software import IDEAL, Software
 from estimators.tracing.user_module import TracedModule
@@ -503,7 +504,8 @@ def _degradation(table: ScenarioTable) -> Degradation | None:
 
 def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
     training = table.training.build(table.software.defaults)
-    wide, narrow = ("bf16", "fp16", "fp32"), ("fp8", "int8", "fp4")
+    wide = {name: name for name in ("bf16", "fp16", "fp32")}
+    narrow = {name: known.rate for name, known in NARROW_FORMATS.items()}
     _check_rate("precision", training.precision, wide, accelerator)
     if training.matmul_precision:
         _check_rate("matmul_precision", training.matmul_precision, narrow, accelerator)
@@ -511,10 +513,20 @@ def _training(table: ScenarioTable, accelerator: Accelerator) -> TrainingSpec:
 
 
 def _check_rate(
-    where: str, precision: str, formats: tuple[str, ...], accelerator: Accelerator
+    where: str, precision: str, rates: Mapping[str, str], accelerator: Accelerator
 ) -> None:
-    """Refuse a number format in which the device has no matrix rate."""
-    known = [one for one in formats if one in accelerator.peak_flops]
+    """Refuse a number format in which the device has no matrix rate.
+
+    Parameters
+    ----------
+    where, precision
+        The setting, and what it is.
+    rates
+        Name of a format -> that of its rate.
+    accelerator
+        The device.
+    """
+    known = [name for name, rate in rates.items() if rate in accelerator.peak_flops]
     if precision not in known:
         raise InputError(
             f"{accelerator.name} has no matrix rate in this format",

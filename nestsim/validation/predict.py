@@ -269,7 +269,7 @@ class Predictor:
         )
         key = spec, case.accelerator.name, case.software.library, case.software.name
         if key not in self._networks:
-            fabric = find_transport(case.accelerator.name, inside_node=False)
+            fabric = find_transport(case.accelerator.constants_name, inside_node=False)
             host = MEASURED_HOSTS.get(case.software.name)
             if host is None:
                 host = usual_host(case.accelerator.name)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.layers.table import LayerTable
-from estimators.platform import optimizer_step_bytes
 from estimators.training import ParameterBytes
 from planner.cost.classes import RECOMPUTE_MODES, IntervalClasses
 from planner.kernels import tables as rows
@@ -146,7 +145,7 @@ class HostCosts(NamedTuple):
             host_rates(network.host),
             each,
             workload.execution.cpu_adam,
-            optimizer_step_bytes(each) / workload.memory_rate,
+            workload.step_time,
             0.0 if network.host is None else network.host.memory,
         )
 

@@ -501,6 +501,7 @@ def _step_end(
         "optimizer_time": (held - sent.on_host)
         * optimizer_step_bytes(parameter_bytes)
         / workload.memory_rate
+        + (held - sent.on_host) * workload.orthogonalisation_time
         + workload.iteration_time
         + workload.shard_time * apart
         + on_host,

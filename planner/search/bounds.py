@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
-from estimators.platform import optimizer_step_bytes
 from planner.kernels import closed_form as kernel
 from planner.kernels.tables import GRADIENTS, OPTIMIZER, WEIGHTS, JobConstants
 from planner.search.relaxation import Relaxation
@@ -146,7 +145,7 @@ def job_constants(workload: Workload) -> JobConstants:
         copies_bytes=float(each.copies),
         gather_bytes=float(each.gather),
         reduce_bytes=float(each.reduce),
-        step_time=optimizer_step_bytes(each) / workload.memory_rate,
+        step_time=workload.step_time,
     )
 
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from estimators.chain import build_layer_table
 from estimators.constants import Constants, load_constants
+from estimators.layers.matrices import block_matrices
 from estimators.layers.sharding import layer_work
 from estimators.layers.table import LayerTable
 from estimators.layers.work import Degrees
 from estimators.operators.profile import Profile
-from estimators.platform import Allocator, Platform
+from estimators.platform import Allocator, Platform, optimizer_step_bytes
 from estimators.software import IDEAL, Software
 from estimators.tracing.graph import LayerGraph
 from estimators.training import ParameterBytes, TrainingSpec
@@ -143,8 +144,29 @@ class Workload:
 
     @cached_property
     def parameter_bytes(self) -> ParameterBytes:
-        """Weights, gradients and optimizer states per parameter [byte]."""
-        return self.training.parameter_bytes
+        """Weights, gradients and optimizer states per parameter [byte].
+
+        Those of a model's parameters on average, where its matrices are kept otherwise
+        than its embeddings: right for the model as a whole, not stage by stage.
+        """
+        if not self.training.tells_matrices_apart:
+            return self.training.parameter_bytes
+        share = block_matrices(self.graph).share
+        return self.training.mean_parameter_bytes(share)
+
+    @cached_property
+    def orthogonalisation_time(self) -> float:
+        """Time of Muon's products for each parameter, 0 with other optimizers [s]."""
+        if self.training.optimizer != "muon":
+            return 0.0
+        flops = block_matrices(self.graph).orthogonalisation_flops
+        return flops / self.platform.product_rate(self.training.precision)
+
+    @cached_property
+    def step_time(self) -> float:
+        """Time in which a device updates a parameter [s]."""
+        moved = optimizer_step_bytes(self.parameter_bytes) / self.memory_rate
+        return moved + self.orthogonalisation_time
 
     @cached_property
     def platform(self) -> Platform:

@@ -122,7 +122,7 @@ _GATHER_FORWARD = Sent("all_gather", WEIGHTS, FORWARD, INSIDE)
 _GATHER_BACKWARD = Sent("all_gather", WEIGHTS, BACKWARD, INSIDE)
 
 
-def wire_bytes(sent: Sent, parameter_bytes: ParameterBytes) -> int:
+def wire_bytes(sent: Sent, parameter_bytes: ParameterBytes) -> float:
     """Return what a parameter of a collective has on the wire [byte]."""
     return parameter_bytes.gather if sent.tensor == WEIGHTS else parameter_bytes.reduce
 

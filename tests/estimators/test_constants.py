@@ -12,7 +12,7 @@ from estimators.constants import (
     load_constants,
 )
 from nestsim.presets import NAMED_PRESETS
-from topologies.accelerators import accelerator_names
+from topologies.accelerators import accelerator_names, load_accelerator
 
 KNOWN = load_constants()
 SECTIONS = {
@@ -51,7 +51,7 @@ def test_what_is_said_of_no_accelerator_of_the_catalogue_is_not_there():
 
 @pytest.mark.parametrize("name", accelerator_names())
 def test_no_accelerator_exceeds_its_datasheet(name):
-    reached = KNOWN.accelerator(name)
+    reached = KNOWN.accelerator(load_accelerator(name).constants_name)
     for field in fields(reached):
         if field.name != "attention_half_length":
             assert 0.1 < getattr(reached, field.name) < 1.0

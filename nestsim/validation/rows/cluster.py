@@ -130,13 +130,6 @@ def read_accelerator(reading: Reading) -> Accelerator:
 
 def _variant(name: str) -> Accelerator:
     """Return a device of the catalogue, or one that differs from it in few values."""
-    if name in {"a800", "h800"}:
-        # NVIDIA, A800 and H800, 2022 and 2023: 400 GB/s of NVLink, both directions
-        # together; all else as the A100 and H100.
-        base = load_accelerator("a100-80gb" if name == "a800" else "h100-sxm")
-        return dataclasses.replace(
-            base, name=f"{base.name}-{name}", interconnect_bandwidth=200e9
-        )
     if name != "h100-96gb-hbm2e":
         return load_accelerator(name)
     # torchtitan's benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W.
@@ -177,7 +170,9 @@ def read_network(
         name="fabric",
         fan_out=-(-num_devices // size),
         bandwidth=uplink.bandwidth,
-        efficiency=find_transport(accelerator.name, inside_node=False).efficiency,
+        efficiency=find_transport(
+            accelerator.constants_name, inside_node=False
+        ).efficiency,
         latency=FABRIC_LATENCY,
     )
     return FatTreeSpec(levels=(inside, fabric), nic=uplink.nic)
@@ -235,7 +230,7 @@ def _node_efficiency(reading: Reading, accelerator: Accelerator) -> float:
     """Return the part of the inner links' bandwidth that collectives reach."""
     if "per pair" in reading.words("intra_node_link"):
         return _PAIR_EFFICIENCY
-    return find_transport(accelerator.name, inside_node=True).efficiency
+    return find_transport(accelerator.constants_name, inside_node=True).efficiency
 
 
 def _node_bandwidth(reading: Reading, accelerator: Accelerator) -> float:
@@ -290,7 +285,8 @@ def _uplink(reading: Reading, accelerator: Accelerator, tray: int) -> Uplink:
     if match is not None:
         nic: Nic = "device" if _PER_DEVICE.search(match[3]) else "node"
         return Uplink(nic, float(match[1]) * _unit(match[2]))
-    matches = [name for name in USUAL_UPLINKS if accelerator.name.startswith(name)]
+    known_as = accelerator.constants_name
+    matches = [name for name in USUAL_UPLINKS if known_as.startswith(name)]
     if not matches:
         raise RowRefusedError(
             "unknown-network",

@@ -434,8 +434,8 @@ def test_int8_is_a_format_where_the_device_has_a_rate_for_it():
     [
         ("B300-288GB", "b300", 900e9),
         ("GB300", "gb300", 900e9),
-        ("A800-80GB", "a100-80gb-a800", 200e9),
-        ("H800", "h100-sxm-h800", 200e9),
+        ("A800-80GB", "a800", 200e9),
+        ("H800", "h800", 200e9),
         ("NVIDIA H100 80GB HBM3", "h100-sxm", 450e9),
         ("A100-SXM4-40GB", "a100-40gb", 300e9),
     ],
