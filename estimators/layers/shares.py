@@ -170,7 +170,7 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, groups = degrees.tp, spec.num_query_groups
     if tp > 1 and spec.whole_because:
         return f"tensor_model_parallel_size {tp}, but {spec.whole_because}"
-    for name in ("num_attention_heads", "ffn_hidden_size"):
+    for name in ("num_attention_heads", *_inner_widths(spec)):
         if getattr(spec, name) % tp:
             return (
                 f"tensor_model_parallel_size {tp} does not divide "
@@ -188,6 +188,16 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
             f"num_query_groups {groups}"
         )
     return None
+
+
+def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
+    """Return the widths that tensor groups split in some block."""
+    layers = {kind.split("+")[-1] for kind in spec.block_kinds.values()}
+    own = spec.moe_ffn_hidden_size != spec.ffn_hidden_size
+    if "experts" in layers and own:
+        dense = ("ffn_hidden_size",) if "dense" in layers else ()
+        return (*dense, "moe_ffn_hidden_size")
+    return ("ffn_hidden_size",)
 
 
 def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:

@@ -22,6 +22,7 @@ from estimators.models.decoder import (
     LanguageModelHead,
     WordEmbedding,
 )
+from estimators.models.multi_token import MultiTokenHead, MultiTokenPrediction
 from estimators.models.spec import TransformerSpec
 
 Builder = Callable[[TransformerSpec], nn.Module]
@@ -51,7 +52,11 @@ class ModelFamily:
             built[name] = self.block(spec, kind)
         if self.final_norm is not None:
             built["final norm"] = self.final_norm(spec)
-        return built | {"head": self.head(spec)}
+        for depth in range(spec.mtp_num_layers):
+            block = self.block(spec, spec.last_block_kind)
+            built[f"mtp {depth}"] = MultiTokenPrediction(spec, block, depth)
+        head = MultiTokenHead if spec.mtp_num_layers else self.head
+        return built | {"head": head(spec)}
 
 
 FAMILIES: Mapping[str, ModelFamily] = MappingProxyType(

@@ -28,6 +28,9 @@ MAX_SEQUENCE = 100_000_000
 MAX_VOCABULARY = 1_000_000_000
 """Most entries of the word embedding."""
 
+MAX_DEPTHS = 16
+"""Most layers of multi-token prediction."""
+
 MAX_ELEMENTS = 2**56
 """Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
 
@@ -40,6 +43,7 @@ _LARGEST = MappingProxyType(
         "ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
+        "mtp_num_layers": MAX_DEPTHS,
     }
 )
 """Sizes whose limit is another than `MAX_WIDTH`."""
@@ -49,6 +53,7 @@ _CHOICES = {
     "normalization": ("layernorm", "rmsnorm"),
     "position_embedding_type": ("learned", "rope"),
     "attention_implementation": ("flash", "plain"),
+    "moe_router_score_function": ("softmax", "sigmoid"),
 }
 _EXAMPLES = MappingProxyType(
     {
@@ -67,6 +72,9 @@ _MAY_BE_ZERO = (
     "num_moe_experts",
     "moe_router_topk",
     "moe_shared_expert_intermediate_size",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "mtp_num_layers",
     "kv_lora_rank",
     *LATENT_WIDTHS,
     "num_token_types",

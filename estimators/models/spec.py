@@ -114,6 +114,31 @@ class TransformerSpec:
     moe_shared_expert_intermediate_size: int = 0
     """Inner width of the experts that all tokens go to, together; 0 for none."""
 
+    moe_shared_expert_gate: bool = False
+    """Whether what shared experts return is weighed by a gate of its own."""
+
+    moe_router_score_function: str = "softmax"
+    """What a router's scores are: a ``"softmax"`` over all experts, or each one's own
+    ``"sigmoid"``."""
+
+    moe_router_pre_softmax: bool = False
+    """Whether the softmax comes before the choice of experts, so that the weights of
+    those chosen add up to less than one."""
+
+    moe_router_enable_expert_bias: bool = False
+    """Whether a bias for each expert, that no gradient reaches, takes part in the
+    choice."""
+
+    moe_router_num_groups: int = 0
+    """Groups that experts are chosen from, of equal size; 0 for no groups."""
+
+    moe_router_group_topk: int = 0
+    """Groups that the experts of one token may be of; 0 for no groups."""
+
+    mtp_num_layers: int = 0
+    """Layers that predict tokens further ahead, with a block each like the last one; 0
+    for none."""
+
     kv_lora_rank: int = 0
     """Width that keys and values are made of, in multi-head latent attention; 0 for
     attention with projections of their own. `kv_channels` is the width of a query or
@@ -158,6 +183,8 @@ class TransformerSpec:
         _check_positions(self)
         _check_pattern(self)
         _check_experts(self)
+        _check_router(self)
+        _check_depths(self)
         _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
@@ -176,6 +203,13 @@ class TransformerSpec:
         if len(kinds) == 1:
             return {"block": self.block_pattern[0]}
         return {f"block {kind}": kind for kind in kinds}
+
+    @property
+    def last_block_kind(self) -> str:
+        """Kind of the last block, and of those of multi-token prediction."""
+        if self.block_pattern:
+            return self.block_pattern[-1]
+        return next(iter(self.block_kinds.values()))
 
     @property
     def query_width(self) -> int:
@@ -357,12 +391,53 @@ def _check_experts(spec: TransformerSpec) -> None:
             got=top,
             expected=f"1 to num_moe_experts = {experts}" if experts else "0",
         )
-    if experts and (spec.add_bias_linear or not spec.gated_linear_unit):
+    if experts and not spec.gated_linear_unit:
         raise InputError(
-            "experts are gated and have no biases",
-            where="add_bias_linear" if spec.add_bias_linear else "gated_linear_unit",
-            got=spec.add_bias_linear or spec.gated_linear_unit,
-            expected="gated_linear_unit = true and add_bias_linear = false",
+            "experts are gated",
+            where="gated_linear_unit",
+            got=spec.gated_linear_unit,
+            expected="gated_linear_unit = true where there are experts",
+        )
+
+
+def _check_router(spec: TransformerSpec) -> None:
+    """Refuse settings of experts that do not fit them, or each other."""
+    if spec.moe_shared_expert_gate and not spec.moe_shared_expert_intermediate_size:
+        raise InputError(
+            "a gate of shared experts needs shared experts",
+            where="moe_shared_expert_gate",
+            got=True,
+            expected="false, or moe_shared_expert_intermediate_size beside it",
+        )
+    groups, chosen = spec.moe_router_num_groups, spec.moe_router_group_topk
+    if not groups and not chosen:
+        return
+    experts = spec.num_moe_experts
+    if not groups or experts == 0 or experts % groups:
+        raise InputError(
+            "does not split the experts into groups of equal size",
+            where="moe_router_num_groups",
+            got=groups,
+            expected=f"a divisor of num_moe_experts = {experts}",
+        )
+    if not 1 <= chosen <= groups or chosen * (experts // groups) < spec.moe_router_topk:
+        raise InputError(
+            "is no number of groups that hold as many experts as a token goes to",
+            where="moe_router_group_topk",
+            got=chosen,
+            expected=f"1 to moe_router_num_groups = {groups}, with moe_router_topk = "
+            f"{spec.moe_router_topk} experts or more",
+        )
+
+
+def _check_depths(spec: TransformerSpec) -> None:
+    """Refuse multi-token prediction where there is no next token."""
+    if spec.mtp_num_layers and (spec.family == "bert" or not spec.causal):
+        raise InputError(
+            "belongs to models that predict the next token",
+            where="mtp_num_layers",
+            got=spec.mtp_num_layers,
+            expected='0 unless causal = true, and if family = "bert"',
         )
 
 

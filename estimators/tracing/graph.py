@@ -215,7 +215,8 @@ class LayerGraph:
 
     names: tuple[str, ...]
     """Names of the layers of the chain in the order of execution: ``"embedding"``,
-    ``"block 0"`` .., ``"final norm"``, ``"head"``; a BERT has no final norm."""
+    ``"block 0"`` .., ``"final norm"``, ``"mtp 0"`` .. where tokens further ahead are
+    predicted, ``"head"``; a BERT has no final norm."""
 
     kinds: tuple[int, ...]
     """Place of each layer of the chain in `layers`."""
@@ -252,9 +253,13 @@ class LayerGraph:
 
     @property
     def tied_parameters(self) -> int:
-        """Parameters that the head shares with the embedding, unpadded."""
+        """Parameters of the embedding that the other end of the chain has, too.
+
+        The head's weight may be the same, and multi-token prediction embeds again.
+        """
         spec = self.spec
-        return spec.vocab_size * spec.hidden_size if spec.tie_word_embeddings else 0
+        shared = spec.tie_word_embeddings or spec.mtp_num_layers
+        return spec.vocab_size * spec.hidden_size if shared else 0
 
     @property
     def num_parameters(self) -> int:

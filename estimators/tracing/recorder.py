@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, experts, layers, multi_token
 from estimators.tracing.graph import TracedLayer, TracedParameter
 from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Tape, TracedCall
 
@@ -24,6 +24,9 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (layers.VocabParallelEmbedding, "weight"): "vocab",
         (experts.ExpertColumnLinear, "weight"): "expert",
         (experts.ExpertRowLinear, "weight"): "expert",
+        (experts.ExpertColumnLinear, "bias"): "expert",
+        (experts.ExpertRowLinear, "bias"): "expert",
+        (multi_token.LaterTokenEmbedding, "weight"): "vocab",
     }
 )
 """(Module, parameter) -> layout; everything else is whole on every rank."""
@@ -98,6 +101,8 @@ class _Recorder(fx.Interpreter):
 def _parameters(module: nn.Module) -> list[TracedParameter]:
     found = []
     for path, part in module.named_modules():
+        if isinstance(part, multi_token.LaterTokenEmbedding) and part.is_held_already:
+            continue
         for name, parameter in part.named_parameters(path, recurse=False):
             if isinstance(part, attention.QKVParallelLinear):
                 row = parameter.numel() // parameter.shape[0]

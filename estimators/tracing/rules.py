@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, experts, layers, multi_token
 from estimators.models import attention as latent_attention
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
@@ -274,8 +274,12 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.GELU: memory_rule("activation", keeps="inputs"),
         nn.SiLU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
+        nn.Sigmoid: memory_rule("activation", keeps="output"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
+        multi_token.LaterCrossEntropy: cross_entropy_rule,
+        multi_token.LaterTokenEmbedding: _embedding,
+        multi_token.Concatenation: memory_rule("concatenate"),
         experts.TopK: _topk,
         experts.TokenDispatch: memory_rule("dispatch", layout="whole"),
         experts.TokenCombine: memory_rule("combine", keeps="inputs"),

@@ -57,12 +57,18 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
     from estimators.tracing.recorder import record_layer
 
     ids, labels = example_inputs(spec)
-    hidden = torch.empty(1, spec.sequence_length, spec.hidden_size, device="meta")
-    inputs = {"embedding": ids, "head": (hidden, *labels)}
+
+    def hidden(depths: int = 0) -> torch.Tensor:
+        rows = spec.sequence_length * (1 + depths)
+        return torch.empty(1, rows, spec.hidden_size, device="meta")
+
+    inputs = {"embedding": ids, "head": (hidden(spec.mtp_num_layers), *labels)}
+    for depth in range(spec.mtp_num_layers):
+        inputs[f"mtp {depth}"] = (hidden(depth), *ids)
     return {
         name: record_layer(
             module,
-            inputs.get(name, (hidden,)),
+            inputs.get(name, (hidden(),)),
             takes_hidden=name != "embedding",
         )
         for name, module in build_layers(spec).items()
@@ -70,10 +76,11 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
 
 
 def _one_of_each(spec: TransformerSpec) -> TransformerSpec:
-    """Return the architecture with one block of each kind."""
+    """Return the architecture with one block of each kind, and the last one last."""
     if not spec.block_pattern:
         return replace(spec, num_layers=1)
-    pattern = tuple(spec.block_kinds.values())
+    kinds, last = tuple(spec.block_kinds.values()), spec.last_block_kind
+    pattern = kinds if kinds[-1] == last else (*kinds, last)
     return replace(spec, num_layers=len(pattern), block_pattern=pattern)
 
 
@@ -121,7 +128,8 @@ def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> N
     known without tracing.
     """
     blocks = list(spec.block_kinds)
-    names = ["embedding", *blocks, "final norm", "head"]
+    depths = [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]
+    names = ["embedding", *blocks, "final norm", *depths, "head"]
     if spec.family == "bert":
         names.remove("final norm")
     hidden = spec.sequence_length * spec.hidden_size

@@ -64,6 +64,29 @@ class ConfigFile:
             return value
         return 1
 
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number that may be 0, as it is where the file has null."""
+        value = self.values.get(key, default)
+        is_zero = isinstance(value, int) and not isinstance(value, bool) and value == 0
+        return 0 if value is None or is_zero else self.integer(key, default)
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """Return a list of whole numbers; none where there is no list."""
+        expected = "a list of whole numbers, e.g. [0, 1]"
+        with self.problems.noted():
+            value = self._value(key, [], expected)
+            if not isinstance(value, list) or not all(
+                isinstance(item, int) and not isinstance(item, bool) for item in value
+            ):
+                raise InputError(
+                    "not a list of whole numbers",
+                    where=key,
+                    got=value,
+                    expected=expected,
+                )
+            return tuple(value)
+        return ()
+
     def number(self, key: str, default: float) -> float:
         """Return a number."""
         with self.problems.noted():

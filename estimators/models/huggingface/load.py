@@ -11,6 +11,8 @@ from types import MappingProxyType
 
 from estimators.models.huggingface.bert import read_bert
 from estimators.models.huggingface.config_file import ConfigFile, read_config
+from estimators.models.huggingface.deepseek import read_deepseek_v2, read_deepseek_v3
+from estimators.models.huggingface.experts import read_qwen2_moe
 from estimators.models.huggingface.gpt import read_gpt2, read_gpt_neox
 from estimators.models.huggingface.llama import (
     limit_window,
@@ -27,6 +29,10 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "llama": read_llama,
         "mistral": read_mistral,
         "mixtral": read_mixtral,
+        "deepseek_v2": read_deepseek_v2,
+        "deepseek_v3": read_deepseek_v3,
+        "kimi_k2": read_deepseek_v3,
+        "qwen2_moe": read_qwen2_moe,
         "gpt2": read_gpt2,
         "gpt_neox": read_gpt_neox,
         "bert": read_bert,
