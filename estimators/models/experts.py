@@ -32,6 +32,8 @@ from estimators.models.spec import TransformerSpec
 class GroupedLinear(nn.Module):
     """One linear layer for each expert, on rows that are sorted by expert."""
 
+    bias: Tensor | None
+
     def __init__(
         self, num_experts: int, in_features: int, out_features: int, *, bias: bool
     ) -> None:
@@ -118,7 +120,7 @@ class TopK(nn.Module):
         groups, chosen = self.groups
         if not groups:
             return wanted
-        by_group = wanted.unflatten(-1, (groups, -1))
+        by_group = wanted.view(*wanted.shape[:-1], groups, -1)
         best = by_group.topk(max(self.topk // chosen, 1), -1).values.sum(-1)
         kept = torch.zeros_like(best).scatter(-1, best.topk(chosen, -1).indices, 1.0)
         left_out = (kept == 0.0)[..., None].expand_as(by_group).flatten(-2)

@@ -20,6 +20,7 @@ from torch.nn import functional as F  # noqa: N812  # its customary name
 
 from estimators.models.layers import (
     CrossEntropy,
+    SoftCap,
     VocabParallelEmbedding,
     VocabParallelLinear,
     build_norm,
@@ -104,6 +105,8 @@ class MultiTokenHead(nn.Module):
         self.output_layer = VocabParallelLinear(
             spec.hidden_size, spec.vocab_size, bias=False
         )
+        cap = spec.final_logit_softcapping
+        self.soft_cap = SoftCap(cap) if cap else nn.Identity()
         self.loss = CrossEntropy()
         scale = LOSS_SCALE / spec.mtp_num_layers
         self.later_losses = nn.ModuleList(
@@ -113,7 +116,9 @@ class MultiTokenHead(nn.Module):
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """Return the model's loss and those of all depths."""
         parts = hidden.chunk(self.num_parts, 1)
-        total: Tensor = self.loss(self.output_layer(parts[0]), labels)
+        logits = self.soft_cap(self.output_layer(parts[0]))
+        total: Tensor = self.loss(logits, labels)
         for place, loss in enumerate(self.later_losses, 1):
-            total = total + loss(self.output_layer(parts[place]), labels)
+            logits = self.soft_cap(self.output_layer(parts[place]))
+            total = total + loss(logits, labels)
         return total

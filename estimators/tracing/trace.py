@@ -9,11 +9,11 @@ everything that takes part in tracing.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import TransformerSpec, with_one_of_each
 from estimators.tracing.graph import LayerGraph, TracedLayer
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json
@@ -45,7 +45,7 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
     layers = None if file is None else _read(file, spec)
     if layers is None:
         with NOTICES.once("tracing the model"):
-            layers = _trace(_one_of_each(spec))
+            layers = _trace(with_one_of_each(spec))
         _write(file, layers)
     return LayerGraph.chain(spec, layers)
 
@@ -75,17 +75,8 @@ def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
     }
 
 
-def _one_of_each(spec: TransformerSpec) -> TransformerSpec:
-    """Return the architecture with one block of each kind, and the last one last."""
-    if not spec.block_pattern:
-        return replace(spec, num_layers=1)
-    kinds, last = tuple(spec.block_kinds.values()), spec.last_block_kind
-    pattern = kinds if kinds[-1] == last else (*kinds, last)
-    return replace(spec, num_layers=len(pattern), block_pattern=pattern)
-
-
 def _content_key(spec: TransformerSpec) -> str:
-    content = json.dumps(asdict(_one_of_each(spec)), sort_keys=True)
+    content = json.dumps(asdict(with_one_of_each(spec)), sort_keys=True)
     return hashlib.sha256(f"{content}\n{_source_digest()}".encode()).hexdigest()
 
 

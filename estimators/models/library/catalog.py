@@ -15,7 +15,11 @@ from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 
 LIBRARY: Mapping[str, PublishedModel] = MappingProxyType(
-    {name: model for family in (gpt, llama, experts) for name, model in family.MODELS.items()}
+    {
+        name: model
+        for family in (gpt, llama, experts)
+        for name, model in family.MODELS.items()
+    }
 )
 """Name -> architecture and source."""
 

@@ -131,8 +131,7 @@ MODELS: Mapping[str, PublishedModel] = MappingProxyType(
         ),
         "kimi-k2": PublishedModel(
             _KIMI_K2,
-            "Kimi Team, Kimi K2, 2025, table 2; config.json of "
-            "moonshotai/Kimi-K2-Base",
+            "Kimi Team, Kimi K2, 2025, table 2; config.json of moonshotai/Kimi-K2-Base",
         ),
         "qwen1.5-moe-a2.7b": PublishedModel(
             _qwen_moe(24, 2048, 16, 16, (60, 4), 1408, 5632),
