@@ -13,11 +13,12 @@ from estimators.models.attention import build_attention
 from estimators.models.decoder import TransformerBlock
 from estimators.models.experts import MoELayer
 from estimators.models.layers import MLP
+from estimators.models.mamba import MambaMixer
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
 
 MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
-    {"attention": build_attention}
+    {"attention": build_attention, "mamba": MambaMixer}
 )
 """Name of a mixer -> its builder."""
 

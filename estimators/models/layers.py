@@ -11,6 +11,9 @@ References
 .. [1] Shoeybi et al., "Megatron-LM", 2019, section 3.
 """
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its customary name
@@ -63,8 +66,27 @@ def build_norm(spec: TransformerSpec) -> nn.Module:
     return nn.LayerNorm(spec.hidden_size)
 
 
+class SquaredReLU(nn.Module):
+    """The square of a ReLU (So et al., "Primer", 2021, section 4.1)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        return F.relu(hidden).square()
+
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+    {
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "relu": nn.ReLU,
+        "squared_relu": SquaredReLU,
+    }
+)
+"""`TransformerSpec.nonlinearity` -> its module."""
+
+
 class MLP(nn.Module):
-    """Feed-forward layer, GELU or SwiGLU (both halves in one product).
+    """Feed-forward layer; gated ones have both halves in one product.
 
     Its inner width is the architecture's if none is given.
     """
@@ -76,7 +98,7 @@ class MLP(nn.Module):
         self.linear_fc1 = ColumnParallelLinear(
             spec.hidden_size, width * (2 if self.gated else 1), bias=bias
         )
-        self.activation = nn.SiLU() if self.gated else nn.GELU()
+        self.activation = ACTIVATIONS[spec.nonlinearity]()
         self.linear_fc2 = RowParallelLinear(width, spec.hidden_size, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:

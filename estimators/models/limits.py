@@ -10,7 +10,7 @@ from typing import Any
 
 from topologies.errors import InputError
 
-FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit")
 """Names of the families of models, whose ends `estimators.models.families` builds."""
 
 MODULE_FAMILY = "module"
@@ -35,6 +35,7 @@ _LARGEST = MappingProxyType(
     {
         "num_layers": MAX_LAYERS,
         "sequence_length": MAX_SEQUENCE,
+        "decoder_sequence_length": MAX_SEQUENCE,
         "max_position_embeddings": MAX_SEQUENCE,
         "vocab_size": MAX_VOCABULARY,
         "ffn_hidden_size": 4 * MAX_WIDTH,
@@ -47,7 +48,8 @@ _LARGEST = MappingProxyType(
 _CHOICES = {
     "family": (*FAMILY_NAMES, MODULE_FAMILY),
     "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope"),
+    "position_embedding_type": ("learned", "rope", "relative", "none"),
+    "activation_func": ("", "gelu", "silu", "relu", "squared_relu"),
     "attention_implementation": ("flash", "plain"),
 }
 _EXAMPLES = MappingProxyType(
@@ -63,12 +65,29 @@ _EXAMPLES = MappingProxyType(
     }
 )
 LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
+MAMBA_SIZES = MappingProxyType(
+    {
+        "mamba_state_dim": 128,
+        "mamba_head_dim": 64,
+        "mamba_num_groups": 8,
+        "mamba_chunk_size": 128,
+        "mamba_num_heads": 0,
+    }
+)
+"""Size of Mamba-2 layers -> what it is by default; 0 where that follows from others."""
+
+IMAGE_SIZES = ("image_size", "patch_size")
+"""Sizes that vision transformers alone have."""
+
 _MAY_BE_ZERO = (
     "num_moe_experts",
     "moe_router_topk",
     "moe_shared_expert_intermediate_size",
     "kv_lora_rank",
     *LATENT_WIDTHS,
+    *MAMBA_SIZES,
+    *IMAGE_SIZES,
+    "decoder_sequence_length",
     "num_token_types",
 )
 

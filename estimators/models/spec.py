@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
     LATENT_WIDTHS,
+    MAMBA_SIZES,
     MAX_ELEMENTS,
     check_values,
     require_divides,
 )
+from estimators.models.special_checks import check_special
 from topologies.errors import InputError
 
 DENSE_BLOCK = "attention+dense"
@@ -18,6 +20,12 @@ DENSE_BLOCK = "attention+dense"
 
 EXPERT_BLOCK = "attention+experts"
 """Kind of a block with attention and routed experts."""
+
+FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
+"""Kinds of the blocks of an encoder."""
+
+FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
+"""Kinds of the blocks of a decoder that reads what an encoder made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +37,13 @@ class TransformerSpec:
     """
 
     family: str
-    """``"gpt"``, ``"llama"``, ``"mixtral"`` or ``"bert"``: which modules are built.
-    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``. ``"module"`` is a user's own one,
+    """``"gpt"``, ``"llama"``, ``"mixtral"``, ``"mamba"``, ``"bert"``, ``"t5"`` or
+    ``"vit"``: which modules are built. Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``,
+    a hybrid of Mamba-2 and attention a ``"mamba"``. ``"module"`` is a user's own one,
     of which the other fields say what was found by tracing it."""
 
     num_layers: int
-    """Number of transformer blocks."""
+    """Number of transformer blocks, those of an encoder and a decoder together."""
 
     hidden_size: int
     """Width of the hidden states."""
@@ -43,15 +52,21 @@ class TransformerSpec:
     """Query heads of each attention layer."""
 
     vocab_size: int
-    """Entries of the word embedding, unpadded."""
+    """Entries of the word embedding, unpadded; classes of a vision transformer."""
 
     sequence_length: int
-    """Tokens per sequence."""
+    """Tokens per sequence: of the encoder, where there are two; patches of an image
+    and its class token."""
+
+    decoder_sequence_length: int = 0
+    """Tokens per sequence of a decoder that reads what an encoder made; by default
+    `sequence_length`, 0 without such a decoder."""
 
     block_pattern: tuple[str, ...] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
     feed-forward layer, keys of `estimators.models.blocks.MIXERS` and
-    `FEED_FORWARDS`, joined by ``"+"``; either may be missing."""
+    `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
+    decoder are `encoder_decoder_pattern`."""
 
     ffn_hidden_size: int = 0
     """Inner width of the feed-forward layer, of one of the two halves if it is gated;
@@ -70,14 +85,19 @@ class TransformerSpec:
     embeddings have no rows, and no limit here."""
 
     gated_linear_unit: bool = False
-    """Whether the feed-forward layer is SwiGLU rather than GELU."""
+    """Whether a part of the feed-forward layer multiplies the other, as in SwiGLU."""
+
+    activation_func: str = ""
+    """Nonlinearity of the feed-forward layer: ``"gelu"``, ``"silu"``, ``"relu"`` or
+    ``"squared_relu"``; by default SiLU if it is gated, else GELU."""
 
     normalization: str = "layernorm"
     """Norm before attention and feed-forward layer: ``"layernorm"`` (with bias) or
     ``"rmsnorm"``."""
 
     position_embedding_type: str = "learned"
-    """How positions are told apart: ``"learned"`` or ``"rope"``."""
+    """How positions are told apart: ``"learned"``, ``"rope"``, ``"relative"`` (a bias
+    of each score, which T5 has) or ``"none"``."""
 
     tie_word_embeddings: bool = True
     """Whether the output layer shares the word embedding's weight."""
@@ -100,7 +120,8 @@ class TransformerSpec:
     ``"plain"`` (two batched products with a softmax between them)."""
 
     causal: bool = True
-    """Whether a token attends to earlier tokens only."""
+    """Whether a token attends to earlier tokens only; in a decoder, where there is an
+    encoder, too."""
 
     num_moe_experts: int = 0
     """Routed experts of each feed-forward layer; 0 for a dense model."""
@@ -136,6 +157,32 @@ class TransformerSpec:
     bert_binary_head: bool = True
     """Whether a BERT has a pooler and the next-sentence head."""
 
+    mamba_state_dim: int = 0
+    """Numbers that a Mamba-2 layer keeps for each channel; by default 128, 0 without
+    such layers, like all sizes of them."""
+
+    mamba_head_dim: int = 0
+    """Width of one head of a Mamba-2 layer; by default 64."""
+
+    mamba_num_groups: int = 0
+    """Groups of heads of a Mamba-2 layer that share how the state is written and read;
+    by default 8."""
+
+    mamba_num_heads: int = 0
+    """Heads of a Mamba-2 layer; by default as many as make it twice as wide as
+    `hidden_size`."""
+
+    mamba_chunk_size: int = 0
+    """Tokens that the scan of a Mamba-2 layer treats as one product; by default 128."""
+
+    image_size: int = 0
+    """Height and width of the images of a vision transformer in pixels; 0 without
+    images."""
+
+    patch_size: int = 0
+    """Height and width of a patch of an image in pixels, which divide those of the
+    image; 0 without images."""
+
     whole_because: str = ""
     """Why no tensor-parallel group can split the layers of a user's own module; empty
     if one can."""
@@ -155,14 +202,65 @@ class TransformerSpec:
         _check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
+        self._resolve_mamba()
+        if self.has_decoder:
+            self._resolve("decoder_sequence_length", self.sequence_length)
         _check_positions(self)
         _check_pattern(self)
+        check_special(self, self._own_pattern())
         _check_experts(self)
         _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
             object.__setattr__(self, name, default)
+
+    def _resolve_mamba(self) -> None:
+        if not self.has_mamba:
+            return
+        for name, default in MAMBA_SIZES.items():
+            self._resolve(name, default)
+        self._resolve("mamba_num_heads", 2 * self.hidden_size // self.mamba_head_dim)
+
+    def _own_pattern(self) -> tuple[str, ...]:
+        """Return the blocks that an encoder and decoder with this pattern would have.
+
+        Where the decoder begins is free.
+        """
+        begin = FIRST_DECODER_BLOCK in self.block_pattern
+        encoder = self.block_pattern.index(FIRST_DECODER_BLOCK) if begin else 1
+        encoder = max(encoder, 1)
+        return encoder_decoder_pattern(encoder, max(self.num_layers - encoder, 1))
+
+    @property
+    def has_mamba(self) -> bool:
+        """Whether blocks have Mamba-2 layers."""
+        return any("mamba" in kind.split("+") for kind in self.block_kinds.values())
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether a decoder reads what an encoder made."""
+        return self.family == "t5"
+
+    @property
+    def mamba_width(self) -> int:
+        """Width of all heads of a Mamba-2 layer together."""
+        return self.mamba_num_heads * self.mamba_head_dim
+
+    @property
+    def nonlinearity(self) -> str:
+        """Name of the feed-forward layer's nonlinearity."""
+        return self.activation_func or ("silu" if self.gated_linear_unit else "gelu")
+
+    def entering_tokens(self, kind: str) -> int:
+        """Return the tokens of the hidden states that enter a kind of block."""
+        in_decoder = kind == DECODER_BLOCK
+        return self.decoder_sequence_length if in_decoder else self.sequence_length
+
+    @property
+    def copied_parameters(self) -> int:
+        """Parameters that a decoder copies from its encoder: the word embedding."""
+        return self.vocab_size * self.hidden_size if self.has_decoder else 0
 
     @property
     def block_kinds(self) -> dict[str, str]:
@@ -191,6 +289,15 @@ class TransformerSpec:
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
         return self.add_bias_linear or self.add_qkv_bias
+
+
+def encoder_decoder_pattern(num_encoder: int, num_decoder: int) -> tuple[str, ...]:
+    """Return the kinds of the blocks of an encoder and a decoder, each at least one.
+
+    The first of either makes what all others of it use.
+    """
+    encoder = (FIRST_ENCODER_BLOCK, *(ENCODER_BLOCK,) * (num_encoder - 1))
+    return *encoder, FIRST_DECODER_BLOCK, *(DECODER_BLOCK,) * (num_decoder - 1)
 
 
 def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
@@ -235,12 +342,19 @@ def with_sequence_length(
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 
+    Encoder and decoder share the blocks as before, as nearly as whole numbers do.
+
     Raises
     ------
     InputError
         If blocks differ and there are fewer, or the depth is no depth.
     """
     pattern = spec.block_pattern
+    if spec.has_decoder and num_layers > 1:
+        decoder = spec.num_layers - pattern.index(FIRST_DECODER_BLOCK)
+        part = round(num_layers * decoder / spec.num_layers)
+        part = min(max(part, 1), num_layers - 1)
+        pattern = encoder_decoder_pattern(num_layers - part, part)
     if pattern and num_layers > len(pattern):
         raise InputError(
             "more blocks than the model has, whose blocks differ",

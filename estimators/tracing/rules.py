@@ -20,13 +20,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, experts, layers, t5
 from estimators.models import attention as latent_attention
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
-_CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
+_CORE = frozenset(
+    {
+        attention.PlainAttention,
+        attention.FlashAttention,
+        t5.BiasedPlainAttention,
+        t5.UnmaskedPlainAttention,
+        t5.BiasedFlashAttention,
+    }
+)
 """Operators that selective recompute repeats."""
+
+_UNMASKED = frozenset({t5.UnmaskedPlainAttention})
+"""Those in which every query sees every key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,7 @@ class TracedCall(NamedTuple):
         saved: tuple[int, ...] = (),
         sharding: str = "",
         dims: tuple[int, int, int, int] = _NO_DIMS,
+        sees_all: bool = False,
     ) -> None:
         """Write the operator down; its results become those of the node."""
         stack = self.node.meta.get("nn_module_stack", {})
@@ -94,6 +106,7 @@ class TracedCall(NamedTuple):
                 saved=saved,
                 dims=dims,
                 core=not _CORE.isdisjoint(kinds),
+                sees_all=sees_all or not _UNMASKED.isdisjoint(kinds),
             )
         )
         self.set(outputs)
@@ -273,6 +286,8 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         nn.LayerNorm: memory_rule("norm", keeps="inputs"),
         nn.GELU: memory_rule("activation", keeps="inputs"),
         nn.SiLU: memory_rule("activation", keeps="inputs"),
+        nn.ReLU: memory_rule("activation", keeps="inputs"),
+        layers.SquaredReLU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,

@@ -18,6 +18,9 @@ from estimators.models.huggingface.llama import (
     read_mistral,
     read_mixtral,
 )
+from estimators.models.huggingface.mamba import read_mamba2, read_nemotron_h
+from estimators.models.huggingface.t5 import read_t5
+from estimators.models.huggingface.vit import read_vit
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 from topologies.input_file import file_in
@@ -30,6 +33,10 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "gpt2": read_gpt2,
         "gpt_neox": read_gpt_neox,
         "bert": read_bert,
+        "nemotron_h": read_nemotron_h,
+        "mamba2": read_mamba2,
+        "t5": read_t5,
+        "vit": read_vit,
     }
 )
 """``model_type`` -> what reads it."""
