@@ -388,7 +388,8 @@ def _measure_layer(
     """Return the time of a layer's forward and of its backward pass."""
     dtype = DTYPES[precision]
     with torch.device(device):
-        block = FAMILIES[spec.family].block(spec).to(dtype)
+        (kind,) = spec.block_kinds.values()
+        block = FAMILIES[spec.family].block(spec, kind).to(dtype)
     shape = (batch, spec.sequence_length, spec.hidden_size)
     hidden = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
     stopwatch = WallStopwatch(device)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from estimators.models import huggingface
+from estimators.models.huggingface.config_file import MAX_FILE as MAX_CONFIG_FILE
 from estimators.operators import profile
 from estimators.tracing import user_module
 from estimators.user_files import tables
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
-        "model.config": ("a Hugging Face config.json", huggingface.MAX_FILE),
+        "model.config": ("a Hugging Face config.json", MAX_CONFIG_FILE),
         "model.module": ("a Python file that builds a module", user_module.MAX_FILE),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),

@@ -14,8 +14,8 @@ class TransformerModel(nn.Module):
         super().__init__()
         layers = family.layers(spec)
         self.embedding = layers["embedding"]
-        others = (family.block(spec) for _ in range(spec.num_layers - 1))
-        self.blocks = nn.ModuleList((layers["block"], *others))
+        kinds = spec.block_pattern or tuple(spec.block_kinds.values()) * spec.num_layers
+        self.blocks = nn.ModuleList(family.block(spec, kind) for kind in kinds)
         self.final_norm = layers.get("final norm", nn.Identity())
         self.head = layers["head"]
         if spec.tie_word_embeddings:

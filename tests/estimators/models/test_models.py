@@ -205,7 +205,7 @@ def test_sizes_left_out_take_megatron_s_defaults() -> None:
         ({"normalization": "batchnorm"}, "normalization"),
         ({"attention_implementation": "linear"}, "attention_implementation"),
         ({"causal": 1}, "causal"),
-        ({"num_moe_experts": 8, "moe_router_topk": 2}, "num_moe_experts"),
+        ({"num_moe_experts": 8, "moe_router_topk": 2}, "add_bias_linear"),
         ({"moe_router_topk": 2}, "moe_router_topk"),
         ({"position_embedding_type": "rope", "kv_channels": 7}, "kv_channels"),
         ({"family": "bert"}, "family"),
