@@ -15,6 +15,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from estimators.models.architectures.t5 import build_t5_block
+from estimators.models.architectures.vit import ClassificationHead, VisionEmbedding
 from estimators.models.bert import BertBlock, BertEmbedding, BertHead
 from estimators.models.blocks import build_block
 from estimators.models.decoder import (
@@ -22,15 +24,13 @@ from estimators.models.decoder import (
     LanguageModelHead,
     WordEmbedding,
 )
-from estimators.models.fixed_sizes import NUM_CHANNELS
+from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import (
     DECODER_BLOCK,
     ENCODER_BLOCK,
     FIRST_DECODER_BLOCK,
     TransformerSpec,
 )
-from estimators.models.t5 import build_t5_block
-from estimators.models.vit import ClassificationHead, VisionEmbedding
 
 Builder = Callable[[TransformerSpec], nn.Module]
 

@@ -59,11 +59,13 @@ class RMSNorm(nn.Module):
         return hidden * scale * self.weight
 
 
-def build_norm(spec: TransformerSpec) -> nn.Module:
-    """Return the norm that the architecture asks for."""
+def build_norm(spec: TransformerSpec, width: int = 0) -> nn.Module:
+    """Return the norm that the architecture asks for, by default of hidden states."""
+    width = width or spec.hidden_size
     if spec.normalization == "rmsnorm":
-        return RMSNorm(spec.hidden_size)
-    return nn.LayerNorm(spec.hidden_size)
+        return RMSNorm(width)
+    affine = spec.layernorm_affine
+    return nn.LayerNorm(width, elementwise_affine=affine, bias=spec.layernorm_bias)
 
 
 class SquaredReLU(nn.Module):
@@ -72,6 +74,30 @@ class SquaredReLU(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return hidden states of the same shape."""
         return F.relu(hidden).square()
+
+
+class SoftCap(nn.Module):
+    """Bend values below a bound: ``c tanh(x / c)`` (Gemma 2, 2024, section 2)."""
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return values of the same shape."""
+        return self.bound * torch.tanh(values / self.bound)
+
+
+class Scale(nn.Module):
+    """Multiply by a number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        return hidden * self.factor
 
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from estimators.models import mamba, t5, vit
+from estimators.models.architectures import mamba, t5, vit
 from estimators.tracing.rules import TracedCall, memory_rule
 
 
@@ -125,7 +125,6 @@ def biased_flash_rule(call: TracedCall) -> None:
         saved=(*call.inputs[:3], output, log_sums),
         sharding="heads",
         dims=(rows, keys, size, heads),
-        sees_all=not call.target.causal,
     )
 
 
@@ -135,7 +134,7 @@ def _position_bias(call: TracedCall) -> None:
 
 
 def _cross_heads(call: TracedCall) -> None:
-    """Queries are a view; keys and values can be kept by themselves."""
+    """Share the queries' tensor; keys and values can be kept by themselves."""
     keys, values = (
         call.tape.add(one.numel(), "tensor", "model") for one in call.results[1:]
     )
@@ -156,6 +155,7 @@ ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
             mamba.ChunkedScan: scan_rule,
             mamba.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
             t5.BiasedFlashAttention: biased_flash_rule,
+            t5.UnmaskedFlashAttention: biased_flash_rule,
             t5.CrossHeads: _cross_heads,
             t5.MaskedSoftmax: memory_rule("softmax", keeps="output"),
             t5.RelativePositionBias: _position_bias,

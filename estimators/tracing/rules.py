@@ -20,23 +20,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers, t5
+from estimators.models import attention, core_attention, experts, layers
 from estimators.models import attention as latent_attention
+from estimators.models.architectures import t5
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
 _CORE = frozenset(
     {
-        attention.PlainAttention,
-        attention.FlashAttention,
+        core_attention.PlainAttention,
+        core_attention.FlashAttention,
         t5.BiasedPlainAttention,
         t5.UnmaskedPlainAttention,
         t5.BiasedFlashAttention,
+        t5.UnmaskedFlashAttention,
     }
 )
 """Operators that selective recompute repeats."""
 
-_UNMASKED = frozenset({t5.UnmaskedPlainAttention})
+_UNMASKED = frozenset({t5.UnmaskedPlainAttention, t5.UnmaskedFlashAttention})
 """Those in which every query sees every key."""
 
 
@@ -89,7 +91,7 @@ class TracedCall(NamedTuple):
         saved: tuple[int, ...] = (),
         sharding: str = "",
         dims: tuple[int, int, int, int] = _NO_DIMS,
-        sees_all: bool = False,
+        window: int = 0,
     ) -> None:
         """Write the operator down; its results become those of the node."""
         stack = self.node.meta.get("nn_module_stack", {})
@@ -106,7 +108,8 @@ class TracedCall(NamedTuple):
                 saved=saved,
                 dims=dims,
                 core=not _CORE.isdisjoint(kinds),
-                sees_all=sees_all or not _UNMASKED.isdisjoint(kinds),
+                window=window,
+                sees_all=not _UNMASKED.isdisjoint(kinds),
             )
         )
         self.set(outputs)
@@ -186,7 +189,7 @@ def matmul_rule(call: TracedCall) -> None:
     )
 
 
-def flash_rule(call: TracedCall) -> None:
+def flash_rule(call: TracedCall, window: int = 0) -> None:
     """Keep queries, keys, values, the result, and one fp32 number per row and head.
 
     A dropout mask is drawn again from the state of the random generator.
@@ -201,7 +204,13 @@ def flash_rule(call: TracedCall) -> None:
         saved=(*call.inputs, output, log_sums),
         sharding="heads",
         dims=(rows, rows, (query + size) // 2, heads),
+        window=window,
     )
+
+
+def _flash(call: TracedCall) -> None:
+    """Count the keys that a sliding window shows."""
+    flash_rule(call, call.target.rules.window)
 
 
 def dropout_rule(call: TracedCall) -> None:
@@ -275,20 +284,24 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         attention.QKVParallelLinear: _qkv,
         experts.ExpertColumnLinear: _experts("expert column", "tensor"),
         experts.ExpertRowLinear: _experts("expert row", "sequence"),
-        attention.FlashAttention: flash_rule,
-        attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
+        core_attention.FlashAttention: _flash,
+        core_attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         latent_attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: _embedding,
         nn.Embedding: _embedding,
         layers.PositionEmbedding: memory_rule("add"),
         layers.RMSNorm: memory_rule("norm", keeps="inputs"),
+        attention.QueryNorm: memory_rule("norm", keeps="inputs"),
+        attention.KeyNorm: memory_rule("norm", keeps="inputs"),
         nn.LayerNorm: memory_rule("norm", keeps="inputs"),
         nn.GELU: memory_rule("activation", keeps="inputs"),
         nn.SiLU: memory_rule("activation", keeps="inputs"),
         nn.ReLU: memory_rule("activation", keeps="inputs"),
         layers.SquaredReLU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
+        layers.SoftCap: memory_rule("activation", keeps="output"),
+        layers.Scale: memory_rule("multiply"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
         experts.TopK: _topk,

@@ -6,7 +6,7 @@ from typing import Any
 
 from estimators.models.huggingface.config_file import ConfigFile
 from estimators.models.library.mamba import HYBRID_KINDS, hybrid_pattern
-from estimators.models.fixed_sizes import CONVOLUTION_WIDTH
+from estimators.models.limits import CONVOLUTION_WIDTH
 from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
 
@@ -101,7 +101,7 @@ def _require_mixer(config: ConfigFile) -> None:
 
 def _sizes(
     config: ConfigFile, pattern: tuple[str, ...], **sizes: int
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Return the sizes of Mamba-2 layers, if there are any."""
     groups = config.integer("n_groups", 8)
     return {**sizes, "mamba_num_groups": groups} if "mamba" in pattern else {}

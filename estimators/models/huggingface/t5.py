@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from estimators.models.huggingface.config_file import ConfigFile
+from estimators.models.limits import LONGEST_DISTANCE, NUM_BUCKETS
 from estimators.models.spec import TransformerSpec, encoder_decoder_pattern
-from estimators.models.fixed_sizes import LONGEST_DISTANCE, NUM_BUCKETS
 
 _PROJECTIONS: Mapping[str, tuple[str, bool]] = MappingProxyType(
     {

@@ -1,8 +1,8 @@
 """Reader of vision transformers."""
 
 from estimators.models.huggingface.config_file import GELUS, ConfigFile
+from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import TransformerSpec
-from estimators.models.fixed_sizes import NUM_CHANNELS
 
 
 def read_vit(config: ConfigFile) -> TransformerSpec:

@@ -1,12 +1,12 @@
 """T5: an encoder, and a decoder whose blocks look at what the encoder made of its text.
 
-One chain of blocks: those of the encoder, then those of the decoder. The first block of
-the decoder ends the encoder with its norm and embeds the decoder's tokens; from there on
-the encoder's result, called memory here, travels with the hidden states. As published
-[1]_: RMSNorm before each branch, no biases, scores that are not scaled, and one relative
-position bias each for encoder and decoder, which their first blocks learn and make. On
-every pipeline stage Megatron Core makes it again (``RelativePositionEmbedding``); other
-blocks than the first take it as given here.
+One chain of blocks: those of the encoder, then those of the decoder. The first block
+of the decoder ends the encoder with its norm and embeds the decoder's tokens; from
+there on the encoder's result, called memory here, travels with the hidden states. As
+published [1]_: RMSNorm before each branch, no biases, scores that are not scaled, and
+one relative position bias each for encoder and decoder, which their first blocks learn
+and make. On every pipeline stage Megatron Core makes it again
+(``RelativePositionEmbedding``); other blocks than the first take it as given here.
 
 References
 ----------
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its customary name
 
 from estimators.models.attention import QKVParallelLinear
-from estimators.models.fixed_sizes import LONGEST_DISTANCE, NUM_BUCKETS
 from estimators.models.layers import (
     MLP,
     ColumnParallelLinear,
@@ -31,6 +30,7 @@ from estimators.models.layers import (
     VocabParallelEmbedding,
     build_norm,
 )
+from estimators.models.limits import LONGEST_DISTANCE, NUM_BUCKETS
 from estimators.models.spec import (
     DECODER_BLOCK,
     ENCODER_BLOCK,
@@ -98,6 +98,13 @@ class BiasedFlashAttention(nn.Module):
         )
 
 
+class UnmaskedFlashAttention(BiasedFlashAttention):
+    """The same where every query sees every key."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__(spec, causal=False)
+
+
 class MaskedSoftmax(nn.Module):
     """Mask and softmax of scores that are not scaled: one fused kernel."""
 
@@ -139,11 +146,11 @@ class UnmaskedPlainAttention(BiasedPlainAttention):
 
 
 def _core(spec: TransformerSpec, *, causal: bool) -> nn.Module:
-    if spec.attention_implementation == "flash":
-        return BiasedFlashAttention(spec, causal=causal)
+    plain = spec.attention_implementation == "plain"
     if causal:
-        return BiasedPlainAttention(spec, causal=True)
-    return UnmaskedPlainAttention(spec)
+        masked = BiasedPlainAttention if plain else BiasedFlashAttention
+        return masked(spec, causal=True)
+    return (UnmaskedPlainAttention if plain else UnmaskedFlashAttention)(spec)
 
 
 class BiasedSelfAttention(nn.Module):
@@ -177,7 +184,7 @@ class CrossHeads(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys, values: (batch, heads, sequence, head)."""
         query, key, value = (
-            flat.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            flat.view(*flat.shape[:2], -1, self.head_size).transpose(1, 2)
             for flat in (queries, *keys_values.chunk(2, -1))
         )
         return query, key, value

@@ -12,8 +12,8 @@ References
 import torch
 from torch import Tensor, nn
 
-from estimators.models.fixed_sizes import NUM_CHANNELS
 from estimators.models.layers import CrossEntropy
+from estimators.models.limits import NUM_CHANNELS
 from estimators.models.spec import TransformerSpec
 
 

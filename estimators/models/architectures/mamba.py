@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its customary name
 
-from estimators.models.fixed_sizes import CONVOLUTION_WIDTH
 from estimators.models.layers import ColumnParallelLinear, RowParallelLinear
+from estimators.models.limits import CONVOLUTION_WIDTH
 from estimators.models.spec import TransformerSpec
 
 
@@ -30,9 +30,10 @@ class GroupedRMSNorm(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return each group at unit root mean square, scaled."""
-        groups = hidden.unflatten(-1, (self.num_groups, -1))
+        groups = hidden.view(*hidden.shape[:-1], self.num_groups, -1)
         scale = torch.rsqrt(groups.square().mean(-1, keepdim=True) + self.eps)
-        return (groups * scale).flatten(-2) * self.weight
+        output: Tensor = (groups * scale).flatten(-2) * self.weight
+        return output
 
 
 class ChunkedScan(nn.Module):
@@ -54,7 +55,7 @@ class ChunkedScan(nn.Module):
 
     def forward(self, projected: Tensor) -> Tensor:
         """Return gated results (batch, sequence, heads x head)."""
-        gate, convolved, step = projected.split(self.widths, -1)
+        gate, convolved, step = torch.split(projected, self.widths, -1)
         length, reach = projected.shape[1], CONVOLUTION_WIDTH - 1
         convolved = F.conv1d(
             convolved.transpose(1, 2),
@@ -65,19 +66,22 @@ class ChunkedScan(nn.Module):
         )[..., :length]
         convolved = F.silu(convolved.transpose(1, 2))
         maps = self.num_groups * self.state_dim
-        values, inward, outward = convolved.split([self.widths[0], maps, maps], -1)
-        values = values.unflatten(-1, (self.num_heads, self.head_dim))
+        values, inward, outward = torch.split(
+            convolved, [self.widths[0], maps, maps], -1
+        )
+        values = values.reshape(*values.shape[:2], self.num_heads, self.head_dim)
         result = self._scan(
             values, F.softplus(step + self.dt_bias), self._maps(inward, outward)
         )
         result = result + values * self.D[:, None]
-        return result.flatten(-2) * F.silu(gate)
+        output: Tensor = result.flatten(-2) * F.silu(gate)
+        return output
 
     def _maps(self, *flat: Tensor) -> list[Tensor]:
         """Return a map for each head: (batch, sequence, heads, state)."""
         shared = self.num_heads // self.num_groups
-        shape = (self.num_groups, self.state_dim)
-        return [one.unflatten(-1, shape).repeat_interleave(shared, 2) for one in flat]
+        shape = (*flat[0].shape[:2], self.num_groups, self.state_dim)
+        return [one.reshape(shape).repeat_interleave(shared, 2) for one in flat]
 
     def _scan(self, values: Tensor, step: Tensor, maps: list[Tensor]) -> Tensor:
         """Return what the state gives out: (batch, sequence, heads, head).
@@ -90,7 +94,10 @@ class ChunkedScan(nn.Module):
         )
         results = []
         for x, dt, b, c in zip(
-            *(one.split(self.chunk_size, 1) for one in (values, step, inward, outward)),
+            *(
+                torch.split(one, self.chunk_size, 1)
+                for one in (values, step, inward, outward)
+            ),
             strict=True,
         ):
             decay = (-dt * self.A_log.exp()).cumsum(1)
