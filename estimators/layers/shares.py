@@ -182,6 +182,12 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
             "moe_shared_expert_intermediate_size "
             f"{spec.moe_shared_expert_intermediate_size}"
         )
+    if spec.has_mamba and spec.mamba_num_groups % tp:
+        # Heads are split with their groups, as in Megatron Core's MambaMixer.
+        return (
+            f"tensor_model_parallel_size {tp} does not divide "
+            f"mamba_num_groups {spec.mamba_num_groups}"
+        )
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "
@@ -202,6 +208,16 @@ def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
 
 def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, cp = degrees.tp, degrees.cp
+    if cp > 1 and spec.has_mamba:
+        return (
+            f"context_parallel_size {cp}, but the scan of Mamba-2 layers goes through "
+            "whole sequences"
+        )
+    if cp > 1 and spec.has_decoder:
+        return (
+            f"context_parallel_size {cp}, but relative positions and attention to an "
+            "encoder go over whole sequences"
+        )
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
     if cp > 1 and spec.has_windows:
@@ -213,12 +229,13 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     # Ranks of a causal ring take one early and one late chunk each, to be equally
     # busy (Megatron-LM's context parallelism).
     parts *= 2 if cp > 1 and spec.causal else 1
-    if spec.sequence_length % parts:
-        return (
-            f"sequence_length {spec.sequence_length} does not split into the {parts} "
-            f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
-            f"{tp} ask for"
-        )
+    for name in ("sequence_length", "decoder_sequence_length"):
+        if getattr(spec, name) % parts:
+            return (
+                f"{name} {getattr(spec, name)} does not split into the {parts} "
+                f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
+                f"{tp} ask for"
+            )
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from topologies.errors import InputError
 
-FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit")
 """Names of the families of models, whose ends `estimators.models.families` builds."""
 
 MODULE_FAMILY = "module"
@@ -31,6 +31,18 @@ MAX_VOCABULARY = 1_000_000_000
 MAX_DEPTHS = 16
 """Most layers of multi-token prediction."""
 
+CONVOLUTION_WIDTH = 4
+"""Tokens that the convolution of a Mamba-2 layer reaches (Dao and Gu, 2024)."""
+
+NUM_BUCKETS = 32
+"""Ranges of distances that T5's position biases tell apart (Raffel et al., 2020)."""
+
+LONGEST_DISTANCE = 128
+"""Distance from which on T5's position biases tell none apart [tokens]."""
+
+NUM_CHANNELS = 3
+"""Colours of a pixel of a vision transformer's images."""
+
 MAX_ELEMENTS = 2**56
 """Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
 
@@ -38,6 +50,7 @@ _LARGEST = MappingProxyType(
     {
         "num_layers": MAX_LAYERS,
         "sequence_length": MAX_SEQUENCE,
+        "decoder_sequence_length": MAX_SEQUENCE,
         "max_position_embeddings": MAX_SEQUENCE,
         "vocab_size": MAX_VOCABULARY,
         "window_size": MAX_SEQUENCE,
@@ -52,7 +65,7 @@ _LARGEST = MappingProxyType(
 _CHOICES = {
     "family": (*FAMILY_NAMES, MODULE_FAMILY),
     "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope", "alibi", "none"),
+    "position_embedding_type": ("learned", "rope", "alibi", "relative", "none"),
     "attention_implementation": ("flash", "plain"),
     "moe_router_score_function": ("softmax", "sigmoid"),
     "activation_func": ("", "gelu", "silu", "relu", "squared_relu"),
@@ -81,6 +94,20 @@ _BOUNDS = MappingProxyType(
 """Numbers that are no probabilities: the least, the most, and both in words."""
 
 LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
+MAMBA_SIZES = MappingProxyType(
+    {
+        "mamba_state_dim": 128,
+        "mamba_head_dim": 64,
+        "mamba_num_groups": 8,
+        "mamba_chunk_size": 128,
+        "mamba_num_heads": 0,
+    }
+)
+"""Size of Mamba-2 layers -> what it is by default; 0 where that follows from others."""
+
+IMAGE_SIZES = ("image_size", "patch_size")
+"""Sizes that vision transformers alone have."""
+
 _MAY_BE_ZERO = (
     "num_moe_experts",
     "moe_router_topk",
@@ -91,6 +118,9 @@ _MAY_BE_ZERO = (
     "window_size",
     "kv_lora_rank",
     *LATENT_WIDTHS,
+    *MAMBA_SIZES,
+    *IMAGE_SIZES,
+    "decoder_sequence_length",
     "num_token_types",
 )
 

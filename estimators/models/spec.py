@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
     LATENT_WIDTHS,
+    MAMBA_SIZES,
     MAX_ELEMENTS,
     check_attention,
     check_values,
     require_divides,
 )
+from estimators.models.mixtures import check_experts
+from estimators.models.special_checks import check_special
 from topologies.errors import InputError
 
 DENSE_BLOCK = "attention+dense"
@@ -20,6 +23,12 @@ DENSE_BLOCK = "attention+dense"
 
 EXPERT_BLOCK = "attention+experts"
 """Kind of a block with attention and routed experts."""
+
+FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
+"""Kinds of the blocks of an encoder."""
+
+FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
+"""Kinds of the blocks of a decoder that reads what an encoder made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +40,13 @@ class TransformerSpec:
     """
 
     family: str
-    """``"gpt"``, ``"llama"``, ``"mixtral"`` or ``"bert"``: which modules are built.
-    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``. ``"module"`` is a user's own one,
+    """``"gpt"``, ``"llama"``, ``"mixtral"``, ``"mamba"``, ``"bert"``, ``"t5"`` or
+    ``"vit"``: which modules are built. Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``,
+    a hybrid of Mamba-2 and attention a ``"mamba"``. ``"module"`` is a user's own one,
     of which the other fields say what was found by tracing it."""
 
     num_layers: int
-    """Number of transformer blocks."""
+    """Number of transformer blocks, those of an encoder and a decoder together."""
 
     hidden_size: int
     """Width of the hidden states."""
@@ -45,15 +55,21 @@ class TransformerSpec:
     """Query heads of each attention layer."""
 
     vocab_size: int
-    """Entries of the word embedding, unpadded."""
+    """Entries of the word embedding, unpadded; classes of a vision transformer."""
 
     sequence_length: int
-    """Tokens per sequence."""
+    """Tokens per sequence: of the encoder, where there are two; patches of an image
+    and its class token."""
+
+    decoder_sequence_length: int = 0
+    """Tokens per sequence of a decoder that reads what an encoder made; by default
+    `sequence_length`, 0 without such a decoder."""
 
     block_pattern: tuple[str, ...] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
     feed-forward layer, keys of `estimators.models.blocks.MIXERS` and
-    `FEED_FORWARDS`, joined by ``"+"``; either may be missing."""
+    `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
+    decoder are `encoder_decoder_pattern`."""
 
     ffn_hidden_size: int = 0
     """Inner width of the feed-forward layer, of one of the two halves if it is gated;
@@ -99,7 +115,8 @@ class TransformerSpec:
 
     position_embedding_type: str = "learned"
     """How positions are told apart: ``"learned"``, ``"rope"``, ``"alibi"`` (scores
-    fall with the distance) or ``"none"``."""
+    fall with the distance), ``"relative"`` (a learned bias of each score, which T5
+    has) or ``"none"``."""
 
     rotary_percent: float = 1.0
     """Part of the channels of a head that ``"rope"`` turns."""
@@ -154,7 +171,8 @@ class TransformerSpec:
     ``"plain"`` (two batched products with a softmax between them)."""
 
     causal: bool = True
-    """Whether a token attends to earlier tokens only."""
+    """Whether a token attends to earlier tokens only; in a decoder, where there is an
+    encoder, too."""
 
     num_moe_experts: int = 0
     """Routed experts of each feed-forward layer; 0 for a dense model."""
@@ -215,6 +233,32 @@ class TransformerSpec:
     bert_binary_head: bool = True
     """Whether a BERT has a pooler and the next-sentence head."""
 
+    mamba_state_dim: int = 0
+    """Numbers that a Mamba-2 layer keeps for each channel; by default 128, 0 without
+    such layers, like all sizes of them."""
+
+    mamba_head_dim: int = 0
+    """Width of one head of a Mamba-2 layer; by default 64."""
+
+    mamba_num_groups: int = 0
+    """Groups of heads of a Mamba-2 layer that share how the state is written and read;
+    by default 8."""
+
+    mamba_num_heads: int = 0
+    """Heads of a Mamba-2 layer; by default as many as make it twice as wide as
+    `hidden_size`."""
+
+    mamba_chunk_size: int = 0
+    """Tokens that the scan of a Mamba-2 layer treats as one product; by default 128."""
+
+    image_size: int = 0
+    """Height and width of the images of a vision transformer in pixels; 0 without
+    images."""
+
+    patch_size: int = 0
+    """Height and width of a patch of an image in pixels, which divide those of the
+    image; 0 without images."""
+
     whole_because: str = ""
     """Why no tensor-parallel group can split the layers of a user's own module; empty
     if one can."""
@@ -234,17 +278,61 @@ class TransformerSpec:
         _check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
+        self._resolve_mamba()
+        if self.has_decoder:
+            self._resolve("decoder_sequence_length", self.sequence_length)
         _check_positions(self)
         _check_pattern(self)
         check_attention(self)
-        _check_experts(self)
-        _check_router(self)
-        _check_depths(self)
+        check_special(self, self._own_pattern())
+        check_experts(self)
         _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
             object.__setattr__(self, name, default)
+
+    def _resolve_mamba(self) -> None:
+        if not self.has_mamba:
+            return
+        for name, default in MAMBA_SIZES.items():
+            self._resolve(name, default)
+        self._resolve("mamba_num_heads", 2 * self.hidden_size // self.mamba_head_dim)
+
+    def _own_pattern(self) -> tuple[str, ...]:
+        """Return the blocks that an encoder and decoder with this pattern would have.
+
+        Where the decoder begins is free.
+        """
+        begin = FIRST_DECODER_BLOCK in self.block_pattern
+        encoder = self.block_pattern.index(FIRST_DECODER_BLOCK) if begin else 1
+        encoder = max(encoder, 1)
+        return encoder_decoder_pattern(encoder, max(self.num_layers - encoder, 1))
+
+    @property
+    def has_mamba(self) -> bool:
+        """Whether blocks have Mamba-2 layers."""
+        return any("mamba" in kind.split("+") for kind in self.block_kinds.values())
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether a decoder reads what an encoder made."""
+        return self.family == "t5"
+
+    @property
+    def mamba_width(self) -> int:
+        """Width of all heads of a Mamba-2 layer together."""
+        return self.mamba_num_heads * self.mamba_head_dim
+
+    def entering_tokens(self, kind: str) -> int:
+        """Return the tokens of the hidden states that enter a kind of block."""
+        in_decoder = kind == DECODER_BLOCK
+        return self.decoder_sequence_length if in_decoder else self.sequence_length
+
+    @property
+    def copied_parameters(self) -> int:
+        """Parameters that a decoder copies from its encoder: the word embedding."""
+        return self.vocab_size * self.hidden_size if self.has_decoder else 0
 
     @property
     def block_kinds(self) -> dict[str, str]:
@@ -297,6 +385,15 @@ class TransformerSpec:
         return self.window_size > 0 and self.window_size < self.sequence_length
 
 
+def encoder_decoder_pattern(num_encoder: int, num_decoder: int) -> tuple[str, ...]:
+    """Return the kinds of the blocks of an encoder and a decoder, each at least one.
+
+    The first of either makes what all others of it use.
+    """
+    encoder = (FIRST_ENCODER_BLOCK, *(ENCODER_BLOCK,) * (num_encoder - 1))
+    return *encoder, FIRST_DECODER_BLOCK, *(DECODER_BLOCK,) * (num_decoder - 1)
+
+
 def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
     """Return the architecture on sequences whose padding is left out.
 
@@ -339,7 +436,8 @@ def with_sequence_length(
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 
-    Blocks that are all alike are repeated.
+    Blocks that are all alike are repeated; encoder and decoder share the blocks as
+    before, as nearly as whole numbers do.
 
     Raises
     ------
@@ -349,6 +447,11 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     pattern = spec.block_pattern
     if len(set(pattern)) == 1:
         pattern = pattern[:1] * max(num_layers, 1)
+    if spec.has_decoder and num_layers > 1:
+        decoder = spec.num_layers - pattern.index(FIRST_DECODER_BLOCK)
+        part = round(num_layers * decoder / spec.num_layers)
+        part = min(max(part, 1), num_layers - 1)
+        pattern = encoder_decoder_pattern(num_layers - part, part)
     if pattern and num_layers > len(pattern):
         raise InputError(
             "more blocks than the model has, whose blocks differ",
@@ -496,80 +599,6 @@ def _check_pattern(spec: TransformerSpec) -> None:
             where="num_moe_experts",
             got=spec.num_moe_experts,
             expected="1, 2, ... if a block has experts, else 0",
-        )
-
-
-def _check_experts(spec: TransformerSpec) -> None:
-    experts, family = spec.num_moe_experts, spec.family
-    if (family == "mixtral" and not experts) or (family == "bert" and experts):
-        raise InputError(
-            "a mixtral has experts, a bert has none",
-            where="num_moe_experts",
-            got=experts,
-            expected='1, 2, ... if family = "mixtral", 0 if family = "bert"',
-        )
-    if spec.moe_shared_expert_intermediate_size and not spec.num_moe_experts:
-        raise InputError(
-            "shared experts stand beside routed ones",
-            where="moe_shared_expert_intermediate_size",
-            got=spec.moe_shared_expert_intermediate_size,
-            expected="0, or num_moe_experts beside it",
-        )
-    top = spec.moe_router_topk
-    if top > experts or (experts > 0 and top == 0):
-        raise InputError(
-            "does not fit the number of experts",
-            where="moe_router_topk",
-            got=top,
-            expected=f"1 to num_moe_experts = {experts}" if experts else "0",
-        )
-    if experts and not spec.gated_linear_unit:
-        raise InputError(
-            "experts are gated",
-            where="gated_linear_unit",
-            got=spec.gated_linear_unit,
-            expected="gated_linear_unit = true where there are experts",
-        )
-
-
-def _check_router(spec: TransformerSpec) -> None:
-    """Refuse settings of experts that do not fit them, or each other."""
-    if spec.moe_shared_expert_gate and not spec.moe_shared_expert_intermediate_size:
-        raise InputError(
-            "a gate of shared experts needs shared experts",
-            where="moe_shared_expert_gate",
-            got=True,
-            expected="false, or moe_shared_expert_intermediate_size beside it",
-        )
-    groups, chosen = spec.moe_router_num_groups, spec.moe_router_group_topk
-    if not groups and not chosen:
-        return
-    experts = spec.num_moe_experts
-    if not groups or experts == 0 or experts % groups:
-        raise InputError(
-            "does not split the experts into groups of equal size",
-            where="moe_router_num_groups",
-            got=groups,
-            expected=f"a divisor of num_moe_experts = {experts}",
-        )
-    if not 1 <= chosen <= groups or chosen * (experts // groups) < spec.moe_router_topk:
-        raise InputError(
-            "is no number of groups that hold as many experts as a token goes to",
-            where="moe_router_group_topk",
-            got=chosen,
-            expected=f"1 to moe_router_num_groups = {groups}, with moe_router_topk = "
-            f"{spec.moe_router_topk} experts or more",
-        )
-
-
-def _check_depths(spec: TransformerSpec) -> None:
-    """Refuse multi-token prediction where there is no next token."""
-    if spec.mtp_num_layers and (spec.family == "bert" or not spec.causal):
-        raise InputError(
-            "belongs to models that predict the next token",
-            where="mtp_num_layers",
-            got=spec.mtp_num_layers,
-            expected='0 unless causal = true, and if family = "bert"',
         )
 
 

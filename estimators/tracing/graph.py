@@ -104,6 +104,9 @@ class TracedOperator(NamedTuple):
     """Whether the operator belongs to the attention core, which selective recompute
     repeats."""
 
+    sees_all: bool = False
+    """Whether every query of fused attention sees every key, though the model is
+    causal elsewhere: in an encoder, or from a decoder to it."""
     window: int = 0
     """Keys that a query of fused attention sees, those of its own token included; 0
     for all of them."""
@@ -148,6 +151,16 @@ class TracedLayer:
     hidden_input: int | None
     """Number of the tensor of hidden states that enters; None for the first layer."""
 
+    memory_input: int | None = None
+    """Number of the tensor that enters beside hidden states and is passed on as it is,
+    what an encoder made for all blocks of a decoder; None without one."""
+
+    @property
+    def entering(self) -> tuple[int, ...]:
+        """Return the numbers of what the layer before sends."""
+        both = (self.hidden_input, self.memory_input)
+        return tuple(number for number in both if number is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -155,6 +168,7 @@ class TracedLayer:
             "parameters": [list(parameter) for parameter in self.parameters],
             "operators": [operator._asdict() for operator in self.operators],
             "hidden_input": self.hidden_input,
+            "memory_input": self.memory_input,
         }
 
     @classmethod
@@ -168,9 +182,10 @@ class TracedLayer:
         """
         row = Value(data)
         tensors = row["tensors"].each(_tensor_from_json)
-        hidden = row["hidden_input"]
-        if hidden.raw is not None:
-            _number_of_tensor(hidden, len(tensors))
+        hidden, memory = row["hidden_input"], row["memory_input"]
+        for number in (hidden, memory):
+            if number.raw is not None:
+                _number_of_tensor(number, len(tensors))
         return cls(
             tensors=tensors,
             parameters=row["parameters"].each(_parameter_from_json),
@@ -178,6 +193,7 @@ class TracedLayer:
                 lambda value: _operator_from_json(value, len(tensors))
             ),
             hidden_input=hidden.raw,
+            memory_input=memory.raw,
         )
 
 
@@ -217,6 +233,7 @@ def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
         saved=tensors("saved"),
         dims=(m, n, k, batch),
         core=value["core"].flag(),
+        sees_all=value["sees_all"].flag(),
         window=value["window"].whole(least=0, most=n),
     )
 
@@ -284,7 +301,8 @@ class LayerGraph:
     def num_parameters(self) -> int:
         """Parameters of the whole model, shared ones counted once, unpadded."""
         by_kind = [sum(p.elements for p in layer.parameters) for layer in self.layers]
-        return sum(by_kind[kind] for kind in self.kinds) - self.tied_parameters
+        shared = self.tied_parameters + self.spec.copied_parameters
+        return sum(by_kind[kind] for kind in self.kinds) - shared
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with stable keys."""

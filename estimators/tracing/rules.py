@@ -20,19 +20,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import (
-    attention,
-    core_attention,
-    experts,
-    layers,
-    multi_token,
-)
+from estimators.models import attention, core_attention, experts, layers
 from estimators.models import attention as latent_attention
+from estimators.models.architectures import t5
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
-_CORE = frozenset({core_attention.PlainAttention, core_attention.FlashAttention})
+_CORE = frozenset(
+    {
+        core_attention.PlainAttention,
+        core_attention.FlashAttention,
+        t5.BiasedPlainAttention,
+        t5.UnmaskedPlainAttention,
+        t5.BiasedFlashAttention,
+        t5.UnmaskedFlashAttention,
+    }
+)
 """Operators that selective recompute repeats."""
+
+_UNMASKED = frozenset({t5.UnmaskedPlainAttention, t5.UnmaskedFlashAttention})
+"""Those in which every query sees every key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +109,7 @@ class TracedCall(NamedTuple):
                 dims=dims,
                 core=not _CORE.isdisjoint(kinds),
                 window=window,
+                sees_all=not _UNMASKED.isdisjoint(kinds),
             )
         )
         self.set(outputs)
@@ -214,7 +222,7 @@ def dropout_rule(call: TracedCall) -> None:
     call.emit("dropout", (output,), saved=(mask,))
 
 
-def _embedding(call: TracedCall) -> None:
+def embedding_rule(call: TracedCall) -> None:
     """Keep ids only, which are not counted."""
     split = isinstance(call.target, layers.VocabParallelEmbedding)
     output = call.result(layout="sequence")
@@ -280,8 +288,8 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         core_attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         latent_attention.LatentHeads: _latent_heads,
-        layers.VocabParallelEmbedding: _embedding,
-        nn.Embedding: _embedding,
+        layers.VocabParallelEmbedding: embedding_rule,
+        nn.Embedding: embedding_rule,
         layers.PositionEmbedding: memory_rule("add"),
         layers.RMSNorm: memory_rule("norm", keeps="inputs"),
         attention.QueryNorm: memory_rule("norm", keeps="inputs"),
@@ -297,9 +305,6 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         layers.Scale: memory_rule("multiply"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
-        multi_token.LaterCrossEntropy: cross_entropy_rule,
-        multi_token.LaterTokenEmbedding: _embedding,
-        multi_token.Concatenation: memory_rule("concatenate"),
         experts.TopK: _topk,
         experts.TokenDispatch: memory_rule("dispatch", layout="whole"),
         experts.TokenCombine: memory_rule("combine", keeps="inputs"),

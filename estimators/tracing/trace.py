@@ -51,24 +51,27 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
 
 
 def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
-    import torch
-
-    from estimators.models.families import build_layers, example_inputs
+    from estimators.models.families import (
+        block_inputs,
+        build_layers,
+        example_inputs,
+        leaving_states,
+    )
     from estimators.tracing.recorder import record_layer
 
     ids, labels = example_inputs(spec)
-
-    def hidden(depths: int = 0) -> torch.Tensor:
-        rows = spec.sequence_length * (1 + depths)
-        return torch.empty(1, rows, spec.hidden_size, device="meta")
-
-    inputs = {"embedding": ids, "head": (hidden(spec.mtp_num_layers), *labels)}
+    left = leaving_states(spec)
+    inputs = {"embedding": ids, "final norm": (left,)}
     for depth in range(spec.mtp_num_layers):
-        inputs[f"mtp {depth}"] = (hidden(depth), *ids)
+        inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), *ids)
+    inputs["head"] = (left.repeat(1, 1 + spec.mtp_num_layers, 1), *labels)
+    inputs |= {
+        name: block_inputs(spec, kind) for name, kind in spec.block_kinds.items()
+    }
     return {
         name: record_layer(
             module,
-            inputs.get(name, (hidden(),)),
+            inputs[name],
             takes_hidden=name != "embedding",
         )
         for name, module in build_layers(spec).items()
@@ -123,11 +126,15 @@ def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> N
     names = ["embedding", *blocks, "final norm", *depths, "head"]
     if spec.family == "bert":
         names.remove("final norm")
-    hidden = spec.sequence_length * spec.hidden_size
+    width = spec.hidden_size
+    first = spec.sequence_length if spec.family == "vit" else spec.vocab_size
     known = (
         list(layers) == names
-        and spec.vocab_size * spec.hidden_size in _sizes(layers["embedding"])
-        and all(_enters(layers[name]) == hidden for name in blocks)
+        and first * width in _sizes(layers["embedding"])
+        and all(
+            _enters(layers[name]) == spec.entering_tokens(kind) * width
+            for name, kind in spec.block_kinds.items()
+        )
     )
     if not known:
         raise InputError("is the trace of another model", expected="a trace")

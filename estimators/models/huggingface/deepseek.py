@@ -1,7 +1,7 @@
 """Readers of DeepSeek V2 and V3, and of Kimi K2, which has V3's architecture."""
 
 from estimators.models.huggingface.config_file import ConfigFile
-from estimators.models.patterns import expert_pattern
+from estimators.models.mixtures import expert_pattern
 from estimators.models.spec import TransformerSpec
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from estimators.models.huggingface.config_file import ConfigFile
 from estimators.models.huggingface.llama import read_llama
-from estimators.models.patterns import expert_pattern
+from estimators.models.mixtures import expert_pattern
 from estimators.models.spec import TransformerSpec
 
 

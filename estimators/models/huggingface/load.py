@@ -43,6 +43,9 @@ from estimators.models.huggingface.llama_like import (
     read_qwen3,
     read_stablelm,
 )
+from estimators.models.huggingface.mamba import read_mamba2, read_nemotron_h
+from estimators.models.huggingface.t5 import read_t5
+from estimators.models.huggingface.vit import read_vit
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 from topologies.input_file import file_in
@@ -80,6 +83,10 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "starcoder2": read_starcoder2,
         "nemotron": read_nemotron,
         "bert": read_bert,
+        "nemotron_h": read_nemotron_h,
+        "mamba2": read_mamba2,
+        "t5": read_t5,
+        "vit": read_vit,
     }
 )
 """``model_type`` -> what reads it."""

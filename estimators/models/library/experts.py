@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from estimators.models.library.llama import llama_spec
 from estimators.models.library.published import PublishedModel
-from estimators.models.patterns import dense_at_first
+from estimators.models.mixtures import dense_at_first
 from estimators.models.spec import TransformerSpec
 
 _MIXTRAL_8X22B = replace(

@@ -13,7 +13,7 @@ from estimators.layers.work import Degrees
 from estimators.models.experts import MoELayer, TopK
 from estimators.models.families import build_layers, example_inputs
 from estimators.models.library.catalog import load_model
-from estimators.models.patterns import dense_at_first, every_nth, expert_pattern
+from estimators.models.mixtures import dense_at_first, every_nth, expert_pattern
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
