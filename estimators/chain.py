@@ -6,6 +6,7 @@ an engine of its own for elementwise work: then they are scheduled on both
 (`estimators.operators.engines`).
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -251,11 +252,45 @@ def _share_between_nodes(
 
     Of ``k`` experts that a token goes to, spread over ``N`` nodes that the expert group
     fills side by side, ``N (1 - (1 - 1 / N)^k)`` nodes are different ones on average.
+    Where they are of ``M`` out of ``G`` groups of experts, which are spread over the
+    nodes as experts are, a node has them only if some of its groups are chosen
+    (`_missing_share`): with a group on each node, at most ``M`` nodes are different
+    (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.1.2).
     """
     if not 0 < software.ranks_per_node < ranks:
         return 1.0
     nodes, copies = ranks / software.ranks_per_node, spec.moe_router_topk
-    return float(nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies)
+    groups = spec.moe_router_num_groups
+    if not groups:
+        return float(nodes * (1.0 - (1.0 - 1.0 / nodes) ** copies) / copies)
+    missing = _missing_share(nodes, copies, groups, spec.moe_router_group_topk)
+    return float(nodes * (1.0 - missing) / copies)
+
+
+def _missing_share(nodes: float, copies: int, groups: int, chosen: int) -> float:
+    """Return how likely none of a token's experts is on one of the nodes.
+
+    The node holds ``g = G / N`` groups, or ``g`` of one; ``j`` of its groups are among
+    the ``M`` chosen, and each expert is of any of these alike. With less than a group,
+    its group is chosen or is not. What lies between whole numbers of groups is between
+    their results.
+    """
+    held = groups / nodes
+    if held <= 1.0:
+        taken = chosen / groups
+        return 1.0 - taken + taken * (1.0 - held / chosen) ** copies
+    low = math.floor(held)
+    lower, upper = (
+        sum(
+            math.comb(whole, j)
+            * math.comb(groups - whole, chosen - j)
+            * (1.0 - j / chosen) ** copies
+            for j in range(min(whole, chosen) + 1)
+        )
+        / math.comb(groups, chosen)
+        for whole in (low, min(low + 1, groups))
+    )
+    return lower + (held - low) * (upper - lower)
 
 
 def _traffic(

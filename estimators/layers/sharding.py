@@ -94,7 +94,7 @@ def layer_work(
     parameters = [
         (p.layout, shares.parameters[p.layout].of(p.elements)) for p in layer.parameters
     ]
-    entering = device.total(() if layer.hidden_input is None else (layer.hidden_input,))
+    entering = device.total(layer.entering)
     flops = sum(operator.model_flops for operator in layer.operators)
     kept = kept_parts(layer, gated=graph.spec.gated_linear_unit)
     return LayerWork(
@@ -171,10 +171,10 @@ def _sizes(layer: TracedLayer, shares: Shares, element_bytes: int) -> tuple[floa
 def _operator(
     device: _Device, operator: TracedOperator, *, causal: bool
 ) -> OperatorWork:
-    if operator.operation in {"linear", "matmul"}:
+    if operator.operation in {"linear", "matmul", "scan"}:
         return _product(device, operator)
     if operator.operation == "attention":
-        return _attention(device, operator, causal=causal)
+        return _attention(device, operator, causal=causal and not operator.sees_all)
     forward, backward = _memory_traffic(device, operator)
     return OperatorWork(
         operator.name, "memory", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, forward, backward
@@ -190,15 +190,30 @@ def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
     flops = 2.0 * m * n * k * batch
     traffic = (m * k + k * n + m * n) * batch * device.element_bytes
     weighted = flops if operator.operation == "linear" else 0.0
+    # Products of a chunked scan are made again before their gradients.
+    back = 3 if operator.operation == "scan" else 2
     return OperatorWork(
-        operator.name, "matmul", m, n, k, batch, flops, 2 * flops, traffic, 2 * traffic
-    )._replace(weight_flops=weighted)
+        operator.name,
+        "matmul",
+        m,
+        n,
+        k,
+        batch,
+        flops,
+        back * flops,
+        traffic,
+        back * traffic,
+        weight_flops=weighted,
+    )
 
 
 def _attention(
     device: _Device, operator: TracedOperator, *, causal: bool
 ) -> OperatorWork:
-    """Two products over the pairs of tokens that see each other, half if causal."""
+    """Two products over the pairs of tokens that see each other, half if causal.
+
+    Kernels leave out what lies outside of a sliding window [2]_.
+    """
     degrees, grouping = device.degrees, device.degrees.grouping
     whole = operator.model_flops * degrees.micro_batch_size
     flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
@@ -227,7 +242,8 @@ def _attention(
         forward,
         backward,
         # Context parallelism: one kernel for each part of the keys that passes by.
-        keys=operator.dims[1] / ring,
+        # A window shows fewer of them.
+        keys=operator.pairs / operator.dims[0] / ring,
     )
 
 

@@ -188,7 +188,7 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, groups = degrees.tp, spec.num_query_groups
     if tp > 1 and spec.whole_because:
         return f"tensor_model_parallel_size {tp}, but {spec.whole_because}"
-    for name in ("num_attention_heads", "ffn_hidden_size"):
+    for name in ("num_attention_heads", *_inner_widths(spec)):
         if getattr(spec, name) % tp:
             return (
                 f"tensor_model_parallel_size {tp} does not divide "
@@ -200,6 +200,12 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
             "moe_shared_expert_intermediate_size "
             f"{spec.moe_shared_expert_intermediate_size}"
         )
+    if spec.has_mamba and spec.mamba_num_groups % tp:
+        # Heads are split with their groups, as in Megatron Core's MambaMixer.
+        return (
+            f"tensor_model_parallel_size {tp} does not divide "
+            f"mamba_num_groups {spec.mamba_num_groups}"
+        )
     if groups % tp and tp % groups:
         return (
             f"tensor_model_parallel_size {tp} is neither a divisor nor a multiple of "
@@ -208,20 +214,46 @@ def _tensor_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     return None
 
 
+def _inner_widths(spec: TransformerSpec) -> tuple[str, ...]:
+    """Return the widths that tensor groups split in some block."""
+    layers = {kind.split("+")[-1] for kind in spec.block_kinds.values()}
+    own = spec.moe_ffn_hidden_size != spec.ffn_hidden_size
+    if "experts" in layers and own:
+        dense = ("ffn_hidden_size",) if "dense" in layers else ()
+        return (*dense, "moe_ffn_hidden_size")
+    return ("ffn_hidden_size",)
+
+
 def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, cp = degrees.tp, degrees.cp
+    if cp > 1 and spec.has_mamba:
+        return (
+            f"context_parallel_size {cp}, but the scan of Mamba-2 layers goes through "
+            "whole sequences"
+        )
+    if cp > 1 and spec.has_decoder:
+        return (
+            f"context_parallel_size {cp}, but relative positions and attention to an "
+            "encoder go over whole sequences"
+        )
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
+    if cp > 1 and spec.has_windows:
+        return (
+            f"context_parallel_size {cp} passes keys round a ring, which has no "
+            f"sliding windows (window_size {spec.window_size})"
+        )
     parts = cp * (tp if degrees.sequence_parallel else 1)
     # Ranks of a causal ring take one early and one late chunk each, to be equally
     # busy (Megatron-LM's context parallelism).
     parts *= 2 if cp > 1 and spec.causal else 1
-    if spec.sequence_length % parts:
-        return (
-            f"sequence_length {spec.sequence_length} does not split into the {parts} "
-            f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
-            f"{tp} ask for"
-        )
+    for name in ("sequence_length", "decoder_sequence_length"):
+        if getattr(spec, name) % parts:
+            return (
+                f"{name} {getattr(spec, name)} does not split into the {parts} "
+                f"parts that context_parallel_size {cp} and tensor_model_parallel_size "
+                f"{tp} ask for"
+            )
     return _exchange_problem(spec, degrees)
 
 
@@ -437,6 +469,6 @@ def _loss(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork
     logits = case.layer.tensors[operator.inputs[0]]
     if logits.layout != "vocab":
         return
-    (product,) = (o for o in case.layer.operators if operator.inputs[0] in o.outputs)
+    (product,) = (o for o in case.layer.operators if o.sharding == "vocab")
     tokens = case.shares.tensors["whole"].of(product.dims[0])
     yield CollectiveWork("all_reduce", "tensor", 3, 3 * _FP32_BYTES * tokens, 0, 0.0)

@@ -192,7 +192,7 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
     halves = graph.spec.causal and not counts_masked
     by_kind = [
         sum(
-            op.model_flops / (2 if halves and _is_attention(op) else 1)
+            op.model_flops / (2 if halves and _is_masked(op) else 1)
             for op in layer.operators
         )
         for layer in graph.layers
@@ -200,8 +200,7 @@ def model_flops_per_sequence(graph: LayerGraph, *, counts_masked: bool = True) -
     return float(_FORWARD_AND_BACKWARD * sum(by_kind[kind] for kind in graph.kinds))
 
 
-def _is_attention(operator: TracedOperator) -> bool:
-    """Tell whether it multiplies queries with keys, or scores with values."""
-    return operator.operation == "attention" or (
-        operator.core and operator.operation == "matmul"
-    )
+def _is_masked(operator: TracedOperator) -> bool:
+    """Tell whether it multiplies queries with keys, or scores with values, causally."""
+    core = operator.core and operator.operation == "matmul"
+    return (operator.operation == "attention" or core) and not operator.sees_all

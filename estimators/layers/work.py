@@ -102,6 +102,11 @@ class OperatorWork(NamedTuple):
     rate depends; 0 unless attention."""
 
     @property
+    def is_scan(self) -> bool:
+        """Whether the backward pass makes the result again, as that of a scan does."""
+        return self.operation == "scan"
+
+    @property
     def is_grouped(self) -> bool:
         """Whether it is the product of several experts with their weights."""
         return self.weight_flops > 0 and self.batch > 1

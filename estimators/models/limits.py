@@ -10,7 +10,7 @@ from typing import Any
 
 from topologies.errors import InputError
 
-FAMILY_NAMES = ("gpt", "llama", "mixtral", "bert")
+FAMILY_NAMES = ("gpt", "llama", "mixtral", "mamba", "bert", "t5", "vit")
 """Names of the families of models, whose ends `estimators.models.families` builds."""
 
 MODULE_FAMILY = "module"
@@ -28,6 +28,21 @@ MAX_SEQUENCE = 100_000_000
 MAX_VOCABULARY = 1_000_000_000
 """Most entries of the word embedding."""
 
+MAX_DEPTHS = 16
+"""Most layers of multi-token prediction."""
+
+CONVOLUTION_WIDTH = 4
+"""Tokens that the convolution of a Mamba-2 layer reaches (Dao and Gu, 2024)."""
+
+NUM_BUCKETS = 32
+"""Ranges of distances that T5's position biases tell apart (Raffel et al., 2020)."""
+
+LONGEST_DISTANCE = 128
+"""Distance from which on T5's position biases tell none apart [tokens]."""
+
+NUM_CHANNELS = 3
+"""Colours of a pixel of a vision transformer's images."""
+
 MAX_ELEMENTS = 2**56
 """Most elements of one tensor: its bytes and FLOPs are counted in 64 bits."""
 
@@ -35,11 +50,14 @@ _LARGEST = MappingProxyType(
     {
         "num_layers": MAX_LAYERS,
         "sequence_length": MAX_SEQUENCE,
+        "decoder_sequence_length": MAX_SEQUENCE,
         "max_position_embeddings": MAX_SEQUENCE,
         "vocab_size": MAX_VOCABULARY,
+        "window_size": MAX_SEQUENCE,
         "ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
+        "mtp_num_layers": MAX_DEPTHS,
     }
 )
 """Sizes whose limit is another than `MAX_WIDTH`."""
@@ -47,8 +65,12 @@ _LARGEST = MappingProxyType(
 _CHOICES = {
     "family": (*FAMILY_NAMES, MODULE_FAMILY),
     "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope"),
+    "position_embedding_type": ("learned", "rope", "alibi", "relative", "none"),
     "attention_implementation": ("flash", "plain"),
+    "moe_router_score_function": ("softmax", "sigmoid"),
+    "activation_func": ("", "gelu", "silu", "relu", "squared_relu"),
+    "norm_placement": ("pre", "post", "sandwich", "shared"),
+    "softmax_type": ("vanilla", "learnable"),
 }
 _EXAMPLES = MappingProxyType(
     {
@@ -62,13 +84,43 @@ _EXAMPLES = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
+_BOUNDS = MappingProxyType(
+    {
+        "rotary_percent": (1e-6, 1.0, "above 0 up to 1, e.g. 0.5"),
+        "attn_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 50.0"),
+        "final_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 30.0"),
+    }
+)
+"""Numbers that are no probabilities: the least, the most, and both in words."""
+
 LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
+MAMBA_SIZES = MappingProxyType(
+    {
+        "mamba_state_dim": 128,
+        "mamba_head_dim": 64,
+        "mamba_num_groups": 8,
+        "mamba_chunk_size": 128,
+        "mamba_num_heads": 0,
+    }
+)
+"""Size of Mamba-2 layers -> what it is by default; 0 where that follows from others."""
+
+IMAGE_SIZES = ("image_size", "patch_size")
+"""Sizes that vision transformers alone have."""
+
 _MAY_BE_ZERO = (
     "num_moe_experts",
     "moe_router_topk",
     "moe_shared_expert_intermediate_size",
+    "moe_router_num_groups",
+    "moe_router_group_topk",
+    "mtp_num_layers",
+    "window_size",
     "kv_lora_rank",
     *LATENT_WIDTHS,
+    *MAMBA_SIZES,
+    *IMAGE_SIZES,
+    "decoder_sequence_length",
     "num_token_types",
 )
 
@@ -93,6 +145,8 @@ def check_values(spec: Any) -> None:
                 got=value,
                 expected="true or false",
             )
+        elif field.name in _BOUNDS:
+            _check_number(field.name, value)
         elif field.type is float:
             _check_probability(field.name, value)
         elif field.name in _CHOICES and value not in _CHOICES[field.name]:
@@ -125,6 +179,18 @@ def _check_integer(name: str, value: object, lowest: int) -> None:
         )
 
 
+def _check_number(name: str, value: object) -> None:
+    least, most, expected = _BOUNDS[name]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and least <= value <= most):  # type: ignore[arg-type,operator]  # a number, as just seen
+        raise InputError(
+            "must be a number between its bounds",
+            where=name,
+            got=value,
+            expected=expected,
+        )
+
+
 def _check_probability(name: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
@@ -150,4 +216,66 @@ def require_divides(spec: Any, divisor: str, number: str) -> None:
             where=divisor,
             got=getattr(spec, divisor),
             expected=f"a divisor of {number} = {getattr(spec, number)}",
+        )
+
+
+def check_attention(spec: Any) -> None:
+    """Refuse what attention and its norms cannot be together.
+
+    Raises
+    ------
+    InputError
+        With the field that does not fit.
+    """
+    windows = any(kind.startswith("window") for kind in spec.block_kinds.values())
+    if windows != (spec.window_size > 0):
+        raise InputError(
+            "a window and blocks with one go together",
+            where="window_size",
+            got=spec.window_size,
+            expected="1, 2, ... if a block of block_pattern has a window, else 0",
+        )
+    flash_only = {
+        "window_size": 0,
+        "softmax_type": "vanilla",
+        "attn_logit_softcapping": 0.0,
+    }
+    for name, value in flash_only.items():
+        own = getattr(spec, name) != value
+        if own and spec.attention_implementation != "flash":
+            raise InputError(
+                "needs a fused kernel",
+                where=name,
+                got=getattr(spec, name),
+                expected=f'{value!r}, or attention_implementation = "flash"',
+            )
+        if own and (spec.family == "bert" or spec.kv_lora_rank):
+            raise InputError(
+                "does not go with a bert, nor with multi-head latent attention",
+                where=name,
+                got=getattr(spec, name),
+                expected=f"{value!r}",
+            )
+    if spec.window_size and not spec.causal:
+        raise InputError(
+            "sliding windows look back, as causal attention does",
+            where="window_size",
+            got=spec.window_size,
+            expected="0, or causal = true",
+        )
+    if spec.norm_placement == "shared" and not spec.parallel_residual:
+        raise InputError(
+            "one norm is shared by parallel branches",
+            where="norm_placement",
+            got=spec.norm_placement,
+            expected="another one, or parallel_residual = true",
+        )
+    if spec.qk_layernorm_whole and not (
+        spec.qk_layernorm and spec.normalization == "rmsnorm"
+    ):
+        raise InputError(
+            "belongs to a root mean square norm of queries and keys",
+            where="qk_layernorm_whole",
+            got=spec.qk_layernorm_whole,
+            expected='false, or qk_layernorm = true and normalization = "rmsnorm"',
         )

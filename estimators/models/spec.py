@@ -3,14 +3,19 @@
 Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
     LATENT_WIDTHS,
+    MAMBA_SIZES,
     MAX_ELEMENTS,
+    check_attention,
     check_values,
     require_divides,
 )
+from estimators.models.mixtures import check_experts
+from estimators.models.special_checks import check_special
 from topologies.errors import InputError
 
 DENSE_BLOCK = "attention+dense"
@@ -18,6 +23,12 @@ DENSE_BLOCK = "attention+dense"
 
 EXPERT_BLOCK = "attention+experts"
 """Kind of a block with attention and routed experts."""
+
+FIRST_ENCODER_BLOCK, ENCODER_BLOCK = "first encoder", "encoder"
+"""Kinds of the blocks of an encoder."""
+
+FIRST_DECODER_BLOCK, DECODER_BLOCK = "first decoder", "decoder"
+"""Kinds of the blocks of a decoder that reads what an encoder made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +40,13 @@ class TransformerSpec:
     """
 
     family: str
-    """``"gpt"``, ``"llama"``, ``"mixtral"`` or ``"bert"``: which modules are built.
-    Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``. ``"module"`` is a user's own one,
+    """``"gpt"``, ``"llama"``, ``"mixtral"``, ``"mamba"``, ``"bert"``, ``"t5"`` or
+    ``"vit"``: which modules are built. Mistral is a ``"llama"``, GPT-NeoX a ``"gpt"``,
+    a hybrid of Mamba-2 and attention a ``"mamba"``. ``"module"`` is a user's own one,
     of which the other fields say what was found by tracing it."""
 
     num_layers: int
-    """Number of transformer blocks."""
+    """Number of transformer blocks, those of an encoder and a decoder together."""
 
     hidden_size: int
     """Width of the hidden states."""
@@ -43,15 +55,21 @@ class TransformerSpec:
     """Query heads of each attention layer."""
 
     vocab_size: int
-    """Entries of the word embedding, unpadded."""
+    """Entries of the word embedding, unpadded; classes of a vision transformer."""
 
     sequence_length: int
-    """Tokens per sequence."""
+    """Tokens per sequence: of the encoder, where there are two; patches of an image
+    and its class token."""
+
+    decoder_sequence_length: int = 0
+    """Tokens per sequence of a decoder that reads what an encoder made; by default
+    `sequence_length`, 0 without such a decoder."""
 
     block_pattern: tuple[str, ...] = ()
     """Kind of each block in turn, where they are not all alike: its mixer and its
     feed-forward layer, keys of `estimators.models.blocks.MIXERS` and
-    `FEED_FORWARDS`, joined by ``"+"``; either may be missing."""
+    `FEED_FORWARDS`, joined by ``"+"``; either may be missing. Those of encoder and
+    decoder are `encoder_decoder_pattern`."""
 
     ffn_hidden_size: int = 0
     """Inner width of the feed-forward layer, of one of the two halves if it is gated;
@@ -70,14 +88,64 @@ class TransformerSpec:
     embeddings have no rows, and no limit here."""
 
     gated_linear_unit: bool = False
-    """Whether the feed-forward layer is SwiGLU rather than GELU."""
+    """Whether the feed-forward layer is gated, as in SwiGLU: one half of its inner
+    width is multiplied by the nonlinearity of the other."""
+
+    activation_func: str = ""
+    """Nonlinearity of the feed-forward layer: ``"gelu"``, ``"silu"``, ``"relu"`` or
+    ``"squared_relu"``; by default SiLU where it is gated, else GELU."""
 
     normalization: str = "layernorm"
-    """Norm before attention and feed-forward layer: ``"layernorm"`` (with bias) or
-    ``"rmsnorm"``."""
+    """Norm of attention and feed-forward layer: ``"layernorm"`` or ``"rmsnorm"``."""
+
+    layernorm_bias: bool = True
+    """Whether a ``"layernorm"`` has a bias."""
+
+    layernorm_affine: bool = True
+    """Whether a ``"layernorm"`` has weights at all; those of OLMo have none."""
+
+    norm_placement: str = "pre"
+    """Where a block normalises: ``"pre"`` before each branch, ``"post"`` behind it
+    (OLMo 2), ``"sandwich"`` both (Gemma 2, GLM-4), or ``"shared"``: one norm before
+    two parallel branches (Falcon 7B)."""
+
+    parallel_residual: bool = False
+    """Whether attention and feed-forward layer read the same hidden states (GPT-J,
+    Falcon) instead of one behind the other. They are computed one by one."""
 
     position_embedding_type: str = "learned"
-    """How positions are told apart: ``"learned"`` or ``"rope"``."""
+    """How positions are told apart: ``"learned"``, ``"rope"``, ``"alibi"`` (scores
+    fall with the distance), ``"relative"`` (a learned bias of each score, which T5
+    has) or ``"none"``."""
+
+    rotary_percent: float = 1.0
+    """Part of the channels of a head that ``"rope"`` turns."""
+
+    embedding_layernorm: bool = False
+    """Whether a norm follows the word embedding (BLOOM)."""
+
+    scale_embeddings: bool = False
+    """Whether embeddings of words are multiplied by a constant (Gemma)."""
+
+    qk_layernorm: bool = False
+    """Whether queries and keys are normalised, each head by itself."""
+
+    qk_layernorm_whole: bool = False
+    """Whether `qk_layernorm` normalises all heads of a token together (OLMo 2)."""
+
+    softmax_type: str = "vanilla"
+    """Softmax of attention: ``"vanilla"``, or ``"learnable"`` with one learned score of
+    no key for each head (the sinks of GPT-OSS)."""
+
+    attn_logit_softcapping: float = 0.0
+    """Bound that attention scores are bent below; 0 for none."""
+
+    final_logit_softcapping: float = 0.0
+    """Bound that the logits of the output layer are bent below; 0 for none."""
+
+    window_size: int = 0
+    """Tokens that a token of a block with the mixer ``"window"`` attends to, itself
+    included: Megatron's ``(window_size - 1, 0)``. 0 without such blocks."""
 
     tie_word_embeddings: bool = True
     """Whether the output layer shares the word embedding's weight."""
@@ -87,6 +155,9 @@ class TransformerSpec:
 
     add_qkv_bias: bool = False
     """Whether at least the query, key and value projections have a bias."""
+
+    add_attention_bias: bool = False
+    """Whether at least the linear layers of attention have a bias."""
 
     hidden_dropout: float = 0.0
     """Probability of dropout after the embedding, the attention and the feed-forward
@@ -100,7 +171,8 @@ class TransformerSpec:
     ``"plain"`` (two batched products with a softmax between them)."""
 
     causal: bool = True
-    """Whether a token attends to earlier tokens only."""
+    """Whether a token attends to earlier tokens only; in a decoder, where there is an
+    encoder, too."""
 
     num_moe_experts: int = 0
     """Routed experts of each feed-forward layer; 0 for a dense model."""
@@ -113,6 +185,31 @@ class TransformerSpec:
 
     moe_shared_expert_intermediate_size: int = 0
     """Inner width of the experts that all tokens go to, together; 0 for none."""
+
+    moe_shared_expert_gate: bool = False
+    """Whether what shared experts return is weighed by a gate of its own."""
+
+    moe_router_score_function: str = "softmax"
+    """What a router's scores are: a ``"softmax"`` over all experts, or each one's own
+    ``"sigmoid"``."""
+
+    moe_router_pre_softmax: bool = False
+    """Whether the softmax comes before the choice of experts, so that the weights of
+    those chosen add up to less than one."""
+
+    moe_router_enable_expert_bias: bool = False
+    """Whether a bias for each expert, that no gradient reaches, takes part in the
+    choice."""
+
+    moe_router_num_groups: int = 0
+    """Groups that experts are chosen from, of equal size; 0 for no groups."""
+
+    moe_router_group_topk: int = 0
+    """Groups that the experts of one token may be of; 0 for no groups."""
+
+    mtp_num_layers: int = 0
+    """Layers that predict tokens further ahead, with a block each like the last one; 0
+    for none."""
 
     kv_lora_rank: int = 0
     """Width that keys and values are made of, in multi-head latent attention; 0 for
@@ -136,6 +233,32 @@ class TransformerSpec:
     bert_binary_head: bool = True
     """Whether a BERT has a pooler and the next-sentence head."""
 
+    mamba_state_dim: int = 0
+    """Numbers that a Mamba-2 layer keeps for each channel; by default 128, 0 without
+    such layers, like all sizes of them."""
+
+    mamba_head_dim: int = 0
+    """Width of one head of a Mamba-2 layer; by default 64."""
+
+    mamba_num_groups: int = 0
+    """Groups of heads of a Mamba-2 layer that share how the state is written and read;
+    by default 8."""
+
+    mamba_num_heads: int = 0
+    """Heads of a Mamba-2 layer; by default as many as make it twice as wide as
+    `hidden_size`."""
+
+    mamba_chunk_size: int = 0
+    """Tokens that the scan of a Mamba-2 layer treats as one product; by default 128."""
+
+    image_size: int = 0
+    """Height and width of the images of a vision transformer in pixels; 0 without
+    images."""
+
+    patch_size: int = 0
+    """Height and width of a patch of an image in pixels, which divide those of the
+    image; 0 without images."""
+
     whole_because: str = ""
     """Why no tensor-parallel group can split the layers of a user's own module; empty
     if one can."""
@@ -155,14 +278,61 @@ class TransformerSpec:
         _check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
+        self._resolve_mamba()
+        if self.has_decoder:
+            self._resolve("decoder_sequence_length", self.sequence_length)
         _check_positions(self)
         _check_pattern(self)
-        _check_experts(self)
+        check_attention(self)
+        check_special(self, self._own_pattern())
+        check_experts(self)
         _check_tensors(self)
 
     def _resolve(self, name: str, default: int) -> None:
         if getattr(self, name) == 0:
             object.__setattr__(self, name, default)
+
+    def _resolve_mamba(self) -> None:
+        if not self.has_mamba:
+            return
+        for name, default in MAMBA_SIZES.items():
+            self._resolve(name, default)
+        self._resolve("mamba_num_heads", 2 * self.hidden_size // self.mamba_head_dim)
+
+    def _own_pattern(self) -> tuple[str, ...]:
+        """Return the blocks that an encoder and decoder with this pattern would have.
+
+        Where the decoder begins is free.
+        """
+        begin = FIRST_DECODER_BLOCK in self.block_pattern
+        encoder = self.block_pattern.index(FIRST_DECODER_BLOCK) if begin else 1
+        encoder = max(encoder, 1)
+        return encoder_decoder_pattern(encoder, max(self.num_layers - encoder, 1))
+
+    @property
+    def has_mamba(self) -> bool:
+        """Whether blocks have Mamba-2 layers."""
+        return any("mamba" in kind.split("+") for kind in self.block_kinds.values())
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether a decoder reads what an encoder made."""
+        return self.family == "t5"
+
+    @property
+    def mamba_width(self) -> int:
+        """Width of all heads of a Mamba-2 layer together."""
+        return self.mamba_num_heads * self.mamba_head_dim
+
+    def entering_tokens(self, kind: str) -> int:
+        """Return the tokens of the hidden states that enter a kind of block."""
+        in_decoder = kind == DECODER_BLOCK
+        return self.decoder_sequence_length if in_decoder else self.sequence_length
+
+    @property
+    def copied_parameters(self) -> int:
+        """Parameters that a decoder copies from its encoder: the word embedding."""
+        return self.vocab_size * self.hidden_size if self.has_decoder else 0
 
     @property
     def block_kinds(self) -> dict[str, str]:
@@ -178,6 +348,13 @@ class TransformerSpec:
         return {f"block {kind}": kind for kind in kinds}
 
     @property
+    def last_block_kind(self) -> str:
+        """Kind of the last block, and of those of multi-token prediction."""
+        if self.block_pattern:
+            return self.block_pattern[-1]
+        return next(iter(self.block_kinds.values()))
+
+    @property
     def query_width(self) -> int:
         """Width of all query heads together."""
         return self.num_attention_heads * self.kv_channels
@@ -190,7 +367,31 @@ class TransformerSpec:
     @property
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
-        return self.add_bias_linear or self.add_qkv_bias
+        return self.has_attention_bias or self.add_qkv_bias
+
+    @property
+    def has_attention_bias(self) -> bool:
+        """Whether all linear layers of attention have a bias."""
+        return self.add_bias_linear or self.add_attention_bias
+
+    @property
+    def nonlinearity(self) -> str:
+        """Nonlinearity of the feed-forward layer."""
+        return self.activation_func or ("silu" if self.gated_linear_unit else "gelu")
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a sliding window hides something of a sequence."""
+        return self.window_size > 0 and self.window_size < self.sequence_length
+
+
+def encoder_decoder_pattern(num_encoder: int, num_decoder: int) -> tuple[str, ...]:
+    """Return the kinds of the blocks of an encoder and a decoder, each at least one.
+
+    The first of either makes what all others of it use.
+    """
+    encoder = (FIRST_ENCODER_BLOCK, *(ENCODER_BLOCK,) * (num_encoder - 1))
+    return *encoder, FIRST_DECODER_BLOCK, *(DECODER_BLOCK,) * (num_decoder - 1)
 
 
 def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
@@ -235,12 +436,22 @@ def with_sequence_length(
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 
+    Blocks that are all alike are repeated; encoder and decoder share the blocks as
+    before, as nearly as whole numbers do.
+
     Raises
     ------
     InputError
         If blocks differ and there are fewer, or the depth is no depth.
     """
     pattern = spec.block_pattern
+    if len(set(pattern)) == 1:
+        pattern = pattern[:1] * max(num_layers, 1)
+    if spec.has_decoder and num_layers > 1:
+        decoder = spec.num_layers - pattern.index(FIRST_DECODER_BLOCK)
+        part = round(num_layers * decoder / spec.num_layers)
+        part = min(max(part, 1), num_layers - 1)
+        pattern = encoder_decoder_pattern(num_layers - part, part)
     if pattern and num_layers > len(pattern):
         raise InputError(
             "more blocks than the model has, whose blocks differ",
@@ -249,6 +460,62 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
             expected=f"at most {len(pattern)}",
         )
     return replace(spec, num_layers=num_layers, block_pattern=pattern[:num_layers])
+
+
+def with_one_of_each(spec: TransformerSpec) -> TransformerSpec:
+    """Return the same model with one block of each kind, and the last one last."""
+    if not spec.block_pattern:
+        return replace(spec, num_layers=1)
+    kinds, last = tuple(spec.block_kinds.values()), spec.last_block_kind
+    pattern = kinds if kinds[-1] == last else (*kinds, last)
+    return replace(spec, num_layers=len(pattern), block_pattern=pattern)
+
+
+def with_windows(
+    spec: TransformerSpec, window_size: int, skip_freq: int = 0
+) -> TransformerSpec:
+    """Return the same model with sliding windows.
+
+    Parameters
+    ----------
+    spec
+        A model whose blocks are all alike.
+    window_size
+        Tokens that a token attends to, itself included.
+    skip_freq
+        Every which block sees all tokens (Megatron's ``window_attn_skip_freq``), 2 for
+        every second one; 0 for none of them.
+    """
+    numbers = range(1, spec.num_layers + 1)
+    full = [skip_freq > 0 and number % skip_freq == 0 for number in numbers]
+    return with_windowed_blocks(spec, window_size, [not one for one in full])
+
+
+def with_windowed_blocks(
+    spec: TransformerSpec, window_size: int, windowed: Sequence[bool]
+) -> TransformerSpec:
+    """Return the same model with sliding windows in some blocks.
+
+    Parameters
+    ----------
+    spec
+        A model whose blocks are all alike.
+    window_size
+        Tokens that a token attends to, itself included.
+    windowed
+        Which blocks have a window.
+    """
+    if not any(windowed):
+        return spec
+    (kind,) = spec.block_kinds.values()
+    window = kind.replace("attention", "window")
+    pattern = tuple(window if one else kind for one in windowed)
+    return replace(spec, window_size=window_size, block_pattern=pattern)
+
+
+def turned_channels(head_size: int, percent: float) -> int:
+    """Return how many channels of a head rotary embeddings turn: an even number."""
+    return int(head_size * percent) // 2 * 2
 
 
 def _check_positions(spec: TransformerSpec) -> None:
@@ -261,7 +528,9 @@ def _check_positions(spec: TransformerSpec) -> None:
             expected=f"at most max_position_embeddings = "
             f"{spec.max_position_embeddings}",
         )
-    if spec.position_embedding_type == "rope" and spec.kv_channels % 2:
+    turned = turned_channels(spec.kv_channels, spec.rotary_percent)
+    odd = turned != int(spec.kv_channels * spec.rotary_percent)
+    if spec.position_embedding_type == "rope" and (odd or not turned):
         raise InputError(
             "rotary embeddings turn pairs of channels",
             where="kv_channels",
@@ -330,39 +599,6 @@ def _check_pattern(spec: TransformerSpec) -> None:
             where="num_moe_experts",
             got=spec.num_moe_experts,
             expected="1, 2, ... if a block has experts, else 0",
-        )
-
-
-def _check_experts(spec: TransformerSpec) -> None:
-    experts, family = spec.num_moe_experts, spec.family
-    if (family == "mixtral" and not experts) or (family == "bert" and experts):
-        raise InputError(
-            "a mixtral has experts, a bert has none",
-            where="num_moe_experts",
-            got=experts,
-            expected='1, 2, ... if family = "mixtral", 0 if family = "bert"',
-        )
-    if spec.moe_shared_expert_intermediate_size and not spec.num_moe_experts:
-        raise InputError(
-            "shared experts stand beside routed ones",
-            where="moe_shared_expert_intermediate_size",
-            got=spec.moe_shared_expert_intermediate_size,
-            expected="0, or num_moe_experts beside it",
-        )
-    top = spec.moe_router_topk
-    if top > experts or (experts > 0 and top == 0):
-        raise InputError(
-            "does not fit the number of experts",
-            where="moe_router_topk",
-            got=top,
-            expected=f"1 to num_moe_experts = {experts}" if experts else "0",
-        )
-    if experts and (spec.add_bias_linear or not spec.gated_linear_unit):
-        raise InputError(
-            "experts are gated and have no biases",
-            where="add_bias_linear" if spec.add_bias_linear else "gated_linear_unit",
-            got=spec.add_bias_linear or spec.gated_linear_unit,
-            expected="gated_linear_unit = true and add_bias_linear = false",
         )
 
 

@@ -248,7 +248,7 @@ class OperatorModel:
 
         The gradient of the input is ``(m, n) x (n, k)``, that of the weight ``(n, m) x
         (m, k)``. Only that of a weight can be put off: products of activations are one
-        step of a chain.
+        step of a chain. Those of a chunked scan are made again first.
         """
         m, n, k, batch = work.m, work.n, work.k, work.batch
         weighted = work.weight_flops > 0
@@ -266,7 +266,7 @@ class OperatorModel:
         second = self.matmul_time(n, k, m, batch, weighted=weighted)
         return OperatorTime(
             slower * forward,
-            slower * (first + second),
+            slower * (first + second + (forward if work.is_scan else 0.0)),
             slower * second if weighted else 0.0,
         )
 

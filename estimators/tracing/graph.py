@@ -105,14 +105,35 @@ class TracedOperator(NamedTuple):
     """Whether the operator belongs to the attention core, which selective recompute
     repeats."""
 
+    sees_all: bool = False
+    """Whether every query of fused attention sees every key, though the model is
+    causal elsewhere: in an encoder, or from a decoder to it."""
+    window: int = 0
+    """Keys that a query of fused attention sees, those of its own token included; 0
+    for all of them."""
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key, causal masks not subtracted.
+
+        A window of ``w`` keys leaves ``s w - w (w - 1) / 2`` pairs of the ``s (s + 1) /
+        2`` of a causal mask. As the square is twice as many without the diagonal, those
+        of a window count twice, without the diagonal: a band on both sides of it, which
+        is the square where ``w = s``.
+        """
+        m, n, _, _ = self.dims
+        w = self.window
+        return 2 * n * w - w * (w - 1) - n if w else m * n
+
     @property
     def model_flops(self) -> int:
         """Forward products of one sequence, causal masks not subtracted [FLOP].
 
-        The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM.
+        The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM. What a
+        sliding window hides is subtracted.
         """
-        m, n, k, batch = self.dims
-        return (4 if self.operation == "attention" else 2) * m * n * k * batch
+        _, _, k, batch = self.dims
+        return (4 if self.operation == "attention" else 2) * self.pairs * k * batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +152,16 @@ class TracedLayer:
     hidden_input: int | None
     """Number of the tensor of hidden states that enters; None for the first layer."""
 
+    memory_input: int | None = None
+    """Number of the tensor that enters beside hidden states and is passed on as it is,
+    what an encoder made for all blocks of a decoder; None without one."""
+
+    @property
+    def entering(self) -> tuple[int, ...]:
+        """Return the numbers of what the layer before sends."""
+        both = (self.hidden_input, self.memory_input)
+        return tuple(number for number in both if number is not None)
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -138,6 +169,7 @@ class TracedLayer:
             "parameters": [list(parameter) for parameter in self.parameters],
             "operators": [operator._asdict() for operator in self.operators],
             "hidden_input": self.hidden_input,
+            "memory_input": self.memory_input,
         }
 
     @classmethod
@@ -151,9 +183,10 @@ class TracedLayer:
         """
         row = Value(data)
         tensors = row["tensors"].each(_tensor_from_json)
-        hidden = row["hidden_input"]
-        if hidden.raw is not None:
-            _number_of_tensor(hidden, len(tensors))
+        hidden, memory = row["hidden_input"], row["memory_input"]
+        for number in (hidden, memory):
+            if number.raw is not None:
+                _number_of_tensor(number, len(tensors))
         return cls(
             tensors=tensors,
             parameters=row["parameters"].each(_parameter_from_json),
@@ -161,6 +194,7 @@ class TracedLayer:
                 lambda value: _operator_from_json(value, len(tensors))
             ),
             hidden_input=hidden.raw,
+            memory_input=memory.raw,
         )
 
 
@@ -200,6 +234,8 @@ def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
         saved=tensors("saved"),
         dims=(m, n, k, batch),
         core=value["core"].flag(),
+        sees_all=value["sees_all"].flag(),
+        window=value["window"].whole(least=0, most=n),
     )
 
 
@@ -216,7 +252,8 @@ class LayerGraph:
 
     names: tuple[str, ...]
     """Names of the layers of the chain in the order of execution: ``"embedding"``,
-    ``"block 0"`` .., ``"final norm"``, ``"head"``; a BERT has no final norm."""
+    ``"block 0"`` .., ``"final norm"``, ``"mtp 0"`` .. where tokens further ahead are
+    predicted, ``"head"``; a BERT has no final norm."""
 
     kinds: tuple[int, ...]
     """Place of each layer of the chain in `layers`."""
@@ -253,15 +290,20 @@ class LayerGraph:
 
     @property
     def tied_parameters(self) -> int:
-        """Parameters that the head shares with the embedding, unpadded."""
+        """Parameters of the embedding that the other end of the chain has, too.
+
+        The head's weight may be the same, and multi-token prediction embeds again.
+        """
         spec = self.spec
-        return spec.vocab_size * spec.hidden_size if spec.tie_word_embeddings else 0
+        shared = spec.tie_word_embeddings or spec.mtp_num_layers
+        return spec.vocab_size * spec.hidden_size if shared else 0
 
     @property
     def num_parameters(self) -> int:
         """Parameters of the whole model, shared ones counted once, unpadded."""
         by_kind = [sum(p.elements for p in layer.parameters) for layer in self.layers]
-        return sum(by_kind[kind] for kind in self.kinds) - self.tied_parameters
+        shared = self.tied_parameters + self.spec.copied_parameters
+        return sum(by_kind[kind] for kind in self.kinds) - shared
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values with stable keys."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, core_attention, experts, layers
+from estimators.models.architectures import mamba, multi_token
+from estimators.tracing.architecture_rules import ARCHITECTURE_RULES
 from estimators.tracing.graph import TracedLayer, TracedParameter
 from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Tape, TracedCall
 
@@ -22,11 +24,28 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (layers.VocabParallelLinear, "weight"): "vocab",
         (layers.VocabParallelLinear, "bias"): "vocab",
         (layers.VocabParallelEmbedding, "weight"): "vocab",
+        (attention.QueryNorm, "weight"): "tensor",
+        (attention.KeyNorm, "weight"): "groups",
+        (core_attention.FlashAttention, "softmax_offset"): "tensor",
         (experts.ExpertColumnLinear, "weight"): "expert",
         (experts.ExpertRowLinear, "weight"): "expert",
+        (experts.ExpertColumnLinear, "bias"): "expert",
+        (experts.ExpertRowLinear, "bias"): "expert",
+        (multi_token.LaterTokenEmbedding, "weight"): "vocab",
+        (mamba.ChunkedScan, "conv1d_weight"): "tensor",
+        (mamba.ChunkedScan, "conv1d_bias"): "tensor",
+        (mamba.ChunkedScan, "dt_bias"): "tensor",
+        (mamba.ChunkedScan, "A_log"): "tensor",
+        (mamba.ChunkedScan, "D"): "tensor",
+        (mamba.GroupedRMSNorm, "weight"): "tensor",
     }
 )
 """(Module, parameter) -> layout; everything else is whole on every rank."""
+
+_RULES = MappingProxyType({**MODULE_RULES, **ARCHITECTURE_RULES})
+_MEMORY = "memory"
+_INPUT_LAYOUTS: Mapping[str, str] = MappingProxyType({"position_bias": "tensor"})
+"""Argument of a layer -> layout; everything else is split along the sequence."""
 
 
 def record_layer(
@@ -40,7 +59,8 @@ def record_layer(
         On the meta device.
     inputs
         Meta tensors for one sequence. Integer ones (ids, labels) take no part in the
-        accounting.
+        accounting. An argument ``memory`` comes from the layer before, like hidden
+        states.
     takes_hidden
         Whether the first input is hidden states.
     """
@@ -53,6 +73,7 @@ def record_layer(
         parameters=tuple(_parameters(module)),
         operators=tuple(tape.operators),
         hidden_input=0 if takes_hidden else None,
+        memory_input=recorder.arguments.get(_MEMORY),
     )
 
 
@@ -61,7 +82,7 @@ class _Tracer(fx.Tracer):
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002  # torch.fx's signature
         """Say whether a module is one node of the graph."""
-        return type(m) in MODULE_RULES
+        return type(m) in _RULES
 
 
 class _Recorder(fx.Interpreter):
@@ -70,12 +91,16 @@ class _Recorder(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.tape = Tape()
+        self.arguments: dict[str, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         """Run a node, then describe it."""
         value = super().run_node(n)
         if n.op == "placeholder" and value.is_floating_point():
-            self.tape.numbers[n] = (self.tape.add(value.numel(), "sequence", "model"),)
+            layout = _INPUT_LAYOUTS.get(str(n.target), "sequence")
+            number = self.tape.add(value.numel(), layout, "model")
+            self.tape.numbers[n] = (number,)
+            self.arguments[str(n.target)] = number
         elif n.op.startswith("call"):
             self._describe(n, value)
         return value
@@ -84,7 +109,7 @@ class _Recorder(fx.Interpreter):
         target: Any = node.target
         if node.op == "call_module":
             target = self.fetch_attr(str(node.target))
-            rule = MODULE_RULES[type(target)]
+            rule = _RULES[type(target)]
         else:
             rule = FUNCTION_RULES[target]
         given = [argument for argument in node.args if isinstance(argument, fx.Node)]
@@ -98,6 +123,8 @@ class _Recorder(fx.Interpreter):
 def _parameters(module: nn.Module) -> list[TracedParameter]:
     found = []
     for path, part in module.named_modules():
+        if isinstance(part, multi_token.LaterTokenEmbedding) and part.is_held_already:
+            continue
         for name, parameter in part.named_parameters(path, recurse=False):
             if isinstance(part, attention.QKVParallelLinear):
                 row = parameter.numel() // parameter.shape[0]

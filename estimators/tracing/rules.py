@@ -20,13 +20,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, core_attention, experts, layers
 from estimators.models import attention as latent_attention
+from estimators.models.architectures import t5
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
-_CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
+_CORE = frozenset(
+    {
+        core_attention.PlainAttention,
+        core_attention.FlashAttention,
+        t5.BiasedPlainAttention,
+        t5.UnmaskedPlainAttention,
+        t5.BiasedFlashAttention,
+        t5.UnmaskedFlashAttention,
+    }
+)
 """Operators that selective recompute repeats."""
+
+_UNMASKED = frozenset({t5.UnmaskedPlainAttention, t5.UnmaskedFlashAttention})
+"""Those in which every query sees every key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +91,7 @@ class TracedCall(NamedTuple):
         saved: tuple[int, ...] = (),
         sharding: str = "",
         dims: tuple[int, int, int, int] = _NO_DIMS,
+        window: int = 0,
     ) -> None:
         """Write the operator down; its results become those of the node."""
         stack = self.node.meta.get("nn_module_stack", {})
@@ -94,6 +108,8 @@ class TracedCall(NamedTuple):
                 saved=saved,
                 dims=dims,
                 core=not _CORE.isdisjoint(kinds),
+                window=window,
+                sees_all=not _UNMASKED.isdisjoint(kinds),
             )
         )
         self.set(outputs)
@@ -173,7 +189,7 @@ def matmul_rule(call: TracedCall) -> None:
     )
 
 
-def flash_rule(call: TracedCall) -> None:
+def flash_rule(call: TracedCall, window: int = 0) -> None:
     """Keep queries, keys, values, the result, and one fp32 number per row and head.
 
     A dropout mask is drawn again from the state of the random generator.
@@ -188,7 +204,13 @@ def flash_rule(call: TracedCall) -> None:
         saved=(*call.inputs, output, log_sums),
         sharding="heads",
         dims=(rows, rows, (query + size) // 2, heads),
+        window=window,
     )
+
+
+def _flash(call: TracedCall) -> None:
+    """Count the keys that a sliding window shows."""
+    flash_rule(call, call.target.rules.window)
 
 
 def dropout_rule(call: TracedCall) -> None:
@@ -200,7 +222,7 @@ def dropout_rule(call: TracedCall) -> None:
     call.emit("dropout", (output,), saved=(mask,))
 
 
-def _embedding(call: TracedCall) -> None:
+def embedding_rule(call: TracedCall) -> None:
     """Keep ids only, which are not counted."""
     split = isinstance(call.target, layers.VocabParallelEmbedding)
     output = call.result(layout="sequence")
@@ -262,18 +284,25 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         attention.QKVParallelLinear: _qkv,
         experts.ExpertColumnLinear: _experts("expert column", "tensor"),
         experts.ExpertRowLinear: _experts("expert row", "sequence"),
-        attention.FlashAttention: flash_rule,
-        attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
+        core_attention.FlashAttention: _flash,
+        core_attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         latent_attention.LatentHeads: _latent_heads,
-        layers.VocabParallelEmbedding: _embedding,
-        nn.Embedding: _embedding,
+        layers.VocabParallelEmbedding: embedding_rule,
+        nn.Embedding: embedding_rule,
         layers.PositionEmbedding: memory_rule("add"),
         layers.RMSNorm: memory_rule("norm", keeps="inputs"),
+        attention.QueryNorm: memory_rule("norm", keeps="inputs"),
+        attention.KeyNorm: memory_rule("norm", keeps="inputs"),
         nn.LayerNorm: memory_rule("norm", keeps="inputs"),
         nn.GELU: memory_rule("activation", keeps="inputs"),
         nn.SiLU: memory_rule("activation", keeps="inputs"),
+        nn.ReLU: memory_rule("activation", keeps="inputs"),
+        layers.SquaredReLU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
+        nn.Sigmoid: memory_rule("activation", keeps="output"),
+        layers.SoftCap: memory_rule("activation", keeps="output"),
+        layers.Scale: memory_rule("multiply"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
         experts.TopK: _topk,

@@ -9,11 +9,11 @@ everything that takes part in tracing.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import TransformerSpec, with_one_of_each
 from estimators.tracing.graph import LayerGraph, TracedLayer
 from topologies.errors import InputError
 from topologies.input_file import Value, decode, parse_json
@@ -45,40 +45,41 @@ def trace_model(spec: TransformerSpec, *, cache_dir: Path | None = None) -> Laye
     layers = None if file is None else _read(file, spec)
     if layers is None:
         with NOTICES.once("tracing the model"):
-            layers = _trace(_one_of_each(spec))
+            layers = _trace(with_one_of_each(spec))
         _write(file, layers)
     return LayerGraph.chain(spec, layers)
 
 
 def _trace(spec: TransformerSpec) -> dict[str, TracedLayer]:
-    import torch
-
-    from estimators.models.families import build_layers, example_inputs
+    from estimators.models.families import (
+        block_inputs,
+        build_layers,
+        example_inputs,
+        leaving_states,
+    )
     from estimators.tracing.recorder import record_layer
 
     ids, labels = example_inputs(spec)
-    hidden = torch.empty(1, spec.sequence_length, spec.hidden_size, device="meta")
-    inputs = {"embedding": ids, "head": (hidden, *labels)}
+    left = leaving_states(spec)
+    inputs = {"embedding": ids, "final norm": (left,)}
+    for depth in range(spec.mtp_num_layers):
+        inputs[f"mtp {depth}"] = (left.repeat(1, 1 + depth, 1), *ids)
+    inputs["head"] = (left.repeat(1, 1 + spec.mtp_num_layers, 1), *labels)
+    inputs |= {
+        name: block_inputs(spec, kind) for name, kind in spec.block_kinds.items()
+    }
     return {
         name: record_layer(
             module,
-            inputs.get(name, (hidden,)),
+            inputs[name],
             takes_hidden=name != "embedding",
         )
         for name, module in build_layers(spec).items()
     }
 
 
-def _one_of_each(spec: TransformerSpec) -> TransformerSpec:
-    """Return the architecture with one block of each kind."""
-    if not spec.block_pattern:
-        return replace(spec, num_layers=1)
-    pattern = tuple(spec.block_kinds.values())
-    return replace(spec, num_layers=len(pattern), block_pattern=pattern)
-
-
 def _content_key(spec: TransformerSpec) -> str:
-    content = json.dumps(asdict(_one_of_each(spec)), sort_keys=True)
+    content = json.dumps(asdict(with_one_of_each(spec)), sort_keys=True)
     return hashlib.sha256(f"{content}\n{_source_digest()}".encode()).hexdigest()
 
 
@@ -121,14 +122,19 @@ def _check_layers(layers: Mapping[str, TracedLayer], spec: TransformerSpec) -> N
     known without tracing.
     """
     blocks = list(spec.block_kinds)
-    names = ["embedding", *blocks, "final norm", "head"]
+    depths = [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]
+    names = ["embedding", *blocks, "final norm", *depths, "head"]
     if spec.family == "bert":
         names.remove("final norm")
-    hidden = spec.sequence_length * spec.hidden_size
+    width = spec.hidden_size
+    first = spec.sequence_length if spec.family == "vit" else spec.vocab_size
     known = (
         list(layers) == names
-        and spec.vocab_size * spec.hidden_size in _sizes(layers["embedding"])
-        and all(_enters(layers[name]) == hidden for name in blocks)
+        and first * width in _sizes(layers["embedding"])
+        and all(
+            _enters(layers[name]) == spec.entering_tokens(kind) * width
+            for name, kind in spec.block_kinds.items()
+        )
     )
     if not known:
         raise InputError("is the trace of another model", expected="a trace")

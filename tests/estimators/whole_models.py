@@ -13,21 +13,32 @@ class TransformerModel(nn.Module):
     def __init__(self, spec: TransformerSpec, family: ModelFamily) -> None:
         super().__init__()
         layers = family.layers(spec)
+        kinds = list(spec.block_kinds.values())
         self.embedding = layers["embedding"]
-        kinds = spec.block_pattern or tuple(spec.block_kinds.values()) * spec.num_layers
-        self.blocks = nn.ModuleList(family.block(spec, kind) for kind in kinds)
+        pattern = spec.block_pattern or kinds * spec.num_layers
+        self.blocks = nn.ModuleList(family.block(spec, kind) for kind in pattern)
         self.final_norm = layers.get("final norm", nn.Identity())
+        self.depths = nn.ModuleList(
+            layers[f"mtp {depth}"] for depth in range(spec.mtp_num_layers)
+        )
         self.head = layers["head"]
+        weight = "word_embeddings.weight"
         if spec.tie_word_embeddings:
-            shared = self.embedding.get_parameter("word_embeddings.weight")
+            shared = self.embedding.get_parameter(weight)
             self.head.get_submodule("output_layer").register_parameter("weight", shared)
+        for depth in self.depths:
+            shared = self.embedding.get_parameter(weight)
+            depth.get_submodule("embedding").register_parameter("weight", shared)
 
     def forward(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         """Return the loss; `inputs` and `labels` as embedding and head take them."""
         hidden = self.embedding(*inputs)
         for block in self.blocks:
             hidden = block(hidden)
-        loss: Tensor = self.head(self.final_norm(hidden), *labels)
+        hidden = self.final_norm(hidden)
+        for depth in self.depths:
+            hidden = depth(hidden, *inputs)
+        loss: Tensor = self.head(hidden, *labels)
         return loss
 
 

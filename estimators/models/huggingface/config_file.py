@@ -50,6 +50,34 @@ class ConfigFile:
         self.problems.refuse()
         return spec
 
+    def spelled(self, *keys: str) -> str:
+        """Return the first of some names of a key that the file has, else the first."""
+        given = [key for key in keys if self.values.get(key) is not None]
+        return given[0] if given else keys[0]
+
+    def inside(
+        self, key: str, reader: "Callable[[ConfigFile], TransformerSpec]"
+    ) -> TransformerSpec:
+        """Return what a reader makes of an object in the file.
+
+        Raises
+        ------
+        InputError
+            If it is no object, or the reader says so.
+        """
+        values = self.values.get(key)
+        if not isinstance(values, dict):
+            raise InputError(
+                "not an object",
+                where=key,
+                got=values,
+                expected='an object, e.g. {"hidden_size": 2560, ...}',
+            )
+        try:
+            return ConfigFile(values).read(reader)
+        except InputError as error:
+            raise error.at(key) from None
+
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a positive whole number; without a default it must be there."""
         with self.problems.noted():
@@ -63,6 +91,29 @@ class ConfigFile:
                 )
             return value
         return 1
+
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number that may be 0, as it is where the file has null."""
+        value = self.values.get(key, default)
+        is_zero = isinstance(value, int) and not isinstance(value, bool) and value == 0
+        return 0 if value is None or is_zero else self.integer(key, default)
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """Return a list of whole numbers; none where there is no list."""
+        expected = "a list of whole numbers, e.g. [0, 1]"
+        with self.problems.noted():
+            value = self._value(key, [], expected)
+            if not isinstance(value, list) or not all(
+                isinstance(item, int) and not isinstance(item, bool) for item in value
+            ):
+                raise InputError(
+                    "not a list of whole numbers",
+                    where=key,
+                    got=value,
+                    expected=expected,
+                )
+            return tuple(value)
+        return ()
 
     def number(self, key: str, default: float) -> float:
         """Return a number."""

@@ -53,10 +53,14 @@ def test_every_named_model_is_a_chain_of_few_distinct_layers(
     spec = load_model(name)
     graph = trace_model(spec, cache_dir=tmp_path)
     blocks = [f"block {i}" for i in range(spec.num_layers)]
-    norm = [] if spec.family == "bert" else ["final norm"]
-    assert graph.names == ("embedding", *blocks, *norm, "head")
-    assert len(graph.layers) == 3 + len(norm)
-    assert graph.kinds == (0, *[1] * len(blocks), *range(2, len(graph.layers)))
+    ends = [] if spec.family == "bert" else ["final norm"]
+    ends += [f"mtp {depth}" for depth in range(spec.mtp_num_layers)]
+    assert graph.names == ("embedding", *blocks, *ends, "head")
+    kinds = list(spec.block_kinds.values())
+    assert len(graph.layers) == 2 + len(kinds) + len(ends)
+    pattern = spec.block_pattern or kinds * spec.num_layers
+    expected = [1 + kinds.index(kind) for kind in pattern]
+    assert graph.kinds == (0, *expected, *range(1 + len(kinds), len(graph.layers)))
 
 
 @pytest.mark.parametrize("name", model_names())
