@@ -319,9 +319,7 @@ class PassPrices:
 
     def _without_experts(self, sent: list[InLayers]) -> list[InLayers]:
         """Return what layers send, but for what goes between experts."""
-        groups = [
-            item.group for item in self.table.traffic if self._is_sent(item.group)
-        ]
+        groups = [item.group for item in self.table.traffic if self._is_sent(item)]
         return [
             one for one, group in zip(sent, groups, strict=True) if group != "expert"
         ]

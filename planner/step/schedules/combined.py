@@ -40,7 +40,7 @@ def _write_interleaved(stage: int, sizes: ScheduleSizes) -> Instructions:
 
 
 def _count_interleaved(stage: int, sizes: ScheduleSizes) -> int:
-    return min(sizes.m * sizes.v, INTERLEAVED.count(stage, sizes) + 1)
+    return min(sizes.m * sizes.v, INTERLEAVED.in_flight(stage, *sizes) + 1)
 
 
 COMBINED = replace(
