@@ -306,8 +306,8 @@ class Writer:
 
     def _paired(self) -> IntArray:
         """Return 1 for passes that have another one beside them, shape ``(n,)``."""
-        kind = self.instructions.kind
-        written = self.schedule.written_kinds(kind, np.array([0, kind.size]))
+        kind, _, chunk = self.instructions
+        written = self.schedule.written_kinds(kind, chunk, np.array([0, kind.size]))
         return np.asarray(written != kind, dtype=np.int64)
 
     def _pass_ports(self) -> IntArray:

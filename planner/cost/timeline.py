@@ -71,7 +71,9 @@ class PlanTimeline:
             self.virtual.stage.tolist(), self.virtual.chunk.tolist(), strict=True
         )
         times = np.array([stages[s].cost.chunk_times[c] for s, c in order]).T
-        self.written = schedule.written_kinds(self.program.kind, self.program.indptr)
+        self.written = schedule.written_kinds(
+            self.program.kind, self.program.virtual_stage, self.program.indptr
+        )
         self.plain = np.ascontiguousarray(
             times[self.written, self.program.virtual_stage]
         )

@@ -210,9 +210,9 @@ def _pipeline(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     if not rules.pipeline:
         yield "pipeline", f"{pp} stages", "1 stage"
         return
-    pairs = plan.overlap_moe_expert_parallel_comm
-    known = [schedule_name(v)] if pairs else [plan.schedule]
-    if not set(known) <= set(rules.schedules):
+    is_combined = plan.schedule == schedule_name(v, pairs=True)
+    known = schedule_name(v) if is_combined else plan.schedule
+    if known not in rules.schedules:
         yield "schedule", plan.schedule, f"one of {', '.join(rules.schedules)}"
     m = plan.num_microbatches
     deals = v > 1 and SCHEDULES[plan.schedule].deals_rounds

@@ -241,7 +241,11 @@ class Plan:
     def overlap_moe_expert_parallel_comm(self) -> bool:
         """Whether all-to-alls between experts go on beside another microbatch."""
         schedule = SCHEDULES.get(self.schedule)
-        return schedule is not None and schedule.pairs_passes
+        if schedule is None or not schedule.pairs_passes:
+            return False
+        # Pairs of chunks are paired with or without experts.
+        experts = self.parallel.expert_model_parallel_size > 1
+        return experts or not schedule.pairs_chunks
 
     @property
     def devices_used(self) -> int:

@@ -4,8 +4,9 @@ DualPipe feeds microbatches into a pipeline from both ends, for which each stage
 two copies of its part of the model. Folded in the middle it needs one.
 
 In its main phase a forward pass of one microbatch and the whole backward pass of
-another are one unit, whose communication hides behind the other's compute. Here they
-follow each other, forward first; and a backward pass that is not split is one of
+another are one unit, whose communication hides behind the other's compute: the two are
+of different chunks, and a pair here (`Schedule.pairs_passes`). Their compute takes
+turns, forward first; and a backward pass that is not split is one of
 gradients of activations with its weight gradients at once behind it: what it passes on
 goes on its way that much earlier. With passes of one unit a bubble of ``p - 1`` is
 left, where the authors give ``(p - 1)(F&B + B - 3W)`` = ``2 (p - 1)`` without any
@@ -54,6 +55,8 @@ DUALPIPE_V = Schedule(
     name="dualpipe-v",
     interleaves=True,
     splits_backward=True,
+    pairs_passes=True,
+    pairs_chunks=True,
     num_chunks=NUM_CHUNKS,
     deals_rounds=False,
     least_rounds=2,

@@ -165,6 +165,9 @@ class Schedule:
     """Whether a forward pass and the backward pass right after it, which is of another
     microbatch, go on beside each other (`paired_kind`)."""
 
+    pairs_chunks: bool = False
+    """Whether those two are of different chunks; else they may be of one."""
+
     write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
 
@@ -370,20 +373,27 @@ class Schedule:
             kinds = (*kinds, PAIRED_FORWARD, PAIRED_BACKWARD)
         return kinds
 
-    def written_kinds(self, kind: IntArray, indptr: IntArray) -> IntArray:
+    def written_kinds(
+        self, kind: IntArray, part: IntArray, indptr: IntArray
+    ) -> IntArray:
         """Return the kinds of instructions as they are written and priced.
 
         Parameters
         ----------
         kind
             Kinds of the instructions of stages, one list after another.
+        part
+            Numbers of their chunks, or of their virtual stages.
         indptr
             Where each list begins, and behind the last one.
         """
         if not self.pairs_passes:
             return kind
-        lists = np.split(kind, indptr[1:-1])
-        return np.concatenate([paired_kind(one) for one in lists])
+        parts = part if self.pairs_chunks else np.arange(part.size)
+        lists = zip(
+            *(np.split(one, indptr[1:-1]) for one in (kind, parts)), strict=True
+        )
+        return np.concatenate([paired_kind(*one) for one in lists])
 
     def virtual_stages(self, num_stages: int, num_chunks: int = 1) -> VirtualStages:
         """Return which stage holds which part of the chain."""
@@ -415,12 +425,13 @@ def _lay_out(
     return virtual
 
 
-def paired_kind(kind: IntArray) -> IntArray:
+def paired_kind(kind: IntArray, part: IntArray) -> IntArray:
     """Return the kinds of a stage's instructions, those in pairs being kinds apart.
 
-    A pair is a forward pass with a backward pass right after it.
+    A pair is a forward pass with a backward pass of another part right after it.
     """
-    begins = np.flatnonzero((kind[:-1] == FORWARD) & (kind[1:] == BACKWARD))
+    follows = (kind[:-1] == FORWARD) & (kind[1:] == BACKWARD)
+    begins = np.flatnonzero(follows & (part[:-1] != part[1:]))
     written = kind.copy()
     written[begins] = PAIRED_FORWARD
     written[begins + 1] = PAIRED_BACKWARD
