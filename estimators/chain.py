@@ -99,7 +99,7 @@ def _device_times(
     """Return what the device itself takes for a layer."""
     products = platform.software.saves_products
     repeated = sum(
-        time.forward * (op.repeated if products else float(op.core))
+        time.forward * (op.repeated if products else float(op.again))
         for time, op in zip(times, work.operators, strict=True)
     )
     if not platform.accelerator.vector_engine:
@@ -114,7 +114,7 @@ def _device_times(
         both.forward,
         both.backward,
         max(0.0, both.backward - both.input_gradient),
-        repeated if products else both.core,
+        repeated if products else both.repeated,
     )
 
 

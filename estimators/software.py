@@ -27,6 +27,10 @@ class Software:
     fused attention, and repeats the rest of each block, as torchtitan's policy of
     operators does; else it repeats the attention core only, as Megatron-LM does."""
 
+    recompute_modules: tuple[str, ...] = ("core_attn",)
+    """What ``"selective"`` recompute runs again where it does not save products: keys
+    of `estimators.layers.recompute_modules.RECOMPUTE_MODULES`."""
+
     plain_loss: bool = False
     """Whether the loss is PyTorch's, of logits cast to fp32: their gradients are there
     in fp32, too, before they are cast back."""

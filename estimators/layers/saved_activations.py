@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.layers.recompute_modules import ATTENTION_CORE
 from estimators.number_formats import NARROW_FORMATS
 from estimators.software import Software
 from estimators.tracing.graph import TracedLayer, TracedOperator
@@ -63,6 +64,9 @@ class Keeping(NamedTuple):
     input_bytes: float = 0.0
     """Bytes of an element of what products keep; 0 for as it is [byte]."""
 
+    recompute_modules: tuple[str, ...] = ATTENTION_CORE
+    """What ``"selective"`` recompute runs again, keys of `RECOMPUTE_MODULES`."""
+
 
 EVERYTHING = Keeping()
 """Software that keeps what autograd does."""
@@ -77,6 +81,7 @@ def keeping_of(software: Software, training: TrainingSpec) -> Keeping:
         repeats_elementwise=software.repeats_elementwise,
         fuses_loss=software.fuses_loss,
         input_bytes=narrow if software.keeps_narrow_inputs else 0.0,
+        recompute_modules=software.recompute_modules,
     )
 
 
@@ -96,13 +101,17 @@ class Kept(NamedTuple):
         self,
         operators: Sequence[TracedOperator],
         excluded: frozenset[int] = frozenset(),
+        discarded: frozenset[int] = frozenset(),
     ) -> float:
-        """Return what some operators keep, and other tensors as they are [byte]."""
+        """Return what some operators keep, and other tensors as they are [byte].
+
+        What is discarded is not kept, whoever reads it.
+        """
         narrow = self._narrow()
         as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
         return sum(
             self._size(number, narrow, as_it_is)
-            for number in sorted(excluded | self._by(operators))
+            for number in sorted((excluded | self._by(operators)) - discarded)
         )
 
     def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:

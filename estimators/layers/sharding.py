@@ -45,6 +45,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from estimators.layers.recompute_modules import discarded_tensors, runs_again
 from estimators.layers.saved_activations import EVERYTHING, Keeping, Kept
 from estimators.layers.shares import (
     Shares,
@@ -101,10 +102,16 @@ def layer_work(
         operators=tuple(
             _operator(device, op, causal=graph.spec.causal)._replace(
                 core=op.core,
+                again=again,
                 operation=op.operation,
                 repeated=1.0 - sum(parts) / max(len(parts), 1),
             )
-            for op, parts in zip(layer.operators, kept, strict=True)
+            for op, parts, again in zip(
+                layer.operators,
+                kept,
+                runs_again(layer, keeping.recompute_modules),
+                strict=True,
+            )
         ),
         collectives=layer_collectives(
             layer, shares, degrees, element_bytes, device.copies
@@ -308,16 +315,23 @@ def _saved_bytes(
 ) -> Mapping[str, float]:
     operators = device.layer.operators
     kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
-    outside = [op for op in operators if not op.core]
-    read_inside = {n for op in operators if op.core for n in op.inputs}
-    made_inside = {n for op in operators if op.core for n in _written_tensors(op)}
+    modules = keeping.recompute_modules
+    again = runs_again(device.layer, modules)
+    outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
+    inside = [op for op, inside in zip(operators, again, strict=True) if inside]
+    read_inside = {n for op in inside for n in op.inputs}
+    made_inside = {n for op in inside for n in _written_tensors(op)}
     copied = sum(
         _copied_groups(device, op) for op in operators if op.operation == "attention"
     )
     return MappingProxyType(
         {
             "none": kept.size(operators) + copied,
-            "selective": kept.size(outside, frozenset(read_inside - made_inside)),
+            "selective": kept.size(
+                outside,
+                frozenset(read_inside - made_inside),
+                discarded_tensors(device.layer, modules),
+            ),
             "full": entering,
         }
     )

@@ -84,7 +84,10 @@ class OperatorWork(NamedTuple):
     """Memory traffic of the backward pass [byte]."""
 
     core: bool = False
-    """Whether it belongs to the attention core, which selective recompute repeats."""
+    """Whether it belongs to the attention core."""
+
+    again: bool = False
+    """Whether selective recompute runs it again."""
 
     weight_flops: float = 0.0
     """Matmul FLOPs of `backward_flops` that are a product's weight gradient [FLOP]."""

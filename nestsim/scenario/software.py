@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
 from estimators.software import Software
 from estimators.user_files.constants import UserConstants, read_user_constants
 from estimators.user_files.links import UserLinks, read_user_links
@@ -49,6 +50,14 @@ class SoftwareTable(Table):
     """Whether selective recompute saves every second matrix product and repeats the
     rest of a layer (torchtitan) instead of repeating the attention core only
     (Megatron). Left out, the preset's."""
+
+    recompute_modules: list[Annotated[str, NameChoice(tuple(RECOMPUTE_MODULES))]] = (
+        Field(list(ATTENTION_CORE), examples=[["layernorm", "mla_up_proj"]])
+    )
+    """Megatron's option: what selective recompute runs again where it does not save
+    products. "core_attn" is the core of attention, "layernorm" the norms in front of a
+    block's branches, "mla_up_proj" the up-projections of latent attention with their
+    norms and rotary channels, "moe_act" the activation of routed experts."""
 
     collective_library: bool | None = Field(None, examples=[True])
     """Whether collectives inside layers cost what a library such as NCCL adds to their
@@ -116,6 +125,7 @@ class SoftwareTable(Table):
             "library": self.collective_library,
         }
         given = {name: value for name, value in written.items() if value is not None}
+        given["recompute_modules"] = tuple(self.recompute_modules)
         return replace(self.defaults.software, **given)
 
     def read_constants(self, folder: Path) -> UserConstants | None:

@@ -102,13 +102,14 @@ def forward_graph(layer: TracedLayer, engines: tuple[str, ...]) -> TaskGraph:
 
 
 @lru_cache(maxsize=256)
-def core_graph(layer: TracedLayer, engines: tuple[str, ...]) -> TaskGraph:
-    """Return the tasks that selective recompute runs again: the attention core's.
+def partial_graph(
+    layer: TracedLayer, engines: tuple[str, ...], chosen: tuple[int, ...]
+) -> TaskGraph:
+    """Return the tasks of some operators of the forward pass.
 
-    What else the core waits for has been kept.
+    What else they wait for has been kept.
     """
     whole = forward_graph(layer, engines)
-    chosen = [i for i, operator in enumerate(layer.operators) if operator.core]
     place = {task: new for new, task in enumerate(chosen)}
     return TaskGraph(
         tasks=tuple(whole.tasks[task] for task in chosen),

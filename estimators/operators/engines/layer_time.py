@@ -20,9 +20,9 @@ from estimators.layers.work import OperatorWork
 from estimators.operators.engines.graph import (
     TaskGraph,
     backward_graph,
-    core_graph,
     engines_of,
     forward_graph,
+    partial_graph,
 )
 from estimators.operators.engines.schedule import (
     TOLERANCE,
@@ -63,9 +63,8 @@ class EngineTimes(NamedTuple):
     """Time of the weights' gradients by themselves: they share an engine, so one after
     the other [s]. No part of `backward`, which runs them beside other operators."""
 
-    core: float
-    """Time of what selective recompute runs again: the forward pass of the attention
-    core [s]."""
+    repeated: float
+    """Time of what selective recompute runs again [s]."""
 
     exact: bool
     """Whether the passes, with and without weights' gradients, are the shortest."""
@@ -91,13 +90,14 @@ def layer_time(
     engines = engines_of(works)
     whole = backward_graph(layer, engines, (False,) * len(works))
     first = schedule_tasks(whole, whole.durations(times))
-    core = core_graph(layer, engines)
+    again = tuple(i for i, work in enumerate(works) if work.again)
+    part = partial_graph(layer, engines, again)
     return EngineTimes(
         forward=forward.makespan,
         backward=backward.makespan,
         input_gradient=first.makespan,
         weight_gradient=sum(time.weight_gradient for time in times),
-        core=schedule_tasks(core, core.durations(times)).makespan,
+        repeated=schedule_tasks(part, part.durations(times)).makespan,
         exact=forward.exact and backward.exact and first.exact,
     )
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.layers.recompute_modules import runs_again
 from estimators.layers.sharding import layer_work
 from estimators.layers.shares import device_shares
 from estimators.layers.work import Degrees, OperatorWork
@@ -125,11 +126,12 @@ class LayerPrograms:
         graph = self.workload.graph
         layer = graph.layers[kind]
         operator = layer.operators[index]
+        modules = self.workload.software.recompute_modules
         is_block = graph.names[graph.kinds.index(kind)].startswith("block")
         again = float(
             case.recompute == "stage"
             or (case.recompute == "full" and is_block)
-            or (case.recompute == "selective" and operator.core)
+            or (case.recompute == "selective" and runs_again(layer, modules)[index])
         )
         saved = [number for number in operator.saved if number not in counted]
         counted.update(saved)

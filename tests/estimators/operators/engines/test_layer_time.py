@@ -7,9 +7,9 @@ from estimators.layers.work import Degrees
 from estimators.models.library.catalog import load_model
 from estimators.operators.engines.graph import (
     backward_graph,
-    core_graph,
     engines_of,
     forward_graph,
+    partial_graph,
 )
 from estimators.operators.engines.layer_time import layer_schedules, layer_time
 from estimators.operators.roofline import OperatorModel
@@ -154,7 +154,7 @@ def test_times_are_between_the_bound_and_one_operator_after_the_other():
         assert found.input_gradient <= found.backward * slack
         apart = found.input_gradient + found.weight_gradient
         assert found.backward <= apart * slack
-        assert found.core <= found.forward * slack
+        assert found.repeated <= found.forward * slack
         assert found.exact
 
 
@@ -190,7 +190,8 @@ def test_a_decoder_s_forward_pass_is_a_chain_and_its_backward_pass_is_not(name):
 
 def test_repeated_values_are_copied_while_scores_are_computed():
     layer, works, times = layer_of("llama3-8b", implementation="plain")
-    core = core_graph(layer, engines_of(works))
+    again = tuple(i for i, work in enumerate(works) if work.again)
+    core = partial_graph(layer, engines_of(works), again)
     assert len(core.tasks) == sum(op.core for op in layer.operators)
     inside = [time for time, op in zip(times, layer.operators, strict=True) if op.core]
     in_turn = sum(time.forward for time in inside)
@@ -199,10 +200,10 @@ def test_repeated_values_are_copied_while_scores_are_computed():
         for time, op in zip(times, layer.operators, strict=True)
         if op.operation == "repeat"
     )
-    assert layer_time(layer, works, times).core == pytest.approx(in_turn - copy)
+    assert layer_time(layer, works, times).repeated == pytest.approx(in_turn - copy)
 
 
 def test_the_core_of_fused_attention_is_one_operator():
     layer, works, times = layer_of("llama2-7b")
     (inside,) = (t for t, op in zip(times, layer.operators, strict=True) if op.core)
-    assert layer_time(layer, works, times).core == inside.forward
+    assert layer_time(layer, works, times).repeated == inside.forward

@@ -1,0 +1,99 @@
+"""Selective recompute module by module: what is kept, and what is run again."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from estimators.chain import build_layer_table
+from estimators.layers.recompute_modules import RECOMPUTE_MODULES, runs_again
+from estimators.layers.saved_activations import EVERYTHING
+from estimators.layers.sharding import layer_work
+from estimators.layers.work import Degrees
+from estimators.models.library.catalog import load_model
+from estimators.models.spec import with_num_layers
+from estimators.platform import Platform
+from estimators.software import Software
+from estimators.tracing.trace import trace_model
+from estimators.training import TrainingSpec
+from topologies.accelerators import load_accelerator
+
+LENGTH = 256
+GRAPH = trace_model(
+    with_num_layers(load_model("deepseek-v3", sequence_length=LENGTH), 5)
+)
+SPEC = GRAPH.spec
+EXPERT_BLOCK = GRAPH.kinds[GRAPH.names.index("block 4")]
+DENSE_BLOCK = GRAPH.kinds[GRAPH.names.index("block 0")]
+BYTES = 2
+
+
+def saved(*modules: str, kind: int = EXPERT_BLOCK) -> float:
+    keeping = EVERYTHING._replace(recompute_modules=modules)
+    return layer_work(GRAPH, kind, Degrees(), BYTES, keeping).saved_bytes["selective"]
+
+
+def per_token(number_of_bytes: float) -> float:
+    return number_of_bytes / (LENGTH * BYTES)
+
+
+def test_nothing_run_again_keeps_what_autograd_does() -> None:
+    whole = layer_work(GRAPH, EXPERT_BLOCK, Degrees(), BYTES).saved_bytes["none"]
+    assert saved() == whole
+
+
+def test_norms_in_front_of_branches_are_not_kept() -> None:
+    # Their inputs are hidden states, which they keep in any case.
+    assert per_token(saved() - saved("layernorm")) == 2 * SPEC.hidden_size
+
+
+def test_up_projections_give_way_to_what_they_are_made_of() -> None:
+    heads = SPEC.num_attention_heads
+    query = heads * (SPEC.kv_channels + SPEC.qk_pos_emb_head_dim)
+    value = heads * SPEC.v_head_dim
+    # Norms of latents have kept these; what they made of them is gone, too.
+    latents = SPEC.q_lora_rank + SPEC.kv_lora_rank
+    # The rotary channels of keys, which all heads share, are read.
+    shared = SPEC.qk_pos_emb_head_dim
+    less = per_token(saved() - saved("mla_up_proj"))
+    assert less == 2 * query + value + latents - shared
+
+
+def test_the_activation_of_experts_is_not_kept_for_what_follows() -> None:
+    width = SPEC.moe_router_topk * SPEC.moe_ffn_hidden_size
+    # What gate and nonlinearity made, and their product; both halves of the product
+    # with the first weight are read.
+    assert per_token(saved() - saved("moe_act")) == pytest.approx(2 * width)
+    assert saved("moe_act", kind=DENSE_BLOCK) == saved(kind=DENSE_BLOCK)
+
+
+@pytest.mark.parametrize("name", RECOMPUTE_MODULES)
+def test_every_module_is_in_the_block(name: str) -> None:
+    assert any(runs_again(GRAPH.layers[EXPERT_BLOCK], (name,)))
+
+
+def test_more_modules_keep_less_and_take_longer() -> None:
+    training = TrainingSpec(global_batch_size=8)
+    found = []
+    for count in range(len(RECOMPUTE_MODULES) + 1):
+        modules = tuple(RECOMPUTE_MODULES)[:count]
+        platform = Platform(
+            accelerator=load_accelerator("h800"),
+            software=replace(Software(name="ideal"), recompute_modules=modules),
+        )
+        table = build_layer_table(
+            GRAPH, degrees=Degrees(), training=training, platform=platform
+        )
+        block = table.names.index("block 4")
+        found.append(
+            (
+                -table.saved_bytes["selective"][block],
+                table.recompute_time["selective"][block],
+            )
+        )
+    assert found[0][1] == 0.0
+    assert all(
+        more > less
+        for one, other in pairwise(found[1:])
+        for less, more in zip(one, other, strict=True)
+    )
