@@ -4,17 +4,15 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from estimators.training import CP_COMM_TYPES
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import MAX_COUNT, Count, NameChoice, Table, Text
-from nestsim.scenario.search import Recompute, ZeroStage
+from nestsim.scenario.search import CpCommType, Recompute, ZeroStage
 from planner.plans.spec import PlanSpec
 from planner.step.schedules import SCHEDULES
 
 MOST_STAGES = 10_000
 MOST_VIRTUAL_STAGES = 100_000
 
-CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
 ScheduleName = Annotated[str, NameChoice(tuple(SCHEDULES))]
 Layers = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -4,7 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from estimators.training import OPTIMIZER_BYTES, TrainingSpec, states_of
+from estimators.training import (
+    CP_COMM_TYPES,
+    OPTIMIZER_BYTES,
+    TrainingSpec,
+    states_of,
+)
 from nestsim.presets import IDEAL_PRESET, Preset
 from nestsim.scenario.base import Count, Distinct, Duration, NameChoice, Table
 from planner.cost.choices import goes_with
@@ -41,6 +46,7 @@ ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_searched)]
 
 
+CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
 Recompute = Literal["none", "selective", "full", "stage"]
 OffloadFraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -299,6 +305,18 @@ class SearchTable(Table):
     """Numbers of replicas that may share the experts of each mixture-of-experts
     layer."""
 
+    expert_tensor_parallel_sizes: Distinct[Count] | None = Field(
+        None, examples=[[1, 8]]
+    )
+    """Numbers of devices that may share each expert's matrices. Left out, one, and as
+    many as share those of other layers, where `software.preset` has both. For the
+    objective "replayed"."""
+
+    cp_comm_types: Distinct[CpCommType] | None = Field(None, examples=[["p2p", "a2a"]])
+    """How devices that share a sequence may share attention, names of
+    `plan.cp_comm_type`. Left out, all that `software.preset` has. For the objective
+    "replayed"."""
+
     virtual_pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
         None, examples=[[1, 2, 4]]
     )
@@ -378,7 +396,14 @@ class SearchTable(Table):
             Device memory that plans leave free [byte].
         rules
             What the software can launch.
+
+        Raises
+        ------
+        InputError
+            If groups are listed that the objective does not choose.
         """
+        kinds = self.cp_comm_types
+        self._check_groups()
         return SearchSpec(
             micro_batch_sizes=_frozen(self.micro_batch_sizes),
             tensor_model_parallel_sizes=_frozen(self.tensor_model_parallel_sizes),
@@ -386,6 +411,8 @@ class SearchTable(Table):
             data_parallel_sizes=_frozen(self.data_parallel_sizes),
             context_parallel_sizes=_frozen(self.context_parallel_sizes),
             expert_model_parallel_sizes=_frozen(self.expert_model_parallel_sizes),
+            expert_tensor_parallel_sizes=_frozen(self.expert_tensor_parallel_sizes),
+            cp_comm_types=None if kinds is None else tuple(kinds),
             virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
             sequence_parallel=self.sequence_parallel,
             recompute=tuple(self.recompute),
@@ -401,6 +428,17 @@ class SearchTable(Table):
             work_limit=self.work_limit,
             memory_reserve=memory_reserve,
         )
+
+    def _check_groups(self) -> None:
+        for name in ("expert_tensor_parallel_sizes", "cp_comm_types"):
+            given = getattr(self, name)
+            if given is not None and self.objective != OBJECTIVES[0]:
+                raise InputError(
+                    "is chosen by the search for the fastest replay alone",
+                    where=name,
+                    got=given,
+                    expected=f'nothing, or objective = "{OBJECTIVES[0]}"',
+                )
 
     def settings(self, plan: PlanSpec | None) -> PlannerSettings:
         """Return what planners are told beside the space.

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from types import MappingProxyType
 
+from estimators.training import CP_COMM_TYPES
 from planner.step.plan import Offload
 
 RULES: Mapping[str, str] = MappingProxyType(
@@ -33,8 +34,10 @@ RULES: Mapping[str, str] = MappingProxyType(
         "split": "blocks shared out over stages and chunks as the framework does it",
         "tensor_parallelism": "tp divides the heads, and goes with the query groups",
         "sequence_parallelism": "sequence parallelism only with tensor parallelism",
-        "context_parallelism": "a ring of context-parallel ranks, where there is one",
-        "expert_parallelism": "ep divides the experts and the replicas",
+        "context_parallelism": "context-parallel ranks share attention in a way that "
+        "the framework has",
+        "expert_parallelism": "ep divides the experts and the replicas, or with an "
+        "expert-tensor-parallel size of its own the ranks of a stage",
         "expert_overlap": "all-to-alls of experts behind another microbatch only where "
         "the framework hides them there",
         "zero_stage": "one ZeRO stage for the job, one that the framework has",
@@ -115,7 +118,12 @@ class LaunchRules:
     held several times."""
 
     context_parallel: tuple[str, ...] = ()
-    """How sequences are shared: ``"ring"``, ``"ulysses"``. Plans mean a ring."""
+    """How ranks that share a sequence may share attention, of
+    `estimators.training.CP_COMM_TYPES`; none if it has no context parallelism."""
+
+    copies_exchanged_groups: bool = False
+    """Whether ranks that exchange heads for tokens may outnumber the query groups of a
+    rank, which are then copied."""
 
     expert_parallel: bool = True
     """Whether experts may be spread over ranks."""
@@ -123,6 +131,8 @@ class LaunchRules:
     overlap_expert_parallel: bool = False
     """Whether all-to-alls between experts may go on beside another microbatch: without
     a pipeline, or with chunks, in the combined schedules."""
+    expert_tensor_parallel: bool = False
+    """Whether experts may have a tensor-parallel size of their own."""
 
     zero_stages: tuple[int, ...]
     """ZeRO stages without a pipeline."""
@@ -211,10 +221,12 @@ _MEGATRON_SOURCES = {
     "sequence_parallelism": "megatron/core/model_parallel_config.py: sequence_parallel "
     "needs tensor_model_parallel_size > 1",
     "context_parallelism": "megatron/training/arguments.py: --cp-comm-type p2p, a2a, "
-    "allgather, a2a+p2p",
+    "all_gather, a2a+p2p; transformer_engine/pytorch/attention: with all-to-alls the "
+    "ranks divide heads and query groups",
     "expert_parallelism": "megatron/core/parallel_state.py and "
     "transformer/moe/moe_layer.py: ep divides the experts and dp; it is in the order "
-    "of ranks inside dp",
+    "of ranks inside dp; with --expert-tensor-parallel-size of its own (0.9 and later) "
+    "etp x ep divides tp x cp x dp",
     "expert_overlap": "megatron/core/transformer/transformer_config.py: "
     "overlap_moe_expert_parallel_comm (0.14 and later) needs ep > 1, chunks "
     "where there is a pipeline, and no full recompute; "
@@ -245,7 +257,7 @@ _MEGATRON_LM = LaunchRules(
     schedules=_PIPELINES,
     splits=(EVEN, ENDS),
     copies_query_groups=False,
-    context_parallel=("ring",),
+    context_parallel=("p2p",),
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
     recompute_num_layers=True,
@@ -264,7 +276,8 @@ _MEGATRON_CORE = LaunchRules(
     schedules=_PIPELINES,
     splits=(EVEN, ENDS, ACCOUNTED, LAYOUT),
     empty_ends=True,
-    context_parallel=("ring", "ulysses"),
+    context_parallel=CP_COMM_TYPES,
+    expert_tensor_parallel=True,
     overlap_expert_parallel=True,
     zero_stages=(0, 1),
     zero_stages_with_pipeline=(0, 1),
@@ -290,7 +303,8 @@ _DEEPSPEED = LaunchRules(
     framework="DeepSpeed 0.16 with Megatron-DeepSpeed",
     schedules=("1f1b",),
     splits=(EVEN, BALANCED),
-    context_parallel=("ulysses",),
+    context_parallel=("a2a",),
+    copies_exchanged_groups=True,
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1),
     hybrid_sharding=(3,),
@@ -312,7 +326,8 @@ _DEEPSPEED = LaunchRules(
         split="deepspeed/runtime/pipe/module.py: partition_method, uniform or balanced "
         "over layers; numbers differ by one at most",
         context_parallelism="deepspeed/sequence/layer.py: DistributedAttention, "
-        "all-to-alls over heads (Ulysses); no ring",
+        "all-to-alls over heads (Ulysses), query groups copied where they are fewer; "
+        "no ring",
         zero_stage="deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are refused "
         "with a pipeline; zero_optimization.stage is one for the job",
         sharding_group="deepspeed/runtime/zero/config.py: mics_shard_size, with ZeRO-3",
@@ -324,7 +339,7 @@ _DEEPSPEED = LaunchRules(
 _FSDP = LaunchRules(
     framework="PyTorch FSDP with DTensor's tensor parallelism, 2.4 and later",
     schedules=(),
-    context_parallel=("ring",),
+    context_parallel=("p2p", "all_gather"),
     expert_parallel=False,
     zero_stages=(0, 2, 3),
     hybrid_sharding=(2, 3),
@@ -341,7 +356,7 @@ _FSDP = LaunchRules(
         pipeline="torch/distributed/fsdp shards one module; pipelines are torchtitan's",
         schedule="torch/distributed/fsdp has no pipeline",
         context_parallelism="torch/distributed/tensor/experimental/_attention.py: "
-        "context_parallel, a ring",
+        "context_parallel, set_rotate_method alltoall (a ring) or allgather",
         expert_parallelism="torch/distributed has no expert parallelism of its own",
         zero_stage="torch/distributed/fsdp/api.py, ShardingStrategy: NO_SHARD, "
         "SHARD_GRAD_OP, FULL_SHARD",
@@ -359,7 +374,8 @@ _TORCHTITAN = LaunchRules(
     schedules=("gpipe", "1f1b", "interleaved-1f1b"),
     splits=(EVEN, ACCOUNTED, BALANCED, LAYOUT),
     empty_ends=True,
-    context_parallel=("ring",),
+    context_parallel=("p2p", "all_gather"),
+    expert_tensor_parallel=True,
     zero_stages=(2, 3),
     zero_stages_with_pipeline=(2, 3),
     hybrid_sharding=(2, 3),
@@ -381,8 +397,10 @@ _TORCHTITAN = LaunchRules(
         split="torchtitan/distributed/pipeline_parallel.py: "
         "generate_llm_fqn_per_model_part, or module_fqns_per_model_part, which gives "
         "every chunk its layers",
+        context_parallelism="torchtitan/config: "
+        "parallelism.context_parallel_rotate_method, alltoall (a ring) or allgather",
         expert_parallelism="torchtitan/distributed/parallel_dims.py: ep divides "
-        "dp_shard x cp",
+        "dp_shard x cp, and x tp with expert_tensor_parallel_degree 1; that is 1 or tp",
         zero_stage="fully_shard(reshard_after_forward=..): parameters are always "
         "sharded",
         sharding_group="torchtitan/distributed/parallel_dims.py: dp_replicate x "
@@ -397,7 +415,7 @@ _MAXTEXT = LaunchRules(
     framework="MaxText 2025",
     schedules=("gpipe", "1f1b", "interleaved-1f1b"),
     microbatches=ALWAYS,
-    context_parallel=("ring",),
+    context_parallel=("p2p", "all_gather"),
     zero_stages=(0, 3),
     zero_stages_with_pipeline=(0, 3),
     hybrid_sharding=(3,),
@@ -417,6 +435,8 @@ _MAXTEXT = LaunchRules(
         schedule="MaxText/layers/pipeline.py: circular pipelines under one jax.grad, "
         "which the 1F1B schedules stand for",
         microbatches="MaxText/pyconfig.py: stages divide num_pipeline_microbatches",
+        context_parallelism="MaxText/configs/base.yml: context_parallel_strategy, "
+        "all_gather or ring",
         split="MaxText/pyconfig.py: stages x num_pipeline_repeats x "
         "num_layers_per_pipeline_stage is the number of decoder layers",
         zero_stage="MaxText/configs/base.yml: ici_data_parallelism, "
@@ -469,7 +489,9 @@ _IDEAL = LaunchRules(
     framework="no framework",
     schedules=("1f1b", "gpipe", "interleaved-1f1b", "zb-h1"),
     splits=(EVEN, ENDS, ACCOUNTED, BALANCED),
-    context_parallel=("ring", "ulysses"),
+    context_parallel=CP_COMM_TYPES,
+    copies_exchanged_groups=True,
+    expert_tensor_parallel=True,
     overlap_expert_parallel=True,
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1, 2, 3),

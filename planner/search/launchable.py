@@ -335,7 +335,7 @@ SPLIT_WORDS = MappingProxyType(
 
 
 def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
-    tp, cp, ep, dp, _ = plan.parallel.sizes()
+    tp, _, ep, dp, _ = plan.parallel.sizes()
     yield from _tensor(tp, rules, facts)
     if plan.parallel.sequence_parallel and tp == 1:
         yield (
@@ -343,17 +343,11 @@ def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             "sequence parallelism with tensor-parallel size 1",
             "a tensor-parallel size above 1, or none",
         )
-    if cp > 1 and "ring" not in rules.context_parallel:
-        kinds = " or ".join(rules.context_parallel)
-        yield (
-            "context_parallelism",
-            f"a ring of {cp} context-parallel ranks",
-            f"1 rank; what there is instead ({kinds}) is not modelled"
-            if kinds
-            else "1 rank",
-        )
+    yield from _context(plan, rules, facts)
     if ep > 1 and not rules.expert_parallel:
         yield "expert_parallelism", f"experts on {ep} ranks", "1 rank"
+    elif plan.parallel.grouping.is_folded:
+        yield from _expert_tensor(plan, rules, facts)
     elif ep > 1 and (
         facts.num_moe_experts % ep or dp % ep or not facts.num_moe_experts
     ):
@@ -362,6 +356,50 @@ def _degrees(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
             f"{facts.num_moe_experts} experts on {ep} of {dp} replicas",
             "a divisor of both",
         )
+
+
+def _context(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    tp, cp, *_ = plan.parallel.sizes()
+    grouping, kinds = plan.parallel.grouping, rules.context_parallel
+    if cp > 1 and grouping.cp_comm_type not in kinds:
+        yield (
+            "context_parallelism",
+            f"{CONTEXT_WORDS[grouping.cp_comm_type]} of {cp} context-parallel ranks",
+            " or ".join(CONTEXT_WORDS[kind] for kind in kinds) if kinds else "1 rank",
+        )
+        return
+    ranks, groups = grouping.exchanging(cp), max(facts.num_query_groups // tp, 1)
+    copies = rules.copies_exchanged_groups and ranks % groups == 0
+    if groups % ranks and not copies:
+        yield (
+            "context_parallelism",
+            f"heads of {groups} query groups exchanged by {ranks} ranks",
+            "a divisor of the query groups on a tensor-parallel rank",
+        )
+
+
+CONTEXT_WORDS = MappingProxyType(
+    {
+        "p2p": "a ring",
+        "all_gather": "gathered keys and values",
+        "a2a": "exchanged heads (Ulysses)",
+        "a2a+p2p": "rings of exchanged heads",
+    }
+)
+"""Kind of context parallelism -> its name in a sentence."""
+
+
+def _expert_tensor(plan: Plan, rules: LaunchRules, facts: LaunchFacts) -> Breaches:
+    parallel, experts = plan.parallel, facts.num_moe_experts
+    ep, etp = parallel.expert_model_parallel_size, parallel.grouping.etp
+    if not rules.expert_tensor_parallel:
+        yield (
+            "expert_parallelism",
+            f"each expert on {etp} of {parallel.tensor_model_parallel_size} ranks",
+            "all tensor-parallel ranks",
+        )
+    elif not experts or experts % ep:
+        yield "expert_parallelism", f"{experts} experts on {ep} ranks", "a divisor"
 
 
 def _tensor(tp: int, rules: LaunchRules, facts: LaunchFacts) -> Breaches:

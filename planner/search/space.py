@@ -8,6 +8,7 @@ micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multip
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,14 @@ class SearchSpec:
 
     expert_model_parallel_sizes: tuple[int, ...] | None = None
     """Replicas that share the experts of each mixture-of-experts layer."""
+
+    expert_tensor_parallel_sizes: tuple[int, ...] | None = None
+    """Devices that share each expert's matrices; None for one, and for as many as share
+    those of other layers, where the framework has both."""
+
+    cp_comm_types: tuple[str, ...] | None = None
+    """How devices that share a sequence share attention, of
+    `estimators.training.CP_COMM_TYPES`; None for all that the framework has."""
 
     virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
     """Chunks per stage; more than 1 is interleaved 1F1B."""
@@ -283,9 +292,16 @@ def _too_large(
 
 
 def degrees_of(
-    model: TransformerSpec, spec: SearchSpec, num_devices: int
+    model: TransformerSpec,
+    spec: SearchSpec,
+    num_devices: int,
+    rules: LaunchRules | None = None,
 ) -> Iterator[Degrees]:
-    """Yield what layer tables depend on, dividing the model or not."""
+    """Yield what layer tables depend on, dividing the model or not.
+
+    With ``rules`` ranks form all groups that the framework has, without them rings and
+    tensor-parallel groups of experts alone.
+    """
     tps = spec.tensor_model_parallel_sizes or divisors(model.num_attention_heads)
     powers = [2**k for k in range(num_devices.bit_length())]
     cps = spec.context_parallel_sizes or (
@@ -297,9 +313,42 @@ def degrees_of(
     ]
     for tp in sorted(tps):
         for cp in sorted(cps):
+            groupings = [PLAIN_GROUPING]
+            if rules is not None:
+                groupings = groupings_of(model, spec, rules, tp, cp)
             for ep in sorted(eps) if tp * cp <= num_devices else ():
-                for b in sorted(batches) if tp * cp * ep <= num_devices else ():
-                    yield Degrees(tp, cp, ep, b, sequence_parallel(spec, tp))
+                for b, grouping in product(sorted(batches), groupings):
+                    # Experts count ranks in their own way, or along an axis more.
+                    own = grouping.etp * ep if grouping.is_folded else tp * cp * ep
+                    if own <= num_devices:
+                        is_split = sequence_parallel(spec, tp)
+                        yield Degrees(tp, cp, ep, b, is_split, grouping)
+
+
+def groupings_of(
+    model: TransformerSpec, spec: SearchSpec, rules: LaunchRules, tp: int, cp: int
+) -> list[Grouping]:
+    """Return how a framework's ranks may form groups, fitting the model or not."""
+    kinds = [
+        kind
+        for kind in rules.context_parallel
+        if spec.cp_comm_types is None or kind in spec.cp_comm_types
+    ]
+    # A ring of one: how it would turn says nothing.
+    contexts = [("p2p", 0)] if cp == 1 else []
+    for kind in kinds if cp > 1 else ():
+        levels = [a for a in divisors(cp) if 1 < a < cp] if kind == "a2a+p2p" else [0]
+        contexts += [(kind, a) for a in levels]
+    sizes = spec.expert_tensor_parallel_sizes
+    has_experts = model.num_moe_experts > 0
+    splits = [tp] if sizes is None or tp in sizes or not has_experts else []
+    if rules.expert_tensor_parallel and has_experts and tp > 1:
+        splits += [one for one in sizes or (1,) if one < tp and tp % one == 0]
+    return [
+        Grouping.of(tp, cp, etp=etp, cp_comm_type=kind, a2a=a)
+        for etp in splits
+        for kind, a in contexts
+    ]
 
 
 def divisors(number: int) -> list[int]:

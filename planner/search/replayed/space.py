@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.layers.shares import divisibility_problem
+from estimators.layers.shares import divisibility_problem, group_copies
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
 from planner.search.launch_rules import (
@@ -209,7 +209,7 @@ class LaunchableSpace:
         model = self.workload.graph.spec
         found = [
             family
-            for degrees in degrees_of(model, self.spec, self.num_devices)
+            for degrees in degrees_of(model, self.spec, self.num_devices, self.rules)
             if self._is_allowed(degrees, dropped)
             and (family := self._family(degrees)) is not None
         ]
@@ -274,7 +274,7 @@ class LaunchableSpace:
             return False
         allowed = (
             (degrees.tp == 1 or rules.tensor_parallel)
-            and (degrees.cp == 1 or "ring" in rules.context_parallel)
+            and (rules.copies_exchanged_groups or group_copies(model, degrees) == 1)
             and (degrees.ep == 1 or rules.expert_parallel)
             and (rules.copies_query_groups or _shares_groups(model, degrees.tp))
         )
@@ -309,7 +309,7 @@ class LaunchableSpace:
             dp
             for dp in divisors(batch // degrees.micro_batch_size)
             if batch % (dp * degrees.micro_batch_size) == 0
-            and dp % degrees.ep == 0
+            and self._spreads_experts(degrees, dp)
             and (spec.data_parallel_sizes is None or dp in spec.data_parallel_sizes)
         ]
         stages = spec.pipeline_model_parallel_sizes
@@ -317,6 +317,13 @@ class LaunchableSpace:
         for pp in range(1, min(groups, most) + 1):
             if stages is None or pp in stages:
                 yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
+
+    def _spreads_experts(self, degrees: Degrees, dp: int) -> bool:
+        """Tell whether experts go round the ranks of a stage."""
+        if not degrees.grouping.is_folded:
+            return dp % degrees.ep == 0
+        ranks = degrees.tp * degrees.cp * dp
+        return ranks % (degrees.grouping.etp * degrees.ep) == 0
 
     def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
         """Yield numbers of chunks."""

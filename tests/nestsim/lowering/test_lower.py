@@ -120,6 +120,51 @@ REAL = {
             "recompute": "selective",
         },
     ),
+    "gathered keys": (
+        "llama",
+        {"context_parallel_size": 4, "cp_comm_type": "all_gather"},
+    ),
+    "ulysses": (
+        "llama",
+        {"context_parallel_size": 4, "cp_comm_type": "a2a", "recompute": "selective"},
+    ),
+    "two levels": (
+        "llama",
+        {
+            "context_parallel_size": 4,
+            "cp_comm_type": "a2a+p2p",
+            "hierarchical_context_parallel_sizes": (2, 2),
+        },
+    ),
+    "experts on tensor ranks": (
+        "mixtral",
+        {
+            "tensor_model_parallel_size": 2,
+            "sequence_parallel": True,
+            "expert_model_parallel_size": 2,
+            "expert_tensor_parallel_size": 1,
+            "zero_stage": 1,
+        },
+    ),
+    "halved experts": (
+        "mixtral",
+        {
+            "tensor_model_parallel_size": 4,
+            "sequence_parallel": True,
+            "expert_model_parallel_size": 2,
+            "expert_tensor_parallel_size": 2,
+            "recompute": "full",
+        },
+    ),
+    "replicated experts": (
+        "mixtral",
+        {
+            "tensor_model_parallel_size": 2,
+            "sequence_parallel": True,
+            "expert_tensor_parallel_size": 1,
+            "zero_stage": 3,
+        },
+    ),
     "zero-2": ("gpt", {"data_parallel_size": 4, "zero_stage": 2}),
     "zero-3": (
         "mixtral",

@@ -17,10 +17,11 @@ FASTER = 1.0 + 1e-9
 
 def drawn(candidates, rng, count):
     """Draw configurations, rare kinds as often as others."""
-    kinds: dict[tuple[bool, ...], list[int]] = {}
+    kinds: dict[tuple[bool | str, ...], list[int]] = {}
     for index in range(len(candidates)):
         sizes = candidates[index]
-        kind = sizes.v > 1, sizes.pp > 1, sizes.dp > 1, sizes.ep > 1, sizes.cp > 1
+        own = (sizes.grouping.is_folded, sizes.grouping.cp_comm_type)
+        kind = (*(size > 1 for size in (sizes.v, sizes.pp, sizes.dp, sizes.ep)), *own)
         kinds.setdefault(kind, []).append(index)
     names = sorted(kinds)
     picked = [rng.choice(kinds[rng.choice(names)]) for _ in range(count)]

@@ -9,7 +9,7 @@ import pytest
 
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.training import ParallelismConfig
+from estimators.training import Grouping, ParallelismConfig
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import Extents, whole_dimensions
@@ -53,6 +53,17 @@ def test_every_plan_keeps_every_rule(preset):
     assert plans >= 40
 
 
+def every_grouping(tp, cp):
+    """Return all ways to share attention, experts being split like the rest or not."""
+    kinds = [("p2p", 0), ("all_gather", 0), ("a2a", 0)] if cp > 1 else [("p2p", 0)]
+    kinds += [("a2a+p2p", a) for a in range(2, cp) if cp % a == 0]
+    return [
+        Grouping(etp=etp, cp_comm_type=kind, a2a=a)
+        for etp in ((0, 1) if tp > 1 else (0,))
+        for kind, a in kinds
+    ]
+
+
 class Brute:
     """Everything that rules allow of a job, tried one by one."""
 
@@ -77,14 +88,13 @@ class Brute:
         model, most = self.workload.graph.spec, range(1, self.num_devices + 1)
         found = set()
         for tp, cp, ep, b, pp, dp in product(most, POWERS, most, POWERS, most, most):
-            if tp * cp * pp * dp > self.num_devices or dp % ep:
+            if tp * cp * pp * dp > self.num_devices:
                 continue
             if model.num_attention_heads % tp or max(model.num_moe_experts, 1) % ep:
                 continue
-            if divisibility_problem(model, Degrees(tp, cp, ep, b, tp > 1)):
-                continue
-            for v in range(1, self.blocks + 3):
-                sizes = Configuration(tp, cp, ep, b, v, pp, dp)
+            groupings = self.groupings(tp, cp, ep, b, dp)
+            for v, grouping in product(range(1, self.blocks + 3), groupings):
+                sizes = Configuration(tp, cp, ep, b, v, pp, dp, grouping)
                 # Splits that no layout of the search has are beyond its space.
                 is_tried = pp * v <= self.blocks + 2 and self.space.layouts(pp, v)
                 if is_tried and self.is_launchable(sizes):
@@ -94,9 +104,19 @@ class Brute:
             return whole or found
         return found
 
+    def groupings(self, tp, cp, ep, b, dp):
+        """Return how ranks may form groups that divide the model and themselves."""
+        model, found = self.workload.graph.spec, []
+        for one in every_grouping(tp, cp):
+            spread, ranks = (one.etp * ep, tp * cp * dp) if one.is_folded else (ep, dp)
+            degrees = Degrees(tp, cp, ep, b, tp > 1, one)
+            if ranks % spread == 0 and not divisibility_problem(model, degrees):
+                found.append(one)
+        return found
+
     def is_launchable(self, sizes):
         """Tell whether some split of some sizes breaks no rule."""
-        _, _, _, b, v, pp, dp = sizes
+        _, _, _, b, v, pp, dp, _ = sizes
         batch = self.workload.training.global_batch_size
         if batch % (b * dp) or (v > 1 and pp == 1):
             return False
@@ -107,13 +127,16 @@ class Brute:
 
     def keeps_rules(self, sizes, counts):
         """Tell whether a plan with the framework's own choices breaks no rule."""
-        tp, cp, ep, b, v, pp, dp = sizes
+        tp, cp, ep, b, v, pp, dp, grouping = sizes
         names = self.workload.graph.names
         before = [name.startswith("block") for name in names].index(True)
         after = len(names) - before - self.blocks
         (cuts,) = layouts((counts,), before, after).tolist()
         placement = whole_dimensions(
-            self.rules.orders[0], Extents(tp, cp, ep, dp // ep, pp)
+            self.rules.orders[0],
+            Extents(tp, cp, 1, dp, pp)
+            if grouping.is_folded
+            else Extents(tp, cp, ep, dp // ep, pp),
         )
         zero = self.rules.zero_stages_of(pp)
         plan = Plan(
@@ -124,6 +147,7 @@ class Brute:
                 data_parallel_size=dp,
                 pipeline_model_parallel_size=pp,
                 sequence_parallel=tp > 1,
+                **grouping.settings(cp),
             ),
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=b,
