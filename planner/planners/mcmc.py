@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from types import MappingProxyType
+from typing import Any
 
 from planner.cost.choices import MemoryChoice, goes_with
 from planner.planners.manual import manual_plans
@@ -75,7 +76,8 @@ def _redraw(size: str) -> Move:
         others = [value for value in space.index.sizes[size] if value != old]
         if not others:
             return None
-        changed = state.configuration._replace(**{size: rng.choice(others)})
+        changes: dict[str, Any] = {size: rng.choice(others)}
+        changed = state.configuration._replace(**changes)
         return _resize(space, state, changed, rng)
 
     return move

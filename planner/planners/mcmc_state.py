@@ -219,7 +219,7 @@ class SpaceIndex:
 
     def replicas(self, configuration: Configuration) -> tuple[int, ...]:
         """Return the numbers of replicas that go with the other sizes, rising."""
-        tp, cp, ep, b, v, pp, _ = configuration
+        tp, cp, ep, b, v, pp, *_ = configuration
         item = self._inner.get((tp, cp, ep, b, v))
         if item is None:
             return ()

@@ -355,7 +355,7 @@ class PhazeProgram:
 
     def _chain(self, configuration: Configuration) -> PlacedChain:
         """Return the placement with each pipeline on consecutive devices."""
-        tp, cp, ep, _, _, pp, dp = configuration
+        tp, cp, ep, _, _, pp, dp, _ = configuration
         widths = [tp, cp, ep, pp, dp // ep]
         tp_step, cp_step, ep_step, pp_step, dp_step = np.cumprod([1, *widths])[:5]
         steps = np.array([tp_step, cp_step, ep_step, dp_step, pp_step])

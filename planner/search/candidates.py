@@ -326,7 +326,7 @@ class CandidateSet:
 
     def relaxed(self, configuration: Configuration) -> tuple[StageRates, ...]:
         """Return rates one of which no placement of a configuration can beat."""
-        tp, cp, ep, _, _, pp, dp = configuration
+        tp, cp, ep, _, _, pp, dp, _ = configuration
         sizes = Sizes(tp, cp, ep, dp, pp)
         if sizes not in self._relaxed:
             if len(self._relaxed) >= MOST_RELAXED:
@@ -460,7 +460,7 @@ class CandidateSet:
 
     def placements(self, configuration: Configuration) -> tuple[Placement, ...]:
         """Return every placement of a configuration."""
-        tp, cp, ep, _, _, pp, dp = configuration
+        tp, cp, ep, _, _, pp, dp, _ = configuration
         return placements(
             Extents(tp, cp, ep, dp // ep, pp),
             self.network.num_devices,

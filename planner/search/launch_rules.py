@@ -470,7 +470,6 @@ _IDEAL = LaunchRules(
     schedules=("1f1b", "gpipe", "interleaved-1f1b", "zb-h1"),
     splits=(EVEN, ENDS, ACCOUNTED, BALANCED),
     context_parallel=("ring", "ulysses"),
-    overlap_expert_parallel=True,
     zero_stages=(0, 1, 2, 3),
     zero_stages_with_pipeline=(0, 1, 2, 3),
     hybrid_sharding=(1, 2, 3),

@@ -58,6 +58,10 @@ class SearchSpec:
     sequence_parallel: bool | None = None
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
 
+    overlap_moe_expert_parallel_comm: bool | None = None
+    """Whether launchable plans hide all-to-alls between experts behind another
+    microbatch, where they have any; None tries both where the framework has it."""
+
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that a stage may use: these, and ``"stage"``, which no framework
     has."""
@@ -125,6 +129,8 @@ class Configuration(NamedTuple):
     """Pipeline stages."""
     dp: int
     """Replicas, those that share experts included."""
+    pairs: bool = False
+    """Whether all-to-alls between experts go on beside another microbatch."""
 
     @property
     def devices(self) -> int:
@@ -136,7 +142,8 @@ def configuration_of(plan: Plan) -> Configuration:
     """Return a plan's configuration."""
     tp, cp, ep, dp, pp = plan.parallel.sizes()
     v = plan.virtual_pipeline_model_parallel_size
-    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp)
+    pairs = plan.overlap_moe_expert_parallel_comm
+    return Configuration(tp, cp, ep, plan.micro_batch_size, v, pp, dp, pairs)
 
 
 class Inner(NamedTuple):

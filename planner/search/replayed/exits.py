@@ -109,7 +109,7 @@ def relaxed_exits(
     Nothing is known of tiers whose blocks tensor groups straddle, nor where devices
     are left idle.
     """
-    tp, cp, ep, _, _, p, dp = configuration
+    tp, cp, ep, _, _, p, dp, _ = configuration
     found = []
     if configuration.devices < bounds.num_devices:
         return ()

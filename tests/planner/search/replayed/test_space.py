@@ -17,6 +17,7 @@ from planner.search.replayed.search import Replays, search_replayed
 from planner.search.replayed.space import LaunchableSpace, layouts
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan, Stage
+from planner.step.schedules import schedule_name
 from tests.planner.search.replayed.test_layouts import compositions
 from tests.planner.search.replayed.worlds import (
     random_network,
@@ -83,8 +84,8 @@ class Brute:
                 continue
             if divisibility_problem(model, Degrees(tp, cp, ep, b, tp > 1)):
                 continue
-            for v in range(1, self.blocks + 3):
-                sizes = Configuration(tp, cp, ep, b, v, pp, dp)
+            for v, pairs in product(range(1, self.blocks + 3), (False, True)):
+                sizes = Configuration(tp, cp, ep, b, v, pp, dp, pairs)
                 # Splits that no layout of the search has are beyond its space.
                 is_tried = pp * v <= self.blocks + 2 and self.space.layouts(pp, v)
                 if is_tried and self.is_launchable(sizes):
@@ -96,7 +97,7 @@ class Brute:
 
     def is_launchable(self, sizes):
         """Tell whether some split of some sizes breaks no rule."""
-        _, _, _, b, v, pp, dp = sizes
+        _, _, _, b, v, pp, dp, _ = sizes
         batch = self.workload.training.global_batch_size
         if batch % (b * dp) or (v > 1 and pp == 1):
             return False
@@ -107,7 +108,7 @@ class Brute:
 
     def keeps_rules(self, sizes, counts):
         """Tell whether a plan with the framework's own choices breaks no rule."""
-        tp, cp, ep, b, v, pp, dp = sizes
+        tp, cp, ep, b, v, pp, dp, pairs = sizes
         names = self.workload.graph.names
         before = [name.startswith("block") for name in names].index(True)
         after = len(names) - before - self.blocks
@@ -128,7 +129,7 @@ class Brute:
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=b,
             num_microbatches=self.workload.training.global_batch_size // (b * dp),
-            schedule="1f1b" if v == 1 else "interleaved-1f1b",
+            schedule=schedule_name(v, pairs=pairs),
             placement="",
             gradient_algorithm="ring",
             tensor_algorithm="ring",
