@@ -326,6 +326,12 @@ class SearchTable(Table):
     """Whether Megatron's sequence parallelism is on. Left out, it is wherever the
     tensor-parallel size exceeds 1."""
 
+    overlap_moe_expert_parallel_comm: bool | None = Field(None, examples=[False])
+    """Whether all-to-alls between experts go on beside the passes of another
+    microbatch, in plans that can have them there: with chunks or without a pipeline,
+    and without full recompute. Left out, both are tried where the framework has it.
+    Only the search for the fastest replay tries it."""
+
     recompute: Distinct[Recompute] = Field(
         ["none", "selective", "full"], examples=[["none", "full"]]
     )
@@ -415,6 +421,7 @@ class SearchTable(Table):
             cp_comm_types=None if kinds is None else tuple(kinds),
             virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
             sequence_parallel=self.sequence_parallel,
+            overlap_moe_expert_parallel_comm=self.overlap_moe_expert_parallel_comm,
             recompute=tuple(self.recompute),
             zero_stages=_frozen(self.zero_stages) or rules.zero_stages,
             offload=self._offloads(),

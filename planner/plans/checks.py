@@ -18,6 +18,7 @@ from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.offload import is_beside_passes
 from planner.step.plan import COUNTED_MODES, Plan, Stage
+from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import find_schedule
 from topologies import InputError
 
@@ -182,7 +183,7 @@ def _check_overlap(plan: Plan) -> None:
             expected="expert_model_parallel_size = 2 or more beside it",
         )
     for stage in plan.stages:
-        if stage.recompute in {"full", "stage"}:
+        if stage.recompute in SENDING_AGAIN:
             raise InputError(
                 "does not go with passes that send their tokens again",
                 where=where,

@@ -34,6 +34,7 @@ from planner.search.placements import Extents, extents_of, whole_dimensions
 from planner.search.space import configuration_of
 from planner.step.execution import Workload
 from planner.step.plan import Offload, Plan
+from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import SCHEDULES, schedule_name
 
 T = TypeVar("T")
@@ -230,8 +231,12 @@ def _expert_overlap(plan: Plan, rules: LaunchRules, _: LaunchFacts) -> Breaches:
     pp, v = len(plan.stages), plan.virtual_pipeline_model_parallel_size
     if not rules.overlap_expert_parallel:
         yield "expert_overlap", "all-to-alls beside another microbatch", "none"
+    elif plan.parallel.expert_model_parallel_size == 1:
+        yield "expert_overlap", "experts on 1 rank", "2 ranks or more"
     elif pp > 1 and v == 1:
         yield "expert_overlap", f"{pp} stages of one chunk each", "1 stage, or chunks"
+    elif SENDING_AGAIN & {stage.recompute for stage in plan.stages}:
+        yield "expert_overlap", "passes that send their tokens again", "none"
 
 
 def block_counts(plan: Plan, is_block: Sequence[bool]) -> tuple[int, ...]:

@@ -68,6 +68,10 @@ class SearchSpec:
     sequence_parallel: bool | None = None
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""
 
+    overlap_moe_expert_parallel_comm: bool | None = None
+    """Whether launchable plans hide all-to-alls between experts behind another
+    microbatch, where they have any; None tries both where the framework has it."""
+
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Recompute modes that a stage may use: these, and ``"stage"``, which no framework
     has."""
@@ -137,6 +141,8 @@ class Configuration(NamedTuple):
     """Replicas, those that share experts included."""
     grouping: Grouping = PLAIN_GROUPING
     """How the ranks of a stage form groups."""
+    pairs: bool = False
+    """Whether all-to-alls between experts go on beside another microbatch."""
 
     @property
     def extents_ep(self) -> int:
@@ -164,7 +170,8 @@ def configuration_of(plan: Plan) -> Configuration:
     tp, cp, ep, dp, pp = plan.parallel.sizes()
     v = plan.virtual_pipeline_model_parallel_size
     b, grouping = plan.micro_batch_size, plan.parallel.grouping
-    return Configuration(tp, cp, ep, b, v, pp, dp, grouping)
+    pairs = plan.overlap_moe_expert_parallel_comm
+    return Configuration(tp, cp, ep, b, v, pp, dp, grouping, pairs)
 
 
 class Inner(NamedTuple):

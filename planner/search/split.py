@@ -240,7 +240,8 @@ class Splitter:
 
     def degrees(self, configuration: Configuration) -> Degrees:
         """Return what layer tables depend on."""
-        tp, cp, ep, b, *_, grouping = configuration
+        tp, cp, ep, b, *_ = configuration
+        grouping = configuration.grouping
         return Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
 
     def interleaved_chain(self, configuration: Configuration) -> _InterleavedChain:

@@ -12,6 +12,9 @@ from estimators.layers.table import InLayerTraffic, LayerTable
 from planner.step.plan import Stage
 from topologies.arrays import FloatArray
 
+SENDING_AGAIN = frozenset({"full", "stage"})
+"""Recompute modes that send tokens to experts again."""
+
 
 def repeated_layers(table: LayerTable, stage: Stage) -> FloatArray:
     """Return 1 for layers that the stage's mode is about, 0 for others, ``(L,)``."""

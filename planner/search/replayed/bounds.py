@@ -50,6 +50,8 @@ class Shape(NamedTuple):
     """Chunks of each stage."""
     m: int
     """Microbatches of each replica."""
+    pairs: bool = False
+    """Whether all-to-alls between experts go on beside another microbatch."""
 
 
 class _Columns(NamedTuple):
@@ -201,9 +203,11 @@ class ReplayBounds:
                 self.by_layer
                 or execution.tp_comm_overlap
                 or execution.expert_skew > 1.0
+                or shape.pairs
             ),
         )
-        counts = _counts(schedule_name(shape.v), shape.p, shape.m, shape.v)
+        name = schedule_name(shape.v, pairs=shape.pairs)
+        counts = _counts(name, shape.p, shape.m, shape.v)
         family = terms.PlanFamily(
             pipeline=terms.Pipeline(shape.p, shape.v, shape.m, *counts),
             passes=terms.PassDurations(
@@ -226,11 +230,12 @@ class ReplayBounds:
         return table.tied_parameters * self.workload.parameter_bytes.reduce
 
     def pass_times(
-        self, degrees: Degrees, rates: StageRates
+        self, degrees: Degrees, rates: StageRates, *, pairs: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """Return the least forward and backward time of each layer, ``(L,)`` [s]."""
         table = self.workload.table(degrees)
-        forward, backward, *_ = self._times(table, rates, Shape(degrees, 1, 1, 1, 1))
+        shape = Shape(degrees, 1, 1, 1, 1, pairs)
+        forward, backward, *_ = self._times(table, rates, shape)
         return np.diff(forward[0]), np.diff(backward[0].min(axis=0))
 
     def columns(self, degrees: Degrees) -> _Columns:
@@ -243,29 +248,36 @@ class ReplayBounds:
         self, table: LayerTable, rates: StageRates, shape: Shape
     ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Return `forward`, `backward`, `sharded` and `hidden` of the kernel."""
-        key = shape.degrees, rates.rows[:, : tables.DENSE_REDUCE].tobytes()
+        rows = rates.rows[:, : tables.DENSE_REDUCE].tobytes()
+        key = shape.degrees, shape.pairs, rows
         if key not in self._passes:
             if len(self._passes) >= MOST_PASSES:
                 self._passes.clear()
-            self._passes[key] = self._in_layers(table, rates, shape.degrees.ep)
+            self._passes[key] = self._in_layers(table, rates, shape)
         return (*self._passes[key], *self._shared(table, rates, shape))
 
     def _in_layers(
-        self, table: LayerTable, rates: StageRates, ep: int
+        self, table: LayerTable, rates: StageRates, shape: Shape
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the times of passes without what ZeRO sends in them [s]."""
+        """Return the times of passes without what ZeRO sends in them [s].
+
+        Those that another pass may be beside take no less than what goes between
+        experts, and no less than all else: alone they take both.
+        """
         rows = rates.rows[:, None, :]
         num_rows, num_layers = len(rates.rows), table.num_layers
         modes = {mode: number for mode, number in RECOMPUTE_MODES.items() if number}
         tensor = np.zeros((2 + tables.NUM_MODES, num_rows, num_layers))
         other = np.zeros_like(tensor)
-        skew = min(self.workload.execution.expert_skew, float(ep))
+        experts = np.zeros_like(tensor)
+        skew = min(self.workload.execution.expert_skew, float(shape.degrees.ep))
         for item in table.traffic:
             column = RATE_COLUMNS[item.group, item.operation]
             latency, inverse = rows[..., column], rows[..., column + 1]
+            sums = tensor if item.group == "tensor" else other
             if item.group == "expert":
                 inverse = inverse * skew
-            sums = tensor if item.group == "tensor" else other
+                sums = experts if shape.pairs else other
             sums[0] += item.forward_count * latency + item.forward_bytes * inverse
             sums[1] += item.backward_count * latency + item.backward_bytes * inverse
             for mode, share in recompute_shares(item, table).items():
@@ -279,7 +291,8 @@ class ReplayBounds:
             both = np.maximum(compute, tensor) + other
         else:
             both = compute + tensor + other
-        backward = both[1][None] + both[2:]
+        both[0] = np.maximum(both[0], experts[0])
+        backward = np.maximum(both[1][None] + both[2:], experts[1][None])
         return (
             _prefix(both[0]),
             _prefix(np.ascontiguousarray(np.swapaxes(backward, 0, 1))),

@@ -194,8 +194,17 @@ class LaunchableCandidates:
                 tensor[tp] = best_group_rates(network, tp)
             work.count(LAYER_TABLE)
             rates = relaxed_rates(relaxation, tensor[tp], family.configuration(0))
-            times = [bounds.pass_times(family.degrees, row) for row in rates]
-            first.append(mean_stage_bounds(workload, family, times))
+            plain, paired = (
+                [bounds.pass_times(family.degrees, row, pairs=pairs) for row in rates]
+                for pairs in (False, True)
+            )
+            first.append(
+                np.where(
+                    family.pairs,
+                    mean_stage_bounds(workload, family, paired),
+                    mean_stage_bounds(workload, family, plain),
+                )
+            )
         sizes = [0, *(len(family.pp) for family in families)]
         dropped["configurations"] = sum(sizes)
         return cls(
@@ -344,7 +353,7 @@ class LaunchableCandidates:
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=configuration.b,
             num_microbatches=shape.m,
-            schedule=schedule_name(v),
+            schedule=schedule_name(v, pairs=configuration.pairs),
             placement=placement.name,
             gradient_algorithm=rates.gradient_algorithm,
             tensor_algorithm=rates.tensor_algorithm,
@@ -362,7 +371,9 @@ class LaunchableCandidates:
         return tuple(
             MemoryChoice(mode, zero, option, offload, is_counted)
             for offload in self.space.offloads(configuration.pp)
-            for mode, is_counted in self.space.repeats(configuration.v)
+            for mode, is_counted in self.space.repeats(
+                configuration.v, pairs=configuration.pairs
+            )
             if goes_with(mode, offload)
             for zero in zeros
             for option in range(num_options if zero in hybrid else 1)
@@ -427,9 +438,10 @@ class LaunchableCandidates:
         self.work.spend(BOUND + layers // BOUNDED_LAYERS)
 
     def _shape(self, configuration: Configuration) -> Shape:
-        tp, cp, ep, b, v, pp, dp, grouping = configuration
+        tp, cp, ep, b, v, pp, dp, grouping, pairs = configuration
         degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
-        return Shape(degrees, dp, pp, v, self.workload.num_microbatches(b, dp))
+        m = self.workload.num_microbatches(b, dp)
+        return Shape(degrees, dp, pp, v, m, pairs)
 
     def _layouts(self, configuration: Configuration) -> IntArray:
         table = self.workload.table(self._shape(configuration).degrees)

@@ -501,6 +501,8 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         memory=np.inf,
         hosts=HostCosts.of(network, workload),
     )
+    rules = spec.rules
+    pairs = rules is not None and rules.overlap_expert_parallel
     tensor = {}
     least = np.inf
     for item in inner:
@@ -508,6 +510,7 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         if tp not in tensor:
             tensor[tp] = best_group_rates(network, tp)
         rates = relaxed_rates(relaxation, tensor[tp], item.configuration(0))
-        times = [bounds.pass_times(item.degrees, row) for row in rates]
+        may_pair = pairs and item.degrees.ep > 1
+        times = [bounds.pass_times(item.degrees, row, pairs=may_pair) for row in rates]
         least = min(least, float(mean_stage_bounds(workload, item, times).min()))
     return least

@@ -38,6 +38,7 @@ from planner.search.launch_rules import (
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
 from planner.step.plan import COUNTED_MODES, Offload
+from planner.step.recompute import SENDING_AGAIN
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -165,12 +166,15 @@ class ConfigurationFamily(NamedTuple):
     """Chunks of each stage, in step with `pp`."""
     dp: IntArray
     """Numbers of replicas, in step with `pp`."""
+    pairs: IntArray
+    """1 where all-to-alls between experts go on beside another microbatch, in step with
+    `pp`."""
 
     def configuration(self, index: int) -> Configuration:
         """Return one of its configurations."""
         tp, cp, ep, b, _, grouping = self.degrees
-        pp, v, dp = (int(column[index]) for column in self[1:])
-        return Configuration(tp, cp, ep, b, v, pp, dp, grouping)
+        pp, v, dp, pairs = (int(column[index]) for column in self[1:])
+        return Configuration(tp, cp, ep, b, v, pp, dp, grouping, bool(pairs))
 
     def using(self, num_devices: int) -> "ConfigurationFamily | None":
         """Return those that use so many devices, or None if none does."""
@@ -178,9 +182,8 @@ class ConfigurationFamily(NamedTuple):
         chosen = ranks * self.pp * self.dp == num_devices
         if not chosen.any():
             return None
-        return ConfigurationFamily(
-            self.degrees, self.pp[chosen], self.v[chosen], self.dp[chosen]
-        )
+        columns = (column[chosen] for column in self[1:])
+        return ConfigurationFamily(self.degrees, *columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -245,16 +248,32 @@ class LaunchableSpace:
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
 
-    def repeats(self, v: int) -> list[tuple[str, bool]]:
+    def repeats(self, v: int, *, pairs: bool = False) -> list[tuple[str, bool]]:
         """Return recompute modes, and whether only some blocks are recomputed.
 
-        Some are where all may keep everything, and the framework counts them.
+        Some are where all may keep everything, and the framework counts them. Not those
+        that send tokens again, if passes are paired.
         """
         modes = self.recompute_modes(v)
+        if pairs:
+            modes = [mode for mode in modes if mode not in SENDING_AGAIN]
         whole = [(mode, False) for mode in modes]
         if not self.rules.recompute_num_layers or "none" not in modes:
             return whole
         return whole + [(mode, True) for mode in modes if mode in COUNTED_MODES]
+
+    def pairings(self, ep: int, pp: int, v: int) -> list[bool]:
+        """Return whether all-to-alls of experts may go on beside another microbatch."""
+        asked = self.spec.overlap_moe_expert_parallel_comm
+        can = (
+            self.rules.overlap_expert_parallel
+            and ep > 1
+            and (pp == 1 or v > 1)
+            and bool(self.repeats(v, pairs=True))
+        )
+        if not can:
+            return [False]
+        return [False, True] if asked is None else [asked]
 
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""
@@ -290,11 +309,12 @@ class LaunchableSpace:
     def _family(self, degrees: Degrees) -> ConfigurationFamily | None:
         """Return the configurations of some degrees, or None if there are none."""
         rows = [
-            (pp, v, dp)
+            (pp, v, dp, pairs)
             for pp, dp in self._shapes(degrees)
             if self.zero_stages(pp) and self.offloads(pp)
             for v in self._chunks(degrees, pp, dp)
             if self.recompute_modes(v)
+            for pairs in self.pairings(degrees.ep, pp, v)
         ]
         if not rows:
             return None

@@ -64,6 +64,19 @@ def test_no_bound_exceeds_the_replay(preset):
     assert checked >= 10
 
 
+def test_no_bound_of_paired_passes_exceeds_the_replay():
+    checked = 0
+    for seed in range(60):
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        if not world.workload.graph.spec.num_moe_experts or checked > 20:
+            continue
+        world = world.spec_with(overlap_moe_expert_parallel_comm=True)
+        candidates = world.candidates()
+        if any(candidates[number].pairs for number in range(len(candidates))):
+            checked += check_world(world, seed, configurations=6, plans=3)
+    assert checked >= 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(20))
 @pytest.mark.parametrize("preset", sorted(LAUNCH_RULES))

@@ -16,6 +16,7 @@ from planner.search.placements import extents_of, whole_dimensions
 from planner.search.replayed.candidates import Leaf
 from planner.search.replayed.search import Replays, search_replayed
 from planner.step.plan import COUNTED_MODES, NO_OFFLOAD, Offload, Plan
+from planner.step.recompute import SENDING_AGAIN
 from planner.step.virtual import block_span
 from planner.work import WORK_LIMIT
 from tests.planner.search.replayed.worlds import ROUNDING, World, random_world
@@ -55,7 +56,8 @@ class Whole(NamedTuple):
 
 def told_apart(plan: Plan) -> str:
     """Return what tells two plans of a job apart."""
-    return repr((plan.parallel, plan.micro_batch_size, plan.stages))
+    sizes = plan.parallel, plan.micro_batch_size, plan.schedule
+    return repr((*sizes, plan.stages))
 
 
 def fits(world: World, plan: Plan) -> bool:
@@ -74,12 +76,13 @@ def every_leaf(world):
     rules, spec = candidates.rules, world.spec
     for number in range(len(candidates)):
         sizes = candidates[number]
-        v, pp = sizes.v, sizes.pp
+        v, pp, pairs = sizes.v, sizes.pp, sizes.pairs
         for order in rules.orders:
             placement = whole_dimensions(order, extents_of(sizes))
             shardings = candidates.rates(sizes, placement).shardings
+            modes = set(rules.recompute) - (SENDING_AGAIN if pairs else set())
             for mode in spec.recompute:
-                if mode not in rules.recompute or (mode == "stage" and v > 1):
+                if mode not in modes or (mode == "stage" and v > 1):
                     continue
                 for zero in set(rules.zero_stages_of(pp)) & set(spec.zero_stages):
                     hybrid = zero in rules.hybrid_sharding
@@ -187,6 +190,25 @@ def check_answer(case, gap):
     names = [told_apart(plan) for plan in judge.plans]
     assert all(math.isfinite(case.times[name]) for name in names)
     assert len(names) == len(set(names))
+
+
+def test_the_answer_is_the_best_where_passes_may_be_paired():
+    paired = 0
+    for seed in (26, 165, 210, 243, 258):
+        world = random_world(seed, preset="megatron-core", most_devices=8)
+        case = whole_of(
+            world.spec_with(
+                micro_batch_sizes=(1,),
+                tensor_model_parallel_sizes=(1,),
+                context_parallel_sizes=(1,),
+                recompute=("none",),
+                zero_stages=(1,),
+            )
+        )
+        check_answer(case, 0.0)
+        best = case.plans[min(case.times, key=case.times.__getitem__)]
+        paired += best.overlap_moe_expert_parallel_comm
+    assert paired >= 2
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.05])
@@ -377,7 +399,11 @@ def test_kept_plans_are_of_different_configurations_and_the_best_of_them():
             for plan in (one.priced.plan for one in found.plans)
         ]
         chunks = [
-            one.priced.plan.virtual_pipeline_model_parallel_size for one in found.plans
+            (
+                one.priced.plan.virtual_pipeline_model_parallel_size,
+                one.priced.plan.overlap_moe_expert_parallel_comm,
+            )
+            for one in found.plans
         ]
         both = list(zip(sizes, chunks, strict=True))
         assert len(both) == len(set(both)) <= 3

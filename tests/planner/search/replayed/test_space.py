@@ -17,6 +17,7 @@ from planner.search.replayed.search import Replays, search_replayed
 from planner.search.replayed.space import LaunchableSpace, layouts
 from planner.search.space import Configuration, SearchSpec
 from planner.step.plan import Plan, Stage
+from planner.step.schedules import schedule_name
 from tests.planner.search.replayed.test_layouts import compositions
 from tests.planner.search.replayed.worlds import (
     random_network,
@@ -93,8 +94,9 @@ class Brute:
             if model.num_attention_heads % tp or max(model.num_moe_experts, 1) % ep:
                 continue
             groupings = self.groupings(tp, cp, ep, b, dp)
-            for v, grouping in product(range(1, self.blocks + 3), groupings):
-                sizes = Configuration(tp, cp, ep, b, v, pp, dp, grouping)
+            chunks = range(1, self.blocks + 3)
+            for v, grouping, pairs in product(chunks, groupings, (False, True)):
+                sizes = Configuration(tp, cp, ep, b, v, pp, dp, grouping, pairs)
                 # Splits that no layout of the search has are beyond its space.
                 is_tried = pp * v <= self.blocks + 2 and self.space.layouts(pp, v)
                 if is_tried and self.is_launchable(sizes):
@@ -116,7 +118,7 @@ class Brute:
 
     def is_launchable(self, sizes):
         """Tell whether some split of some sizes breaks no rule."""
-        _, _, _, b, v, pp, dp, _ = sizes
+        b, v, pp, dp = sizes.b, sizes.v, sizes.pp, sizes.dp
         batch = self.workload.training.global_batch_size
         if batch % (b * dp) or (v > 1 and pp == 1):
             return False
@@ -127,7 +129,7 @@ class Brute:
 
     def keeps_rules(self, sizes, counts):
         """Tell whether a plan with the framework's own choices breaks no rule."""
-        tp, cp, ep, b, v, pp, dp, grouping = sizes
+        tp, cp, ep, b, v, pp, dp, grouping, pairs = sizes
         names = self.workload.graph.names
         before = [name.startswith("block") for name in names].index(True)
         after = len(names) - before - self.blocks
@@ -152,7 +154,7 @@ class Brute:
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=b,
             num_microbatches=self.workload.training.global_batch_size // (b * dp),
-            schedule="1f1b" if v == 1 else "interleaved-1f1b",
+            schedule=schedule_name(v, pairs=pairs),
             placement="",
             gradient_algorithm="ring",
             tensor_algorithm="ring",

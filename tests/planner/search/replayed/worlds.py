@@ -179,6 +179,7 @@ def random_workload(rng: random.Random, preset: str) -> Workload:
             tp_comm_overlap=rng.random() < 0.5,
             communication_slowdown=rng.choice((1.0, 1.0, 1.3)),
             expert_skew=rng.choice((1.0, 1.0, 1.5)),
+            expert_communication_slowdown=defaults.execution.expert_communication_slowdown,
         )
     memory = rng.choice((1e12, 1e12, 80e9, 10e9, 3e9))
     return Workload(
