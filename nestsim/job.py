@@ -150,7 +150,7 @@ def job_result(
             software=workload.software,
             training=workload.training,
             execution=workload.execution,
-            accelerator_name=workload.accelerator.name,
+            accelerator=workload.accelerator,
             constants=scenario.constants,
             links=scenario.links,
             profile=workload.profile,

@@ -18,6 +18,7 @@ from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
 from planner.work import Spent
+from topologies.accelerators import Accelerator
 from topologies.network import Network
 from topologies.short_repr import short_repr
 
@@ -94,7 +95,7 @@ class Assumptions:
     software: Software
     training: TrainingSpec
     execution: Execution
-    accelerator_name: str
+    accelerator: Accelerator
     constants: UserConstants | None = None
     """Constants of the user; None for those that are shipped."""
 

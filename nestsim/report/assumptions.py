@@ -6,6 +6,7 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from estimators.constants import load_constants
 from estimators.user_files.constants import constants_with
 from nestsim.report.wording import percent, plural
 from topologies.units import format_size
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from nestsim.results import Assumptions
     from planner.step.execution import Execution
+    from topologies.accelerators import Accelerator
 
 _OVERLAPS = {
     "overlap_grad_reduce": "gradient reduction",
@@ -45,12 +47,24 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         ),
         "operator_times": {
             "measured": profile is not None,
-            "device": profile.device if profile else assumed.accelerator_name,
+            "device": profile.device if profile else assumed.accelerator.name,
             "date": profile.date if profile else None,
             "driver": profile.driver if profile else None,
+            **_device_json(assumed.accelerator),
         },
         **_user_json(assumed),
     }
+
+
+def _device_json(device: "Accelerator") -> dict[str, Any]:
+    """Return what a device borrows from another; nothing where it is its own."""
+    described: dict[str, Any] = {}
+    if device.measured_as:
+        described["reached_as_on"] = device.measured_as
+    if device.like:
+        described["like"] = device.like
+        described["overrides"] = list(device.overrides)
+    return described
 
 
 def _user_json(assumed: "Assumptions") -> dict[str, Any]:
@@ -198,5 +212,26 @@ def _narrow_words(training: "TrainingSpec") -> list[str]:
 def _operator_times(assumed: "Assumptions") -> str:
     profile = assumed.profile
     if profile is None:
-        return f"from the rates of {assumed.accelerator_name}"
+        device = assumed.accelerator
+        words = [f"from the rates of {device.name}"]
+        if device.like:
+            words.append(_likeness(device))
+        if device.measured_as not in {"", device.like}:
+            words.append(
+                f"what is reached of them as on {device.measured_as}: {device.name} "
+                "was not measured"
+            )
+        elif not load_constants().knows_accelerator(device.constants_name):
+            words.append(
+                "what is reached of them as between the measured accelerators: "
+                f"{device.name} is none of them"
+            )
+        return "; ".join(words)
     return f"measured on {profile.device}, {profile.date} ({profile.driver})"
+
+
+def _likeness(device: "Accelerator") -> str:
+    """Say which device of the catalogue one is like, and in what it differs."""
+    if not device.overrides:
+        return f"those of {device.like}"
+    return f"those of {device.like} but for {', '.join(device.overrides)}"

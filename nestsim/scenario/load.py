@@ -452,7 +452,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
-        host=table.cluster.host.build(accelerator.name),
+        host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=_degradation(table),
         software_preset=software.preset,
         software=_software(table),
