@@ -151,6 +151,7 @@ def job_result(
             training=workload.training,
             execution=workload.execution,
             accelerator=workload.accelerator,
+            parameter_bytes=workload.parameter_bytes,
             constants=scenario.constants,
             links=scenario.links,
             profile=workload.profile,

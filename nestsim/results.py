@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from estimators.operators.profile import Profile
 from estimators.software import Software
-from estimators.training import TrainingSpec
+from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks
 from nestsim.simulator.outcome import Replay
@@ -96,6 +96,9 @@ class Assumptions:
     training: TrainingSpec
     execution: Execution
     accelerator: Accelerator
+    parameter_bytes: ParameterBytes
+    """Bytes of each of the model's parameters by use, on average [byte]."""
+
     constants: UserConstants | None = None
     """Constants of the user; None for those that are shipped."""
 

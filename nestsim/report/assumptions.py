@@ -41,7 +41,7 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "matmul_precision": training.matmul_precision or training.precision,
         "gradient_precision": _gradients(training),
         "weights_in_fp32": training.weights_in_fp32,
-        "bytes_per_parameter": training.parameter_bytes._asdict(),
+        "bytes_per_parameter": assumed.parameter_bytes._asdict(),
         "beside_tensors": asdict(
             constants_with(assumed.constants).allocator(software.name)
         ),
@@ -89,7 +89,7 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "software": _software(assumed),
         "overlaps": _overlaps(assumed.execution),
         "interference": _interference(assumed.execution),
-        "number formats": _formats(assumed.training),
+        "number formats": _formats(assumed),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
         **_user_rows(assumed),
@@ -171,8 +171,8 @@ def _gradients(training: "TrainingSpec") -> str:
     return training.gradient_precision if training.precision != "fp32" else "fp32"
 
 
-def _formats(training: "TrainingSpec") -> str:
-    sizes = training.parameter_bytes
+def _formats(assumed: "Assumptions") -> str:
+    training, sizes = assumed.training, assumed.parameter_bytes
     words = [training.precision]
     if training.matmul_precision:
         words.append(f"products with weights in {training.matmul_precision}")
@@ -206,6 +206,8 @@ def _narrow_words(training: "TrainingSpec") -> list[str]:
     ]
     if training.optimizer == "muon":
         words.append("Muon for matrices of blocks, Adam for the rest")
+    if training.tells_matrices_apart:
+        words.append("each parameter as the model's are on average")
     return words
 
 

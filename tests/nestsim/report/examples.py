@@ -494,6 +494,7 @@ ASSUMED = Assumptions(
     training=TrainingSpec(global_batch_size=512),
     execution=Execution(),
     accelerator=load_accelerator("h100-sxm"),
+    parameter_bytes=TrainingSpec(global_batch_size=512).parameter_bytes,
 )
 
 

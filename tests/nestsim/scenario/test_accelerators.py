@@ -206,3 +206,51 @@ def test_memory_wire_and_report_read_the_same_bytes():
     ]
     assert parts[1]["optimizer"] == pytest.approx(parts[0]["optimizer"] * 8 / 12)
     assert parts[1]["weights"] == parts[0]["weights"]
+
+
+def test_reports_state_the_mean_of_matrices_and_the_rest():
+    assumed = memory_of(optimizer="muon")["assumptions"]
+    assert 8 < assumed["bytes_per_parameter"]["optimizer"] < 12
+
+
+def test_hosts_do_not_orthogonalise():
+    changes = {
+        "training.optimizer": "muon",
+        "search.offload": ["none", "optimizer"],
+    }
+    with pytest.raises(InputError) as caught:
+        Scenario.from_dict(BASE).replace(changes)
+    assert caught.value.where == "scenario.toml: training.optimizer"
+    changes["software.cpu_adam"] = False
+    assert Scenario.from_dict(BASE).replace(changes).training.optimizer == "muon"
+
+
+def test_muon_takes_longer_at_the_end_of_a_step_and_less_memory():
+    adam, muon = memory_of(), memory_of(optimizer="muon")
+    stages = [one["plans"][0]["planned"]["stages"][0] for one in (adam, muon)]
+    assert stages[1]["optimizer_s"] > stages[0]["optimizer_s"]
+    held = [one["memory_bytes"]["optimizer"] for one in stages]
+    each = muon["assumptions"]["bytes_per_parameter"]["optimizer"]
+    assert held[1] == pytest.approx(held[0] * each / 12)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": "muon"},
+        {"matmul_precision": "mxfp8", "fp8_param_gather": True},
+        {"optimizer": "adam8bit", "gather_precision": "fp8"},
+    ],
+)
+def test_the_search_is_exact_with_them(training):
+    job = scenario("b200", **training).replace(
+        {
+            "search.objective": "planned",
+            "search.tensor_model_parallel_sizes": [1, 2],
+            "search.pipeline_model_parallel_sizes": [1, 2],
+            "search.recompute": ["none"],
+        }
+    )
+    every = job.replace({"search.planner": "exhaustive"})
+    found = [planned(one)["plans"][0]["planned"] for one in (job, every)]
+    assert found[0]["iteration_time_s"] == found[1]["iteration_time_s"]
