@@ -479,8 +479,9 @@ def _check_host_update(
     plan: PlanSpec | None,
 ) -> None:
     """Refuse to have hosts orthogonalise matrices: they are measured with Adam."""
-    offloads = [*search.offload, *(() if plan is None else plan.offload_by_stage)]
-    kept = any(one.optimizer > 0.0 for one in offloads)
+    kept = any(one.optimizer > 0.0 for one in search.offload)
+    if plan is not None:
+        kept = kept or any(one.optimizer > 0.0 for one in plan.offload_by_stage())
     if training.optimizer == "muon" and execution.cpu_adam and kept:
         raise InputError(
             "does not go with states that hosts keep and update",

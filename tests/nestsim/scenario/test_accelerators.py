@@ -221,6 +221,11 @@ def test_hosts_do_not_orthogonalise():
     with pytest.raises(InputError) as caught:
         Scenario.from_dict(BASE).replace(changes)
     assert caught.value.where == "scenario.toml: training.optimizer"
+    plan = {"micro_batch_size": 2, "data_parallel_size": 8}
+    given = {"training.optimizer": "muon", "plan": {**plan, "offload_optimizer": 1.0}}
+    with pytest.raises(InputError):
+        Scenario.from_dict(BASE).replace(given)
+    assert Scenario.from_dict(BASE).replace({**given, "plan": plan}).plan is not None
     changes["software.cpu_adam"] = False
     assert Scenario.from_dict(BASE).replace(changes).training.optimizer == "muon"
 
