@@ -235,5 +235,5 @@ def _operator_times(assumed: "Assumptions") -> str:
 def _likeness(device: "Accelerator") -> str:
     """Say which device of the catalogue one is like, and in what it differs."""
     if not device.overrides:
-        return f"those of {device.like}"
-    return f"those of {device.like} but for {', '.join(device.overrides)}"
+        return f"as {device.like} has them"
+    return f"a {device.like} but for {', '.join(device.overrides)}"
