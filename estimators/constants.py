@@ -157,6 +157,11 @@ class Constants:
         """
         return self._section(AcceleratorConstants, "accelerator", name, software)
 
+    def knows_accelerator(self, name: str) -> bool:
+        """Return whether anything is known of an accelerator, or of its like."""
+        starts = tuple(f"accelerator.{prefix}." for prefix in _prefixes(name))
+        return any(one.startswith(starts) for one in self.values)
+
     def software(self, name: str) -> SoftwareConstants:
         """Return those of a framework."""
         return self._section(SoftwareConstants, "software", name)

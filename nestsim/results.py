@@ -7,7 +7,7 @@ from typing import Generic, Literal, TypeVar
 
 from estimators.operators.profile import Profile
 from estimators.software import Software
-from estimators.training import TrainingSpec
+from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks
 from nestsim.simulator.outcome import Replay
@@ -18,6 +18,7 @@ from planner.explain.explain import Explanation
 from planner.search.launchable import BrokenRule
 from planner.step.execution import Execution
 from planner.work import Spent
+from topologies.accelerators import Accelerator
 from topologies.network import Network
 from topologies.short_repr import short_repr
 
@@ -94,7 +95,10 @@ class Assumptions:
     software: Software
     training: TrainingSpec
     execution: Execution
-    accelerator_name: str
+    accelerator: Accelerator
+    parameter_bytes: ParameterBytes
+    """Bytes of each of the model's parameters by use, on average [byte]."""
+
     constants: UserConstants | None = None
     """Constants of the user; None for those that are shipped."""
 

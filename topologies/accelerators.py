@@ -71,9 +71,11 @@ class Accelerator:
     measurements of this one: what products, kernels and collectives reach of the rates
     above. Empty for its own."""
 
+    like: str = ""
+    """Device of the catalogue that a user's device is like; empty for none."""
+
     overrides: tuple[str, ...] = ()
-    """Fields that a user changed of the device of the catalogue that this one is
-    like."""
+    """Fields in which a user's device differs from the one that it is like."""
 
     sources: Mapping[str, str]
     """Field name -> where its value was published."""

@@ -6,6 +6,7 @@ Whoever reads a report sees which framework's habits and whose measurements are 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from estimators.constants import load_constants
 from estimators.user_files.constants import constants_with
 from nestsim.report.wording import percent, plural
 from topologies.units import format_size
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from estimators.training import TrainingSpec
     from nestsim.results import Assumptions
     from planner.step.execution import Execution
+    from topologies.accelerators import Accelerator
 
 _OVERLAPS = {
     "overlap_grad_reduce": "gradient reduction",
@@ -39,18 +41,30 @@ def assumptions_json(assumed: "Assumptions") -> dict[str, Any]:
         "matmul_precision": training.matmul_precision or training.precision,
         "gradient_precision": _gradients(training),
         "weights_in_fp32": training.weights_in_fp32,
-        "bytes_per_parameter": training.parameter_bytes._asdict(),
+        "bytes_per_parameter": assumed.parameter_bytes._asdict(),
         "beside_tensors": asdict(
             constants_with(assumed.constants).allocator(software.name)
         ),
         "operator_times": {
             "measured": profile is not None,
-            "device": profile.device if profile else assumed.accelerator_name,
+            "device": profile.device if profile else assumed.accelerator.name,
             "date": profile.date if profile else None,
             "driver": profile.driver if profile else None,
+            **_device_json(assumed.accelerator),
         },
         **_user_json(assumed),
     }
+
+
+def _device_json(device: "Accelerator") -> dict[str, Any]:
+    """Return what a device borrows from another; nothing where it is its own."""
+    described: dict[str, Any] = {}
+    if device.measured_as:
+        described["reached_as_on"] = device.measured_as
+    if device.like:
+        described["like"] = device.like
+        described["overrides"] = list(device.overrides)
+    return described
 
 
 def _user_json(assumed: "Assumptions") -> dict[str, Any]:
@@ -75,7 +89,7 @@ def assumptions_rows(assumed: "Assumptions") -> dict[str, str]:
         "software": _software(assumed),
         "overlaps": _overlaps(assumed.execution),
         "interference": _interference(assumed.execution),
-        "number formats": _formats(assumed.training),
+        "number formats": _formats(assumed),
         **_memory(assumed),
         "operator times": _operator_times(assumed),
         **_user_rows(assumed),
@@ -157,8 +171,8 @@ def _gradients(training: "TrainingSpec") -> str:
     return training.gradient_precision if training.precision != "fp32" else "fp32"
 
 
-def _formats(training: "TrainingSpec") -> str:
-    sizes = training.parameter_bytes
+def _formats(assumed: "Assumptions") -> str:
+    training, sizes = assumed.training, assumed.parameter_bytes
     words = [training.precision]
     if training.matmul_precision:
         words.append(f"products with weights in {training.matmul_precision}")
@@ -192,11 +206,34 @@ def _narrow_words(training: "TrainingSpec") -> list[str]:
     ]
     if training.optimizer == "muon":
         words.append("Muon for matrices of blocks, Adam for the rest")
+    if training.tells_matrices_apart:
+        words.append("each parameter as the model's are on average")
     return words
 
 
 def _operator_times(assumed: "Assumptions") -> str:
     profile = assumed.profile
     if profile is None:
-        return f"from the rates of {assumed.accelerator_name}"
+        device = assumed.accelerator
+        words = [f"from the rates of {device.name}"]
+        if device.like:
+            words.append(_likeness(device))
+        if device.measured_as not in {"", device.like}:
+            words.append(
+                f"what is reached of them as on {device.measured_as}: {device.name} "
+                "was not measured"
+            )
+        elif not load_constants().knows_accelerator(device.constants_name):
+            words.append(
+                "what is reached of them as between the measured accelerators: "
+                f"{device.name} is none of them"
+            )
+        return "; ".join(words)
     return f"measured on {profile.device}, {profile.date} ({profile.driver})"
+
+
+def _likeness(device: "Accelerator") -> str:
+    """Say which device of the catalogue one is like, and in what it differs."""
+    if not device.overrides:
+        return f"as {device.like} has them"
+    return f"a {device.like} but for {', '.join(device.overrides)}"

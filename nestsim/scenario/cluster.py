@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from estimators.collectives.transports import Scope
 from estimators.operators.profile import Profile, read_profile
@@ -110,6 +110,80 @@ class AcceleratorTable(Table):
         )
 
 
+class LikeAcceleratorTable(Table):
+    """A device of the catalogue with other values: what is left out is as there."""
+
+    like: CatalogueName = Field(examples=["h100-sxm"])
+    """A name that `nestsim accelerators` lists. What products and collectives reach of
+    rates, and the usual server, are that device's, too."""
+
+    name: Text | None = Field(None, examples=["my-h100"])
+    """Name of the device, by which reports call it. Left out, `like`."""
+
+    vendor: Text | None = Field(None, examples=["NVIDIA"])
+    """Who makes the device."""
+
+    peak_flops: dict[NumberFormat, Rate] | None = Field(
+        None, min_length=1, examples=[{"bf16": "800 TFLOP/s"}]
+    )
+    """Dense rate of matrix products for the number formats that differ [FLOP/s]."""
+
+    memory: Size | None = Field(None, examples=["96 GB"])
+    """Memory of one device [byte]."""
+
+    memory_bandwidth: Bandwidth | None = None
+    """Bandwidth of the device's memory [byte/s]."""
+
+    num_compute_units: Count | None = Field(None, examples=[114])
+    """Streaming multiprocessors of a GPU, matrix units of a TPU."""
+
+    vector_engine: bool | None = Field(None, examples=[True])
+    """Whether elementwise work has an engine of its own that runs beside the matrix
+    units, as on a TPU."""
+
+    interconnect_bandwidth: Bandwidth | None = None
+    """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
+    one direction [byte/s]."""
+
+    sources: dict[Text, Text] = Field({}, examples=[{"memory": "data sheet, page 2"}])
+    """Where each value was published; for the reader alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, value: object) -> object:
+        """Take `memory_bytes`, as a whole table has it, for `memory`."""
+        if not isinstance(value, dict) or "memory" in value:
+            return value
+        names = {"memory_bytes": "memory"}
+        return {names.get(key, key): one for key, one in value.items()}
+
+    def build(self) -> Accelerator:
+        """Return the device for the estimators."""
+        base = _from_catalogue(self.like, "accelerator.like")
+        given: dict[str, Any] = {
+            "vendor": self.vendor,
+            "memory_bytes": self.memory,
+            "memory_bandwidth": self.memory_bandwidth,
+            "num_compute_units": self.num_compute_units,
+            "vector_engine": self.vector_engine,
+            "interconnect_bandwidth": self.interconnect_bandwidth,
+        }
+        if self.peak_flops is not None:
+            rates = {str(name): rate for name, rate in self.peak_flops.items()}
+            given["peak_flops"] = {**base.peak_flops, **rates}
+        written = {name: value for name, value in given.items() if value is not None}
+        sources = {k: v for k, v in base.sources.items() if k not in written}
+        return replace(
+            base,
+            name=self.name or self.like,
+            measured_as=base.constants_name,
+            like=self.like,
+            overrides=tuple(written),
+            sources={**sources, **self.sources},
+            **written,
+        )
+
+
 class HostTable(Table):
     """What stands behind each device: where plans offload to.
 
@@ -170,6 +244,10 @@ class HostTable(Table):
 def _name_or_table(value: object) -> str | None:
     if isinstance(value, str):
         return "name"
+    if isinstance(value, LikeAcceleratorTable) or (
+        isinstance(value, dict) and "like" in value
+    ):
+        return "LikeAcceleratorTable"
     return "AcceleratorTable" if isinstance(value, dict | AcceleratorTable) else None
 
 
@@ -178,9 +256,12 @@ class ClusterTable(Table):
 
     accelerator: (
         Annotated[CatalogueName, Tag("name")]
+        | Annotated[LikeAcceleratorTable, Tag("LikeAcceleratorTable")]
         | Annotated[AcceleratorTable, Tag("AcceleratorTable")]
     ) = Field(discriminator=Discriminator(_name_or_table), examples=["h100-sxm"])
-    """A name that `nestsim accelerators` lists, or a table that describes a device."""
+    """A name that `nestsim accelerators` lists, a table that says which of them the
+    device is like and in what it differs, such as `{ like = "h100-sxm", memory = "96
+    GB" }`, or a table that describes a device."""
 
     profile: Text | None = Field(None, examples=["h200.json"])
     """File of operator times that `nestsim profile` measured on such a device, relative
@@ -213,10 +294,10 @@ class ClusterTable(Table):
 
     def build_accelerator(self) -> Accelerator:
         """Return the device for the estimators."""
-        if isinstance(self.accelerator, AcceleratorTable):
-            device = self.accelerator.build()
+        if isinstance(self.accelerator, str):
+            device = _from_catalogue(self.accelerator, "accelerator")
         else:
-            device = _from_catalogue(self.accelerator)
+            device = self.accelerator.build()
         if self.memory_reserve >= device.memory_bytes:
             raise InputError(
                 "leaves no memory to train in",
@@ -275,12 +356,12 @@ class ClusterTable(Table):
             )
 
 
-def _from_catalogue(name: str) -> Accelerator:
+def _from_catalogue(name: str, where: str) -> Accelerator:
     known = accelerator_names()
     if name not in known:
         raise InputError(
             "no such accelerator in the catalogue",
-            where="accelerator",
+            where=where,
             got=name,
             expected="one of " + ", ".join(known) + ", or a table that describes it",
             hint=nearest(name, known),

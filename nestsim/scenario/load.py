@@ -441,6 +441,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted("stress"):
         stress = table.stress.build()
     problems.refuse()
+    _check_host_update(training, execution, search, plan)
     for name in table.simulation.moved:
         NOTICES.setting_moved(f"{file}: simulation.{name}", f"software.{name}")
     return Scenario(
@@ -452,7 +453,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
-        host=table.cluster.host.build(accelerator.name),
+        host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=_degradation(table),
         software_preset=software.preset,
         software=_software(table),
@@ -469,6 +470,27 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         stress=stress,
         assertions=table.assertions.build(),
     )
+
+
+def _check_host_update(
+    training: TrainingSpec,
+    execution: Execution,
+    search: SearchSpec,
+    plan: PlanSpec | None,
+) -> None:
+    """Refuse to have hosts orthogonalise matrices: they are measured with Adam."""
+    kept = any(one.optimizer > 0.0 for one in search.offload)
+    if plan is not None:
+        kept = kept or any(one.optimizer > 0.0 for one in plan.offload_by_stage())
+    if training.optimizer == "muon" and execution.cpu_adam and kept:
+        raise InputError(
+            "does not go with states that hosts keep and update",
+            where="training.optimizer",
+            got=training.optimizer,
+            expected='"adam" or "sgd"',
+            hint="software.cpu_adam = false brings the states to the device for its "
+            "update",
+        )
 
 
 def _software(table: ScenarioTable) -> Software:

@@ -84,7 +84,8 @@ class TrainingTable(Table):
     """The optimizer: mixed-precision Adam, SGD with momentum, Adam with its states in
     bf16 and no master copy of the weights, Adam with its states in blocks of 8 bits and
     no master copy (bitsandbytes), or Muon, which keeps one momentum for the matrices of
-    blocks and leaves other parameters to Adam."""
+    blocks and leaves other parameters to Adam: counted on average over the model's
+    parameters, with five Newton-Schulz iterations in each step."""
 
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     """Megatron's option: number format of the master copy of 16-bit weights, with the

@@ -35,7 +35,7 @@ from planner.cost.objective import PricedPlan, StageCost
 from planner.step.execution import Execution
 from planner.step.plan import Plan, Stage
 from planner.work import WORK_LIMIT, Spent, stopped_sentence
-from topologies import Network, SpineLeafSpec, build_network
+from topologies import Network, SpineLeafSpec, build_network, load_accelerator
 
 GIB = 2.0**30
 MEMORY = 80 * GIB
@@ -493,7 +493,8 @@ ASSUMED = Assumptions(
     software=IDEAL,
     training=TrainingSpec(global_batch_size=512),
     execution=Execution(),
-    accelerator_name="h100-sxm",
+    accelerator=load_accelerator("h100-sxm"),
+    parameter_bytes=TrainingSpec(global_batch_size=512).parameter_bytes,
 )
 
 
