@@ -220,10 +220,13 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
         )
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
-    if cp > 1 and spec.has_windows:
+    if cp > 1 and (spec.has_windows or spec.attention_chunk_size):
+        what = "chunks (attention_chunk_size" if spec.attention_chunk_size else ""
+        what = what or "sliding windows (window_size"
+        size = spec.attention_chunk_size or spec.window_size
         return (
             f"context_parallel_size {cp} passes keys round a ring, which has no "
-            f"sliding windows (window_size {spec.window_size})"
+            f"{what} {size})"
         )
     parts = cp * (tp if degrees.sequence_parallel else 1)
     # Ranks of a causal ring take one early and one late chunk each, to be equally
