@@ -443,7 +443,7 @@ def with_sequence_length(
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 
-    Blocks that are all alike are repeated; encoder and decoder share the blocks as
+    Blocks that are all alike are repeated. Encoder and decoder share the blocks as
     before, as nearly as whole numbers do.
 
     Raises
@@ -452,13 +452,13 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
         If blocks differ and there are fewer, or the depth is no depth.
     """
     pattern = spec.block_pattern
-    if len(set(pattern)) == 1:
-        pattern = pattern[:1] * max(num_layers, 1)
     if spec.has_decoder and num_layers > 1:
         decoder = spec.num_layers - pattern.index(FIRST_DECODER_BLOCK)
         part = round(num_layers * decoder / spec.num_layers)
         part = min(max(part, 1), num_layers - 1)
         pattern = encoder_decoder_pattern(num_layers - part, part)
+    if len(set(pattern)) == 1:
+        pattern = pattern[:1] * max(num_layers, 1)
     if pattern and num_layers > len(pattern):
         raise InputError(
             "more blocks than the model has, whose blocks differ",

@@ -10,23 +10,23 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model, model_names
-from estimators.models.limits import (
-    MAX_LAYERS,
-    MAX_SEQUENCE,
-    MAX_VOCABULARY,
-    MAX_WIDTH,
-)
+from estimators.models.library.mamba import HYBRID_KINDS, hybrid_pattern
+from estimators.models.limits import MAX_VOCABULARY
 from estimators.models.spec import TransformerSpec, with_num_layers, without_padding
 from estimators.tracing.user_module import TracedModule, UserModule
+from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
+from nestsim.scenario.architectures.sizes import (
+    Attention,
+    NumLayers,
+    Probability,
+    SequenceLength,
+    Width,
+)
+from nestsim.scenario.architectures.vision import VisionModel
 from nestsim.scenario.base import Table, Text, input_file
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 
-NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
-Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
-SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
-Attention = Literal["flash", "plain"]
-Probability = Annotated[float, Field(ge=0, lt=1)]
 Argument = str | int | float | bool | list[str | int | float | bool]
 
 _LLAMA: Mapping[str, object] = MappingProxyType(
@@ -44,6 +44,13 @@ FAMILY_DEFAULTS: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "gpt": {},
         "llama": _LLAMA,
         "mixtral": _LLAMA,
+        "mamba": {
+            "activation_func": "squared_relu",
+            "normalization": "rmsnorm",
+            "position_embedding_type": "none",
+            "tie_word_embeddings": False,
+            "add_bias_linear": False,
+        },
         "bert": {"causal": False, "num_token_types": 2},
     }
 )
@@ -60,6 +67,10 @@ class LibraryModel(Table):
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens of a training sequence. Left out, the published length."""
+
+    decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
+    """Tokens of a training sequence that a decoder writes, of a model with an encoder
+    too. Left out, the published length."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
     """Tokens of a sequence on average, where the framework leaves padding out of the
@@ -89,11 +100,12 @@ class LibraryModel(Table):
             sequence_length=self.sequence_length,
             attention_implementation=self.attention,
         )
+        spec = _with_decoder_length(spec, self.decoder_sequence_length)
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
 class HuggingFaceModel(Table):
-    """A Hugging Face config.json of the Llama, Mistral, Mixtral, GPT or BERT family."""
+    """A Hugging Face config.json of a decoder, an encoder, a T5 or a ViT."""
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is
@@ -101,6 +113,10 @@ class HuggingFaceModel(Table):
 
     sequence_length: SequenceLength | None = Field(None, examples=[4096])
     """Tokens of a training sequence. Left out, the longest that the file allows."""
+
+    decoder_sequence_length: SequenceLength | None = Field(None, examples=[114])
+    """Tokens of a training sequence that a decoder writes, of a model with an encoder
+    too. Left out, 114, as in its pre-training."""
 
     mean_sequence_length: SequenceLength | None = Field(None, examples=[288])
     """Tokens of a sequence on average, where the framework leaves padding out of the
@@ -129,6 +145,7 @@ class HuggingFaceModel(Table):
         except InputError as error:
             raise error.at("config", separator=": ") from None
         spec = replace(spec, attention_implementation=self.attention)
+        spec = _with_decoder_length(spec, self.decoder_sequence_length)
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
@@ -137,12 +154,14 @@ class SpelledOutModel(Table):
 
     Where a setting is left out, the family decides: Llama and Mixtral have RMSNorm,
     SwiGLU, rotary positions, no biases and an untied head; GPT and BERT have LayerNorm,
-    GELU, learned positions, biases and a tied head.
+    GELU, learned positions, biases and a tied head; Mamba has RMSNorm, the square of a
+    ReLU, no positions, no biases and an untied head.
     """
 
-    family: Literal["gpt", "llama", "mixtral", "bert"]
+    family: Literal["gpt", "llama", "mixtral", "mamba", "bert"]
     """Family of the model, which decides which modules it is built of. Mistral is a
-    "llama", GPT-NeoX a "gpt"."""
+    "llama", GPT-NeoX a "gpt", a hybrid of Mamba-2 and attention a "mamba". The families
+    "t5" and "vit" have settings of their own."""
 
     num_layers: NumLayers = Field(examples=[32])
     """Transformer blocks of the model."""
@@ -233,13 +252,61 @@ class SpelledOutModel(Table):
     v_head_dim: Width | None = Field(None, examples=[128])
     """Width of one value, in multi-head latent attention. Left out, `kv_channels`."""
 
+    hybrid_override_pattern: Text | None = Field(None, examples=["M-M-M*-"])
+    """Kind of each block in turn: Mamba-2 "M", attention "*", feed-forward "-"; for the
+    family "mamba". Left out, every block is a Mamba-2 layer."""
+
+    mamba_state_dim: Width | None = Field(None, examples=[128])
+    """Numbers that a Mamba-2 layer keeps for each channel. Left out, 128."""
+
+    mamba_head_dim: Width | None = Field(None, examples=[64])
+    """Width of one head of a Mamba-2 layer. Left out, 64."""
+
+    mamba_num_groups: Width | None = Field(None, examples=[8])
+    """Groups of heads of a Mamba-2 layer that share how the state is written and read;
+    tensor parallelism splits them. Left out, 8."""
+
+    mamba_num_heads: Width | None = Field(None, examples=[128])
+    """Heads of a Mamba-2 layer. Left out, as many as make it twice as wide as
+    `hidden_size`."""
+
+    mamba_chunk_size: Width | None = Field(None, examples=[128])
+    """Tokens that the scan of a Mamba-2 layer treats as one product. Left out, 128."""
+
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
-        left_out = {"attention", "mean_sequence_length"}
+        left_out = {"attention", "mean_sequence_length", "hybrid_override_pattern"}
         given |= self.model_dump(exclude_none=True, exclude=left_out)
+        pattern = self._block_pattern()
+        if pattern:
+            given["block_pattern"] = pattern
         spec = TransformerSpec(**given, attention_implementation=self.attention)
         return _adapted(spec, None, self.mean_sequence_length)
+
+    def _block_pattern(self) -> tuple[str, ...]:
+        """Return the kind of each block of a hybrid."""
+        letters = self.hybrid_override_pattern
+        if self.family != "mamba":
+            if letters is None:
+                return ()
+            raise InputError(
+                "belongs to hybrids of Mamba-2",
+                where="hybrid_override_pattern",
+                got=letters,
+                expected='family = "mamba" beside it, or to be left out',
+            )
+        if letters is None:
+            return ("mamba",) * self.num_layers
+        if len(letters) != self.num_layers or set(letters) - set(HYBRID_KINDS):
+            raise InputError(
+                "is not one letter for each block",
+                where="hybrid_override_pattern",
+                got=letters,
+                expected=f"num_layers = {self.num_layers} letters of "
+                + ", ".join(f'"{letter}"' for letter in HYBRID_KINDS),
+            )
+        return hybrid_pattern(letters)
 
 
 class ModuleModel(Table):
@@ -309,9 +376,15 @@ def module_file(setting: str) -> str:
     return setting.rpartition(":")[0]
 
 
-_ARCHITECTURE = frozenset(SpelledOutModel.model_fields) - frozenset(
-    LibraryModel.model_fields
+_SPELLED_OUT: Mapping[str, type[Table]] = MappingProxyType(
+    {"t5": EncoderDecoderModel, "vit": VisionModel}
 )
+"""Family -> form of the table, where it has one of its own."""
+
+_FORMS: tuple[type[Table], ...] = (SpelledOutModel, *_SPELLED_OUT.values())
+_ARCHITECTURE = frozenset(
+    name for form in _FORMS for name in form.model_fields
+) - frozenset(LibraryModel.model_fields)
 
 
 def _in_one_way(value: object) -> object:
@@ -342,8 +415,9 @@ def _which(value: object) -> str | None:
         return "HuggingFaceModel"
     if "module" in value:
         return "ModuleModel"
-    spelled_out = "name" not in value and _ARCHITECTURE.intersection(value)
-    return "SpelledOutModel" if spelled_out else "LibraryModel"
+    if "name" in value or not _ARCHITECTURE.intersection(value):
+        return "LibraryModel"
+    return _SPELLED_OUT.get(str(value.get("family")), SpelledOutModel).__name__
 
 
 AnyModel = (
@@ -351,6 +425,8 @@ AnyModel = (
     | Annotated[HuggingFaceModel, Tag("HuggingFaceModel")]
     | Annotated[ModuleModel, Tag("ModuleModel")]
     | Annotated[SpelledOutModel, Tag("SpelledOutModel")]
+    | Annotated[EncoderDecoderModel, Tag("EncoderDecoderModel")]
+    | Annotated[VisionModel, Tag("VisionModel")]
 )
 
 WHICH_MODEL = Discriminator(_which)
@@ -364,3 +440,8 @@ def _adapted(
     if num_layers is not None:
         spec = with_num_layers(spec, num_layers)
     return spec if mean_length is None else without_padding(spec, mean_length)
+
+
+def _with_decoder_length(spec: TransformerSpec, length: int | None) -> TransformerSpec:
+    """Return the architecture with other sequences of its decoder."""
+    return spec if length is None else replace(spec, decoder_sequence_length=length)

@@ -45,7 +45,7 @@ class ChunkedScan(nn.Module):
         self.num_groups, self.state_dim = spec.mamba_num_groups, spec.mamba_state_dim
         self.chunk_size = spec.mamba_chunk_size
         convolved = spec.mamba_width + 2 * self.num_groups * self.state_dim
-        self.widths = (spec.mamba_width, convolved, self.num_heads)
+        self.widths = [spec.mamba_width, convolved, self.num_heads]
         self.conv1d_weight = nn.Parameter(torch.empty(convolved, 1, CONVOLUTION_WIDTH))
         nn.init.uniform_(self.conv1d_weight, -0.5, 0.5)
         self.conv1d_bias = nn.Parameter(torch.zeros(convolved))

@@ -99,6 +99,7 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "nemotron_h": read_nemotron_h,
         "mamba2": read_mamba2,
         "t5": read_t5,
+        "mt5": read_t5,
         "vit": read_vit,
     }
 )

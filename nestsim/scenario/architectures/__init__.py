@@ -1,0 +1,1 @@
+"""Architectures that are spelled out with settings of their own."""
