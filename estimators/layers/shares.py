@@ -358,6 +358,7 @@ def _loss(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork
     logits = case.layer.tensors[operator.inputs[0]]
     if logits.layout != "vocab":
         return
-    (product,) = (o for o in case.layer.operators if o.sharding == "vocab")
+    # Products of several depths have as many rows each.
+    product = next(o for o in case.layer.operators if o.sharding == "vocab")
     tokens = case.shares.tensors["whole"].of(product.dims[0])
     yield CollectiveWork("all_reduce", "tensor", 3, 3 * _FP32_BYTES * tokens, 0, 0.0)
