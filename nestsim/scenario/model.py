@@ -278,8 +278,8 @@ class SpelledOutModel(Table):
     is."""
 
     moe_router_num_groups: Width | None = Field(None, examples=[8])
-    """Groups of experts, a few of which a token may use: the fewer, the fewer nodes
-    hear of it. Left out, experts have no groups."""
+    """Groups of experts, a few of which a token may use: the fewer, the fewer nodes are
+    sent the token. Left out, experts have no groups."""
 
     moe_router_group_topk: Width | None = Field(None, examples=[4])
     """Groups that the experts of one token are of; with `moe_router_num_groups`."""

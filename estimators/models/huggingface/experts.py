@@ -98,7 +98,7 @@ def _read_qwen(config: ConfigFile) -> TransformerSpec:
     config.require("use_sliding_window", default=False, allowed=(False,))
     dense = read_llama(config)
     every = config.integer("decoder_sparse_step", 1)
-    without = config.indices("mlp_only_layers")
+    without = frozenset(config.indices("mlp_only_layers"))
     normalized = config.flag("norm_topk_prob", default=False)
     return replace(
         dense,
@@ -179,7 +179,7 @@ def read_llama4_text(config: ConfigFile) -> TransformerSpec:
     dense = read_llama(config)
     width = config.integer("intermediate_size")
     every = config.integer("interleave_moe_layer_step", 1)
-    listed = config.indices("moe_layers")
+    listed = frozenset(config.indices("moe_layers"))
     turned = config.indices("no_rope_layers")
     skip = config.integer("no_rope_layer_interval", 4)
     chunk = config.count("attention_chunk_size", 8192)
