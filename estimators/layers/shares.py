@@ -238,10 +238,13 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
         )
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
-    if cp > 1 and spec.has_windows:
+    if cp > 1 and (spec.has_windows or spec.attention_chunk_size):
+        what = "chunks (attention_chunk_size" if spec.attention_chunk_size else ""
+        what = what or "sliding windows (window_size"
+        size = spec.attention_chunk_size or spec.window_size
         return (
             f"context_parallel_size {cp} passes keys round a ring, which has no "
-            f"sliding windows (window_size {spec.window_size})"
+            f"{what} {size})"
         )
     parts = cp * (tp if degrees.sequence_parallel else 1)
     # Ranks of a causal ring take one early and one late chunk each, to be equally
@@ -469,6 +472,7 @@ def _loss(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork
     logits = case.layer.tensors[operator.inputs[0]]
     if logits.layout != "vocab":
         return
-    (product,) = (o for o in case.layer.operators if o.sharding == "vocab")
+    # Products of several depths have as many rows each.
+    product = next(o for o in case.layer.operators if o.sharding == "vocab")
     tokens = case.shares.tensors["whole"].of(product.dims[0])
     yield CollectiveWork("all_reduce", "tensor", 3, 3 * _FP32_BYTES * tokens, 0, 0.0)

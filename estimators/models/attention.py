@@ -127,14 +127,18 @@ class SelfAttention(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the block adds to its hidden states."""
+        context = self.core_attention(*self.heads(hidden))
+        output: Tensor = self.linear_proj(context.transpose(1, 2).flatten(2))
+        return output
+
+    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values: (batch, heads, sequence, head)."""
         query, key, value = self.linear_qkv(hidden)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query, key)
-        context = self.core_attention(query, key, value)
-        output: Tensor = self.linear_proj(context.transpose(1, 2).flatten(2))
-        return output
+        return query, key, value
 
 
 def _query_key_norms(

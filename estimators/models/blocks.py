@@ -9,6 +9,10 @@ from types import MappingProxyType
 
 from torch import nn
 
+from estimators.models.architectures.llama4 import (
+    ChunkedSelfAttention,
+    build_unturned_attention,
+)
 from estimators.models.architectures.mamba import MambaMixer
 from estimators.models.attention import build_attention, build_window_attention
 from estimators.models.decoder import TransformerBlock
@@ -21,6 +25,8 @@ MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
     {
         "attention": build_attention,
         "window": build_window_attention,
+        "chunked": ChunkedSelfAttention,
+        "unturned": build_unturned_attention,
         "mamba": MambaMixer,
     }
 )

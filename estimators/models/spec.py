@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
-    LATENT_WIDTHS,
     MAMBA_SIZES,
     MAX_ELEMENTS,
     check_attention,
@@ -15,7 +14,7 @@ from estimators.models.limits import (
     require_divides,
 )
 from estimators.models.mixtures import check_experts
-from estimators.models.special_checks import check_special
+from estimators.models.special_checks import check_latent, check_special
 from topologies.errors import InputError
 
 DENSE_BLOCK = "attention+dense"
@@ -147,6 +146,14 @@ class TransformerSpec:
     """Tokens that a token of a block with the mixer ``"window"`` attends to, itself
     included: Megatron's ``(window_size - 1, 0)``. 0 without such blocks."""
 
+    attention_chunk_size: int = 0
+    """Tokens of a chunk, which those of a block with the mixer ``"chunked"`` attend
+    within; 0 without such blocks."""
+
+    qk_l2_norm: bool = False
+    """Whether blocks with the mixer ``"chunked"`` make unit vectors of the heads of
+    queries and keys."""
+
     tie_word_embeddings: bool = True
     """Whether the output layer shares the word embedding's weight."""
 
@@ -275,7 +282,7 @@ class TransformerSpec:
             require_divides(self, "num_attention_heads", "hidden_size")
         self._resolve("kv_channels", self.hidden_size // self.num_attention_heads)
         require_divides(self, "num_query_groups", "num_attention_heads")
-        _check_latent(self)
+        check_latent(self)
         if self.kv_lora_rank:
             self._resolve("v_head_dim", self.kv_channels)
         self._resolve_mamba()
@@ -543,42 +550,6 @@ def _check_positions(spec: TransformerSpec) -> None:
             where="family",
             got=spec.family,
             expected='causal = false and position_embedding_type = "learned"',
-        )
-
-
-def _check_latent(spec: TransformerSpec) -> None:
-    """Refuse what latent attention does not have, and its widths without it."""
-    if not spec.kv_lora_rank:
-        given = [name for name in LATENT_WIDTHS if getattr(spec, name)]
-        if given:
-            raise InputError(
-                "belongs to multi-head latent attention",
-                where=given[0],
-                got=getattr(spec, given[0]),
-                expected="0, or kv_lora_rank beside it",
-            )
-        return
-    needed = {
-        "position_embedding_type": "rope",
-        "attention_implementation": "flash",
-        "num_query_groups": spec.num_attention_heads,
-        "add_bias_linear": False,
-        "add_qkv_bias": False,
-    }
-    for name, value in needed.items():
-        if getattr(spec, name) != value:
-            raise InputError(
-                "does not go with kv_lora_rank",
-                where=name,
-                got=getattr(spec, name),
-                expected=f"{value} with multi-head latent attention",
-            )
-    if spec.qk_pos_emb_head_dim < 1 or spec.qk_pos_emb_head_dim % 2:
-        raise InputError(
-            "rotary embeddings turn pairs of channels",
-            where="qk_pos_emb_head_dim",
-            got=spec.qk_pos_emb_head_dim,
-            expected="an even number, e.g. 64",
         )
 
 

@@ -1,4 +1,4 @@
-"""What goes together in an encoder and decoder, a vision transformer, a Mamba-2 layer.
+"""What goes together in latent attention, Llama 4, Mamba-2, T5, vision transformers.
 
 The checks of `estimators.models.spec` that one architecture alone has.
 """
@@ -6,7 +6,12 @@ The checks of `estimators.models.spec` that one architecture alone has.
 from collections.abc import Mapping
 from typing import Any
 
-from estimators.models.limits import IMAGE_SIZES, MAMBA_SIZES, MAX_ELEMENTS
+from estimators.models.limits import (
+    IMAGE_SIZES,
+    LATENT_WIDTHS,
+    MAMBA_SIZES,
+    MAX_ELEMENTS,
+)
 from topologies.errors import InputError
 
 
@@ -25,9 +30,79 @@ def check_special(spec: Any, pattern: tuple[str, ...]) -> None:
     InputError
         With the field's name, what it has and what is expected.
     """
+    _check_chunks(spec)
     _check_mamba(spec)
     _check_images(spec)
     _check_decoder(spec, pattern)
+
+
+def check_latent(spec: Any) -> None:
+    """Refuse what latent attention does not have, and its widths without it.
+
+    Raises
+    ------
+    InputError
+        With the field that does not fit.
+    """
+    if not spec.kv_lora_rank:
+        given = [name for name in LATENT_WIDTHS if getattr(spec, name)]
+        if given:
+            raise InputError(
+                "belongs to multi-head latent attention",
+                where=given[0],
+                got=getattr(spec, given[0]),
+                expected="0, or kv_lora_rank beside it",
+            )
+        return
+    needed = {
+        "position_embedding_type": "rope",
+        "attention_implementation": "flash",
+        "num_query_groups": spec.num_attention_heads,
+        "add_bias_linear": False,
+        "add_qkv_bias": False,
+    }
+    for name, value in needed.items():
+        if getattr(spec, name) != value:
+            raise InputError(
+                "does not go with kv_lora_rank",
+                where=name,
+                got=getattr(spec, name),
+                expected=f"{value} with multi-head latent attention",
+            )
+    if spec.qk_pos_emb_head_dim < 1 or spec.qk_pos_emb_head_dim % 2:
+        raise InputError(
+            "rotary embeddings turn pairs of channels",
+            where="qk_pos_emb_head_dim",
+            got=spec.qk_pos_emb_head_dim,
+            expected="an even number, e.g. 64",
+        )
+
+
+def _check_chunks(spec: Any) -> None:
+    """Refuse chunks that no block has, or that do not fill a sequence."""
+    chunk, length = spec.attention_chunk_size, spec.sequence_length
+    kinds = spec.block_kinds.values()
+    if any(kind.startswith("chunked") for kind in kinds) != (chunk > 0):
+        raise InputError(
+            "chunks and blocks with them go together",
+            where="attention_chunk_size",
+            got=chunk,
+            expected="1, 2, ... if a block of block_pattern is chunked, else 0",
+        )
+    if chunk and length > chunk and length % chunk:
+        raise InputError(
+            "is no whole number of chunks",
+            where="sequence_length",
+            got=length,
+            expected=f"a multiple of attention_chunk_size = {chunk}",
+        )
+    if chunk and not (spec.attention_implementation == "flash" and spec.causal):
+        raise InputError(
+            "needs a fused kernel that looks back",
+            where="attention_chunk_size",
+            got=chunk,
+            expected='0, or attention_implementation = "flash" and causal = true',
+        )
 
 
 def _check_mamba(spec: Any) -> None:

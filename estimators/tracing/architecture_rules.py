@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from estimators.models.architectures import mamba, multi_token, t5, vit
+from estimators.models.architectures import llama4, mamba, multi_token, t5, vit
 from estimators.tracing.rules import (
     TracedCall,
     cross_entropy_rule,
@@ -154,11 +154,27 @@ def _patches(call: TracedCall) -> None:
     call.emit("linear", (output,), saved=call.inputs, dims=(rows, width, inner, 1))
 
 
+def _chunked_flash(call: TracedCall) -> None:
+    """Describe fused attention whose chunks are sequences of their own."""
+    heads, rows, size = call.results[0].shape[-3:]
+    chunk = call.target.chunk
+    output, log_sums = call.result(), call.extra(heads * rows, "fp32")
+    call.emit(
+        "attention",
+        (output,),
+        saved=(*call.inputs, output, log_sums),
+        sharding="heads",
+        dims=(chunk, chunk, size, heads * (rows // chunk)),
+    )
+
+
 ARCHITECTURE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = (
     MappingProxyType(
         {
             mamba.ChunkedScan: scan_rule,
             mamba.GroupedRMSNorm: memory_rule("norm", keeps="inputs"),
+            llama4.ChunkedFlashAttention: _chunked_flash,
+            llama4.UnitNorm: memory_rule("norm", keeps="inputs"),
             multi_token.LaterTokenEmbedding: embedding_rule,
             multi_token.Concatenation: memory_rule("concatenate"),
             multi_token.LaterCrossEntropy: cross_entropy_rule,

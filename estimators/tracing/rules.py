@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 
 from estimators.models import attention, core_attention, experts, layers
 from estimators.models import attention as latent_attention
-from estimators.models.architectures import t5
+from estimators.models.architectures import llama4, t5
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
@@ -30,6 +30,7 @@ _CORE = frozenset(
     {
         core_attention.PlainAttention,
         core_attention.FlashAttention,
+        llama4.ChunkedFlashAttention,
         t5.BiasedPlainAttention,
         t5.UnmaskedPlainAttention,
         t5.BiasedFlashAttention,

@@ -15,8 +15,10 @@ from estimators.models.limits import MAX_VOCABULARY
 from estimators.models.spec import TransformerSpec, with_num_layers, without_padding
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
+from nestsim.scenario.architectures.experts import pattern_by_frequency
 from nestsim.scenario.architectures.sizes import (
     Attention,
+    Depths,
     NumLayers,
     Probability,
     SequenceLength,
@@ -80,6 +82,10 @@ class LibraryModel(Table):
     num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, for small variants. Left out, the published depth."""
 
+    mtp_num_layers: Depths | None = Field(None, examples=[0])
+    """Layers that predict tokens further ahead; 0 to train without. Left out, as many
+    as were published."""
+
     attention: Attention = "flash"
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
@@ -101,6 +107,7 @@ class LibraryModel(Table):
             attention_implementation=self.attention,
         )
         spec = _with_decoder_length(spec, self.decoder_sequence_length)
+        spec = _with_depths(spec, self.mtp_num_layers)
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
@@ -126,6 +133,10 @@ class HuggingFaceModel(Table):
     num_layers: NumLayers | None = Field(None, examples=[4])
     """Transformer blocks, for small variants. Left out, as many as the file says."""
 
+    mtp_num_layers: Depths | None = Field(None, examples=[0])
+    """Layers that predict tokens further ahead; 0 to train without. Left out, as many
+    as the file says."""
+
     attention: Attention = "flash"
     """How attention is computed: by one fused kernel ("flash"), or by two products with
     a softmax between them."""
@@ -146,6 +157,7 @@ class HuggingFaceModel(Table):
             raise error.at("config", separator=": ") from None
         spec = replace(spec, attention_implementation=self.attention)
         spec = _with_decoder_length(spec, self.decoder_sequence_length)
+        spec = _with_depths(spec, self.mtp_num_layers)
         return _adapted(spec, self.num_layers, self.mean_sequence_length)
 
 
@@ -229,14 +241,52 @@ class SpelledOutModel(Table):
     a softmax between them."""
 
     num_moe_experts: Width | None = Field(None, examples=[8])
-    """Routed experts of each feed-forward layer; for the family "mixtral"."""
+    """Routed experts of each feed-forward layer that has any; for the family
+    "mixtral"."""
 
     moe_router_topk: Width | None = Field(None, examples=[2])
     """Experts that each token is sent to; for the family "mixtral"."""
 
+    moe_ffn_hidden_size: Width | None = Field(None, examples=[2048])
+    """Inner width of one routed expert. Left out, `ffn_hidden_size`, which is that of
+    blocks without experts."""
+
+    moe_layer_freq: int | list[int] | Text | None = Field(
+        None, examples=["[0]*3+[1]*58"]
+    )
+    """Which blocks have experts: a number N for the first of each N blocks, a list with
+    1 for each block that has some and 0 for each other, or such a list as a text. Left
+    out, all blocks have experts."""
+
     moe_shared_expert_intermediate_size: Width | None = Field(None, examples=[2048])
     """Inner width of the experts that all tokens go to, together. Left out, there are
     none."""
+
+    moe_shared_expert_gate: bool = Field(False, examples=[True])
+    """Whether what the experts of all tokens return is weighed by a gate."""
+
+    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    """What the scores of a router are: a softmax over all experts, or a sigmoid of each
+    one."""
+
+    moe_router_pre_softmax: bool = Field(False, examples=[True])
+    """Whether the softmax comes before the choice of experts, and weights of those
+    chosen add up to less than one."""
+
+    moe_router_enable_expert_bias: bool = Field(False, examples=[True])
+    """Whether a bias of each expert takes part in the choice, set from how busy it
+    is."""
+
+    moe_router_num_groups: Width | None = Field(None, examples=[8])
+    """Groups of experts, a few of which a token may use: the fewer, the fewer nodes are
+    sent the token. Left out, experts have no groups."""
+
+    moe_router_group_topk: Width | None = Field(None, examples=[4])
+    """Groups that the experts of one token are of; with `moe_router_num_groups`."""
+
+    mtp_num_layers: Depths | None = Field(None, examples=[1])
+    """Layers that predict tokens further ahead: a block like the last one each, a
+    projection, and a loss at the head. Left out, there are none."""
 
     kv_lora_rank: Width | None = Field(None, examples=[512])
     """Width that keys and values are made of, in multi-head latent attention, whose
@@ -276,9 +326,16 @@ class SpelledOutModel(Table):
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
-        left_out = {"attention", "mean_sequence_length", "hybrid_override_pattern"}
+        left_out = {
+            "attention",
+            "mean_sequence_length",
+            "hybrid_override_pattern",
+            "moe_layer_freq",
+        }
         given |= self.model_dump(exclude_none=True, exclude=left_out)
-        pattern = self._block_pattern()
+        pattern = self._block_pattern() or pattern_by_frequency(
+            self.moe_layer_freq, self.num_layers
+        )
         if pattern:
             given["block_pattern"] = pattern
         spec = TransformerSpec(**given, attention_implementation=self.attention)
@@ -445,3 +502,8 @@ def _adapted(
 def _with_decoder_length(spec: TransformerSpec, length: int | None) -> TransformerSpec:
     """Return the architecture with other sequences of its decoder."""
     return spec if length is None else replace(spec, decoder_sequence_length=length)
+
+
+def _with_depths(spec: TransformerSpec, depths: int | None) -> TransformerSpec:
+    """Return the architecture with other layers that predict further ahead."""
+    return spec if depths is None else replace(spec, mtp_num_layers=depths)

@@ -11,8 +11,16 @@ from types import MappingProxyType
 
 from estimators.models.huggingface.bert import read_bert
 from estimators.models.huggingface.config_file import ConfigFile, read_config
-from estimators.models.huggingface.deepseek import read_deepseek_v2, read_deepseek_v3
-from estimators.models.huggingface.experts import read_qwen2_moe
+from estimators.models.huggingface.experts import (
+    read_deepseek_v2,
+    read_deepseek_v3,
+    read_glm4_moe,
+    read_gpt_oss,
+    read_llama4,
+    read_llama4_text,
+    read_qwen2_moe,
+    read_qwen3_moe,
+)
 from estimators.models.huggingface.gemma import (
     read_gemma,
     read_gemma2,
@@ -59,6 +67,11 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "deepseek_v3": read_deepseek_v3,
         "kimi_k2": read_deepseek_v3,
         "qwen2_moe": read_qwen2_moe,
+        "qwen3_moe": read_qwen3_moe,
+        "gpt_oss": read_gpt_oss,
+        "glm4_moe": read_glm4_moe,
+        "llama4": read_llama4,
+        "llama4_text": read_llama4_text,
         "qwen2": read_qwen2,
         "qwen3": read_qwen3,
         "gemma": read_gemma,

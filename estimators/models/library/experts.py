@@ -1,4 +1,4 @@
-"""Models with experts: Mixtral's larger one, DeepSeek's, Kimi's and Qwen's.
+"""Models with experts, from Mixtral 8x22B and Grok-1 to DeepSeek V3 and Llama 4.
 
 Biases that take part in the choice of experts only are no parameters, and are counted
 nowhere.
@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from estimators.models.library.llama import llama_spec
 from estimators.models.library.published import PublishedModel
-from estimators.models.mixtures import dense_at_first
-from estimators.models.spec import TransformerSpec
+from estimators.models.mixtures import dense_at_first, expert_pattern
+from estimators.models.spec import TransformerSpec, with_windows
 
 _MIXTRAL_8X22B = replace(
     llama_spec(56, 6144, 16384, 48, 8, 32000, 4096),
@@ -107,6 +107,123 @@ def _qwen_moe(  # noqa: PLR0913, PLR0917  # the columns of the tables
     )
 
 
+def _qwen3_moe(
+    num_layers: int, hidden_size: int, heads: int, width: int
+) -> TransformerSpec:
+    """Return a Qwen3-MoE: the best 8 of 128 experts, norms of queries and keys."""
+    return replace(
+        llama_spec(num_layers, hidden_size, width, heads, 4, 151936, 4096),
+        family="mixtral",
+        kv_channels=128,
+        qk_layernorm=True,
+        num_moe_experts=128,
+        moe_router_topk=8,
+    )
+
+
+def _gpt_oss(num_layers: int, num_experts: int) -> TransformerSpec:
+    """Return a GPT-OSS: biases, sinks, windows of 128 tokens in every second block."""
+    dense = replace(
+        llama_spec(num_layers, 2880, 2880, 32, 8, 201088, 4096),
+        num_attention_heads=64,
+        family="mixtral",
+        kv_channels=64,
+        add_bias_linear=True,
+        softmax_type="learnable",
+        num_moe_experts=num_experts,
+        moe_router_topk=4,
+    )
+    return with_windows(dense, 128, 2)
+
+
+def _llama4(num_experts: int, every: int) -> TransformerSpec:
+    """Return the text model of a Llama 4: experts in every so many blocks."""
+    return replace(
+        llama_spec(48, 5120, 16384, 40, 8, 202048, 8192),
+        family="mixtral",
+        block_pattern=expert_pattern(
+            48,
+            lambda index: (index + 1) % every == 0,
+            lambda index: "chunked" if (index + 1) % 4 else "unturned",
+        ),
+        attention_chunk_size=8192,
+        qk_l2_norm=True,
+        kv_channels=128,
+        num_moe_experts=num_experts,
+        moe_ffn_hidden_size=8192,
+        moe_router_topk=1,
+        moe_router_score_function="sigmoid",
+        moe_shared_expert_intermediate_size=8192,
+    )
+
+
+_GLM_4_5_AIR = replace(
+    llama_spec(46, 4096, 10944, 32, 8, 151552, 4096),
+    num_attention_heads=96,
+    family="mixtral",
+    block_pattern=dense_at_first(46, 1),
+    kv_channels=128,
+    rotary_percent=0.5,
+    add_qkv_bias=True,
+    num_moe_experts=128,
+    moe_ffn_hidden_size=1408,
+    moe_router_topk=8,
+    moe_router_score_function="sigmoid",
+    moe_router_enable_expert_bias=True,
+    moe_shared_expert_intermediate_size=1408,
+    mtp_num_layers=1,
+)
+
+_GLM_4_5 = replace(
+    _GLM_4_5_AIR,
+    num_layers=92,
+    block_pattern=dense_at_first(92, 3),
+    hidden_size=5120,
+    ffn_hidden_size=12288,
+    qk_layernorm=True,
+    num_moe_experts=160,
+    moe_ffn_hidden_size=1536,
+    moe_shared_expert_intermediate_size=1536,
+)
+
+_GROK_1 = replace(
+    llama_spec(64, 6144, 32768, 48, 8, 131072, 8192),
+    family="mixtral",
+    norm_placement="sandwich",
+    attn_logit_softcapping=30.0,
+    scale_embeddings=True,
+    tie_word_embeddings=True,
+    num_moe_experts=8,
+    moe_router_topk=2,
+    moe_router_pre_softmax=True,
+)
+
+_DBRX = replace(
+    llama_spec(40, 6144, 10752, 48, 8, 100352, 32768),
+    family="mixtral",
+    normalization="layernorm",
+    layernorm_bias=False,
+    num_moe_experts=16,
+    moe_router_topk=4,
+)
+
+_GPT_OSS_SOURCE = (
+    "OpenAI, gpt-oss-120b & gpt-oss-20b Model Card, 2025, table 1; config.json of "
+    "openai/gpt-oss, whose initial context is 4,096 tokens"
+)
+_QWEN3_SOURCE = (
+    "Yang et al., Qwen3 Technical Report, 2025, table 2 and section 3.2; config.json "
+    "of Qwen/Qwen3"
+)
+_LLAMA4_SOURCE = (
+    "Meta, The Llama 4 herd, 2025, the text model; config.json of "
+    "meta-llama/Llama-4; length of one chunk of its attention"
+)
+_GLM_SOURCE = (
+    "GLM-4.5 Team, GLM-4.5, 2025, table 1 and section 2.4, with its layer of "
+    "multi-token prediction; config.json of zai-org/GLM-4.5"
+)
+
 MODELS: Mapping[str, PublishedModel] = MappingProxyType(
     {
         "mixtral-8x22b": PublishedModel(
@@ -141,6 +258,23 @@ MODELS: Mapping[str, PublishedModel] = MappingProxyType(
             _qwen_moe(28, 3584, 28, 4, (64, 8), 2560, 20480),
             "Yang et al., Qwen2 Technical Report, 2024, table 1; config.json of "
             "Qwen/Qwen2-57B-A14B",
+        ),
+        "qwen3-30b-a3b": PublishedModel(_qwen3_moe(48, 2048, 32, 768), _QWEN3_SOURCE),
+        "qwen3-235b-a22b": PublishedModel(
+            _qwen3_moe(94, 4096, 64, 1536), _QWEN3_SOURCE
+        ),
+        "gpt-oss-20b": PublishedModel(_gpt_oss(24, 32), _GPT_OSS_SOURCE),
+        "gpt-oss-120b": PublishedModel(_gpt_oss(36, 128), _GPT_OSS_SOURCE),
+        "llama4-scout": PublishedModel(_llama4(16, 1), _LLAMA4_SOURCE),
+        "llama4-maverick": PublishedModel(_llama4(128, 2), _LLAMA4_SOURCE),
+        "glm-4.5-air": PublishedModel(_GLM_4_5_AIR, _GLM_SOURCE),
+        "glm-4.5": PublishedModel(_GLM_4_5, _GLM_SOURCE),
+        "dbrx": PublishedModel(
+            _DBRX, "Mosaic Research, DBRX, 2024; config.json of databricks/dbrx-base"
+        ),
+        "grok-1": PublishedModel(
+            _GROK_1,
+            "xai-org/grok-1, run.py and model.py, 2024; norms behind branches, too",
         ),
     }
 )

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from estimators.models.limits import (
+    MAX_DEPTHS,
     MAX_LAYERS,
     MAX_SEQUENCE,
     MAX_VOCABULARY,
@@ -13,6 +14,7 @@ from estimators.models.limits import (
 
 NumLayers = Annotated[int, Field(ge=1, le=MAX_LAYERS)]
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+Depths = Annotated[int, Field(ge=0, le=MAX_DEPTHS)]
 SequenceLength = Annotated[int, Field(ge=1, le=MAX_SEQUENCE)]
 Vocabulary = Annotated[int, Field(ge=1, le=MAX_VOCABULARY)]
 Attention = Literal["flash", "plain"]

@@ -79,6 +79,31 @@ def test_kimi_k2_has_its_published_parameters() -> None:
     assert found + 60 * 384 + in_blocks + 61 * 56 == 1_026_470_731_056
 
 
+@pytest.mark.parametrize(
+    ("name", "published", "biased"),
+    [("glm-4.5", 358_337_791_296, 90), ("glm-4.5-air", 110_468_824_832, 46)],
+)
+def test_glm_has_its_published_parameters(
+    name: str, published: int, biased: int
+) -> None:
+    """The checkpoints have the last layer's copies of embedding and head, and a bias
+    for each expert (safetensors metadata of zai-org/GLM-4.5 and GLM-4.5-Air)."""
+    spec = load_model(name)
+    copies = 2 * spec.vocab_size * spec.hidden_size
+    biases = biased * spec.num_moe_experts
+    assert trace_model(spec).num_parameters + copies + biases == published
+
+
+def test_both_llama_4_leave_as_much_to_what_sees() -> None:
+    """Checkpoints of 108,641,793,536 and 401,583,781,376 parameters with the part that
+    reads images (safetensors metadata of meta-llama/Llama-4), which both share."""
+    scout = trace_model(load_model("llama4-scout")).num_parameters
+    maverick = trace_model(load_model("llama4-maverick")).num_parameters
+    rest = 108_641_793_536 - scout
+    assert rest == 401_583_781_376 - maverick
+    assert 0 < rest / 1e9 < 1
+
+
 def test_deepseek_v3_activates_its_published_parameters() -> None:
     """37 billion for a token (abstract), of the main model."""
     spec = load_model("deepseek-v3")

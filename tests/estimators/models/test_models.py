@@ -36,10 +36,21 @@ PUBLISHED_PARAMETERS = {
     "kimi-k2": 1_026_408_209_408,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen2-57b-a14b": 57_408_658_944,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "llama4-scout": 107_769_861_120,
+    "llama4-maverick": 400_711_848_960,
+    "glm-4.5-air": 109_227_304_960,
+    "glm-4.5": 356_785_884_416,
+    "dbrx": 131_596_523_520,
+    "grok-1": 315_684_820_992,
 }
 """Parameter counts of the checkpoints on the Hugging Face hub (safetensors metadata;
-BERT: ``BertForPreTraining``). Those of DeepSeek V3 and Kimi K2 are held to what their
-8-bit checkpoints have beside them in `test_experts`."""
+BERT: ``BertForPreTraining``). What checkpoints have beside parameters, those of
+DeepSeek V3, Kimi K2, GLM-4.5 and Llama 4, is counted in `test_experts`; Grok-1: those
+of its 64 layers and one embedding (xai-org/grok-1)."""
 
 NOMINAL_PARAMETERS = {
     "gpt3-125m": 125e6,

@@ -333,7 +333,12 @@ def test_networks_are_written_with_the_names_of_their_records(
 def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     known = {field.name for field in fields(TransformerSpec)}
     own = set(SpelledOutModel.model_fields) - known
-    assert own == {"attention", "mean_sequence_length", "hybrid_override_pattern"}
+    assert own == {
+        "attention",
+        "mean_sequence_length",
+        "hybrid_override_pattern",
+        "moe_layer_freq",
+    }
 
 
 # Whatever stands in a file: a scenario, or an InputError that names the file.
