@@ -182,7 +182,10 @@ def _product(device: _Device, operator: TracedOperator) -> OperatorWork:
 def _attention(
     device: _Device, operator: TracedOperator, *, causal: bool
 ) -> OperatorWork:
-    """Two products over the pairs of tokens that see each other, half if causal."""
+    """Two products over the pairs of tokens that see each other, half if causal.
+
+    Kernels leave out what lies outside of a sliding window [2]_.
+    """
     degrees = device.degrees
     whole = operator.model_flops * degrees.micro_batch_size
     flops = whole / (degrees.tp * degrees.cp) * (0.5 if causal else 1.0)
@@ -207,7 +210,8 @@ def _attention(
         forward,
         backward,
         # Context parallelism: one kernel for each part of the keys that passes by.
-        keys=operator.dims[1] / degrees.cp,
+        # A window shows fewer of them.
+        keys=operator.pairs / operator.dims[0] / degrees.cp,
     )
 
 

@@ -194,6 +194,11 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
     tp, cp = degrees.tp, degrees.cp
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
+    if cp > 1 and spec.has_windows:
+        return (
+            f"context_parallel_size {cp} passes keys round a ring, which has no "
+            f"sliding windows (window_size {spec.window_size})"
+        )
     parts = cp * (tp if degrees.sequence_parallel else 1)
     # Ranks of a causal ring take one early and one late chunk each, to be equally
     # busy (Megatron-LM's context parallelism).
@@ -323,6 +328,6 @@ def _loss(case: _ShareCase, operator: TracedOperator) -> Iterator[CollectiveWork
     logits = case.layer.tensors[operator.inputs[0]]
     if logits.layout != "vocab":
         return
-    (product,) = (o for o in case.layer.operators if operator.inputs[0] in o.outputs)
+    (product,) = (o for o in case.layer.operators if o.sharding == "vocab")
     tokens = case.shares.tensors["whole"].of(product.dims[0])
     yield CollectiveWork("all_reduce", "tensor", 3, 3 * _FP32_BYTES * tokens, 0, 0.0)

@@ -1,6 +1,7 @@
-"""Self-attention: fused, or by two batched products as before FlashAttention.
+"""Self-attention: projections to heads and back, positions, norms of queries and keys.
 
-Queries, keys and values have the shape (batch, heads, sequence, head).
+What lies between is `estimators.models.core_attention`. Queries, keys and values have
+the shape (batch, heads, sequence, head).
 
 Multi-head latent attention [1]_ makes keys and values of a token of
 `TransformerSpec.kv_lora_rank` numbers, and of `qk_pos_emb_head_dim` rotary ones that
@@ -15,10 +16,15 @@ References
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - torch's own abbreviation
 
-from estimators.models.layers import ColumnParallelLinear, RMSNorm, RowParallelLinear
-from estimators.models.spec import TransformerSpec
+from estimators.models.core_attention import build_core
+from estimators.models.layers import (
+    ColumnParallelLinear,
+    RMSNorm,
+    RowParallelLinear,
+    build_norm,
+)
+from estimators.models.spec import TransformerSpec, turned_channels
 
 
 class QKVParallelLinear(nn.Linear):
@@ -50,11 +56,17 @@ class QKVParallelLinear(nn.Linear):
 
 
 class RotaryEmbedding(nn.Module):
-    """Turn pairs of channels by an angle that grows with the position (Su, 2021)."""
+    """Turn pairs of channels by an angle that grows with the position (Su, 2021).
 
-    def __init__(self, head_size: int, base: float = 10000.0) -> None:
+    A part of the channels may stay as it is (Black et al., "GPT-NeoX-20B", 2022,
+    section 2.1.1).
+    """
+
+    def __init__(
+        self, head_size: int, base: float = 10000.0, percent: float = 1.0
+    ) -> None:
         super().__init__()
-        self.head_size, self.base = head_size, base
+        self.head_size, self.base = turned_channels(head_size, percent), base
 
     def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Return turned queries and keys: (batch, heads, sequence, head)."""
@@ -64,89 +76,74 @@ class RotaryEmbedding(nn.Module):
         angles = torch.cat((angles, angles), -1).to(query.dtype)
         return self._turn(query, angles), self._turn(key, angles)
 
-    @staticmethod
-    def _turn(heads: Tensor, angles: Tensor) -> Tensor:
+    def _turn(self, heads: Tensor, angles: Tensor) -> Tensor:
+        if self.head_size < heads.shape[-1]:
+            turned, rest = heads.tensor_split([self.head_size], -1)
+            return torch.cat((self._turn(turned, angles), rest), -1)
         left, right = heads.chunk(2, -1)
         return heads * angles.cos() + torch.cat((-right, left), -1) * angles.sin()
 
 
-class ScaledMaskedSoftmax(nn.Module):
-    """Scale, mask and softmax of attention scores: one fused kernel in Megatron-LM."""
+class QueryNorm(RMSNorm):
+    """Norm of all queries of a token together; its weight is split with the heads."""
 
-    def __init__(self, head_size: int, *, causal: bool) -> None:
-        super().__init__()
-        self.scale, self.causal = head_size**-0.5, causal
-
-    def forward(self, scores: Tensor) -> Tensor:
-        """Return probabilities over the last axis."""
-        scores = scores * self.scale
-        if self.causal:
-            shape = scores.shape[-2:]
-            later = torch.ones(shape, dtype=torch.bool, device=scores.device).triu(1)
-            scores = scores.masked_fill(later, float("-inf"))
-        return scores.softmax(-1)
+    def forward(self, heads: Tensor) -> Tensor:
+        """Return heads of the same shape: (batch, heads, sequence, head)."""
+        flat = heads.transpose(1, 2).flatten(2)
+        return super().forward(flat).view_as(heads.transpose(1, 2)).transpose(1, 2)
 
 
-class PlainAttention(nn.Module):
-    """Attention by two batched products; stores the scores of every pair of tokens."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        self.heads_per_group = spec.num_attention_heads // spec.num_query_groups
-        self.softmax = ScaledMaskedSoftmax(spec.kv_channels, causal=spec.causal)
-        self.dropout = nn.Dropout(spec.attention_dropout)
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the context: (batch, heads, sequence, head)."""
-        if self.heads_per_group > 1:
-            key = key.repeat_interleave(self.heads_per_group, 1)
-            value = value.repeat_interleave(self.heads_per_group, 1)
-        scores = torch.matmul(query, key.transpose(-1, -2))
-        return torch.matmul(self.dropout(self.softmax(scores)), value)
-
-
-class FlashAttention(nn.Module):
-    """Attention by one fused kernel that never stores scores (Dao et al., 2022)."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        self.causal, self.dropout = spec.causal, spec.attention_dropout
-        self.grouped = spec.num_query_groups < spec.num_attention_heads
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the context: (batch, heads, sequence, head)."""
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal,
-            enable_gqa=self.grouped,
-        )
+class KeyNorm(QueryNorm):
+    """Norm of all keys of a token together; its weight is split with the groups."""
 
 
 class SelfAttention(nn.Module):
-    """Projection to heads, attention, projection back."""
+    """Projection to heads, attention, projection back.
 
-    def __init__(self, spec: TransformerSpec) -> None:
+    Parameters
+    ----------
+    spec
+        The architecture.
+    window
+        Tokens that a token sees, itself included; 0 for all of them.
+    """
+
+    def __init__(self, spec: TransformerSpec, window: int = 0) -> None:
         super().__init__()
         rotary = spec.position_embedding_type == "rope"
-        plain = spec.attention_implementation == "plain"
         self.linear_qkv = QKVParallelLinear(spec)
-        self.rotary = RotaryEmbedding(spec.kv_channels) if rotary else None
-        self.core_attention = PlainAttention(spec) if plain else FlashAttention(spec)
+        self.query_norm, self.key_norm = _query_key_norms(spec)
+        self.rotary = (
+            RotaryEmbedding(spec.kv_channels, percent=spec.rotary_percent)
+            if rotary
+            else None
+        )
+        self.core_attention = build_core(spec, window)
         self.linear_proj = RowParallelLinear(
-            spec.query_width, spec.hidden_size, bias=spec.add_bias_linear
+            spec.query_width, spec.hidden_size, bias=spec.has_attention_bias
         )
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return what the block adds to its hidden states."""
         query, key, value = self.linear_qkv(hidden)
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
         if self.rotary is not None:
             query, key = self.rotary(query, key)
         context = self.core_attention(query, key, value)
         output: Tensor = self.linear_proj(context.transpose(1, 2).flatten(2))
         return output
+
+
+def _query_key_norms(
+    spec: TransformerSpec,
+) -> tuple[nn.Module, nn.Module] | tuple[None, None]:
+    """Return the norms of queries and keys: of each head, or of all heads together."""
+    if not spec.qk_layernorm:
+        return None, None
+    if spec.qk_layernorm_whole:
+        return QueryNorm(spec.query_width), KeyNorm(spec.group_width)
+    return build_norm(spec, spec.kv_channels), build_norm(spec, spec.kv_channels)
 
 
 class LatentHeads(nn.Module):
@@ -202,7 +199,7 @@ class LatentSelfAttention(nn.Module):
             ranks[1], heads * (spec.kv_channels + spec.v_head_dim), bias=False
         )
         self.heads = LatentHeads(spec)
-        self.core_attention = FlashAttention(spec)
+        self.core_attention = build_core(spec)
         self.linear_proj = RowParallelLinear(
             heads * spec.v_head_dim, hidden, bias=False
         )
@@ -225,3 +222,8 @@ class LatentSelfAttention(nn.Module):
 def build_attention(spec: TransformerSpec) -> nn.Module:
     """Return the attention that the architecture asks for."""
     return LatentSelfAttention(spec) if spec.kv_lora_rank else SelfAttention(spec)
+
+
+def build_window_attention(spec: TransformerSpec) -> nn.Module:
+    """Return attention within the architecture's sliding window."""
+    return SelfAttention(spec, spec.window_size)

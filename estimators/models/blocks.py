@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from torch import nn
 
-from estimators.models.attention import build_attention
+from estimators.models.attention import build_attention, build_window_attention
 from estimators.models.decoder import TransformerBlock
 from estimators.models.experts import MoELayer
 from estimators.models.layers import MLP
@@ -17,7 +17,7 @@ from estimators.models.spec import TransformerSpec
 from topologies.errors import InputError
 
 MIXERS: Mapping[str, Callable[[TransformerSpec], nn.Module]] = MappingProxyType(
-    {"attention": build_attention}
+    {"attention": build_attention, "window": build_window_attention}
 )
 """Name of a mixer -> its builder."""
 

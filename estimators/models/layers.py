@@ -11,6 +11,9 @@ References
 .. [1] Shoeybi et al., "Megatron-LM", 2019, section 3.
 """
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  # its customary name
@@ -56,15 +59,60 @@ class RMSNorm(nn.Module):
         return hidden * scale * self.weight
 
 
-def build_norm(spec: TransformerSpec) -> nn.Module:
-    """Return the norm that the architecture asks for."""
+def build_norm(spec: TransformerSpec, width: int = 0) -> nn.Module:
+    """Return the norm that the architecture asks for, by default of hidden states."""
+    width = width or spec.hidden_size
     if spec.normalization == "rmsnorm":
-        return RMSNorm(spec.hidden_size)
-    return nn.LayerNorm(spec.hidden_size)
+        return RMSNorm(width)
+    affine = spec.layernorm_affine
+    return nn.LayerNorm(width, elementwise_affine=affine, bias=spec.layernorm_bias)
+
+
+class SquaredReLU(nn.Module):
+    """The square of a ReLU (So et al., "Primer", 2021, section 4.1)."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        return F.relu(hidden).square()
+
+
+class SoftCap(nn.Module):
+    """Bend values below a bound: ``c tanh(x / c)`` (Gemma 2, 2024, section 2)."""
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return values of the same shape."""
+        return self.bound * torch.tanh(values / self.bound)
+
+
+class Scale(nn.Module):
+    """Multiply by a number."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return hidden states of the same shape."""
+        return hidden * self.factor
+
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+    {
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "relu": nn.ReLU,
+        "squared_relu": SquaredReLU,
+    }
+)
+"""`TransformerSpec.nonlinearity` -> its module."""
 
 
 class MLP(nn.Module):
-    """Feed-forward layer, GELU or SwiGLU (both halves in one product).
+    """Feed-forward layer; gated ones have both halves in one product.
 
     Its inner width is the architecture's if none is given.
     """
@@ -76,7 +124,7 @@ class MLP(nn.Module):
         self.linear_fc1 = ColumnParallelLinear(
             spec.hidden_size, width * (2 if self.gated else 1), bias=bias
         )
-        self.activation = nn.SiLU() if self.gated else nn.GELU()
+        self.activation = ACTIVATIONS[spec.nonlinearity]()
         self.linear_fc2 = RowParallelLinear(width, spec.hidden_size, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ _LARGEST = MappingProxyType(
         "sequence_length": MAX_SEQUENCE,
         "max_position_embeddings": MAX_SEQUENCE,
         "vocab_size": MAX_VOCABULARY,
+        "window_size": MAX_SEQUENCE,
         "ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_ffn_hidden_size": 4 * MAX_WIDTH,
         "moe_shared_expert_intermediate_size": 4 * MAX_WIDTH,
@@ -47,8 +48,11 @@ _LARGEST = MappingProxyType(
 _CHOICES = {
     "family": (*FAMILY_NAMES, MODULE_FAMILY),
     "normalization": ("layernorm", "rmsnorm"),
-    "position_embedding_type": ("learned", "rope"),
+    "position_embedding_type": ("learned", "rope", "alibi", "none"),
     "attention_implementation": ("flash", "plain"),
+    "activation_func": ("", "gelu", "silu", "relu", "squared_relu"),
+    "norm_placement": ("pre", "post", "sandwich", "shared"),
+    "softmax_type": ("vanilla", "learnable"),
 }
 _EXAMPLES = MappingProxyType(
     {
@@ -62,11 +66,21 @@ _EXAMPLES = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
+_BOUNDS = MappingProxyType(
+    {
+        "rotary_percent": (1e-6, 1.0, "above 0 up to 1, e.g. 0.5"),
+        "attn_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 50.0"),
+        "final_logit_softcapping": (0.0, 1e6, "0 for none, or a bound, e.g. 30.0"),
+    }
+)
+"""Numbers that are no probabilities: the least, the most, and both in words."""
+
 LATENT_WIDTHS = ("q_lora_rank", "qk_pos_emb_head_dim", "v_head_dim")
 _MAY_BE_ZERO = (
     "num_moe_experts",
     "moe_router_topk",
     "moe_shared_expert_intermediate_size",
+    "window_size",
     "kv_lora_rank",
     *LATENT_WIDTHS,
     "num_token_types",
@@ -93,6 +107,8 @@ def check_values(spec: Any) -> None:
                 got=value,
                 expected="true or false",
             )
+        elif field.name in _BOUNDS:
+            _check_number(field.name, value)
         elif field.type is float:
             _check_probability(field.name, value)
         elif field.name in _CHOICES and value not in _CHOICES[field.name]:
@@ -125,6 +141,18 @@ def _check_integer(name: str, value: object, lowest: int) -> None:
         )
 
 
+def _check_number(name: str, value: object) -> None:
+    least, most, expected = _BOUNDS[name]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (math.isfinite(float(value)) and least <= value <= most):  # type: ignore[arg-type,operator]  # a number, as just seen
+        raise InputError(
+            "must be a number between its bounds",
+            where=name,
+            got=value,
+            expected=expected,
+        )
+
+
 def _check_probability(name: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not (math.isfinite(float(value)) and 0 <= float(value) < 1):  # type: ignore[arg-type]  # a number, as just seen
@@ -150,4 +178,66 @@ def require_divides(spec: Any, divisor: str, number: str) -> None:
             where=divisor,
             got=getattr(spec, divisor),
             expected=f"a divisor of {number} = {getattr(spec, number)}",
+        )
+
+
+def check_attention(spec: Any) -> None:
+    """Refuse what attention and its norms cannot be together.
+
+    Raises
+    ------
+    InputError
+        With the field that does not fit.
+    """
+    windows = any(kind.startswith("window") for kind in spec.block_kinds.values())
+    if windows != (spec.window_size > 0):
+        raise InputError(
+            "a window and blocks with one go together",
+            where="window_size",
+            got=spec.window_size,
+            expected="1, 2, ... if a block of block_pattern has a window, else 0",
+        )
+    flash_only = {
+        "window_size": 0,
+        "softmax_type": "vanilla",
+        "attn_logit_softcapping": 0.0,
+    }
+    for name, value in flash_only.items():
+        own = getattr(spec, name) != value
+        if own and spec.attention_implementation != "flash":
+            raise InputError(
+                "needs a fused kernel",
+                where=name,
+                got=getattr(spec, name),
+                expected=f'{value!r}, or attention_implementation = "flash"',
+            )
+        if own and (spec.family == "bert" or spec.kv_lora_rank):
+            raise InputError(
+                "does not go with a bert, nor with multi-head latent attention",
+                where=name,
+                got=getattr(spec, name),
+                expected=f"{value!r}",
+            )
+    if spec.window_size and not spec.causal:
+        raise InputError(
+            "sliding windows look back, as causal attention does",
+            where="window_size",
+            got=spec.window_size,
+            expected="0, or causal = true",
+        )
+    if spec.norm_placement == "shared" and not spec.parallel_residual:
+        raise InputError(
+            "one norm is shared by parallel branches",
+            where="norm_placement",
+            got=spec.norm_placement,
+            expected="another one, or parallel_residual = true",
+        )
+    if spec.qk_layernorm_whole and not (
+        spec.qk_layernorm and spec.normalization == "rmsnorm"
+    ):
+        raise InputError(
+            "belongs to a root mean square norm of queries and keys",
+            where="qk_layernorm_whole",
+            got=spec.qk_layernorm_whole,
+            expected='false, or qk_layernorm = true and normalization = "rmsnorm"',
         )

@@ -3,11 +3,13 @@
 Nothing here knows torch: the modules are built from a `TransformerSpec` elsewhere.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from estimators.models.limits import (
     LATENT_WIDTHS,
     MAX_ELEMENTS,
+    check_attention,
     check_values,
     require_divides,
 )
@@ -70,14 +72,63 @@ class TransformerSpec:
     embeddings have no rows, and no limit here."""
 
     gated_linear_unit: bool = False
-    """Whether the feed-forward layer is SwiGLU rather than GELU."""
+    """Whether the feed-forward layer is gated, as in SwiGLU: one half of its inner
+    width is multiplied by the nonlinearity of the other."""
+
+    activation_func: str = ""
+    """Nonlinearity of the feed-forward layer: ``"gelu"``, ``"silu"``, ``"relu"`` or
+    ``"squared_relu"``; by default SiLU where it is gated, else GELU."""
 
     normalization: str = "layernorm"
-    """Norm before attention and feed-forward layer: ``"layernorm"`` (with bias) or
-    ``"rmsnorm"``."""
+    """Norm of attention and feed-forward layer: ``"layernorm"`` or ``"rmsnorm"``."""
+
+    layernorm_bias: bool = True
+    """Whether a ``"layernorm"`` has a bias."""
+
+    layernorm_affine: bool = True
+    """Whether a ``"layernorm"`` has weights at all; those of OLMo have none."""
+
+    norm_placement: str = "pre"
+    """Where a block normalises: ``"pre"`` before each branch, ``"post"`` behind it
+    (OLMo 2), ``"sandwich"`` both (Gemma 2, GLM-4), or ``"shared"``: one norm before
+    two parallel branches (Falcon 7B)."""
+
+    parallel_residual: bool = False
+    """Whether attention and feed-forward layer read the same hidden states (GPT-J,
+    Falcon) instead of one behind the other. They are computed one by one."""
 
     position_embedding_type: str = "learned"
-    """How positions are told apart: ``"learned"`` or ``"rope"``."""
+    """How positions are told apart: ``"learned"``, ``"rope"``, ``"alibi"`` (scores
+    fall with the distance) or ``"none"``."""
+
+    rotary_percent: float = 1.0
+    """Part of the channels of a head that ``"rope"`` turns."""
+
+    embedding_layernorm: bool = False
+    """Whether a norm follows the word embedding (BLOOM)."""
+
+    scale_embeddings: bool = False
+    """Whether embeddings of words are multiplied by a constant (Gemma)."""
+
+    qk_layernorm: bool = False
+    """Whether queries and keys are normalised, each head by itself."""
+
+    qk_layernorm_whole: bool = False
+    """Whether `qk_layernorm` normalises all heads of a token together (OLMo 2)."""
+
+    softmax_type: str = "vanilla"
+    """Softmax of attention: ``"vanilla"``, or ``"learnable"`` with one learned score of
+    no key for each head (the sinks of GPT-OSS)."""
+
+    attn_logit_softcapping: float = 0.0
+    """Bound that attention scores are bent below; 0 for none."""
+
+    final_logit_softcapping: float = 0.0
+    """Bound that the logits of the output layer are bent below; 0 for none."""
+
+    window_size: int = 0
+    """Tokens that a token of a block with the mixer ``"window"`` attends to, itself
+    included: Megatron's ``(window_size - 1, 0)``. 0 without such blocks."""
 
     tie_word_embeddings: bool = True
     """Whether the output layer shares the word embedding's weight."""
@@ -87,6 +138,9 @@ class TransformerSpec:
 
     add_qkv_bias: bool = False
     """Whether at least the query, key and value projections have a bias."""
+
+    add_attention_bias: bool = False
+    """Whether at least the linear layers of attention have a bias."""
 
     hidden_dropout: float = 0.0
     """Probability of dropout after the embedding, the attention and the feed-forward
@@ -157,6 +211,7 @@ class TransformerSpec:
             self._resolve("v_head_dim", self.kv_channels)
         _check_positions(self)
         _check_pattern(self)
+        check_attention(self)
         _check_experts(self)
         _check_tensors(self)
 
@@ -190,7 +245,22 @@ class TransformerSpec:
     @property
     def has_qkv_bias(self) -> bool:
         """Whether the query, key and value projections have a bias."""
-        return self.add_bias_linear or self.add_qkv_bias
+        return self.has_attention_bias or self.add_qkv_bias
+
+    @property
+    def has_attention_bias(self) -> bool:
+        """Whether all linear layers of attention have a bias."""
+        return self.add_bias_linear or self.add_attention_bias
+
+    @property
+    def nonlinearity(self) -> str:
+        """Nonlinearity of the feed-forward layer."""
+        return self.activation_func or ("silu" if self.gated_linear_unit else "gelu")
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a sliding window hides something of a sequence."""
+        return self.window_size > 0 and self.window_size < self.sequence_length
 
 
 def without_padding(spec: TransformerSpec, mean_length: int) -> TransformerSpec:
@@ -251,6 +321,53 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     return replace(spec, num_layers=num_layers, block_pattern=pattern[:num_layers])
 
 
+def with_windows(
+    spec: TransformerSpec, window_size: int, skip_freq: int = 0
+) -> TransformerSpec:
+    """Return the same model with sliding windows.
+
+    Parameters
+    ----------
+    spec
+        A model whose blocks are all alike.
+    window_size
+        Tokens that a token attends to, itself included.
+    skip_freq
+        Every which block sees all tokens (Megatron's ``window_attn_skip_freq``), 2 for
+        every second one; 0 for none of them.
+    """
+    numbers = range(1, spec.num_layers + 1)
+    full = [skip_freq > 0 and number % skip_freq == 0 for number in numbers]
+    return with_windowed_blocks(spec, window_size, [not one for one in full])
+
+
+def with_windowed_blocks(
+    spec: TransformerSpec, window_size: int, windowed: Sequence[bool]
+) -> TransformerSpec:
+    """Return the same model with sliding windows in some blocks.
+
+    Parameters
+    ----------
+    spec
+        A model whose blocks are all alike.
+    window_size
+        Tokens that a token attends to, itself included.
+    windowed
+        Which blocks have a window.
+    """
+    if not any(windowed):
+        return spec
+    (kind,) = spec.block_kinds.values()
+    window = kind.replace("attention", "window")
+    pattern = tuple(window if one else kind for one in windowed)
+    return replace(spec, window_size=window_size, block_pattern=pattern)
+
+
+def turned_channels(head_size: int, percent: float) -> int:
+    """Return how many channels of a head rotary embeddings turn: an even number."""
+    return int(head_size * percent) // 2 * 2
+
+
 def _check_positions(spec: TransformerSpec) -> None:
     learned = spec.position_embedding_type == "learned"
     if learned and spec.sequence_length > spec.max_position_embeddings:
@@ -261,7 +378,9 @@ def _check_positions(spec: TransformerSpec) -> None:
             expected=f"at most max_position_embeddings = "
             f"{spec.max_position_embeddings}",
         )
-    if spec.position_embedding_type == "rope" and spec.kv_channels % 2:
+    turned = turned_channels(spec.kv_channels, spec.rotary_percent)
+    odd = turned != int(spec.kv_channels * spec.rotary_percent)
+    if spec.position_embedding_type == "rope" and (odd or not turned):
         raise InputError(
             "rotary embeddings turn pairs of channels",
             where="kv_channels",

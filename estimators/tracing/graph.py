@@ -104,14 +104,32 @@ class TracedOperator(NamedTuple):
     """Whether the operator belongs to the attention core, which selective recompute
     repeats."""
 
+    window: int = 0
+    """Keys that a query of fused attention sees, those of its own token included; 0
+    for all of them."""
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query and a key, causal masks not subtracted.
+
+        A window of ``w`` keys leaves ``s w - w (w - 1) / 2`` pairs of the ``s (s + 1) /
+        2`` of a causal mask. As the square is twice as many without the diagonal, those
+        of a window count twice, without the diagonal: a band on both sides of it, which
+        is the square where ``w = s``.
+        """
+        m, n, _, _ = self.dims
+        w = self.window
+        return 2 * n * w - w * (w - 1) - n if w else m * n
+
     @property
     def model_flops(self) -> int:
         """Forward products of one sequence, causal masks not subtracted [FLOP].
 
-        The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM.
+        The convention of Narayanan et al., SC'21, appendix, and of Megatron-LM. What a
+        sliding window hides is subtracted.
         """
-        m, n, k, batch = self.dims
-        return (4 if self.operation == "attention" else 2) * m * n * k * batch
+        _, _, k, batch = self.dims
+        return (4 if self.operation == "attention" else 2) * self.pairs * k * batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +217,7 @@ def _operator_from_json(value: Value, num_tensors: int) -> TracedOperator:
         saved=tensors("saved"),
         dims=(m, n, k, batch),
         core=value["core"].flag(),
+        window=value["window"].whole(least=0, most=n),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, core_attention, experts, layers
 from estimators.tracing.graph import TracedLayer, TracedParameter
 from estimators.tracing.rules import FUNCTION_RULES, MODULE_RULES, Tape, TracedCall
 
@@ -22,6 +22,9 @@ _PARAMETER_LAYOUTS: Mapping[tuple[type[nn.Module], str], str] = MappingProxyType
         (layers.VocabParallelLinear, "weight"): "vocab",
         (layers.VocabParallelLinear, "bias"): "vocab",
         (layers.VocabParallelEmbedding, "weight"): "vocab",
+        (attention.QueryNorm, "weight"): "tensor",
+        (attention.KeyNorm, "weight"): "groups",
+        (core_attention.FlashAttention, "softmax_offset"): "tensor",
         (experts.ExpertColumnLinear, "weight"): "expert",
         (experts.ExpertRowLinear, "weight"): "expert",
     }

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from estimators.models import attention, experts, layers
+from estimators.models import attention, core_attention, experts, layers
 from estimators.models import attention as latent_attention
 from estimators.tracing.graph import TracedOperator, TracedTensor
 
 _NO_DIMS = (0, 0, 0, 0)
-_CORE = frozenset({attention.PlainAttention, attention.FlashAttention})
+_CORE = frozenset({core_attention.PlainAttention, core_attention.FlashAttention})
 """Operators that selective recompute repeats."""
 
 
@@ -78,6 +78,7 @@ class TracedCall(NamedTuple):
         saved: tuple[int, ...] = (),
         sharding: str = "",
         dims: tuple[int, int, int, int] = _NO_DIMS,
+        window: int = 0,
     ) -> None:
         """Write the operator down; its results become those of the node."""
         stack = self.node.meta.get("nn_module_stack", {})
@@ -94,6 +95,7 @@ class TracedCall(NamedTuple):
                 saved=saved,
                 dims=dims,
                 core=not _CORE.isdisjoint(kinds),
+                window=window,
             )
         )
         self.set(outputs)
@@ -173,7 +175,7 @@ def matmul_rule(call: TracedCall) -> None:
     )
 
 
-def flash_rule(call: TracedCall) -> None:
+def flash_rule(call: TracedCall, window: int = 0) -> None:
     """Keep queries, keys, values, the result, and one fp32 number per row and head.
 
     A dropout mask is drawn again from the state of the random generator.
@@ -188,7 +190,13 @@ def flash_rule(call: TracedCall) -> None:
         saved=(*call.inputs, output, log_sums),
         sharding="heads",
         dims=(rows, rows, (query + size) // 2, heads),
+        window=window,
     )
+
+
+def _flash(call: TracedCall) -> None:
+    """Count the keys that a sliding window shows."""
+    flash_rule(call, call.target.rules.window)
 
 
 def dropout_rule(call: TracedCall) -> None:
@@ -262,18 +270,24 @@ MODULE_RULES: Mapping[type[nn.Module], Callable[[TracedCall], None]] = MappingPr
         attention.QKVParallelLinear: _qkv,
         experts.ExpertColumnLinear: _experts("expert column", "tensor"),
         experts.ExpertRowLinear: _experts("expert row", "sequence"),
-        attention.FlashAttention: flash_rule,
-        attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
+        core_attention.FlashAttention: _flash,
+        core_attention.ScaledMaskedSoftmax: memory_rule("softmax", keeps="output"),
         attention.RotaryEmbedding: _rotary,
         latent_attention.LatentHeads: _latent_heads,
         layers.VocabParallelEmbedding: _embedding,
         nn.Embedding: _embedding,
         layers.PositionEmbedding: memory_rule("add"),
         layers.RMSNorm: memory_rule("norm", keeps="inputs"),
+        attention.QueryNorm: memory_rule("norm", keeps="inputs"),
+        attention.KeyNorm: memory_rule("norm", keeps="inputs"),
         nn.LayerNorm: memory_rule("norm", keeps="inputs"),
         nn.GELU: memory_rule("activation", keeps="inputs"),
         nn.SiLU: memory_rule("activation", keeps="inputs"),
+        nn.ReLU: memory_rule("activation", keeps="inputs"),
+        layers.SquaredReLU: memory_rule("activation", keeps="inputs"),
         nn.Tanh: memory_rule("activation", keeps="output"),
+        layers.SoftCap: memory_rule("activation", keeps="output"),
+        layers.Scale: memory_rule("multiply"),
         nn.Dropout: dropout_rule,
         layers.CrossEntropy: cross_entropy_rule,
         experts.TopK: _topk,
