@@ -112,6 +112,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         rotary = spec.position_embedding_type == "rope"
         self.linear_qkv = QKVParallelLinear(spec)
+        self.query_norm: nn.Module | None
+        self.key_norm: nn.Module | None
         self.query_norm, self.key_norm = _query_key_norms(spec)
         self.rotary = (
             RotaryEmbedding(spec.kv_channels, percent=spec.rotary_percent)

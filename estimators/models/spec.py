@@ -305,12 +305,16 @@ def with_sequence_length(
 def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
     """Return the same model at another depth: its first blocks, where they differ.
 
+    Blocks that are all alike are repeated.
+
     Raises
     ------
     InputError
         If blocks differ and there are fewer, or the depth is no depth.
     """
     pattern = spec.block_pattern
+    if len(set(pattern)) == 1:
+        pattern = pattern[:1] * max(num_layers, 1)
     if pattern and num_layers > len(pattern):
         raise InputError(
             "more blocks than the model has, whose blocks differ",

@@ -50,6 +50,34 @@ class ConfigFile:
         self.problems.refuse()
         return spec
 
+    def spelled(self, *keys: str) -> str:
+        """Return the first of some names of a key that the file has, else the first."""
+        given = [key for key in keys if self.values.get(key) is not None]
+        return given[0] if given else keys[0]
+
+    def inside(
+        self, key: str, reader: "Callable[[ConfigFile], TransformerSpec]"
+    ) -> TransformerSpec:
+        """Return what a reader makes of an object in the file.
+
+        Raises
+        ------
+        InputError
+            If it is no object, or the reader says so.
+        """
+        values = self.values.get(key)
+        if not isinstance(values, dict):
+            raise InputError(
+                "not an object",
+                where=key,
+                got=values,
+                expected='an object, e.g. {"hidden_size": 2560, ...}',
+            )
+        try:
+            return ConfigFile(values).read(reader)
+        except InputError as error:
+            raise error.at(key) from None
+
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a positive whole number; without a default it must be there."""
         with self.problems.noted():

@@ -1,6 +1,7 @@
 """Readers of GPT-2 and GPT-NeoX."""
 
 from estimators.models.huggingface.config_file import GELUS, ConfigFile
+from estimators.models.huggingface.windows import rotary_percent
 from estimators.models.spec import TransformerSpec
 
 
@@ -25,7 +26,7 @@ def read_gpt2(config: ConfigFile) -> TransformerSpec:
 
 
 def read_gpt_neox(config: ConfigFile) -> TransformerSpec:
-    """Read GPT-NeoX; its parallel residual branches cost what serial ones do."""
+    """Read GPT-NeoX; its parallel residual branches are computed one by one."""
     config.require("hidden_act", default="gelu", allowed=GELUS)
     config.require("attention_bias", default=True, allowed=(True,))
     length = config.integer("max_position_embeddings")
@@ -38,6 +39,8 @@ def read_gpt_neox(config: ConfigFile) -> TransformerSpec:
         vocab_size=config.integer("vocab_size"),
         sequence_length=length,
         position_embedding_type="rope",
+        rotary_percent=rotary_percent(config, "rotary_pct", default=0.25),
+        parallel_residual=config.flag("use_parallel_residual", default=True),
         tie_word_embeddings=config.flag("tie_word_embeddings", default=False),
         hidden_dropout=config.number("hidden_dropout", 0.0),
         attention_dropout=config.number("attention_dropout", 0.0),

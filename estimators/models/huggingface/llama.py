@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from estimators.models.huggingface.config_file import ConfigFile
+from estimators.models.huggingface.windows import with_config_windows
 from estimators.models.spec import TransformerSpec, with_sequence_length
-from topologies.errors import InputError
 
 
 def read_llama(
@@ -12,8 +12,10 @@ def read_llama(
 ) -> TransformerSpec:
     """Read the Llama and Mistral families."""
     config.require("hidden_act", default="silu", allowed=("silu", "swish"))
-    bias = config.flag("attention_bias", default=False)
-    config.require("mlp_bias", default=False, allowed=(bias,))
+    bias = config.flag("mlp_bias", default=False)
+    attention_bias = config.flag("attention_bias", default=False)
+    if bias and not attention_bias:
+        config.require("mlp_bias", default=False, allowed=(False,))
     length = config.integer("max_position_embeddings")
     heads = config.integer("num_attention_heads")
     return TransformerSpec(
@@ -32,6 +34,7 @@ def read_llama(
         position_embedding_type="rope",
         tie_word_embeddings=config.flag("tie_word_embeddings", default=False),
         add_bias_linear=bias,
+        add_attention_bias=attention_bias,
         attention_dropout=config.number("attention_dropout", 0.0),
     )
 
@@ -39,10 +42,10 @@ def read_llama(
 def read_mistral(config: ConfigFile) -> TransformerSpec:
     """Read Mistral; without a length, sequences end where its window does."""
     spec = read_llama(config, default_groups=8)  # the default of MistralConfig
-    window = config.values.get("sliding_window")
-    if window is not None:
-        window = config.integer("sliding_window")
-        spec = with_sequence_length(spec, min(window, spec.sequence_length))
+    spec = with_config_windows(config, spec, [True] * spec.num_layers)
+    if spec.window_size:
+        length = min(spec.window_size, spec.sequence_length)
+        spec = with_sequence_length(spec, length)
     return spec
 
 
@@ -54,18 +57,7 @@ def read_mixtral(config: ConfigFile) -> TransformerSpec:
         family="mixtral",
         num_moe_experts=config.integer("num_local_experts"),
         moe_router_topk=config.integer("num_experts_per_tok"),
+        block_pattern=tuple(
+            kind.replace("dense", "experts") for kind in dense.block_pattern
+        ),
     )
-
-
-def limit_window(config: ConfigFile, spec: TransformerSpec) -> TransformerSpec:
-    """Refuse sequences that a sliding window would cut: full attention is built."""
-    window = config.values.get("sliding_window")
-    windowed = config.values["model_type"] in {"mistral", "mixtral"}
-    if windowed and window is not None and spec.sequence_length > window:
-        raise InputError(
-            "sliding-window attention is not modelled beyond its window",
-            where="sliding_window",
-            got=window,
-            expected=f"null, or at least the sequence length {spec.sequence_length}",
-        )
-    return spec

@@ -11,12 +11,35 @@ from types import MappingProxyType
 
 from estimators.models.huggingface.bert import read_bert
 from estimators.models.huggingface.config_file import ConfigFile, read_config
+from estimators.models.huggingface.gemma import (
+    read_gemma,
+    read_gemma2,
+    read_gemma3,
+    read_gemma3_text,
+)
 from estimators.models.huggingface.gpt import read_gpt2, read_gpt_neox
-from estimators.models.huggingface.llama import (
-    limit_window,
-    read_llama,
-    read_mistral,
-    read_mixtral,
+from estimators.models.huggingface.gpt_like import (
+    read_bloom,
+    read_falcon,
+    read_gpt_bigcode,
+    read_mpt,
+    read_nemotron,
+    read_opt,
+    read_starcoder2,
+)
+from estimators.models.huggingface.kinship import nearest_type
+from estimators.models.huggingface.llama import read_llama, read_mistral, read_mixtral
+from estimators.models.huggingface.llama_like import (
+    read_cohere,
+    read_glm,
+    read_glm4,
+    read_olmo,
+    read_olmo2,
+    read_olmo3,
+    read_phi3,
+    read_qwen2,
+    read_qwen3,
+    read_stablelm,
 )
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
@@ -27,8 +50,29 @@ READERS: Mapping[str, Callable[[ConfigFile], TransformerSpec]] = MappingProxyTyp
         "llama": read_llama,
         "mistral": read_mistral,
         "mixtral": read_mixtral,
+        "qwen2": read_qwen2,
+        "qwen3": read_qwen3,
+        "gemma": read_gemma,
+        "gemma2": read_gemma2,
+        "gemma3": read_gemma3,
+        "gemma3_text": read_gemma3_text,
+        "phi3": read_phi3,
+        "olmo": read_olmo,
+        "olmo2": read_olmo2,
+        "olmo3": read_olmo3,
+        "glm": read_glm,
+        "glm4": read_glm4,
+        "stablelm": read_stablelm,
+        "cohere": read_cohere,
         "gpt2": read_gpt2,
         "gpt_neox": read_gpt_neox,
+        "gpt_bigcode": read_gpt_bigcode,
+        "bloom": read_bloom,
+        "falcon": read_falcon,
+        "mpt": read_mpt,
+        "opt": read_opt,
+        "starcoder2": read_starcoder2,
+        "nemotron": read_nemotron,
         "bert": read_bert,
     }
 )
@@ -63,11 +107,19 @@ def load_huggingface(
                 "model type is not supported",
                 where="model_type",
                 got=model_type,
-                expected=" or ".join(f'"{name}"' for name in READERS),
+                expected="one of " + ", ".join(READERS),
+                hint=_hint(model_type),
             )
         spec = config.read(READERS[model_type])
         if sequence_length is not None:
-            spec = limit_window(config, with_sequence_length(spec, sequence_length))
+            spec = with_sequence_length(spec, sequence_length)
     except InputError as error:
         raise error.at(str(file), separator=": ") from None
     return spec
+
+
+def _hint(model_type: str) -> str:
+    """Say what comes nearest to a type that is not read."""
+    near = nearest_type(model_type, READERS)
+    start = f'the nearest that is read is "{near}": ' if near else ""
+    return f"{start}spell the architecture out under [model], with its family and sizes"
