@@ -9,13 +9,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from estimators.models.library import gpt, llama
+from estimators.models.library import (
+    gemma,
+    gpt,
+    gpt_like,
+    llama,
+    llama_like,
+    qwen,
+)
 from estimators.models.library.published import PublishedModel
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
 
 LIBRARY: Mapping[str, PublishedModel] = MappingProxyType(
-    {name: model for family in (gpt, llama) for name, model in family.MODELS.items()}
+    {
+        name: model
+        for family in (gpt, llama, gpt_like, llama_like, qwen, gemma)
+        for name, model in family.MODELS.items()
+    }
 )
 """Name -> architecture and source."""
 

@@ -55,8 +55,11 @@ def test_every_named_model_is_a_chain_of_few_distinct_layers(
     blocks = [f"block {i}" for i in range(spec.num_layers)]
     norm = [] if spec.family == "bert" else ["final norm"]
     assert graph.names == ("embedding", *blocks, *norm, "head")
-    assert len(graph.layers) == 3 + len(norm)
-    assert graph.kinds == (0, *[1] * len(blocks), *range(2, len(graph.layers)))
+    distinct = list(spec.block_kinds.values())
+    pattern = spec.block_pattern or (distinct[0],) * len(blocks)
+    ends = range(1 + len(distinct), len(graph.layers))
+    assert len(graph.layers) == 2 + len(distinct) + len(norm)
+    assert graph.kinds == (0, *(1 + distinct.index(one) for one in pattern), *ends)
 
 
 @pytest.mark.parametrize("name", model_names())
