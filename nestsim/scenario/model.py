@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model, model_names
 from estimators.models.library.mamba import HYBRID_KINDS, hybrid_pattern
-from estimators.models.limits import MAX_VOCABULARY
+from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import (
     TransformerSpec,
     with_num_layers,

@@ -211,7 +211,7 @@ def test_sizes_left_out_take_megatron_s_defaults() -> None:
         ({"hidden_dropout": 1.0}, "hidden_dropout"),
         ({"attention_dropout": float("nan")}, "attention_dropout"),
         ({"attention_dropout": "0.1"}, "attention_dropout"),
-        ({"family": "t5"}, "family"),
+        ({"family": "rnn"}, "family"),
         ({"normalization": "batchnorm"}, "normalization"),
         ({"attention_implementation": "linear"}, "attention_implementation"),
         ({"causal": 1}, "causal"),
