@@ -101,7 +101,12 @@ def read_text(path: Path, *, expected: str, most_bytes: int) -> str:
 
 
 def read_json(
-    path: Path, *, expected: str, most_bytes: int, whole_numbers: bool = False
+    path: Path,
+    *,
+    expected: str,
+    most_bytes: int,
+    whole_numbers: bool = False,
+    infinities: bool = False,
 ) -> Any:
     """Return what a JSON file holds, as plain values.
 
@@ -115,6 +120,8 @@ def read_json(
         A longer file is refused [byte].
     whole_numbers
         Refuse numbers with a fraction or an exponent.
+    infinities
+        Read ``Infinity``, which JSON does not have but Python writes, as null.
 
     Raises
     ------
@@ -123,17 +130,21 @@ def read_json(
         not finite, an object with a key twice, or values nested too deeply.
     """
     text = read_text(path, expected=expected, most_bytes=most_bytes)
-    return parse_json(text, expected=expected, whole_numbers=whole_numbers)
+    return parse_json(
+        text, expected=expected, whole_numbers=whole_numbers, infinities=infinities
+    )
 
 
-def parse_json(text: str, *, expected: str, whole_numbers: bool = False) -> Any:
+def parse_json(
+    text: str, *, expected: str, whole_numbers: bool = False, infinities: bool = False
+) -> Any:
     """Return what a JSON text holds, as plain values; see `read_json`."""
     try:
         value = json.loads(
             text,
             parse_int=_whole,
             parse_float=_refuse_fraction if whole_numbers else _finite,
-            parse_constant=_refuse_constant,
+            parse_constant=_null_if_infinite if infinities else _refuse_constant,
             object_pairs_hook=_table,
         )
     except json.JSONDecodeError as error:
@@ -306,6 +317,11 @@ def _refuse_constant(constant: str) -> NoReturn:
         got=constant,
         expected="finite numbers, as JSON has",
     )
+
+
+def _null_if_infinite(constant: str) -> None:
+    if constant == "NaN":
+        _refuse_constant(constant)
 
 
 def _refuse_fraction(number: str) -> NoReturn:

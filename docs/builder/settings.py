@@ -71,9 +71,9 @@ class TableReference:
     def anchor(self) -> str:
         """The name that links to the table use."""
         parts = [self.path.replace(".", "-") or TOP]
-        kind = self.model.model_fields.get("kind")
         if self.variant:
-            parts.append(str(get_args(kind.annotation)[0]) if kind else self.variant)
+            names = _names(self.model)[1]
+            parts.append(names[0] if names else self.variant)
         return "-".join(parts).lower().split(" ")[0]
 
 
@@ -248,11 +248,23 @@ def _toml_key(key: str) -> str:
 
 def _variant(model: type[Table]) -> str:
     """Return the key that tells a table from others of the same path."""
+    key, names = _names(model)
+    if names:
+        return f"{key} = " + " or ".join(json.dumps(name) for name in names)
+    return next(key for key, field in settings(model).items() if field.is_required())
+
+
+def _names(model: type[Table]) -> tuple[str, tuple[str, ...]]:
+    """Return the key whose names tell a table from others, and its names.
+
+    A kind, or a family that has a table of its own; no names if there is neither.
+    """
     fields = settings(model)
-    if "kind" in fields:
-        names = get_args(fields["kind"].annotation)
-        return "kind = " + " or ".join(json.dumps(name) for name in names)
-    return next(key for key, field in fields.items() if field.is_required())
+    for key, most in (("kind", 99), ("family", 1)):
+        names = get_args(fields[key].annotation) if key in fields else ()
+        if 0 < len(names) <= most:
+            return key, tuple(str(name) for name in names)
+    return "", ()
 
 
 def _tables_of(

@@ -466,7 +466,9 @@ def with_num_layers(spec: TransformerSpec, num_layers: int) -> TransformerSpec:
             got=num_layers,
             expected=f"at most {len(pattern)}",
         )
-    return replace(spec, num_layers=num_layers, block_pattern=pattern[:num_layers])
+    left = pattern[:num_layers]
+    window = spec.window_size if any("window" in kind for kind in left) else 0
+    return replace(spec, num_layers=num_layers, block_pattern=left, window_size=window)
 
 
 def with_one_of_each(spec: TransformerSpec) -> TransformerSpec:

@@ -11,8 +11,13 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from estimators.models.huggingface.load import load_huggingface
 from estimators.models.library.catalog import load_model, model_names
 from estimators.models.library.mamba import HYBRID_KINDS, hybrid_pattern
-from estimators.models.limits import MAX_VOCABULARY
-from estimators.models.spec import TransformerSpec, with_num_layers, without_padding
+from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
+from estimators.models.spec import (
+    TransformerSpec,
+    with_num_layers,
+    with_windows,
+    without_padding,
+)
 from estimators.tracing.user_module import TracedModule, UserModule
 from nestsim.scenario.architectures.encoder_decoder import EncoderDecoderModel
 from nestsim.scenario.architectures.experts import pattern_by_frequency
@@ -112,7 +117,7 @@ class LibraryModel(Table):
 
 
 class HuggingFaceModel(Table):
-    """A Hugging Face config.json of a decoder, an encoder, a T5 or a ViT."""
+    """A Hugging Face config.json, of a type that is read; the others are told."""
 
     config: Text = Field(examples=["config.json"])
     """A Hugging Face config.json, relative to the scenario's folder. Nothing is
@@ -209,14 +214,67 @@ class SpelledOutModel(Table):
     """Rows of a learned position embedding. Left out, `sequence_length`."""
 
     gated_linear_unit: bool | None = Field(None, examples=[True])
-    """Whether the feed-forward layer is SwiGLU rather than GELU. Left out, as the
-    family has it."""
+    """Whether the feed-forward layer is gated, as in SwiGLU. Left out, as the family
+    has it."""
+
+    activation_func: Literal["gelu", "silu", "relu", "squared_relu"] | None = None
+    """Nonlinearity of the feed-forward layer. Left out, SiLU where it is gated, else
+    GELU."""
 
     normalization: Literal["layernorm", "rmsnorm"] | None = None
-    """Norm before attention and feed-forward layer. Left out, as the family has it."""
+    """Norm of attention and feed-forward layer. Left out, as the family has it."""
 
-    position_embedding_type: Literal["learned", "rope"] | None = None
+    layernorm_bias: bool = Field(True, examples=[False])
+    """Whether a LayerNorm has a bias."""
+
+    layernorm_affine: bool = Field(True, examples=[False])
+    """Whether a LayerNorm has weights at all; those of OLMo have none."""
+
+    norm_placement: Literal["pre", "post", "sandwich", "shared"] = "pre"
+    """Where a block normalises: before each branch ("pre"), behind it ("post", OLMo 2),
+    both ("sandwich", Gemma 2 and GLM-4), or once before two parallel branches
+    ("shared", Falcon 7B)."""
+
+    parallel_residual: bool = Field(False, examples=[True])
+    """Whether attention and feed-forward layer read the same hidden states, as in
+    GPT-NeoX and Falcon. They are computed one by one."""
+
+    position_embedding_type: Literal["learned", "rope", "alibi", "none"] | None = None
     """How positions are told apart. Left out, as the family has it."""
+
+    rotary_percent: float = Field(1.0, gt=0, le=1, examples=[0.5])
+    """Part of the channels of a head that rotary positions turn."""
+
+    embedding_layernorm: bool = Field(False, examples=[True])
+    """Whether a norm follows the word embedding, as in BLOOM."""
+
+    scale_embeddings: bool = Field(False, examples=[True])
+    """Whether embeddings of words are multiplied by a constant, as in Gemma."""
+
+    qk_layernorm: bool = Field(False, examples=[True])
+    """Whether queries and keys are normalised, each head by itself, as in Qwen 3."""
+
+    qk_layernorm_whole: bool = Field(False, examples=[True])
+    """Whether `qk_layernorm` normalises all heads of a token together, as in OLMo 2."""
+
+    softmax_type: Literal["vanilla", "learnable"] = "vanilla"
+    """Softmax of attention: "learnable" has one learned score of no key for each head,
+    the sinks of GPT-OSS."""
+
+    attn_logit_softcapping: float = Field(0.0, ge=0, le=1e6, examples=[50.0])
+    """Bound that attention scores are bent below, as in Gemma 2; 0 for none."""
+
+    final_logit_softcapping: float = Field(0.0, ge=0, le=1e6, examples=[30.0])
+    """Bound that logits of the output layer are bent below, as in Gemma 2; 0 for
+    none."""
+
+    window_size: SequenceLength | None = Field(None, examples=[4096])
+    """Tokens that a token attends to, itself included: Megatron's (window_size - 1, 0).
+    Left out, all before it."""
+
+    window_attn_skip_freq: int = Field(0, ge=0, le=MAX_LAYERS, examples=[2])
+    """Every which block has no window: 2 for every second one, as in Gemma 2, 6 as in
+    Gemma 3; 0 for none of them, as in Mistral."""
 
     tie_word_embeddings: bool | None = Field(None, examples=[False])
     """Whether the output layer shares the word embedding's weight. Left out, as the
@@ -228,6 +286,9 @@ class SpelledOutModel(Table):
 
     add_qkv_bias: bool = Field(False, examples=[False])
     """Whether at least the query, key and value projections have a bias."""
+
+    add_attention_bias: bool = Field(False, examples=[False])
+    """Whether at least the linear layers of attention have a bias."""
 
     hidden_dropout: Probability = Field(0.0, examples=[0.1])
     """Probability of dropout after the embedding, the attention and the feed-forward
@@ -326,12 +387,8 @@ class SpelledOutModel(Table):
     def build(self, folder: Path) -> TransformerSpec:  # noqa: ARG002  # one interface
         """Return the architecture."""
         given: dict[str, Any] = dict(FAMILY_DEFAULTS[self.family])
-        left_out = {
-            "attention",
-            "mean_sequence_length",
-            "hybrid_override_pattern",
-            "moe_layer_freq",
-        }
+        left_out = {"attention", "mean_sequence_length", "hybrid_override_pattern"}
+        left_out |= {"moe_layer_freq", "window_size", "window_attn_skip_freq"}
         given |= self.model_dump(exclude_none=True, exclude=left_out)
         pattern = self._block_pattern() or pattern_by_frequency(
             self.moe_layer_freq, self.num_layers
@@ -339,6 +396,15 @@ class SpelledOutModel(Table):
         if pattern:
             given["block_pattern"] = pattern
         spec = TransformerSpec(**given, attention_implementation=self.attention)
+        if self.window_size is not None:
+            spec = with_windows(spec, self.window_size, self.window_attn_skip_freq)
+        elif self.window_attn_skip_freq:
+            raise InputError(
+                "belongs to sliding windows",
+                where="window_attn_skip_freq",
+                got=self.window_attn_skip_freq,
+                expected="0, or window_size beside it",
+            )
         return _adapted(spec, None, self.mean_sequence_length)
 
     def _block_pattern(self) -> tuple[str, ...]:

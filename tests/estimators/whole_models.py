@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from estimators.models.families import FAMILIES, ModelFamily
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
 
 
 class TransformerModel(nn.Module):
-    """A whole model: the chain of its layers."""
+    """A whole model: the chain of its layers; those of a T5 are counted only."""
 
     def __init__(self, spec: TransformerSpec, family: ModelFamily) -> None:
         super().__init__()
@@ -29,6 +29,10 @@ class TransformerModel(nn.Module):
         for depth in self.depths:
             shared = self.embedding.get_parameter(weight)
             depth.get_submodule("embedding").register_parameter("weight", shared)
+        if spec.has_decoder:
+            shared = self.embedding.get_parameter("word_embeddings.weight")
+            first = self.blocks[pattern.index(FIRST_DECODER_BLOCK)]
+            first.get_submodule("word_embeddings").register_parameter("weight", shared)
 
     def forward(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Tensor:
         """Return the loss; `inputs` and `labels` as embedding and head take them."""

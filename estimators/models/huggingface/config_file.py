@@ -166,7 +166,8 @@ def read_config(file: Path) -> ConfigFile:
     InputError
         If it cannot be read, or is not a JSON object.
     """
-    values = read_json(file, expected=_EXPECTED, most_bytes=MAX_FILE)
+    # Limits of time steps in configurations of Mamba-2 end in Infinity.
+    values = read_json(file, expected=_EXPECTED, most_bytes=MAX_FILE, infinities=True)
     if not isinstance(values, dict):
         raise InputError(
             "not a JSON object",

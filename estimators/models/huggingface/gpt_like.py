@@ -99,6 +99,7 @@ def read_mpt(config: ConfigFile) -> TransformerSpec:
     own.require(
         "attn_type", default="multihead_attention", allowed=("multihead_attention",)
     )
+    dropout = own.number("attn_pdrop", 0.0)
     try:
         own.problems.refuse()
     except InputError as error:
@@ -117,7 +118,7 @@ def read_mpt(config: ConfigFile) -> TransformerSpec:
         layernorm_bias=False,
         add_bias_linear=False,
         hidden_dropout=config.number("resid_pdrop", 0.0),
-        attention_dropout=own.number("attn_pdrop", 0.0),
+        attention_dropout=dropout,
     )
 
 

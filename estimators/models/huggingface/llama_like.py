@@ -89,7 +89,7 @@ def read_glm4(config: ConfigFile) -> TransformerSpec:
 
 
 def read_stablelm(config: ConfigFile) -> TransformerSpec:
-    """Read StableLM: LayerNorm, a quarter of a head turned, often parallel branches."""
+    """Read StableLM: LayerNorm, a quarter of a head turned, serial or parallel."""
     config.require("qk_layernorm", default=False, allowed=(False,))
     parallel = config.flag("use_parallel_residual", default=False)
     return replace(

@@ -9,7 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from estimators.models.library import experts, gpt, llama, mamba, t5, vit
+from estimators.models.library import (
+    experts,
+    gemma,
+    gpt,
+    gpt_like,
+    llama,
+    llama_like,
+    mamba,
+    qwen,
+    t5,
+    vit,
+)
 from estimators.models.library.published import PublishedModel
 from estimators.models.spec import TransformerSpec, with_sequence_length
 from topologies.errors import InputError
@@ -17,7 +28,18 @@ from topologies.errors import InputError
 LIBRARY: Mapping[str, PublishedModel] = MappingProxyType(
     {
         name: model
-        for family in (gpt, llama, experts, mamba, t5, vit)
+        for family in (
+            gpt,
+            llama,
+            gpt_like,
+            llama_like,
+            qwen,
+            gemma,
+            experts,
+            mamba,
+            t5,
+            vit,
+        )
         for name, model in family.MODELS.items()
     }
 )

@@ -155,9 +155,22 @@ def test_a_given_head_size_is_kept(tmp_path: Path) -> None:
 
 def test_sequences_end_where_a_sliding_window_does(tmp_path: Path) -> None:
     file = write(tmp_path, CONFIGS["mistral"])
-    assert load_huggingface(file).sequence_length == 4096
-    with pytest.raises(InputError, match="sliding-window"):
-        load_huggingface(file, sequence_length=8192)
+    spec = load_huggingface(file)
+    assert spec.sequence_length == 4096
+    assert not spec.has_windows
+
+
+def test_a_sliding_window_cuts_longer_sequences(tmp_path: Path) -> None:
+    file = write(tmp_path, CONFIGS["mistral"])
+    spec = load_huggingface(file, sequence_length=8192)
+    assert spec.has_windows
+    assert spec.block_pattern == load_model("mistral-7b").block_pattern
+    (attention,) = (
+        one
+        for one in trace_model(spec).layers[1].operators
+        if one.operation == "attention"
+    )
+    assert attention.window == 4096
 
 
 @pytest.mark.parametrize(

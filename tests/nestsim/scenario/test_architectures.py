@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from estimators.layers.shares import divisibility_problem
+from estimators.layers.work import Degrees
 from nestsim.job import run_job
 from nestsim.scenario.load import load_scenario
 
@@ -95,3 +97,45 @@ def test_unlike_blocks_are_split_over_a_pipeline(tmp_path: Path, model: str) -> 
     best = result.candidates[result.chosen]
     assert len(best.priced.plan.stages) == 2
     assert best.simulated.iteration_time >= result.lower_bound * (1 - 1e-9)
+
+
+def refused(folder: Path, model: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_scenario(written(folder, model))
+    return str(caught.value)
+
+
+def test_settings_of_one_form_are_refused_in_another(tmp_path: Path) -> None:
+    assert "hybrid_override_pattern" in refused(
+        tmp_path, f'{VIT}hybrid_override_pattern = "M-"\n'
+    )
+    assert "belongs to hybrids of Mamba-2" in refused(
+        tmp_path, HYBRID.replace("mamba", "llama", 1)
+    )
+    message = refused(tmp_path, HYBRID.replace("M-M*-M-M-", "M-M*-M-M"))
+    assert "is not one letter for each block" in message
+    message = refused(tmp_path, HYBRID.replace("M-M*-M-M-", "M-M*-M-MX"))
+    assert 'num_layers = 9 letters of "M", "*", "-"' in message
+
+
+def test_a_decoder_s_length_needs_a_decoder(tmp_path: Path) -> None:
+    model = 'name = "gpt3-125m"\ndecoder_sequence_length = 64\n'
+    assert "decoder_sequence_length" in refused(tmp_path, model)
+    longer = 'name = "t5-small"\ndecoder_sequence_length = 128\nnum_layers = 4\n'
+    spec = load_scenario(written(tmp_path, longer)).spec
+    assert (spec.sequence_length, spec.decoder_sequence_length) == (512, 128)
+    assert spec.num_layers == 4
+
+
+def test_images_without_whole_patches_are_refused(tmp_path: Path) -> None:
+    message = refused(tmp_path, VIT.replace("patch_size = 16", "patch_size = 15"))
+    assert "patches do not fill an image" in message
+    assert "a divisor of image_size = 224" in message
+
+
+def test_a_hybrid_without_a_pattern_is_all_mamba(tmp_path: Path) -> None:
+    lines = [line for line in HYBRID.splitlines(keepends=True) if "hybrid" not in line]
+    spec = load_scenario(written(tmp_path, "".join(lines))).spec
+    assert spec.block_pattern == ("mamba",) * 9
+    assert spec.mamba_num_heads == 2 * 512 // 64
+    assert divisibility_problem(spec, Degrees(tp=4)) is None

@@ -249,6 +249,43 @@ def test_a_spelled_out_llama_equals_the_librarys(load: Any) -> None:
     assert spec == load_model("llama2-7b")
 
 
+def test_a_spelled_out_gemma_equals_the_librarys(load: Any) -> None:
+    spelled_out = """family = "llama"
+    num_layers = 42
+    hidden_size = 3584
+    ffn_hidden_size = 14336
+    num_attention_heads = 16
+    num_query_groups = 8
+    kv_channels = 256
+    vocab_size = 256000
+    sequence_length = 8192
+    activation_func = "gelu"
+    norm_placement = "sandwich"
+    scale_embeddings = true
+    tie_word_embeddings = true
+    attn_logit_softcapping = 50.0
+    final_logit_softcapping = 30.0
+    window_size = 4096
+    window_attn_skip_freq = 2
+    """
+    spec = load(MINIMAL, **{'name = "gpt3-125m"': spelled_out}).spec
+    assert spec == load_model("gemma2-9b")
+
+
+def test_blocks_without_windows_do_not_alternate(load: Any) -> None:
+    spelled_out = """family = "llama"
+    num_layers = 4
+    hidden_size = 64
+    num_attention_heads = 4
+    vocab_size = 128
+    sequence_length = 16
+    window_attn_skip_freq = 2
+    """
+    with pytest.raises(InputError) as caught:
+        load(MINIMAL, **{'name = "gpt3-125m"': spelled_out})
+    assert caught.value.where.endswith("model.window_attn_skip_freq")
+
+
 def test_a_spelled_out_bert_is_neither_causal_nor_without_token_types(
     load: Any,
 ) -> None:
@@ -333,12 +370,8 @@ def test_networks_are_written_with_the_names_of_their_records(
 def test_architectures_are_spelled_out_with_the_names_of_their_record() -> None:
     known = {field.name for field in fields(TransformerSpec)}
     own = set(SpelledOutModel.model_fields) - known
-    assert own == {
-        "attention",
-        "mean_sequence_length",
-        "hybrid_override_pattern",
-        "moe_layer_freq",
-    }
+    others = {"hybrid_override_pattern", "window_attn_skip_freq", "moe_layer_freq"}
+    assert own == {"attention", "mean_sequence_length", *others}
 
 
 # Whatever stands in a file: a scenario, or an InputError that names the file.
