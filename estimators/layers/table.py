@@ -12,7 +12,8 @@ ways. The common one takes the full square of attention scores even if the mask 
 causal, ``12 s^2 h`` FLOP for each layer and sequence, forward and backward: that of
 Narayanan et al. [1]_, Korthikanti et al. [2]_ and PaLM's model FLOPs utilisation [3]_.
 The other leaves out what a causal mask hides, half of the square, as FlashAttention's
-figures do [4]_. Models without a causal mask have one number.
+figures do [4]_. Models without a causal mask have one number. What a sliding window
+hides counts in neither (`TracedOperator.pairs`).
 
 References
 ----------

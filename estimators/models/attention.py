@@ -85,7 +85,10 @@ class RotaryEmbedding(nn.Module):
 
 
 class QueryNorm(RMSNorm):
-    """Norm of all queries of a token together; its weight is split with the heads."""
+    """Norm of all queries of a token together; its weight is split with the heads.
+
+    What ranks of a tensor group exchange for it, a number for each token, is left out.
+    """
 
     def forward(self, heads: Tensor) -> Tensor:
         """Return heads of the same shape: (batch, heads, sequence, head)."""

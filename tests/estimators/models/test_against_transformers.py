@@ -16,8 +16,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from estimators.models.families import build_layers
 from estimators.models.huggingface.load import load_huggingface
-from estimators.models.spec import TransformerSpec
+from estimators.models.spec import TransformerSpec, with_windows
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 
@@ -195,6 +196,55 @@ def test_parameters_and_flops_are_those_of_transformers(
     if spec.window_size:
         graph = trace_model(replace(spec, window_size=LENGTH))
     assert own_flops(graph) == hub_flops(model)
+
+
+def test_sinks_are_those_of_gpt_oss() -> None:
+    """Attention of GPT-OSS with a window, both with the same weights, no positions."""
+    from transformers.models.gpt_oss import modeling_gpt_oss
+
+    torch.manual_seed(0)
+    config = transformers.GptOssConfig(
+        **{**GROUPED, "num_hidden_layers": 2, "head_dim": 24, "sliding_window": 8},
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        attn_implementation="eager",
+    )
+    theirs = modeling_gpt_oss.GptOssAttention(config, 0)
+    torch.nn.init.normal_(theirs.sinks)
+    spec = TransformerSpec(
+        family="llama",
+        num_layers=2,
+        hidden_size=64,
+        num_attention_heads=4,
+        num_query_groups=2,
+        kv_channels=24,
+        vocab_size=211,
+        sequence_length=LENGTH,
+        position_embedding_type="none",
+        add_bias_linear=False,
+        add_attention_bias=True,
+        softmax_type="learnable",
+    )
+    spec = with_windows(spec, 8, skip_freq=2)
+    ours = build_layers(spec, "cpu")["block window+dense"].self_attention
+    parts = (theirs.q_proj, theirs.k_proj, theirs.v_proj)
+    weights = {
+        "linear_qkv.weight": torch.cat([one.weight for one in parts]),
+        "linear_qkv.bias": torch.cat([one.bias for one in parts]),
+        "linear_proj.weight": theirs.o_proj.weight,
+        "linear_proj.bias": theirs.o_proj.bias,
+        "core_attention.softmax_offset": theirs.sinks,
+    }
+    ours.load_state_dict(weights)
+    sizes = [sum(p.numel() for p in one.parameters()) for one in (ours, theirs)]
+    assert sizes[0] == sizes[1]
+    hidden = torch.randn(1, LENGTH, 64)
+    angles = torch.ones(1, LENGTH, 12), torch.zeros(1, LENGTH, 12)
+    every = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
+    hidden_pairs = every.triu(1) | every.tril(-8)
+    mask = torch.zeros(1, 1, LENGTH, LENGTH).masked_fill(hidden_pairs, float("-inf"))
+    expected, _ = theirs(hidden, position_embeddings=angles, attention_mask=mask)
+    torch.testing.assert_close(ours(hidden), expected)
 
 
 WINDOWED = ("mistral", "gemma2", "gemma3", "phi3", "olmo3", "qwen2, late windows")
