@@ -3,6 +3,7 @@
 Sizes of parallel groups have Megatron's names outside, and short letters inside.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
@@ -34,20 +35,57 @@ class ParameterBytes(NamedTuple):
     [byte]."""
 
 
+class ParameterItem(NamedTuple):
+    """One of the numbers that a device keeps for each of its parameters."""
+
+    part: str
+    """Field of `ParameterBytes` that it belongs to."""
+    name: str
+    """What it is."""
+    num_bytes: int
+    """Its size [byte]."""
+    reason: str
+    """Why it is kept."""
+
+
+_MASTER = ("master copy", 4)
+_MOMENTUM = ("momentum", 4)
+_VARIANCE = ("variance", 4)
+
+OPTIMIZER_STATES: Mapping[tuple[str, bool], tuple[tuple[str, int], ...]] = (
+    MappingProxyType(
+        {
+            # Master copy, momentum and variance in fp32: Rajbhandari et al., "ZeRO",
+            # 2020, section 3.1 (K = 12).
+            ("adam", True): (_MASTER, _MOMENTUM, _VARIANCE),
+            ("adam", False): (_MOMENTUM, _VARIANCE),
+            # Master copy and momentum in fp32.
+            ("sgd", True): (_MASTER, _MOMENTUM),
+            ("sgd", False): (_MOMENTUM,),
+            # Momentum and variance in bf16, no master copy.
+            ("adam-bf16", True): (("momentum", 2), ("variance", 2)),
+        }
+    )
+)
+"""(optimizer, whether the weights are in 16 bits) -> name and bytes per parameter of
+each state."""
+
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], int] = MappingProxyType(
     {
-        # Master copy, momentum and variance in fp32: Rajbhandari et al., "ZeRO", 2020,
-        # section 3.1 (K = 12).
-        ("adam", True): 12,
-        ("adam", False): 8,
-        # Master copy and momentum in fp32.
-        ("sgd", True): 8,
-        ("sgd", False): 4,
-        # Momentum and variance in bf16, no master copy.
-        ("adam-bf16", True): 4,
+        key: sum(num_bytes for _, num_bytes in states)
+        for key, states in OPTIMIZER_STATES.items()
     }
 )
 """(optimizer, whether the weights are in 16 bits) -> bytes per parameter."""
+
+_STATE_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "master copy": "the optimizer updates the weights in fp32",
+        "momentum": "mean of the gradients",
+        "variance": "mean of the squared gradients",
+    }
+)
+"""State of an optimizer -> why it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +138,66 @@ class TrainingSpec:
         return 4 if self.precision == "fp32" else 2
 
     @property
+    def parameter_items(self) -> tuple[ParameterItem, ...]:
+        """Weights, gradients, optimizer states and copies, one by one."""
+        narrow = self.precision != "fp32"
+        copied = narrow and not self.weights_in_fp32
+        return (
+            self._weights_item(copied=copied),
+            *self._gradient_items(narrow=narrow, copied=copied),
+            *(
+                ParameterItem("optimizer", name, size, _STATE_REASONS.get(name, name))
+                for name, size in OPTIMIZER_STATES[self.optimizer, copied]
+            ),
+        )
+
+    def _weights_item(self, *, copied: bool) -> ParameterItem:
+        reason = f"in {self.precision}, as forward and backward passes read them"
+        if not copied and self.precision != "fp32":
+            reason = "in fp32, cast when they are read; no master copy beside them"
+        return ParameterItem(
+            "weights", "weights", self.element_bytes if copied else 4, reason
+        )
+
+    def _gradient_items(
+        self, *, narrow: bool, copied: bool
+    ) -> tuple[ParameterItem, ...]:
+        wide = self.gradient_precision == "fp32" or not narrow
+        summed = ParameterItem(
+            "gradients",
+            "gradients",
+            4 if wide else 2,
+            f"in {'fp32' if wide else 'bf16'}, summed over microbatches",
+        )
+        size, cast = self.element_bytes, "the optimizer works on its share in fp32"
+        if self.gradient_copies and wide:
+            beside = "as backward passes make them, beside the sum in fp32"
+            return summed, ParameterItem("gradients", "new gradients", size, beside)
+        if self.gradient_copies:
+            flat = "the optimizer lays its share side by side for its step"
+            return (
+                summed,
+                ParameterItem("copies", "flat gradients", size, flat),
+                ParameterItem("copies", "gradients in fp32", 4, cast),
+            )
+        if self.casts_gradients and copied and not wide:
+            return summed, ParameterItem("copies", "gradients in fp32", 4, cast)
+        return (summed,)
+
+    @property
     def parameter_bytes(self) -> ParameterBytes:
         """Weights, gradients and optimizer states of one parameter [byte]."""
-        mixed = self.precision != "fp32"
-        gradients = 4 if self.gradient_precision == "fp32" or not mixed else 2
-        copied = mixed and not self.weights_in_fp32
-        again, cast = 0, 0
-        if self.gradient_copies:
-            added = self.element_bytes
-            again, cast = (added, 0) if gradients == 4 else (0, added + 4)
-        elif self.casts_gradients and copied and gradients == 2:
-            cast = 4
+        kept = Counter[str]()
+        for item in self.parameter_items:
+            kept[item.part] += item.num_bytes
+        summed = 4 if self.gradient_precision == "fp32" else self.element_bytes
         return ParameterBytes(
-            weights=self.element_bytes if copied else 4,
-            gradients=gradients + again,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, copied],
+            weights=kept["weights"],
+            gradients=kept["gradients"],
+            optimizer=kept["optimizer"],
             gather=_WIDTH.get(self.gather_precision, self.element_bytes),
-            reduce=_WIDTH.get(self.reduce_precision, gradients),
-            copies=cast,
+            reduce=_WIDTH.get(self.reduce_precision, summed),
+            copies=kept["copies"],
         )
 
 

@@ -90,12 +90,20 @@ class Kept(NamedTuple):
         excluded: frozenset[int] = frozenset(),
     ) -> float:
         """Return what some operators keep, and other tensors as they are [byte]."""
+        return sum(self.tensors(operators, excluded).values())
+
+    def tensors(
+        self,
+        operators: Sequence[TracedOperator],
+        excluded: frozenset[int] = frozenset(),
+    ) -> dict[int, float]:
+        """Return number and size of each tensor that `size` adds up [byte]."""
         narrow = self._narrow()
         as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
-        return sum(
-            self._size(number, narrow, as_it_is)
+        return {
+            number: self._size(number, narrow, as_it_is)
             for number in sorted(excluded | self._by(operators))
-        )
+        }
 
     def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:
         """Return the tensors that some operators keep."""
