@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _GIB = 2.0**30
 
-_BAR, _LARGEST_BAR = 0.42, 0.62
-"""Height of a stage's row where there are many, and where there are few [inch]."""
+_ROWS = ((8, 0.62), (24, 0.36), (10_000, 0.2))
+"""Most stages, and the height of a row of as many [inch]."""
 
 _HEAD, _FOOT = 1.25, 1.75
 """Heights above and below the rows [inch]."""
@@ -56,7 +56,7 @@ def draw_memory_account(result: MemoryResult, path: Path) -> None:
     """Draw what one device of each stage needs, and where the device ends."""
     assert result.memory is not None
     rows = shown_stages(result)
-    bar = _LARGEST_BAR if len(rows) <= 8 else max(_BAR * 8 / len(rows), 0.2)
+    bar = next(size for most, size in _ROWS if len(rows) <= most)
     height = _HEAD + _FOOT + max(len(rows), 2) * bar
     subtitle = f"{plan_label(result.memory.plan)}: one device of each stage at its peak"
     with figure_with_headline(headline(result), subtitle, height) as (figure, _):
@@ -75,7 +75,7 @@ def draw_memory_account(result: MemoryResult, path: Path) -> None:
             handles=[*(bar for bar in bars if bar is not line), line],
             loc="upper center",
             bbox_to_anchor=(0.5, -0.72 / (height - _HEAD - _FOOT)),
-            ncols=6,
+            ncols=8,
             frameon=False,
             fontsize=12,
             columnspacing=1.4,

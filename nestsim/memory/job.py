@@ -198,7 +198,9 @@ def memory_job(
         workload=workload,
         rules=rules,
         num_devices=scenario.network_spec.num_devices,
-        limits=MemoryLimits(workload.tensor_memory(reserve), scenario.host.memory),
+        limits=MemoryLimits(
+            max(workload.tensor_memory(reserve), 0.0), scenario.host.memory
+        ),
     )
     if progress is not None:
         progress("memory: count", None)

@@ -1,6 +1,6 @@
 """The memory of a job as text: what it holds, why, and what would fit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -74,7 +74,7 @@ def fit_sentence(result: MemoryResult) -> str:
             f"{start}; its host would keep {format_size(memory.host)}, and has "
             f"{format_size(limits.host)}."
         )
-    return f"{start}, {percent(memory.needed / limits.device)}."
+    return f"{start}, {_share_words(memory.needed, limits.device)}."
 
 
 def _plan_facts(result: MemoryResult) -> dict[str, str]:
@@ -104,7 +104,13 @@ def shown_parts(stages: Iterable[StageNeeds]) -> list[str]:
     return [*known, *sorted(found - {*known})]
 
 
-_HEADINGS = {"copies of gradients": "copies", "activations": "activat."}
+_HEADINGS: Mapping[str, str] = {
+    "gradients": "grads",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "copies of gradients": "copies",
+}
+"""Part -> how its column is headed, where that is shorter."""
 
 
 def _stage_table(result: MemoryResult) -> Table:
@@ -206,9 +212,13 @@ def _change_table(result: MemoryResult) -> Table:
             change.kind,
             change_words(change),
             format_size(change.memory.needed),
-            percent(change.memory.needed / result.limits.device),
+            _share_words(change.memory.needed, result.limits.device),
         )
     return table
+
+
+def _share_words(needed: float, usable: float) -> str:
+    return percent(needed / usable) if usable > 0.0 else "-"
 
 
 def still_words(result: MemoryResult) -> list[str]:

@@ -313,7 +313,10 @@ _SPECIALS = (
 )
 
 _ALL = (
-    "plan " * 6 + "simulate " * 8 + "explain " * 2 + "topology collectives collectives memory"
+    "plan " * 6
+    + "simulate " * 8
+    + "explain " * 2
+    + "topology collectives collectives memory"
 )
 
 KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxyType(
