@@ -10,12 +10,11 @@ from planner.plans.spec import PlanSpec
 from planner.search.space import divisors
 from topologies.errors import InputError
 
-LONGEST = 2**24
+LONGEST = 2**23
 """Longest sequence that is tried [token]."""
 
-STEPS_OF_LENGTH = 4
-"""Lengths are multiples of a quarter of the largest power of two in the job's own: what
-lies between two of them is not looked at."""
+PARTS = 16
+"""Lengths between two that are twice as long as the other are tried in such parts."""
 
 
 class Largest(NamedTuple):
@@ -47,28 +46,23 @@ def largest_micro_batch(job: MemoryJob, spec: PlanSpec) -> Largest | None:
 def longest_sequence(job: MemoryJob, spec: PlanSpec) -> Largest | None:
     """Return the longest sequence with which a plan fits that fits; else None.
 
-    Doubled until it does not fit, then bisected: longer sequences need more memory.
-    Each length is traced, and learned positions grow with it.
+    Doubled until it does not fit, then bisected to `PARTS`: longer sequences need more
+    memory. Each length is traced, and learned positions grow with it.
     """
-    model = job.workload.graph.spec
-    own = model.sequence_length
-    unit = max(2 ** (own.bit_length() - 1) // STEPS_OF_LENGTH, 1)
-    low, high = own // unit, 2 * (own // unit)
-    best = _at_length(job, spec, own)
+    low = job.workload.graph.spec.sequence_length
+    best = _at_length(job, spec, low)
     if best is None:
         return None
-    while high * unit <= LONGEST:
-        found = _at_length(job, spec, high * unit)
+    while 2 * low <= LONGEST and (found := _at_length(job, spec, 2 * low)):
+        best, low = found, 2 * low
+    fits, fails = 0, PARTS
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        found = _at_length(job, spec, low + low * middle // PARTS)
         if found is None:
-            break
-        best, low, high = found, high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = _at_length(job, spec, middle * unit)
-        if found is None:
-            high = middle
+            fails = middle
         else:
-            best, low = found, middle
+            best, fits = found, middle
     return best
 
 
