@@ -30,6 +30,7 @@ from planner.step.recompute import saved_bytes
 from planner.step.schedules import SCHEDULES
 from planner.work import Progress
 from topologies.errors import InputError
+from topologies.short_repr import short_repr
 
 LOGITS = "logits"
 """Name of what the loss keeps: part of the last stage's activations."""
@@ -159,6 +160,8 @@ class MemoryResult:
 
     kept: tuple[KeptActivations, ...] = ()
     """What layers keep, if that was asked for."""
+
+    __repr__ = short_repr
 
     @property
     def fits(self) -> bool:
