@@ -15,6 +15,7 @@ from planner.search.launch_rules import LaunchRules
 from planner.step.execution import Workload
 from planner.step.memory import StageAccount, memory_of_stage
 from planner.step.plan import Plan
+from topologies.errors import InputError
 
 
 class MemoryLimits(NamedTuple):
@@ -108,8 +109,24 @@ class MemoryJob:
             If the sizes do not go with the model, the batch or the cluster.
         """
         plan = outline_plan(self.workload, spec, self.num_devices)
+        _check_sharding(plan)
         return plan_memory(self.workload, plan)
 
     def with_training(self, training: TrainingSpec) -> "MemoryJob":
         """Return the job in other number formats."""
         return replace(self, workload=replace(self.workload, training=training))
+
+
+def _check_sharding(plan: Plan) -> None:
+    """Refuse sharding groups that the replicas cannot be dealt out to."""
+    sizes = plan.parallel.sizes()
+    ranks = sizes.dp * sizes.cp
+    for stage in plan.stages:
+        if ranks % stage.sharding_group_size:
+            raise InputError(
+                "the replicas do not form groups of that size",
+                where="sharding_group_size",
+                got=stage.sharding_group_size,
+                expected=f"a divisor of {ranks}, the data- times the context-parallel "
+                "size",
+            )

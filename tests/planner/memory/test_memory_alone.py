@@ -282,3 +282,11 @@ def test_the_longest_sequence_fits_and_the_next_one_does_not():
     assert found.memory.needed == needed(found.size) <= 1.6 * NEEDED
     assert needed(found.size + step) > 1.6 * NEEDED
     assert longest_sequence(job(0.9 * NEEDED), SPEC) is None
+
+
+def test_sharding_groups_must_divide_the_replicas():
+    spec = replace(SPEC, zero_stage=1, sharding_group_size=3)
+    with pytest.raises(InputError, match="do not form groups"):
+        job().memory(spec)
+    halves = job().memory(replace(spec, sharding_group_size=2)).needed
+    assert job().memory(replace(spec, sharding_group_size=4)).needed < halves < NEEDED
