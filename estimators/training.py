@@ -59,25 +59,55 @@ class ParameterBytes(NamedTuple):
     [byte]."""
 
 
+class ParameterItem(NamedTuple):
+    """One of the numbers that a device keeps for each of its parameters."""
+
+    part: str
+    """Field of `ParameterBytes` that it belongs to."""
+    name: str
+    """What it is."""
+    num_bytes: float
+    """Its size [byte]."""
+    reason: str
+    """Why it is kept."""
+
+
+_MASTER = ("master copy", 4)
+_MOMENTUM = ("momentum", 4)
+_VARIANCE = ("variance", 4)
+_BLOCKWISE = 1 + 4 / 256
+
+OPTIMIZER_STATES: Mapping[tuple[str, bool], tuple[tuple[str, float], ...]] = (
+    MappingProxyType(
+        {
+            # Master copy, momentum and variance in fp32: Rajbhandari et al., "ZeRO",
+            # 2020, section 3.1 (K = 12).
+            ("adam", True): (_MASTER, _MOMENTUM, _VARIANCE),
+            ("adam", False): (_MOMENTUM, _VARIANCE),
+            # Master copy and momentum in fp32.
+            ("sgd", True): (_MASTER, _MOMENTUM),
+            ("sgd", False): (_MOMENTUM,),
+            # Momentum and variance in bf16, no master copy.
+            ("adam-bf16", True): (("momentum", 2), ("variance", 2)),
+            # Momentum and variance in 8 bits, an fp32 scale for each 256, no master
+            # copy [2]_.
+            ("adam8bit", True): (("momentum", _BLOCKWISE), ("variance", _BLOCKWISE)),
+            ("adam8bit", False): (("momentum", _BLOCKWISE), ("variance", _BLOCKWISE)),
+            # Master copy and momentum in fp32, of matrices; other parameters have
+            # Adam's states [3]_.
+            ("muon", True): (_MASTER, _MOMENTUM),
+            ("muon", False): (_MOMENTUM,),
+        }
+    )
+)
+"""(optimizer, whether the weights are in 16 bits) -> name and bytes per parameter of
+each state,
+in fp32 where there is a choice."""
+
 OPTIMIZER_BYTES: Mapping[tuple[str, bool], float] = MappingProxyType(
     {
-        # Master copy, momentum and variance in fp32: Rajbhandari et al., "ZeRO", 2020,
-        # section 3.1 (K = 12).
-        ("adam", True): 12,
-        ("adam", False): 8,
-        # Master copy and momentum in fp32.
-        ("sgd", True): 8,
-        ("sgd", False): 4,
-        # Momentum and variance in bf16, no master copy.
-        ("adam-bf16", True): 4,
-        # Momentum and variance in 8 bits, an fp32 scale for each 256, no master copy
-        # [2]_.
-        ("adam8bit", True): 2 * (1 + 4 / 256),
-        ("adam8bit", False): 2 * (1 + 4 / 256),
-        # Master copy and momentum in fp32, of matrices; other parameters have Adam's
-        # states [3]_.
-        ("muon", True): 8,
-        ("muon", False): 4,
+        key: sum(num_bytes for _, num_bytes in states)
+        for key, states in OPTIMIZER_STATES.items()
     }
 )
 """(optimizer, whether the weights are in 16 bits) -> bytes per parameter, with states
@@ -98,6 +128,25 @@ def states_of(optimizer: str) -> tuple[str, ...]:
     if optimizer == "muon":
         optimizer = "adam"  # which updates what Muon does not
     return _STATES.get(optimizer, ())
+
+
+_FORMAT_OF_STATE: Mapping[str, str] = MappingProxyType(
+    {
+        "master copy": "main_params_dtype",
+        "momentum": "exp_avg_dtype",
+        "variance": "exp_avg_sq_dtype",
+    }
+)
+"""State of an optimizer -> setting that says in which format it is."""
+
+_STATE_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "master copy": "the optimizer updates the weights in fp32",
+        "momentum": "mean of the gradients",
+        "variance": "mean of the squared gradients",
+    }
+)
+"""State of an optimizer -> why it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,33 +237,86 @@ class TrainingSpec:
         return self.fp8_param_gather or self.optimizer == "muon"
 
     @property
+    def parameter_items(self) -> tuple[ParameterItem, ...]:
+        """Weights, gradients, optimizer states and copies, one by one.
+
+        Of a matrix of a block, where these are told apart.
+        """
+        narrow = self.precision != "fp32"
+        copied = self._has_master
+        return (
+            self._weights_item(copied=copied),
+            *self._gradient_items(narrow=narrow, copied=copied),
+            *(
+                ParameterItem(
+                    "optimizer",
+                    name,
+                    self._state_bytes(name, size),
+                    _STATE_REASONS.get(name, name),
+                )
+                for name, size in OPTIMIZER_STATES[self.optimizer, copied]
+            ),
+        )
+
+    def _weights_item(self, *, copied: bool) -> ParameterItem:
+        if self.fp8_param_gather:
+            known = NARROW_FORMATS[self.matmul_precision]
+            twice = ", by rows and by columns" if self.keep_fp8_transpose_cache else ""
+            return ParameterItem(
+                "weights",
+                "weights",
+                (1 + self.keep_fp8_transpose_cache) * known.weight_bytes,
+                f"in {self.matmul_precision}{twice}, as products read them",
+            )
+        reason = f"in {self.precision}, as forward and backward passes read them"
+        if not copied and self.precision != "fp32":
+            reason = "in fp32, cast when they are read; no master copy beside them"
+        return ParameterItem(
+            "weights", "weights", self.element_bytes if copied else 4, reason
+        )
+
+    def _gradient_items(
+        self, *, narrow: bool, copied: bool
+    ) -> tuple[ParameterItem, ...]:
+        wide = self.gradient_precision == "fp32" or not narrow
+        summed = ParameterItem(
+            "gradients",
+            "gradients",
+            4 if wide else 2,
+            f"in {'fp32' if wide else 'bf16'}, summed over microbatches",
+        )
+        size, cast = self.element_bytes, "the optimizer works on its share in fp32"
+        if self.gradient_copies and wide:
+            beside = "as backward passes make them, beside the sum in fp32"
+            return summed, ParameterItem("gradients", "new gradients", size, beside)
+        if self.gradient_copies:
+            flat = "the optimizer lays its share side by side for its step"
+            return (
+                summed,
+                ParameterItem("copies", "flat gradients", size, flat),
+                ParameterItem("copies", "gradients in fp32", 4, cast),
+            )
+        if self.casts_gradients and copied and not wide:
+            return summed, ParameterItem("copies", "gradients in fp32", 4, cast)
+        return (summed,)
+
+    @property
     def parameter_bytes(self) -> ParameterBytes:
         """Weights, gradients and optimizer states of one parameter [byte].
 
         Of a matrix of a block, where these are told apart.
         """
-        mixed, copied = self.precision != "fp32", self._has_master
-        gradients = 4 if self.gradient_precision == "fp32" or not mixed else 2
-        again, cast = 0, 0
-        if self.gradient_copies:
-            added = self.element_bytes
-            again, cast = (added, 0) if gradients == 4 else (0, added + 4)
-        elif self.casts_gradients and copied and gradients == 2:
-            cast = 4
-        weights: float = self.element_bytes if copied else 4
-        gather: float = self.element_bytes
-        if self.fp8_param_gather:
-            known = NARROW_FORMATS[self.matmul_precision]
-            weights = (1 + self.keep_fp8_transpose_cache) * known.weight_bytes
-            if known.is_square:
-                gather = known.weight_bytes
+        kept = dict.fromkeys(ParameterBytes._fields, 0.0)
+        for item in self.parameter_items:
+            kept[item.part] += item.num_bytes
+        summed = 4 if self.gradient_precision == "fp32" else self.element_bytes
         return ParameterBytes(
-            weights=weights,
-            gradients=gradients + again,
-            optimizer=OPTIMIZER_BYTES[self.optimizer, copied] - self._saved_bytes,
-            gather=_WIDTH.get(self.gather_precision, gather),
-            reduce=_WIDTH.get(self.reduce_precision, gradients),
-            copies=cast,
+            weights=kept["weights"],
+            gradients=kept["gradients"],
+            optimizer=kept["optimizer"],
+            gather=_WIDTH.get(self.gather_precision, self._gather_bytes),
+            reduce=_WIDTH.get(self.reduce_precision, summed),
+            copies=kept["copies"],
         )
 
     def mean_parameter_bytes(self, matrices: float) -> ParameterBytes:
@@ -243,12 +345,20 @@ class TrainingSpec:
         return self.precision != "fp32" and not self.weights_in_fp32
 
     @property
-    def _saved_bytes(self) -> float:
-        """What states in fewer than 32 bits take less than they say there [byte]."""
-        kept = _STATES.get(self.optimizer, ())
-        if not self._has_master:
-            kept = kept[1:]
-        return sum(4 - _WIDTH[getattr(self, name)] for name in kept)
+    def _gather_bytes(self) -> float:
+        """Bytes of a weight on the wire, unless `gather_precision` says it [byte]."""
+        if self.fp8_param_gather:
+            known = NARROW_FORMATS[self.matmul_precision]
+            if known.is_square:
+                return known.weight_bytes
+        return self.element_bytes
+
+    def _state_bytes(self, name: str, num_bytes: float) -> float:
+        """Return a state's bytes in the format that was chosen for it [byte]."""
+        setting = _FORMAT_OF_STATE[name]
+        if setting in _STATES.get(self.optimizer, ()):
+            return _WIDTH[getattr(self, setting)]
+        return num_bytes
 
 
 CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         run,
         simulate,
     )
+    from nestsim.face.memory import MemoryReport, memory
     from nestsim.face.report import FolderReport, Report
     from nestsim.face.stress import StressReport, stress
     from nestsim.face.sweep import SweepReport, sweep
@@ -41,6 +42,7 @@ __all__ = [
     "FolderReport",
     "InputError",
     "JobReport",
+    "MemoryReport",
     "Plan",
     "PlanReport",
     "Report",
@@ -52,6 +54,7 @@ __all__ = [
     "compare",
     "explain",
     "load_scenario",
+    "memory",
     "plan",
     "run",
     "simulate",
@@ -68,6 +71,7 @@ _HOMES = MappingProxyType(
         "FolderReport": "nestsim.face.report",
         "InputError": "topologies.errors",
         "JobReport": "nestsim.face.jobs",
+        "MemoryReport": "nestsim.face.memory",
         "Plan": "planner.step.plan",
         "PlanReport": "nestsim.face.jobs",
         "Report": "nestsim.face.report",
@@ -79,6 +83,7 @@ _HOMES = MappingProxyType(
         "compare": "nestsim.face.comparison",
         "explain": "nestsim.face.jobs",
         "load_scenario": "nestsim.scenario.load",
+        "memory": "nestsim.face.memory",
         "plan": "nestsim.face.jobs",
         "run": "nestsim.face.jobs",
         "simulate": "nestsim.face.jobs",

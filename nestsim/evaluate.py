@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from estimators.layers.table import model_flops_per_sequence
 from estimators.layers.work import Degrees
+from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
 from nestsim.cluster import cluster_software, device_slowdowns, job_network
@@ -333,9 +334,29 @@ def build_job(
     if progress is not None:
         progress("network: build", None)
     network = job_network(scenario)
+    workload = build_workload(scenario, cluster_software(scenario, network), progress)
+    if scenario.profile is not None:
+        _check_measured(workload)
+    return network, workload
+
+
+def build_workload(
+    scenario: Scenario, software: Software, progress: Progress | None
+) -> Workload:
+    """Trace the model of a scenario; no network is needed.
+
+    Parameters
+    ----------
+    scenario
+        The job.
+    software
+        Its software, told how large nodes are where times matter.
+    progress
+        Told what is done.
+    """
     if progress is not None:
         progress("model: trace", None)
-    workload = Workload(
+    return Workload(
         graph=(
             trace_model(scenario.spec)
             if scenario.module is None
@@ -343,15 +364,12 @@ def build_job(
         ),
         training=scenario.training,
         accelerator=scenario.accelerator,
-        software=cluster_software(scenario, network),
+        software=software,
         execution=scenario.execution,
         constants=constants_with(scenario.constants),
         links=scenario.links,
         profile=scenario.profile,
     )
-    if scenario.profile is not None:
-        _check_measured(workload)
-    return network, workload
 
 
 def _check_measured(workload: Workload) -> None:

@@ -609,5 +609,21 @@ class CustomSpec(_NetworkRecord):
         return error.at(f"{table}.path", ": ")
 
 
-NetworkSpec = FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesSpec(_NetworkRecord):
+    """Devices of which nobody said how they are joined: enough to count memory."""
+
+    kind: ClassVar[str] = "none"
+
+    num_devices: int
+    """How many there are."""
+
+    def __post_init__(self) -> None:
+        check_count("num_devices", self.num_devices)
+        check_num_devices("num_devices", self.num_devices)
+
+
+NetworkSpec = (
+    FatTreeSpec | SpineLeafSpec | RailSpec | TorusSpec | CustomSpec | DevicesSpec
+)
 """What any network is built from."""

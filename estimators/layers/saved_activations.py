@@ -103,16 +103,25 @@ class Kept(NamedTuple):
         excluded: frozenset[int] = frozenset(),
         discarded: frozenset[int] = frozenset(),
     ) -> float:
-        """Return what some operators keep, and other tensors as they are [byte].
+        """Return what some operators keep, and other tensors as they are [byte]."""
+        return sum(self.tensors(operators, excluded, discarded).values())
+
+    def tensors(
+        self,
+        operators: Sequence[TracedOperator],
+        excluded: frozenset[int] = frozenset(),
+        discarded: frozenset[int] = frozenset(),
+    ) -> dict[int, float]:
+        """Return number and size of each tensor that `size` adds up [byte].
 
         What is discarded is not kept, whoever reads it.
         """
         narrow = self._narrow()
         as_it_is = excluded | self._by(op for op in operators if not _is_narrow(op))
-        return sum(
-            self._size(number, narrow, as_it_is)
+        return {
+            number: self._size(number, narrow, as_it_is)
             for number in sorted((excluded | self._by(operators)) - discarded)
-        )
+        }
 
     def _by(self, operators: Iterable[TracedOperator]) -> frozenset[int]:
         """Return the tensors that some operators keep."""

@@ -310,31 +310,115 @@ def kept_parts(layer: TracedLayer, *, gated: bool) -> list[tuple[bool, ...]]:
     return parts
 
 
+SAVING_MODES = ("none", "selective", "full")
+"""Recompute modes in which blocks keep tensors of their own."""
+
+
 def _saved_bytes(
     device: _Device, entering: float, keeping: Keeping
 ) -> Mapping[str, float]:
-    operators = device.layer.operators
-    kept = Kept(device.layer, device.sizes, device.element_bytes, keeping)
+    sizes = {
+        mode: sum(_saved_tensors(device, keeping, mode).values())
+        for mode in SAVING_MODES[:-1]
+    }
+    return MappingProxyType(
+        {**sizes, "none": sizes["none"] + _copied(device), "full": entering}
+    )
+
+
+def _copied(device: _Device) -> float:
+    """Return the copies of query groups that exchanging heads makes [byte]."""
+    return sum(
+        _copied_groups(device, operator)
+        for operator in device.layer.operators
+        if operator.operation == "attention"
+    )
+
+
+def _saved_tensors(device: _Device, keeping: Keeping, mode: str) -> dict[int, float]:
+    """Return number and size of each tensor that is kept in a recompute mode [byte]."""
+    layer = device.layer
+    if mode == "full":
+        return {number: device.sizes[number] for number in layer.entering}
+    operators = layer.operators
+    kept = Kept(layer, device.sizes, device.element_bytes, keeping)
+    if mode == "none":
+        return kept.tensors(operators)
     modules = keeping.recompute_modules
-    again = runs_again(device.layer, modules)
+    again = runs_again(layer, modules)
     outside = [op for op, inside in zip(operators, again, strict=True) if not inside]
     inside = [op for op, inside in zip(operators, again, strict=True) if inside]
     read_inside = {n for op in inside for n in op.inputs}
     made_inside = {n for op in inside for n in _written_tensors(op)}
-    copied = sum(
-        _copied_groups(device, op) for op in operators if op.operation == "attention"
+    return kept.tensors(
+        outside,
+        frozenset(read_inside - made_inside),
+        discarded_tensors(layer, modules),
     )
+
+
+class KeptTensor(NamedTuple):
+    """One tensor that a layer keeps from its forward to its backward pass."""
+
+    name: str
+    """Operator that makes it, and which of its results it is."""
+    share: float
+    """Part of its elements that one device has."""
+    num_bytes: float
+    """Its size on one device, for one microbatch [byte]."""
+
+
+def kept_tensors(
+    graph: LayerGraph,
+    kind: int,
+    degrees: Degrees,
+    element_bytes: int,
+    keeping: Keeping = EVERYTHING,
+) -> Mapping[str, tuple[KeptTensor, ...]]:
+    """Return the tensors that one layer keeps in each recompute mode, largest first.
+
+    Their sizes add up to `layer_work`'s ``saved_bytes``; arguments as it takes them.
+    """
+    layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
+    sizes = _sizes(layer, shares, element_bytes)
+    copies = group_copies(graph.spec, degrees)
+    device = _Device(layer, shares, degrees, element_bytes, sizes, copies)
+    names = _tensor_names(layer)
+
+    def share(number: int) -> float:
+        elements, layout, _ = layer.tensors[number]
+        one_sequence = max(elements, 1) * degrees.micro_batch_size
+        return shares.tensors[layout].of(elements) / one_sequence
+
     return MappingProxyType(
         {
-            "none": kept.size(operators) + copied,
-            "selective": kept.size(
-                outside,
-                frozenset(read_inside - made_inside),
-                discarded_tensors(device.layer, modules),
-            ),
-            "full": entering,
+            mode: tuple(
+                KeptTensor(names[number], share(number), size)
+                for number, size in sorted(
+                    _saved_tensors(device, keeping, mode).items(),
+                    key=lambda pair: -pair[1],
+                )
+            )
+            for mode in SAVING_MODES
         }
     )
+
+
+def _tensor_names(layer: TracedLayer) -> dict[int, str]:
+    """Name each tensor after the operator that writes it, or else the first reader."""
+    names = {
+        number: f"input of {operator.name}"
+        for operator in reversed(layer.operators)
+        for number in operator.inputs
+    }
+    if layer.hidden_input is not None:
+        names[layer.hidden_input] = "input of the layer"
+    for operator in layer.operators:
+        written = [n for n in _written_tensors(operator) if n not in operator.inputs]
+        for place, number in enumerate(written, start=1):
+            which = f", result {place}" if len(written) > 1 else ""
+            names[number] = f"{operator.name}{which}"
+    return names
 
 
 def _kept_bytes(device: _Device, kept: list[tuple[bool, ...]]) -> float:

@@ -11,6 +11,7 @@ import typer
 from nestsim.cli.catalog import accelerators, models, schema, topology
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare, diff
+from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
 from nestsim.cli.run import run, simulate
@@ -69,6 +70,7 @@ for _command in (
     run,
     plan,
     simulate,
+    memory,
     compare,
     stress,
     sweep,

@@ -36,7 +36,7 @@ from topologies.accelerators import (
     usual_host,
 )
 from topologies.errors import InputError
-from topologies.specs import NetworkSpec
+from topologies.specs import DevicesSpec, NetworkSpec
 from topologies.units import format_size
 
 NumberFormat = Literal[
@@ -268,8 +268,8 @@ class ClusterTable(Table):
     to the scenario's folder; they are taken instead of the accelerator's rates."""
 
     num_devices: Count | None = Field(None, examples=[64])
-    """Devices of the cluster, only to be checked: the network says how many there
-    are."""
+    """Devices of the cluster. The network says how many there are, and this is only
+    checked; without a network it must be given."""
 
     memory_reserve: SizeOrNothing = Field(
         0.0, json_schema_extra={"default": "0 B"}, examples=["2 GiB"]
@@ -277,8 +277,11 @@ class ClusterTable(Table):
     """Memory that plans leave free on every device, for the framework and fragmentation
     [byte]."""
 
-    network: NetworkTable = Field(discriminator="kind")
-    """How the devices are joined: a table whose "kind" says which network it is."""
+    network: NetworkTable | None = Field(
+        None, discriminator="kind", examples=[{"kind": "custom", "path": "links.csv"}]
+    )
+    """How the devices are joined: a table whose "kind" says which network it is. Left
+    out, `nestsim memory` alone can say something, of `num_devices` devices."""
 
     host: HostTable = Field(
         HostTable.model_validate({}),
@@ -321,12 +324,25 @@ class ClusterTable(Table):
             What collectives reach of links inside nodes and between them: the
             efficiency of those that state none.
         """
+        if self.network is None:
+            return self._devices()
         try:
             if isinstance(self.network, CustomTable):
                 return self.network.build(folder)
             return with_measured(self.network, reached).build()
         except InputError as error:
             raise error.at("network") from None
+
+    def _devices(self) -> DevicesSpec:
+        """Return the devices alone."""
+        if self.num_devices is None:
+            raise InputError(
+                "setting is missing",
+                where="network",
+                expected="a table [cluster.network]; for nestsim memory, num_devices "
+                "will do",
+            )
+        return DevicesSpec(num_devices=self.num_devices)
 
     def read_profile(self, folder: Path) -> Profile | None:
         """Return the measured operator times, None if there are none.

@@ -441,7 +441,7 @@ BuiltTable = FatTreeTable | SwitchedTable | GridTable
 NetworkTable = BuiltTable | CustomTable
 
 
-def link_names(table: NetworkTable) -> LinkNames:
+def link_names(table: NetworkTable | None) -> LinkNames:
     """Return the transports that the links of a network name."""
     if isinstance(table, FatTreeTable):
         return table.link_names()

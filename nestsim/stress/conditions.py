@@ -298,4 +298,8 @@ def network_ratios(scenario: "Scenario") -> dict[str, float]:
     """Return the ratios of the scenario's network as it was built."""
     from topologies.builders import build_network
 
-    return built_ratios(build_network(scenario.network_spec))
+    try:
+        network = build_network(scenario.network_spec)
+    except InputError as error:
+        raise scenario.network_spec.located(error, "cluster.network") from None
+    return built_ratios(network)

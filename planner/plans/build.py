@@ -19,7 +19,13 @@ import numpy as np
 from estimators.layers.work import Degrees
 from estimators.training import Grouping, ParallelismConfig
 from planner.cost.pricing import rates_of
-from planner.plans.checks import AUTO, check_model, check_plan, check_sizes
+from planner.plans.checks import (
+    AUTO,
+    check_model,
+    check_outline,
+    check_plan,
+    check_sizes,
+)
 from planner.plans.spec import PlanSpec, order_names
 from planner.search.placements import Extents, Placement, placements, whole_dimensions
 from planner.step.execution import Workload
@@ -48,8 +54,51 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         If they do not fit the cluster, the model or the batch, with the setting in
         ``where``.
     """
-    parallel = _parallel(spec, network.num_devices)
-    check_sizes(parallel, network.num_devices)
+    outline = _outline(workload, spec, network.num_devices)
+    placement = _placement(network, spec, outline.parallel)
+    plan = replace(
+        outline,
+        placement=placement.name,
+        stages=tuple(
+            replace(stage, devices=tuple(tuple(row) for row in devices.tolist()))
+            for stage, devices in zip(outline.stages, placement.devices, strict=True)
+        ),
+    )
+    try:
+        check_plan(workload, plan, network.num_devices)
+    except InputError as error:
+        raise _as_a_setting(error) from None
+    return with_algorithms(network, workload, plan)
+
+
+def outline_plan(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
+    """Return the plan without the devices of its stages: enough to count memory.
+
+    Nothing of it depends on how the devices are joined.
+
+    Parameters
+    ----------
+    workload, spec
+        As `build_plan` takes them; no placement is looked at.
+    num_devices
+        Devices of the cluster.
+
+    Raises
+    ------
+    InputError
+        As `build_plan`.
+    """
+    plan = _outline(workload, spec, num_devices)
+    try:
+        check_outline(workload, plan, num_devices)
+    except InputError as error:
+        raise _as_a_setting(error) from None
+    return plan
+
+
+def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
+    parallel = _parallel(spec, num_devices)
+    check_sizes(parallel, num_devices)
     sizes = parallel.sizes()
     degrees = Degrees(
         tp=sizes.tp,
@@ -61,9 +110,8 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
     )
     check_model(workload.graph.spec, degrees)
     num_microbatches = _num_microbatches(workload, spec, sizes.dp)
-    chunks = _chunks(workload, degrees, spec)
-    placement = _placement(network, spec, parallel)
     savings = zip(
+        _chunks(workload, degrees, spec),
         spec.recompute_by_stage(),
         spec.zero_stage_by_stage(),
         spec.sharding_group_by_stage(sizes.dp * sizes.cp),
@@ -71,35 +119,28 @@ def build_plan(network: Network, workload: Workload, spec: PlanSpec) -> Plan:
         spec.offload_by_stage(),
         strict=True,
     )
-    plan = Plan(
+    return Plan(
         parallel=parallel,
         virtual_pipeline_model_parallel_size=spec.virtual_pipeline_model_parallel_size,
         micro_batch_size=spec.micro_batch_size,
         num_microbatches=num_microbatches,
         schedule=_schedule(spec),
-        placement=placement.name,
+        placement="",
         gradient_algorithm=spec.gradient_algorithm,
         tensor_algorithm=spec.tensor_algorithm,
         stages=tuple(
             Stage(
                 chunks=held,
-                devices=tuple(tuple(row) for row in devices.tolist()),
+                devices=(),
                 recompute=recompute,
                 zero_stage=zero_stage,
                 sharding_group_size=group if zero_stage else 1,
                 recompute_num_layers=count,
                 offload=offload,
             )
-            for held, devices, (recompute, zero_stage, group, count, offload) in zip(
-                chunks, placement.devices, savings, strict=True
-            )
+            for held, recompute, zero_stage, group, count, offload in savings
         ),
     )
-    try:
-        check_plan(workload, plan, network.num_devices)
-    except InputError as error:
-        raise _as_a_setting(error) from None
-    return with_algorithms(network, workload, plan)
 
 
 def with_algorithms(network: Network, workload: Workload, plan: Plan) -> Plan:

@@ -44,6 +44,18 @@ def check_plan(workload: Workload, plan: Plan, num_devices: int) -> None:
     InputError
         If so, with the setting in ``where``.
     """
+    check_outline(workload, plan, num_devices)
+    _check_devices(plan, num_devices)
+
+
+def check_outline(workload: Workload, plan: Plan, num_devices: int) -> None:
+    """Refuse what `check_plan` does, whichever devices stages have.
+
+    Raises
+    ------
+    InputError
+        As `check_plan`.
+    """
     try:
         check_sizes(plan.parallel, num_devices)
         check_model(workload.graph.spec, plan_degrees(plan))
@@ -56,7 +68,6 @@ def check_plan(workload: Workload, plan: Plan, num_devices: int) -> None:
         _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES))
     _check_batch(workload, plan)
     _check_stages(plan)
-    _check_devices(plan, num_devices)
 
 
 def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:

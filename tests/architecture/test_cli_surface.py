@@ -24,6 +24,11 @@ SURFACE = {
         *("--force", "--json", "--no-figures", "--output", "--plan", "--quiet"),
         *("-o", "-q", "SCENARIO"),
     ],
+    "memory": [
+        *("--cp", "--dp", "--ep", "--explain", "--force", "--json", "--micro-batch"),
+        *("--no-figures", "--output", "--pp", "--quiet", "--recompute", "--tp"),
+        *("--zero", "-o", "-q", "SCENARIO"),
+    ],
     "compare": [
         *("--base", "--force", "--json", "--no-figures", "--output", "--planners"),
         *(

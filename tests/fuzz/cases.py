@@ -121,6 +121,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "stress": ("--workers", "1"),
         "compare": ("--json",),
         "collectives": ("--json", "-e", "1 MiB"),
+        "memory": ("--json",),
     }
 )
 """Command -> what it is given in any case: small work, written into one folder."""
@@ -221,6 +222,8 @@ _OPTIONS = (
     f"collectives {SCENARIO} --json -b VALUE -e 1GiB",
     f"collectives {SCENARIO} --json -e VALUE",
     f"collectives {SCENARIO} --json -f VALUE",
+    f"memory {SCENARIO} --tp VALUE",
+    f"memory {SCENARIO} --recompute VALUE",
     f"stress {SCENARIO} --workers 1 --oversubscription VALUE",
     f"stress {SCENARIO} --workers 1 --oversubscription leaf=VALUE",
     f"stress {SCENARIO} --workers 1 --keep VALUE",
@@ -296,6 +299,7 @@ _PLACES = (
     ),
     (f"compare {SCENARIO} --planners manual -o {OUTPUT}", OUTPUT),
     (f"collectives {SCENARIO} -o {OUTPUT} -e 1KiB", OUTPUT),
+    (f"memory {SCENARIO} -o {OUTPUT}", OUTPUT),
 )
 _SPECIALS = (
     *(Special("folder"), Special("fifo"), Special("link", "/dev/zero")),
@@ -309,7 +313,10 @@ _SPECIALS = (
 )
 
 _ALL = (
-    "plan " * 6 + "simulate " * 8 + "explain " * 2 + "topology collectives collectives"
+    "plan " * 6
+    + "simulate " * 8
+    + "explain " * 2
+    + "topology collectives collectives memory"
 )
 
 KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxyType(

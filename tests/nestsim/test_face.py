@@ -53,6 +53,7 @@ CALLS: dict[str, Callable[[nestsim.Scenario], nestsim.Report]] = {
         one, {"training.global_batch_size": [16, 32]}, what="plan", workers=1
     ),
     "collectives": lambda one: nestsim.collectives(one, [1024]),
+    "memory": lambda one: nestsim.memory(one, "b=1"),
 }
 
 

@@ -352,7 +352,8 @@ class LaunchableSpace:
         if pp > 1 and self.rules.microbatches == ALWAYS and not deals:
             return
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
-        for v in range(1, self.workload.chain[1] // pp + 2):
+        most = self.workload.chain[1] // pp + 1
+        for v in range(1, min(most, max(sizes or (most,))) + 1):
             name = "1f1b" if v == 1 else "interleaved-1f1b"
             if pp > 1 and name not in self.rules.schedules:
                 continue

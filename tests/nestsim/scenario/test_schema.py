@@ -136,7 +136,6 @@ def test_typical_mistakes_are_not_valid(
         ["cluster"],
         ["training", "global_batch_size"],
         ["cluster", "accelerator"],
-        ["cluster", "network"],
         ["cluster", "network", "kind"],
         ["cluster", "network", "nic_bandwidth"],
     ],

@@ -1,0 +1,1 @@
+"""Answers about memory alone: what a plan holds, and what would fit; no network."""

@@ -1,0 +1,1 @@
+"""Memory alone: the least that a job needs, what makes it fit, what still fits."""

@@ -1,0 +1,132 @@
+"""The memory of a whole plan, and whether there is as much.
+
+Nothing here needs a network: plans are outlines (`planner.plans.build.outline_plan`).
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from estimators.training import TrainingSpec
+from planner.plans.build import outline_plan
+from planner.plans.spec import PlanSpec
+from planner.search.launch_rules import LaunchRules
+from planner.step.execution import Workload
+from planner.step.memory import StageAccount, memory_of_stage
+from planner.step.plan import Plan
+from topologies.errors import InputError
+
+
+class MemoryLimits(NamedTuple):
+    """What there is for one device of the job."""
+
+    device: float
+    """What tensors may take of the device's memory [byte]."""
+
+    host: float
+    """What its host may keep for it [byte]."""
+
+
+class PlanMemory(NamedTuple):
+    """What each stage of a plan holds on one device and on its host."""
+
+    plan: Plan
+    """Plan that it is of; its stages have no devices."""
+
+    stages: tuple[StageAccount, ...]
+    """Accounts, from the first stage to the last."""
+
+    @property
+    def peaks(self) -> tuple[float, ...]:
+        """Peak of tensors of each stage [byte]."""
+        return tuple(sum(stage.device.values()) for stage in self.stages)
+
+    @property
+    def fullest(self) -> int:
+        """Number of the stage that holds most, the first of equals."""
+        return int(np.argmax(self.peaks))
+
+    @property
+    def needed(self) -> float:
+        """Peak of the fullest stage [byte]."""
+        return max(self.peaks)
+
+    @property
+    def host(self) -> float:
+        """Most that a host keeps for a device [byte]."""
+        return max(sum(stage.host.values()) for stage in self.stages)
+
+    def fits(self, limits: MemoryLimits) -> bool:
+        """Tell whether all stages have room, on devices and on hosts."""
+        return self.needed <= limits.device and self.host <= limits.host
+
+
+def plan_memory(workload: Workload, plan: Plan) -> PlanMemory:
+    """Return what each stage of a plan holds."""
+    table = workload.table(plan.degrees)
+    stages = range(len(plan.stages))
+    return PlanMemory(
+        plan, tuple(memory_of_stage(workload, table, plan, stage) for stage in stages)
+    )
+
+
+def has_room(workload: Workload, plan: Plan, limits: MemoryLimits) -> bool:
+    """Tell whether a plan fits, and look at no more stages than that takes."""
+    table = workload.table(plan.degrees)
+    for stage in range(len(plan.stages)):
+        held = memory_of_stage(workload, table, plan, stage)
+        if (
+            sum(held.device.values()) > limits.device
+            or sum(held.host.values()) > limits.host
+        ):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryJob:
+    """A job whose memory is asked for."""
+
+    workload: Workload
+    """Model, batch and device."""
+
+    rules: LaunchRules
+    """What the framework can launch."""
+
+    num_devices: int
+    """Devices of the cluster."""
+
+    limits: MemoryLimits
+    """What each device has."""
+
+    def memory(self, spec: PlanSpec) -> PlanMemory:
+        """Return what a plan needs.
+
+        Raises
+        ------
+        InputError
+            If the sizes do not go with the model, the batch or the cluster.
+        """
+        plan = outline_plan(self.workload, spec, self.num_devices)
+        _check_sharding(plan)
+        return plan_memory(self.workload, plan)
+
+    def with_training(self, training: TrainingSpec) -> "MemoryJob":
+        """Return the job in other number formats."""
+        return replace(self, workload=replace(self.workload, training=training))
+
+
+def _check_sharding(plan: Plan) -> None:
+    """Refuse sharding groups that the replicas cannot be dealt out to."""
+    sizes = plan.parallel.sizes()
+    ranks = sizes.dp * sizes.cp
+    for stage in plan.stages:
+        if ranks % stage.sharding_group_size:
+            raise InputError(
+                "the replicas do not form groups of that size",
+                where="sharding_group_size",
+                got=stage.sharding_group_size,
+                expected=f"a divisor of {ranks}, the data- times the context-parallel "
+                "size",
+            )

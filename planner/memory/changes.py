@@ -1,0 +1,283 @@
+"""Single changes of a plan that save memory, from the smallest of each kind on.
+
+The devices stay the same ones, all in use, and so does the batch. Kinds stand in the
+order of what they ask for: what costs next to nothing first, then what costs time, then
+what rearranges the job, at last what changes numbers. Of each kind the first step is
+kept that makes the plan fit, or where none does the one that needs least.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from estimators.training import OPTIMIZER_BYTES
+from planner.memory.account import MemoryJob, PlanMemory
+from planner.memory.thrift import layout_settings
+from planner.plans.spec import PlanSpec
+from planner.search.replayed.space import block_counts
+from planner.search.space import divisors
+from planner.step.plan import COUNTED_MODES, Offload
+from topologies.errors import InputError
+
+FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+"""Parts of something that are tried on the host."""
+
+_STRONGER: Mapping[str | None, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": ("selective", "full"),
+        "selective": ("full",),
+        "full": (),
+        "stage": (),
+        None: ("full",),
+    }
+)
+"""Recompute mode -> those that keep less; None for stages that differ."""
+
+
+class PlanStep(NamedTuple):
+    """One way to change a plan."""
+
+    settings: Mapping[str, Any]
+    """Settings of the plan that get other values."""
+
+    training: Mapping[str, Any] = MappingProxyType({})
+    """Settings of ``[training]`` that get other values."""
+
+
+class Change(NamedTuple):
+    """A change, and what the plan needs with it."""
+
+    kind: str
+    """Name of the kind, one of `KINDS`."""
+
+    step: PlanStep
+    """Settings that get other values."""
+
+    memory: PlanMemory
+    """What the changed plan needs."""
+
+    fits: bool
+    """Whether there is as much."""
+
+
+def single_changes(job: MemoryJob, spec: PlanSpec) -> tuple[Change, ...]:
+    """Return one change of each kind that saves memory, those that suffice first."""
+    before = job.memory(spec)
+    found = [
+        change
+        for kind, steps in KINDS.items()
+        if (change := _first(job, spec, before, kind, steps(job, spec))) is not None
+    ]
+    enough = [change for change in found if change.fits]
+    others = [change for change in found if not change.fits]
+    return (*enough, *sorted(others, key=lambda change: change.memory.needed))
+
+
+def changed_memory(
+    job: MemoryJob, spec: PlanSpec, step: PlanStep
+) -> tuple[PlanSpec, PlanMemory] | None:
+    """Return a changed plan and what it needs; None if there is no such plan."""
+    try:
+        changed = replace(spec, **step.settings)
+        if step.training:
+            training = replace(job.workload.training, **step.training)
+            job = job.with_training(training)
+        return changed, job.memory(changed)
+    except InputError:
+        return None
+
+
+def _first(
+    job: MemoryJob,
+    spec: PlanSpec,
+    before: PlanMemory,
+    kind: str,
+    steps: Iterable[PlanStep],
+) -> Change | None:
+    """Return the first step that suffices, or the one that needs least."""
+    best: Change | None = None
+    for step in steps:
+        found = changed_memory(job, spec, step)
+        if found is None:
+            continue
+        memory = found[1]
+        if memory.plan.parallel.num_devices != before.plan.parallel.num_devices:
+            continue  # devices would have no work
+        if memory.needed >= before.needed:
+            continue
+        change = Change(kind, step, memory, memory.fits(job.limits))
+        if change.fits:
+            return change
+        if best is None or memory.needed < best.memory.needed:
+            best = change
+    return best
+
+
+def _sequence_parallel(_: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    if not spec.sequence_parallel and spec.tensor_model_parallel_size > 1:
+        yield PlanStep({"sequence_parallel": True})
+
+
+def _sharding(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    """Yield stronger stages of ZeRO, after larger groups."""
+    if spec.sharding_group_size is not None:
+        yield PlanStep({"sharding_group_size": None})
+    now = max(spec.zero_stage_by_stage())
+    for stage in job.rules.zero_stages_of(spec.pipeline_model_parallel_size):
+        if stage > now:
+            yield PlanStep({"zero_stage": stage, "sharding_group_size": None})
+
+
+def _recompute(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    """Yield stronger modes, each of as few blocks as the framework counts."""
+    now = spec.recompute if isinstance(spec.recompute, str) else None
+    counted = job.rules.recompute_num_layers
+    at_most = -(
+        -job.workload.chain[1]
+        // (
+            spec.pipeline_model_parallel_size
+            * spec.virtual_pipeline_model_parallel_size
+        )
+    )
+    if isinstance(spec.recompute_num_layers, int) and now in COUNTED_MODES:
+        for count in range(spec.recompute_num_layers + 1, at_most):
+            yield PlanStep({"recompute_num_layers": count})
+        yield PlanStep({"recompute_num_layers": None})
+    for mode in _STRONGER[now]:
+        if mode not in job.rules.recompute:
+            continue
+        # Where some blocks repeat their attention, the others would keep all of it.
+        if counted and now == "none":
+            for count in range(1, at_most):
+                yield PlanStep({"recompute": mode, "recompute_num_layers": count})
+        yield PlanStep({"recompute": mode, "recompute_num_layers": None})
+
+
+def _micro_batch(_: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    for size in reversed(divisors(spec.micro_batch_size)[:-1]):
+        yield PlanStep({"micro_batch_size": size, "num_microbatches": None})
+
+
+_RESIZED = {"data_parallel_size": None, "num_microbatches": None}
+
+
+def _tensor(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    model, now = job.workload.graph.spec, spec.tensor_model_parallel_size
+    groups = model.num_query_groups or model.num_attention_heads
+    if not job.rules.tensor_parallel:
+        return
+    for size in divisors(model.num_attention_heads):
+        if size > now and (job.rules.copies_query_groups or groups % size == 0):
+            yield PlanStep({"tensor_model_parallel_size": size, **_RESIZED})
+
+
+def _pipeline(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    per_stage = [getattr(spec, name) for name in _BY_STAGE]
+    if not job.rules.pipeline or any(isinstance(one, tuple) for one in per_stage):
+        return
+    v, blocks = spec.virtual_pipeline_model_parallel_size, job.workload.chain[1]
+    for size in range(spec.pipeline_model_parallel_size + 1, blocks // v + 1):
+        counts = block_counts(
+            blocks, size, v, job.rules.splits, empty_ends=job.rules.empty_ends
+        )
+        if counts and spec.zero_stage in job.rules.zero_stages_of(size):
+            yield PlanStep(
+                {
+                    "pipeline_model_parallel_size": size,
+                    **_RESIZED,
+                    **_SHARED_OUT,
+                    **layout_settings(counts[0], size, v),
+                }
+            )
+
+
+_BY_STAGE = (
+    "recompute",
+    "zero_stage",
+    "sharding_group_size",
+    "recompute_num_layers",
+    *(f"offload_{name}" for name in Offload._fields),
+)
+"""Settings that stages may have one by one."""
+
+_SHARED_OUT: Mapping[str, Any] = MappingProxyType(
+    {
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": None,
+        "num_layers_per_pipeline_stage": None,
+        "pipeline_model_parallel_layout": None,
+        "account_for_embedding_in_pipeline_split": False,
+        "account_for_loss_in_pipeline_split": False,
+    }
+)
+"""Settings about blocks of stages, as where none is given."""
+
+
+def _context(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    model, size = job.workload.graph.spec, 2 * spec.context_parallel_size
+    if model.attention_implementation != "flash" or not job.rules.context_parallel:
+        return
+    while size <= min(job.num_devices, model.sequence_length):
+        yield PlanStep({"context_parallel_size": size, **_RESIZED})
+        size *= 2
+
+
+def _experts(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+    if not job.rules.expert_parallel:
+        return
+    for size in divisors(job.workload.graph.spec.num_moe_experts):
+        if size > spec.expert_model_parallel_size:
+            yield PlanStep({"expert_model_parallel_size": size})
+
+
+def _offload(part: str) -> Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]:
+    name = f"offload_{part}"
+
+    def steps(job: MemoryJob, spec: PlanSpec) -> Iterator[PlanStep]:
+        now = getattr(spec, name)
+        can = job.rules.offload_of(spec.pipeline_model_parallel_size)
+        if part in can and not isinstance(now, tuple):
+            yield from (PlanStep({name: size}) for size in FRACTIONS if size > now)
+
+    return steps
+
+
+def _gradients(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
+    training = job.workload.training
+    if training.precision != "fp32" and training.gradient_precision == "fp32":
+        yield PlanStep({}, {"gradient_precision": "bf16"})
+
+
+def _states(job: MemoryJob, _: PlanSpec) -> Iterator[PlanStep]:
+    """Yield optimizers of the same kind with smaller states."""
+    training = job.workload.training
+    copied = training.precision != "fp32" and not training.weights_in_fp32
+    smaller = [
+        (size, name)
+        for (name, narrow), size in OPTIMIZER_BYTES.items()
+        if narrow == copied and name.startswith(f"{training.optimizer}-")
+    ]
+    for size, name in sorted(smaller, reverse=True):
+        if size < training.parameter_bytes.optimizer:
+            yield PlanStep({}, {"optimizer": name})
+
+
+KINDS: Mapping[str, Callable[[MemoryJob, PlanSpec], Iterator[PlanStep]]] = (
+    MappingProxyType(
+        {
+            "sequence parallelism": _sequence_parallel,
+            "stronger ZeRO": _sharding,
+            "recompute": _recompute,
+            "smaller micro-batch": _micro_batch,
+            "more expert parallelism": _experts,
+            "more pipeline stages": _pipeline,
+            "more tensor parallelism": _tensor,
+            "more context parallelism": _context,
+            **{f"{part} on the host": _offload(part) for part in Offload._fields},
+            "gradients in 16 bits": _gradients,
+            "smaller optimizer states": _states,
+        }
+    )
+)
+"""Kind of change -> its steps, the smallest first; ordered by what they ask for."""
