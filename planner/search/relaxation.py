@@ -158,39 +158,57 @@ class Relaxation:
             np.ones(options),
         )
 
+    def _pass_inverse(self, tp: int, num_replicas: int) -> float:
+        """Return `pass_inverses` of one number of replicas."""
+        return float(self.pass_inverses(tp, np.array([float(num_replicas)]))[0])
+
+    def _exchange(self, tp: int, size: int) -> tuple[float, float]:
+        """Bound an all-to-all of ranks of all lanes, however many a node holds.
+
+        What leaves a node is concave in the ranks that stand in it: one, or as many as
+        it has room for, sends least.
+        """
+        if size == 1:
+            return 0.0, 0.0
+        terms = self.terms_of(tp)
+        most = min(size, max(int(terms.block_size) // tp, 1))
+        return float(self.hop[0]), min(
+            float(kernel.exchange_inverse(terms, tp, size, together))
+            for together in (1, most)
+        )
+
     def _regrouped(
         self, row: FloatArray, sizes: Sizes, grouping: Grouping
     ) -> FloatArray:
         """Return a row of rates where ranks form other groups.
 
-        What a member sends goes over one link of its own, or over all of its ports: no
-        more is said of groups whose place among the others is not known.
+        Context-parallel ranks of all lanes share the ways out of a node, as replicas
+        do. So do the experts' where they fill whole tensor groups: those of ``u`` such
+        groups exchange as ``u`` ranks of all lanes would. Of groups that stand inside
+        of tensor groups, only what a member sends over links of its own is known.
         """
         latency, hop = self.hop.tolist()
-        cp, exchanging = sizes.cp, grouping.exchanging(sizes.cp)
-
-        def passing(size: int) -> tuple[float, float]:
-            """Bound a reduce-scatter or all-gather."""
-            return 0.0, (size - 1) / size * hop
-
-        def exchange(size: int) -> tuple[float, float]:
-            """Bound an all-to-all."""
-            return (latency if size > 1 else 0.0), self.exchange_inverse(size)
-
-        ring = grouping.ring(cp)
+        tp, cp = sizes.tp, sizes.cp
+        exchanging, ring = grouping.exchanging(cp), grouping.ring(cp)
         pairs = {
-            columns.CONTEXT_PASS: passing(cp),
-            columns.CONTEXT_EXCHANGE: exchange(exchanging),
+            columns.CONTEXT_PASS: (0.0, self._pass_inverse(tp, cp)),
+            columns.CONTEXT_EXCHANGE: self._exchange(tp, exchanging),
         }
         if exchanging > 1 or ring == 1:
             pairs[columns.CONTEXT] = (latency, hop) if ring > 1 else (0.0, 0.0)
         if grouping.is_folded:
             members = expert_data_size(sizes, grouping)
-            reduced = passing(members)
-            pairs[columns.EXPERT] = exchange(sizes.ep)
-            pairs[columns.EXPERT_TENSOR] = passing(grouping.etp)
-            pairs[columns.EXPERT_PASS] = reduced
-            pairs[columns.EXPERT_REDUCE] = (0.0, 2.0 * reduced[1])
+            over, rest = divmod(sizes.ep * grouping.etp, tp)
+            exchanged, reduced = self.exchange_inverse(sizes.ep), 0.0
+            if rest == 0:
+                exchanged = max(exchanged, self._exchange(tp, over)[1])
+                reduced = self._pass_inverse(tp, members)
+            reduced = max(reduced, (members - 1) / members * hop)
+            etp = grouping.etp
+            pairs[columns.EXPERT] = (latency if sizes.ep > 1 else 0.0, exchanged)
+            pairs[columns.EXPERT_TENSOR] = (0.0, (etp - 1) / etp * hop)
+            pairs[columns.EXPERT_PASS] = (0.0, reduced)
+            pairs[columns.EXPERT_REDUCE] = (0.0, 2.0 * reduced)
             # As with experts of other replicas, the whole group shares shards.
             row = row[: NUM_FIXED_RATES + 4]
         found = row.copy()

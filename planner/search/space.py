@@ -5,6 +5,7 @@ micro-batch size, ``v`` virtual stages, ``pp`` stages, ``dp`` replicas (a multip
 ``ep``), ``m`` microbatches, ``N`` devices.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -324,7 +325,9 @@ def degrees_of(
             if rules is not None:
                 groupings = groupings_of(model, spec, rules, tp, cp)
             for ep in sorted(eps) if tp * cp <= num_devices else ():
-                for b, grouping in product(sorted(batches), groupings):
+                several = ep > 1 or spec.expert_tensor_parallel_sizes is not None
+                tried = [one for one in groupings if several or not one.is_folded]
+                for b, grouping in product(sorted(batches), tried):
                     # Experts count ranks in their own way, or along an axis more.
                     own = grouping.etp * ep if grouping.is_folded else tp * cp * ep
                     if own <= num_devices:
@@ -335,7 +338,11 @@ def degrees_of(
 def groupings_of(
     model: TransformerSpec, spec: SearchSpec, rules: LaunchRules, tp: int, cp: int
 ) -> list[Grouping]:
-    """Return how a framework's ranks may form groups, fitting the model or not."""
+    """Return how a framework's ranks may form groups, fitting the model or not.
+
+    Two levels of context parallelism are for more ranks than can exchange heads: the
+    most that can do, and rings of those.
+    """
     kinds = [
         kind
         for kind in rules.context_parallel
@@ -344,8 +351,7 @@ def groupings_of(
     # A ring of one: how it would turn says nothing.
     contexts = [("p2p", 0)] if cp == 1 else []
     for kind in kinds if cp > 1 else ():
-        levels = [a for a in divisors(cp) if 1 < a < cp] if kind == "a2a+p2p" else [0]
-        contexts += [(kind, a) for a in levels]
+        contexts += [(kind, a) for a in _levels(model, kind, tp, cp)]
     sizes = spec.expert_tensor_parallel_sizes
     has_experts = model.num_moe_experts > 0
     splits = [tp] if sizes is None or tp in sizes or not has_experts else []
@@ -356,6 +362,17 @@ def groupings_of(
         for etp in splits
         for kind, a in contexts
     ]
+
+
+def _levels(model: TransformerSpec, kind: str, tp: int, cp: int) -> Iterator[int]:
+    """Yield how many ranks of an inner level exchange heads, 0 without levels."""
+    if kind != "a2a+p2p":
+        yield 0
+        return
+    groups = model.num_query_groups or model.num_attention_heads
+    most = math.gcd(cp, max(groups // tp, 1))
+    if 1 < most < cp:
+        yield most
 
 
 def divisors(number: int) -> list[int]:

@@ -14,9 +14,10 @@ v`` virtual stages (``c p + i`` is chunk ``c`` of stage ``i``), ``B`` blocks and
 microbatches.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -202,6 +203,10 @@ class LaunchableSpace:
     num_devices: int
     """Devices of the cluster."""
 
+    _rows: dict[tuple[int, int, int, bool], IntArray | None] = field(default_factory=dict)
+    """Ranks of a replica, micro-batch size, and what divides the replicas -> stages,
+    chunks and replicas, one row each."""
+
     def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
 
@@ -308,28 +313,32 @@ class LaunchableSpace:
 
     def _family(self, degrees: Degrees) -> ConfigurationFamily | None:
         """Return the configurations of some degrees, or None if there are none."""
-        rows = [
-            (pp, v, dp, pairs)
-            for pp, dp in self._shapes(degrees)
-            if self.zero_stages(pp) and self.offloads(pp)
-            for v in self._chunks(degrees, pp, dp)
-            if self.recompute_modes(v)
-            for pairs in self.pairings(degrees.ep, pp, v)
-        ]
-        if not rows:
-            return None
-        columns = np.array(rows, dtype=np.int64).T
-        return ConfigurationFamily(degrees, *np.ascontiguousarray(columns))
+        ranks = degrees.tp * degrees.cp
+        unit, experts = _replica_unit(degrees), degrees.ep > 1
+        key = ranks, degrees.micro_batch_size, unit, experts
+        if key not in self._rows:
+            rows = [
+                (pp, v, dp, pairs)
+                for pp, dp in self._shapes(degrees, unit)
+                if self.zero_stages(pp) and self.offloads(pp)
+                for v in self._chunks(degrees, pp, dp)
+                if self.recompute_modes(v)
+                for pairs in self.pairings(degrees.ep, pp, v)
+            ]
+            columns = np.array(rows, dtype=np.int64).T
+            self._rows[key] = np.ascontiguousarray(columns) if rows else None
+        found = self._rows[key]
+        return None if found is None else ConfigurationFamily(degrees, *found)
 
-    def _shapes(self, degrees: Degrees) -> Iterator[tuple[int, int]]:
-        """Yield numbers of stages and of replicas."""
+    def _shapes(self, degrees: Degrees, unit: int) -> Iterator[tuple[int, int]]:
+        """Yield numbers of stages, and of replicas, multiples of ``unit``."""
         spec, batch = self.spec, self.workload.training.global_batch_size
         groups = self.num_devices // (degrees.tp * degrees.cp)
         replicas = [
             dp
             for dp in divisors(batch // degrees.micro_batch_size)
             if batch % (dp * degrees.micro_batch_size) == 0
-            and self._spreads_experts(degrees, dp)
+            and dp % unit == 0
             and (spec.data_parallel_sizes is None or dp in spec.data_parallel_sizes)
         ]
         stages = spec.pipeline_model_parallel_sizes
@@ -337,13 +346,6 @@ class LaunchableSpace:
         for pp in range(1, min(groups, most) + 1):
             if stages is None or pp in stages:
                 yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
-
-    def _spreads_experts(self, degrees: Degrees, dp: int) -> bool:
-        """Tell whether experts go round the ranks of a stage."""
-        if not degrees.grouping.is_folded:
-            return dp % degrees.ep == 0
-        ranks = degrees.tp * degrees.cp * dp
-        return ranks % (degrees.grouping.etp * degrees.ep) == 0
 
     def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
         """Yield numbers of chunks."""
@@ -361,6 +363,14 @@ class LaunchableSpace:
                 return
             if (sizes is None or v in sizes) and self.layouts(pp, v):
                 yield v
+
+
+def _replica_unit(degrees: Degrees) -> int:
+    """Return of what the replicas are a multiple, for experts to go round them."""
+    if not degrees.grouping.is_folded:
+        return degrees.ep
+    spread = degrees.grouping.etp * degrees.ep
+    return spread // math.gcd(spread, degrees.tp * degrees.cp)
 
 
 def _shares_groups(model: TransformerSpec, tp: int) -> bool:

@@ -65,6 +65,15 @@ def every_grouping(tp, cp):
     ]
 
 
+def largest_level(model, grouping, tp, cp):
+    """Return the ranks that exchange heads in the search, 0 without levels."""
+    if grouping.cp_comm_type != "a2a+p2p":
+        return 0
+    groups = max(model.num_query_groups // tp, 1)
+    levels = [a for a in range(1, cp) if cp % a == 0 and groups % a == 0]
+    return max(levels, default=0) if groups % cp else None
+
+
 class Brute:
     """Everything that rules allow of a job, tried one by one."""
 
@@ -110,6 +119,12 @@ class Brute:
         """Return how ranks may form groups that divide the model and themselves."""
         model, found = self.workload.graph.spec, []
         for one in every_grouping(tp, cp):
+            # Two levels are searched with the most ranks that can exchange heads; what
+            # one rank holds all of is not split anew.
+            if one.a2a != largest_level(model, one, tp, cp) or (
+                one.is_folded and ep == 1
+            ):
+                continue
             spread, ranks = (one.etp * ep, tp * cp * dp) if one.is_folded else (ep, dp)
             degrees = Degrees(tp, cp, ep, b, tp > 1, one)
             if ranks % spread == 0 and not divisibility_problem(model, degrees):
