@@ -225,7 +225,6 @@ def _schedule(spec: PlanSpec) -> str:
         )
         raise InputError(
             "does not have passes of two microbatches beside each other",
-            where="schedule",
             got=spec.schedule,
             expected=f"one of {expected}, as overlap_moe_expert_parallel_comm asks for",
         )

@@ -474,3 +474,62 @@ def test_models_with_gates_are_llamas():
     assert not model.tie_word_embeddings
     assert model.hidden_dropout == 0.0
     assert GPT["gated_mlp"] == "no"
+
+
+DEEPSEEK = {
+    "accelerator": "H100-80GB-SXM",
+    "num_devices": "1024",
+    "software": "Megatron-Bridge, 25.09 NeMo Container",
+    "model": "DeepSeekV3 (dropless)",
+    "layers": "61",
+    "hidden": "7168",
+    "ffn": "18432",
+    "heads": "128",
+    "kv_heads": "128",
+    "num_experts": "256",
+    "moe_topk": "8",
+    "moe_ffn": "2048",
+    "gated_mlp": "yes",
+    "global_batch": "8192",
+    "micro_batch": "1",
+    "tp": "2",
+    "pp": "8",
+    "vpp": "4",
+    "dp": "64",
+    "ep": "64",
+    "recompute": "none",
+    "precision": "fp8, bf16 master",
+    "flash_attention": "yes",
+}
+"""A row of a recipe that hides its all-to-alls."""
+
+
+def test_all_to_alls_are_hidden_where_the_recipe_of_the_row_says_so():
+    case = read_case(gpt(**DEEPSEEK))
+    assert case.plan.overlap_moe_expert_parallel_comm
+    assert case.software.ranks_per_node == 8
+    assert any("by recipe" in sentence for sentence in case.assumed)
+    for changed in (
+        {"software": "Megatron-Bridge, 26.02 NeMo Container"},
+        {"software": "Megatron-Core 0.14"},
+        {"accelerator": "B200-180GB"},
+        {"ep": "32"},
+    ):
+        case = read_case(gpt(**{**DEEPSEEK, **changed}))
+        assert not case.plan.overlap_moe_expert_parallel_comm
+
+
+def test_recipes_with_the_dispatcher_of_nccl_send_each_token_to_every_expert():
+    qwen = {
+        "model": "Qwen3_235B_a22B",
+        "software": "Megatron-Bridge, 26.02 NeMo Container",
+        "num_devices": "256",
+        "num_experts": "128",
+        "kv_heads": "4",
+        "layers": "94",
+        "dp": "16",
+        "ep": "32",
+    }
+    case = read_case(gpt(**{**DEEPSEEK, **qwen}))
+    assert case.plan.overlap_moe_expert_parallel_comm
+    assert case.software.ranks_per_node == 0

@@ -430,6 +430,33 @@ def test_experts_are_spread_over_whole_groups_of_replicas():
     assert "expected: one of 1, 2" in str(caught.value)
 
 
+PAIRED = {"overlap_moe_expert_parallel_comm": True}
+
+
+def test_all_to_alls_beside_another_microbatch_make_a_combined_schedule():
+    workload = tiny_job(MEMORY, family="mixtral")
+    alone = built(workload, **sizes(ep=2, dp=2), **PAIRED)
+    assert alone.schedule == "combined-1f1b"
+    chunks = {"virtual_pipeline_model_parallel_size": 2}
+    dealt = built(workload, **sizes(ep=2, dp=2, pp=2), **chunks, **PAIRED)
+    assert dealt.schedule == "combined-interleaved-1f1b"
+    assert dealt.overlap_moe_expert_parallel_comm
+
+
+@pytest.mark.parametrize(
+    ("settings_given", "where"),
+    [
+        (sizes(ep=1, dp=2), *PAIRED),
+        ({**sizes(ep=2, dp=2), "recompute": "full"}, *PAIRED),
+        ({**sizes(ep=2, dp=2), "schedule": "gpipe"}, "schedule"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(settings_given, where):
+    with pytest.raises(InputError) as caught:
+        built(tiny_job(MEMORY, family="mixtral"), **settings_given, **PAIRED)
+    assert caught.value.where == where
+
+
 CONTRADICTIONS = {
     "a mode for two of four": (
         {**sizes(pp=4), "recompute": ("none", "full")},

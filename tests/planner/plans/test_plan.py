@@ -42,12 +42,18 @@ def plans(draw):
         virtual_pipeline_model_parallel_size=draw(st.integers(1, 4)),
         micro_batch_size=draw(st.integers(1, 8)),
         num_microbatches=draw(st.integers(1, 64)),
-        schedule="1f1b",
+        schedule=draw(st.sampled_from(["1f1b", "combined-1f1b"])),
         placement="tp1",
         gradient_algorithm="ring",
         tensor_algorithm="hierarchical",
         stages=stages,
     )
+
+
+@given(plans())
+def test_a_plan_says_that_it_hides_all_to_alls_only_where_it_does(plan):
+    written = plan.to_json().get("overlap_moe_expert_parallel_comm", False)
+    assert written == (plan.schedule == "combined-1f1b")
 
 
 @given(plans())
@@ -63,7 +69,7 @@ def test_devices_used_is_the_product_of_the_degrees(plan):
 @given(plans(), st.data())
 def test_a_missing_key_is_named(plan, data):
     written = plan.to_json()
-    summaries = {"recompute", "zero_stage"}
+    summaries = {"recompute", "zero_stage", "overlap_moe_expert_parallel_comm"}
     key = data.draw(st.sampled_from(sorted(set(written) - summaries)))
     del written[key]
     with pytest.raises(InputError, match="missing") as caught:

@@ -25,7 +25,7 @@ from planner.search.launchable import (
     rank_order,
 )
 from planner.step.plan import NO_OFFLOAD, Offload, Plan, Stage
-from planner.step.schedules import SCHEDULES
+from planner.step.schedules import SCHEDULES, schedule_name
 
 DEFAULT = "tp-cp-ep-dp-pp"
 
@@ -216,6 +216,7 @@ PIPELINED = {
     "tensor_parallelism": ({"tp": 4, "dp": 2}, {"num_attention_heads": 6}),
     "sequence_parallelism": {"dp": 8, "sp": True},
     "expert_parallelism": ({"ep": 4, "dp": 8}, {"num_moe_experts": 6}),
+    "expert_overlap": {"ep": 2, "dp": 4, "pp": 2, "schedule": "combined-1f1b"},
     "sharding_group": {"dp": 4, "pp": 2, "zero": 1, "group": 2},
     "recompute": {**TWO, "recompute": ("full", "none")},
     "offload": {**TWO, "offload": (Offload(optimizer=1.0), NO_OFFLOAD)},
@@ -228,6 +229,7 @@ ALONE = {
     "pipeline": {"dp": 4, "pp": 2},
     "sequence_parallelism": {"dp": 8, "sp": True},
     "expert_parallelism": {"dp": 8, "ep": 2},
+    "expert_overlap": {"dp": 8, "schedule": "combined-1f1b"},
     "recompute": {"dp": 8, "recompute": "stage"},
 }
 MIXED_GROUPS = {"dp": 4, "pp": 2, "zero": 1, "group": (2, 4)}
@@ -395,6 +397,28 @@ def test_a_plan_that_breaks_one_rule_is_told_so(preset, rule):
     case = BROKEN[preset][rule]
     given, facts = case if isinstance(case, tuple) else (case, {})
     assert broken(made(**given), preset, **facts) == {rule}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"dp": 8}, "experts on 1 rank"),
+        ({"ep": 2, **TWO}, "2 stages of one chunk each"),
+        (
+            {"ep": 2, "dp": 8, "recompute": "full"},
+            "passes that send their tokens again",
+        ),
+        ({"ep": 2, "dp": 8}, None),
+        ({"ep": 2, **TWO, "v": 2}, None),
+    ],
+)
+def test_all_to_alls_are_hidden_where_megatron_core_hides_them(given, found):
+    name = schedule_name(given.get("v", 1), pairs=True)
+    told = broken_rules(
+        made(**given, schedule=name), LAUNCH_RULES["megatron-core"], FACTS
+    )
+    assert [one.found for one in told] == ([] if found is None else [found])
+    assert {one.rule for one in told} <= {"expert_overlap"}
 
 
 def test_what_is_told():

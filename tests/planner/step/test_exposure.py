@@ -11,6 +11,7 @@ from planner.step.exposure import (
     LayerPassTimes,
     PassProgress,
     TimedBucket,
+    beside_all,
     bucket_parameters,
     first_pass_end,
     gathered_at,
@@ -64,6 +65,15 @@ BACKWARD = LayerPassTimes(column(4, 8, 2), column(4, 8, 2))
 GATHERS = column(2.25, 3.5, 2.25)[:, None]
 REDUCES = column(3.5, 6, 3.5)[:, None]
 NONE = np.zeros((3, 0))
+
+
+def test_what_goes_on_beside_a_layer_shows_where_it_is_longer():
+    layers = LayerPassTimes(column(16, 16), column(12, 12))
+    whole, worked = beside_all(layers, column(3, 20), 1.0)
+    assert (whole.tolist(), worked.tolist()) == ([16, 20], [12, 12])
+    # Half as fast for as long as it goes on: 4 s of it do 2 s of work.
+    whole, worked = beside_all(layers, column(4, 40), 2.0)
+    assert (whole.tolist(), worked.tolist()) == ([18, 40], [14, 24])
 
 
 def test_weights_are_gathered_before_a_layer_or_beside_the_one_before():
