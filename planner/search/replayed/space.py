@@ -38,6 +38,7 @@ from planner.search.launch_rules import (
 from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
 from planner.step.plan import COUNTED_MODES, Offload
+from planner.step.schedules import SCHEDULES
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
@@ -245,6 +246,19 @@ class LaunchableSpace:
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
 
+    def schedules(self, p: int, v: int, m: int) -> tuple[str, ...]:
+        """Return the schedules that plans of some sizes may have.
+
+        One stage has no pipeline: its order is 1F1B's.
+        """
+        if p == 1:
+            return ("1f1b",) if v == 1 else ()
+        return tuple(
+            name
+            for name in self.spec.schedules
+            if name in self.rules.schedules and SCHEDULES[name].allows(p, m, v)
+        )
+
     def repeats(self, v: int) -> list[tuple[str, bool]]:
         """Return recompute modes, and whether only some blocks are recomputed.
 
@@ -255,6 +269,15 @@ class LaunchableSpace:
         if not self.rules.recompute_num_layers or "none" not in modes:
             return whole
         return whole + [(mode, True) for mode in modes if mode in COUNTED_MODES]
+
+    def savings(self, schedule: str, v: int) -> list[tuple[str, bool]]:
+        """Return the `repeats` that go with a schedule.
+
+        A stage that is redone as a whole is not searched where weight gradients are
+        passes of their own.
+        """
+        splits = SCHEDULES[schedule].splits_backward
+        return [one for one in self.repeats(v) if not (splits and one[0] == "stage")]
 
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""
@@ -318,6 +341,12 @@ class LaunchableSpace:
             if stages is None or pp in stages:
                 yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
 
+    @property
+    def _takes_any_number(self) -> bool:
+        """Whether a schedule of several chunks takes microbatches in any number."""
+        some = [SCHEDULES[name] for name in self.spec.schedules]
+        return any(one.interleaves and not one.deals_rounds for one in some)
+
     def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
         """Yield numbers of chunks."""
         m = self.workload.training.global_batch_size // (dp * degrees.micro_batch_size)
@@ -326,12 +355,10 @@ class LaunchableSpace:
             return
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
         for v in range(1, self.workload.chain[1] // pp + 2):
-            name = "1f1b" if v == 1 else "interleaved-1f1b"
-            if pp > 1 and name not in self.rules.schedules:
-                continue
-            if v > 1 and (pp == 1 or not deals):
+            if v > 1 and (pp == 1 or not (deals or self._takes_any_number)):
                 return
-            if (sizes is None or v in sizes) and self.layouts(pp, v):
+            allowed = (sizes is None or v in sizes) and self.schedules(pp, v, m)
+            if allowed and self.layouts(pp, v):
                 yield v
 
 
