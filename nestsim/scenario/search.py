@@ -27,7 +27,7 @@ MOST_CHUNKS = 512
 MAX_BUDGET = 10_000_000
 MAX_SEED = 2**32 - 1
 MAX_WORK = 10**15
-SEARCHED = ("1f1b", "interleaved-1f1b")
+SEARCHED = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 
 
 def _searched(schedule: object) -> object:
@@ -43,7 +43,10 @@ def _searched(schedule: object) -> object:
 
 
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Schedule = Annotated[Literal["1f1b", "interleaved-1f1b"], BeforeValidator(_searched)]
+Schedule = Annotated[
+    Literal["1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"],
+    BeforeValidator(_searched),
+]
 
 
 CpCommType = Annotated[str, NameChoice(CP_COMM_TYPES)]
@@ -358,7 +361,9 @@ class SearchTable(Table):
     schedules: Distinct[Schedule] = Field(
         ["1f1b", "interleaved-1f1b"], examples=[["1f1b"]]
     )
-    """Orders of the microbatches' forward and backward passes that may be tried."""
+    """Orders of the microbatches' forward and backward passes that may be tried, where
+    the framework of `software.preset` has them. Those that split the backward pass,
+    "zb-h1", "zb-h2", "zb-v" and "dualpipe-v", are tried where they are listed."""
 
     launchable: bool = Field(True, examples=[False])
     """Whether the search keeps to plans that the framework of `software.preset` can
@@ -421,6 +426,7 @@ class SearchTable(Table):
             expert_tensor_parallel_sizes=_frozen(self.expert_tensor_parallel_sizes),
             cp_comm_types=None if kinds is None else tuple(kinds),
             virtual_pipeline_model_parallel_sizes=self._virtual_sizes(),
+            schedules=tuple(self.schedules),
             sequence_parallel=self.sequence_parallel,
             overlap_moe_expert_parallel_comm=self.overlap_moe_expert_parallel_comm,
             recompute=tuple(self.recompute),
@@ -500,19 +506,30 @@ class SearchTable(Table):
     def _virtual_sizes(self) -> tuple[int, ...] | None:
         """Return the numbers of chunks that the schedules allow."""
         given = self.virtual_pipeline_model_parallel_sizes
-        plain, interleaved = (
-            name in self.schedules for name in ("1f1b", "interleaved-1f1b")
-        )
-        if plain and interleaved:
+        chosen = [SCHEDULES[name] for name in self.schedules]
+        if self.objective == "planned" and any(one.splits_backward for one in chosen):
+            raise InputError(
+                "are searched by replays only",
+                where="schedules",
+                got=list(self.schedules),
+                expected='"1f1b" and "interleaved-1f1b" beside objective = "planned"',
+            )
+        plain = any(not one.interleaves for one in chosen)
+        numbers = [one.num_chunks for one in chosen if one.interleaves]
+        if plain and None in numbers:
             return _frozen(given)
-        allowed = range(1, 2) if plain else range(2, MOST_CHUNKS + 1)
-        sizes = tuple(size for size in given or allowed if size in allowed)
+        allowed = {1} if plain else set()
+        allowed |= {number for number in numbers if number is not None}
+        if None in numbers:
+            allowed |= {*range(2, MOST_CHUNKS + 1)}
+        sizes = tuple(size for size in given or sorted(allowed) if size in allowed)
         if not sizes:
             raise InputError(
                 "no size goes with the schedules",
                 where="virtual_pipeline_model_parallel_sizes",
                 got=given,
-                expected='[1] with "1f1b", sizes above 1 with "interleaved-1f1b"',
+                expected='[1] with "1f1b", "zb-h1" and "zb-h2", [2] with "zb-v" and '
+                '"dualpipe-v", sizes above 1 with "interleaved-1f1b"',
             )
         return sizes
 

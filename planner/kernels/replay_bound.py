@@ -25,10 +25,24 @@ and, without interleaving, a stage that has sent a gradient back starts microbat
 
     T >= (1 + q) (sum_k (f_k + b_k) + 2 sum x) + r t_i + what the first stage has to do
 
+Where a schedule splits the backward pass or has its chain come back (`PassOrder`), the
+order of each stage is read off its list. Its first backward pass, of virtual stage
+``a``, waits for a whole way there and back to ``a``, and only the forward passes
+before it in the list can be over by then. The gradient of its last backward pass, of
+virtual stage ``e``, goes on to the first one, while ``n_i`` weight gradients are left;
+``g`` are backward passes without weight gradients ``w``, and ``E_i`` is the end of the
+last pass of any kind::
+
+    E_i >= sum_{k < first of i} (f_k + x) + m t_i
+    E_i >= sum_k (f_k + x) + sum_{k > a} (g_k + x) + m t_i - done_i
+    T >= E_i - n_i w + sum_{k < e} (g_k + x) + w_0 + what the first stage has to do
+    T >= E_i + what stage i still has to do
+
 What a stage has to do after its last backward pass is what cannot be hidden of its
 gradients' reduction, the optimizer step, and the gathering of weights. Buckets that are
 reduced behind backward passes begin with the last pass of the last chunk at the
-earliest, which is followed by ``p`` passes of each other chunk.
+earliest, which is followed by ``p`` passes of each other chunk; in a list, by what
+follows the first pass that completes the gradients of some chunk.
 
 What must leave a block of the network takes its time over all ways out together: the
 transfers of the whole step and the collectives of its end; and those collectives alone,
@@ -48,17 +62,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.kernels import tables
+from planner.kernels.replay_memory import behind_repeated, most_memory
 from planner.kernels.replay_terms import PlanChoice, PlanFamily, Variants
 from planner.kernels.tables import JobConstants, zero_terms
 from topologies.arrays import FloatMatrix, FloatVector, IntMatrix
 from topologies.compiling import kernel, subkernel, writing_kernel
 
 _SAFE = 1.0 - 1e-12
-_STAGE = tables.STAGE
-_WEIGHTS = tables.WEIGHTS
-_GRADIENTS = tables.GRADIENTS
 _OPTIMIZER = tables.OPTIMIZER
-_ACTIVATIONS = tables.ACTIVATIONS
 _DENSE_REDUCE = tables.DENSE_REDUCE
 _EXPERT_REDUCE = tables.EXPERT_REDUCE
 _EXPERT_PASS = tables.EXPERT_PASS
@@ -100,6 +111,12 @@ class _Stages(NamedTuple):
 
     hidden: FloatVector
     """Passes behind which gradients may be reduced, shape ``(p,)`` [s]."""
+
+    weight: FloatVector
+    """Least time of weight gradients, in ``b``, shape ``(C,)`` [s]."""
+
+    passed_on: FloatVector
+    """Least time until a gradient is passed on, in ``b``, shape ``(C,)`` [s]."""
 
     released: FloatVector
     """The earliest begin of collectives of the step's end, shape ``(p,)`` [s]."""
@@ -149,156 +166,27 @@ def _gathering(
 
 
 @subkernel
-def _behind_repeated(family: PlanFamily, begin: int, end: int, count: int) -> int:
-    """Return the first layer behind some blocks of a chunk, or its end."""
-    held = 0
-    for layer in range(begin, end):
-        if family.layers.is_block[layer] > 0.0:
-            if held == count:
-                return layer
-            held += 1
-    return end
-
-
-@subkernel
-def _saved_by_rounds(
-    family: PlanFamily, plan: PlanChoice, stage: int, most: int
-) -> float:
-    """Return what passes of several chunks keep at most [byte].
-
-    Any mixture of chunks may be in flight: each block counts by its largest round.
-    """
-    p, v = family.pipeline.p, family.pipeline.v
-    is_block, saved = family.layers.is_block, family.layers.saved
-    mode = plan.mode
-    each, leads, trails = 0.0, 0.0, 0.0
-    for j in range(most):
-        round_ = 0.0
-        for c in range(v):
-            begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
-            place = 0
-            for layer in range(begin, end):
-                if is_block[layer] > 0.0:
-                    if place == j:
-                        row = mode if j < plan.num_blocks else 0
-                        round_ = max(round_, saved[row, layer])
-                    place += 1
-        each += round_
-    for c in range(v):
-        begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
-        for layer in range(begin, end):
-            if is_block[layer] == 0.0:
-                if begin == 0:
-                    leads += saved[mode, layer]
-                else:
-                    trails += saved[mode, layer]
-    kept: float = float(family.pipeline.in_flight[stage]) * (each + leads) + trails
-    return kept
-
-
-@subkernel
-def _stage_memory(family: PlanFamily, plan: PlanChoice, stage: int) -> float:
-    """Return the memory of a stage as `planner.step.memory` counts it [byte]."""
-    p, v, layers = family.pipeline.p, family.pipeline.v, family.layers
-    job, sent, mode = family.job.constants, plan.sent, plan.mode
-    in_flight = float(family.pipeline.in_flight[stage])
-    dense, expert, largest, working, redone = 0.0, 0.0, 0.0, 0.0, 0.0
-    most_saved = 0.0
-    row = 0 if mode == _STAGE else mode
-    most = 0
-    for c in range(v):
-        begin, end = plan.bounds[c * p + stage], plan.bounds[c * p + stage + 1]
-        blocks = 0
-        behind = _behind_repeated(family, begin, end, plan.num_blocks)
-        for layer in range(begin, end):
-            own = row if layer < behind else 0
-            dense += layers.dense[layer]
-            expert += layers.expert[layer]
-            largest = max(largest, layers.largest[layer])
-            working = max(working, layers.working[own, layer])
-            redone += layers.saved[0, layer]
-            most_saved = max(most_saved, layers.saved[own, layer])
-            if layers.is_block[layer] > 0.0:
-                blocks += 1
-        most = max(most, blocks)
-    if p == 1:
-        dense -= family.job.tied_parameters
-    experts = job.expert_group
-    whole, shard = dense + expert, dense / plan.group + expert / experts
-    updated = shard if sent.shards_optimizer > 0.0 else whole
-    reduced = shard if sent.shards_gradients > 0.0 else whole
-    gathered = shard if sent.shards_weights > 0.0 else whole
-    away = plan.offload
-    stays: float = 1.0 - away[_ACTIVATIONS]
-    total: float = (1.0 - away[_OPTIMIZER]) * job.optimizer_bytes * updated
-    total += (1.0 - away[_GRADIENTS]) * job.gradient_bytes * reduced
-    total += (1.0 - away[_WEIGHTS]) * job.weight_bytes * gathered
-    on_host: float = away[_OPTIMIZER] * job.optimizer_bytes * updated
-    on_host += away[_GRADIENTS] * job.gradient_bytes * reduced
-    on_host += away[_WEIGHTS] * job.weight_bytes * gathered
-    group = min(plan.group, experts) if expert > 0.0 else plan.group
-    layer_weights = largest / (group if sent.shards_weights > 0.0 else 1.0)
-    layer_gradients = largest / (group if sent.shards_gradients > 0.0 else 1.0)
-    staging = away[_WEIGHTS] * job.weight_bytes * layer_weights
-    staging += away[_GRADIENTS] * job.gradient_bytes * layer_gradients
-    staging += away[_ACTIVATIONS] * most_saved
-    total += tables.ON_THE_WAY * staging
-    copies = (1.0 - away[_OPTIMIZER]) * job.copies_bytes * updated
-    at_step_end: float = total + copies
-    total += working
-    if max(plan.group, experts) > 1.0:
-        buffers = sent.whole_gradients * job.gradient_bytes
-        buffers += sent.whole_weights * job.gather_bytes
-        total += buffers * largest
-    kept = 0.0
-    if mode == _STAGE:
-        entering = 0.0 if plan.bounds[stage] == 0 else family.job.boundary_bytes
-        total += in_flight * entering + redone
-    elif v == 1:
-        once = 0.0
-        begin, end = plan.bounds[stage], plan.bounds[stage + 1]
-        behind = _behind_repeated(family, begin, end, plan.num_blocks)
-        for layer in range(begin, end):
-            once += layers.saved[mode if layer < behind else 0, layer]
-        kept = in_flight * once
-    else:
-        kept = _saved_by_rounds(family, plan, stage, most)
-    total += stays * kept
-    on_host += away[_ACTIVATIONS] * kept
-    peak: float = max(total, at_step_end)
-    if on_host * _SAFE > job.host_memory:
-        # Whatever the device has, the host has too little.
-        peak = np.inf
-    return peak
-
-
-@subkernel
-def _most_memory(family: PlanFamily, plan: PlanChoice) -> float:
-    """Return the memory of the fullest stage, or of one that is too full [byte]."""
-    most = 0.0
-    for i in range(family.pipeline.p):
-        most = max(most, _stage_memory(family, plan, i))
-        if most * _SAFE > family.job.constants.memory:
-            break
-    return most
-
-
-@subkernel
 def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
     """Fill the times of the passes of each virtual stage."""
     p, v, job = family.pipeline.p, family.pipeline.v, family.job
     bounds, mode, option = plan.bounds, plan.mode, plan.option
     forward, backward = family.passes.forward, family.passes.backward
     sharded, hidden = family.passes.sharded, family.passes.hidden
-    f, b = stages.forward, stages.backward
+    f, b, w = stages.forward, stages.backward, stages.weight
+    order, number = family.order, family.order.number
     each, gathers = plan.sent.reduced_each, plan.sent.gathered_each
     for k in range(p * v):
-        row = family.passes.signature[k % p]
+        stage = order.stage[k]
+        row = family.passes.signature[stage]
         begin, end = bounds[k], bounds[k + 1]
         f[k] = forward[row, end] - forward[row, begin]
-        behind = _behind_repeated(family, begin, end, plan.num_blocks)
+        behind = behind_repeated(family, begin, end, plan.num_blocks)
         b[k] = backward[row, mode, behind] - backward[row, mode, begin]
         b[k] += backward[row, 0, end] - backward[row, 0, behind]
+        w[k] = 0.0
+        if order.is_listed:
+            w[k] = order.weight[end] - order.weight[begin]
+        stages.passed_on[k] = b[k] - w[k]
         if each + gathers > 0.0:
             first, second = begin, end
             share = 1.0
@@ -309,13 +197,13 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
             if not by_layer and v > 1:
                 held = 0
                 for chunk in range(v):
-                    first = bounds[chunk * p + k % p]
-                    held += bounds[chunk * p + k % p + 1] - first
+                    first = bounds[number[stage, chunk]]
+                    held += bounds[number[stage, chunk] + 1] - first
                 share = (end - begin) / held
             for chunk in range(v):
                 if share < 1.0:
-                    first = bounds[chunk * p + k % p]
-                    second = bounds[chunk * p + k % p + 1]
+                    first = bounds[number[stage, chunk]]
+                    second = bounds[number[stage, chunk] + 1]
                 elif chunk > 0:
                     break
                 reduced = sharded[row, option, 1, second]
@@ -325,11 +213,25 @@ def _fill_passes(family: PlanFamily, plan: PlanChoice, stages: _Stages) -> None:
                 # Half of the gathers in either pass.
                 f[k] += share * 0.5 * gathers * gathered
                 b[k] += share * (each * reduced + 0.5 * gathers * gathered)
+                w[k] += share * each * reduced
+                stages.passed_on[k] += share * 0.5 * gathers * gathered
             beside = hidden[row, option, 1, end] - hidden[row, option, 1, begin]
             b[k] = max(b[k], each * beside)
             beside = hidden[row, option, 0, end] - hidden[row, option, 0, begin]
             f[k] = max(f[k], 0.5 * gathers * beside)
             b[k] = max(b[k], 0.5 * gathers * beside)
+
+
+@subkernel
+def _listed_behind(
+    family: PlanFamily, stages: _Stages, stage: int, chunk: int
+) -> float:
+    """Return the passes of a chunk from the stage's first complete gradient on [s]."""
+    order, k = family.order, family.order.number[stage, chunk]
+    time: float = order.behind[stage, 0, chunk] * stages.forward[k]
+    time += order.behind[stage, 1, chunk] * stages.passed_on[k]
+    time += order.behind[stage, 2, chunk] * (stages.backward[k] - stages.passed_on[k])
+    return time
 
 
 @subkernel
@@ -347,17 +249,21 @@ def _fill_ends(
     p, v, job, layers = family.pipeline.p, family.pipeline.v, family.job, family.layers
     constants, sent, f, b = job.constants, plan.sent, stages.forward, stages.backward
     first_end, start_wait = 0.0, 0.0
+    joins = family.order.number[0, v - 1] == p * v - 1
     for i in range(p):
         work, dense, expert, later = 0.0, 0.0, 0.0, 0.0
         first_dense, first_expert = 0.0, 0.0
         for chunk in range(v):
-            k = chunk * p + i
+            k = family.order.number[i, chunk]
             work += f[k] + b[k]
-            later += b[k] * (p if chunk < v - 1 else 1)
+            if family.order.is_listed:
+                later += _listed_behind(family, stages, i, chunk)
+            else:
+                later += b[k] * (p if chunk < v - 1 else 1)
             for layer in range(plan.bounds[k], plan.bounds[k + 1]):
                 dense += layers.dense[layer]
                 expert += layers.expert[layer]
-            if p == 1:
+            if joins and k == p * v - 1:
                 dense -= job.tied_parameters
             if chunk == 0:
                 first_dense, first_expert = dense, expert
@@ -372,7 +278,7 @@ def _fill_ends(
             optimizer += plan.host_once + plan.host_step * step
         senders = family.sent.senders[plan.option]
         optimizer += job.shard_time * senders * sent.gathered_once
-        if p > 1 and (i == 0 or i == p - 1):
+        if not joins and (i == 0 or i == p - 1):
             optimizer += job.tied_time
         if not job.gathers_ahead:
             optimizer += _gathering(rate, plan, dense, expert, constants)
@@ -386,7 +292,10 @@ def _fill_ends(
         if i > 0:
             continue
         first_end = stages.step_ends[0]
-        if job.reduces_behind and v > 1:
+        if family.order.is_listed:
+            first_end = stages.weight[0] + optimizer
+            first_end += 0.0 if job.reduces_behind else reduced
+        elif job.reduces_behind and v > 1:
             alone = _reduction(rate, plan, first_dense, first_expert, constants)
             first_end = optimizer + max(0.0, alone - b[0])
         if job.gathers_ahead:
@@ -442,6 +351,40 @@ def _longest_path(
         if turns >= 1:
             whole_way = (1.0 + turns) * (there + back)
             value = max(value, whole_way + rest * most_work + first_end)
+    return value
+
+
+@subkernel
+def _listed_path(
+    family: PlanFamily, stages: _Stages, r: int, first_end: float
+) -> float:
+    """Return the longest path of waits of an order that is read list by list [s]."""
+    p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
+    order, f, b, g = family.order, stages.forward, stages.backward, stages.passed_on
+    last = p * v - 1
+    value, there = 0.0, 0.0
+    for k in range(last + 1):
+        there += f[k]
+        if k < last:
+            there += order.crossed[r, k, 0]
+    for i in range(p):
+        arrived, before, returned, done, after = 0.0, 0.0, 0.0, 0.0, 0.0
+        for k in range(order.number[i, 0]):
+            arrived += f[k] + order.crossed[r, k, 0]
+        for k in range(last, order.first_backward[i], -1):
+            before += g[k] + order.crossed[r, k - 1, 1]
+        for k in range(order.last_backward[i] - 1, -1, -1):
+            returned += order.crossed[r, k, 1] + g[k]
+        for c in range(v):
+            k = order.number[i, c]
+            done += order.done[i, c] * f[k]
+            after += order.after[i, c] * (b[k] - g[k])
+        busy = m * stages.work[i]
+        end = max(arrived + busy, there + before + busy - done)
+        value = max(value, end + stages.step_ends[i])
+        if order.last_backward[i] > 0:
+            value = max(value, end - after + returned + first_end)
+        stages.released[i] = max(stages.released[i], end - stages.hidden[i])
     return value
 
 
@@ -505,7 +448,10 @@ def _bound(
     first_end, start_wait = _fill_ends(family, plan, stages)
     value = 0.0
     for r in range(family.sent.wires.shape[0]):
-        value = max(value, _longest_path(family, stages, r, first_end))
+        if family.order.is_listed:
+            value = max(value, _listed_path(family, stages, r, first_end))
+        else:
+            value = max(value, _longest_path(family, stages, r, first_end))
         if value + start_wait >= cutoff:
             break
     value += start_wait
@@ -529,14 +475,14 @@ def _least_count(family: PlanFamily, plan: PlanChoice) -> int:
             if family.layers.is_block[layer] > 0.0:
                 blocks += 1
         most = max(most, blocks)
-    if _most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
+    if most_memory(family, _with_count(plan, 0)) * _SAFE <= room:
         return 0
-    if _most_memory(family, _with_count(plan, most)) * _SAFE > room:
+    if most_memory(family, _with_count(plan, most)) * _SAFE > room:
         return 0
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if _most_memory(family, _with_count(plan, middle)) * _SAFE <= room:
+        if most_memory(family, _with_count(plan, middle)) * _SAFE <= room:
             high = middle
         else:
             low = middle
@@ -569,10 +515,10 @@ def _fill_bounds(
 ) -> None:
     """Fill the bounds, the memory and the repeated blocks of all plans."""
     values, memory = found.values, found.memory
-    p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
+    p, m = family.pipeline.p, family.pipeline.m
     choices = variants.choices
     for i in range(p):
-        times = v if i < p - 1 else v - 1
+        times = family.order.crossings[i]
         stages.counts[i] = family.job.boundary_bytes * m * times
     for y in range(variants.layouts.shape[0]):
         for c in range(choices.zero_stage.shape[0]):
@@ -594,7 +540,7 @@ def _fill_bounds(
                     continue
                 found.counts[c, y] = count
                 plan = _with_count(plan, count)
-            memory[c, y] = _most_memory(family, plan)
+            memory[c, y] = most_memory(family, plan)
             if memory[c, y] * _SAFE <= family.job.constants.memory:
                 values[c, y] = _bound(family, plan, stages, cutoff)
 
@@ -618,6 +564,8 @@ def replay_bounds(family: PlanFamily, variants: Variants, cutoff: float) -> Plan
     stages = _Stages(
         forward=np.empty(num_virtual),
         backward=np.empty(num_virtual),
+        weight=np.empty(num_virtual),
+        passed_on=np.empty(num_virtual),
         work=np.empty(p),
         step_ends=np.empty(p),
         hidden=np.empty(p),

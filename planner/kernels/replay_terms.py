@@ -11,6 +11,7 @@ from topologies.arrays import (
     FloatHypercube,
     FloatMatrix,
     FloatVector,
+    IntCube,
     IntMatrix,
     IntVector,
 )
@@ -192,6 +193,60 @@ class PlanChoice(NamedTuple):
     """What the host adds to the step's end beside [s]."""
 
 
+class PassOrder(NamedTuple):
+    """Where virtual stages are, and in what order a stage works on its passes.
+
+    Of 1F1B, plain or interleaved, only the first four say anything.
+    """
+
+    number: IntMatrix
+    """Virtual stage that is each chunk of each stage, shape ``(p, v)``."""
+
+    stage: IntVector
+    """Stage of each virtual stage, shape ``(C,)``."""
+
+    crossings: IntVector
+    """Messages of each microbatch over the boundary after each stage, one way; the last
+    one is that to the first stage, shape ``(p,)``."""
+
+    is_listed: bool
+    """Whether bounds read the lists of the stages; else the order is 1F1B's."""
+
+    weight: FloatVector
+    """Weight gradients of the layers before each that are passes of their own, shape
+    ``(L + 1,)`` [s]."""
+
+    kept: FloatVector
+    """Kept by each layer for its weight gradients, shape ``(L,)`` [byte]."""
+
+    waiting: IntCube
+    """Activations of each chunk that wait for their backward pass (0) and for their
+    weight gradients (1) at some moment, shape ``(n, 2, v)``."""
+
+    waiting_starts: IntVector
+    """First row of each stage in `waiting`, and their number, shape ``(p + 1,)``."""
+
+    first_backward: IntVector
+    """Virtual stage of each stage's first backward pass, shape ``(p,)``."""
+
+    last_backward: IntVector
+    """Virtual stage of each stage's last backward pass, shape ``(p,)``."""
+
+    done: IntMatrix
+    """Forward passes before the first backward one, shape ``(p, v)``."""
+
+    after: IntMatrix
+    """Weight gradients after the last backward pass, shape ``(p, v)``."""
+
+    behind: IntCube
+    """Passes of each kind from the first one on that completes the gradients of some
+    chunk, shape ``(p, 3, v)``."""
+
+    crossed: FloatCube
+    """Transfers to the next virtual stage (0), and back (1), by replica, shape ``(R,
+    C - 1, 2)`` [s]."""
+
+
 class PlanFamily(NamedTuple):
     """All that does not change from plan to plan."""
 
@@ -209,3 +264,6 @@ class PlanFamily(NamedTuple):
 
     job: JobTerms
     """The job."""
+
+    order: PassOrder
+    """The order of the passes."""

@@ -1,7 +1,7 @@
 """Solve an instance of the published NEST artifact under its own cost model, exactly.
 
 For every tensor-parallel width a dynamic program over stages from the end, see
-`planner.kernels.nest_compat`; the best width wins. Widths without a solution are
+`planner.kernels.nest.compat`; the best width wins. Widths without a solution are
 passed over, where the artifact gives up.
 
 The plans by hand that an instance stores are priced three ways: as the artifact scores
@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernels import nest_compat, nest_tables
+from planner.kernels.nest import compat as nest_compat
+from planner.kernels.nest import tables as nest_tables
 from planner.nest_artifact.costs import ArtifactCosts, PricedSplit, price_split
 from planner.nest_artifact.instance import (
     ArtifactTraffic,

@@ -371,7 +371,7 @@ _FSDP = LaunchRules(
 
 _TORCHTITAN = LaunchRules(
     framework="torchtitan 0.2",
-    schedules=("gpipe", "1f1b", "interleaved-1f1b"),
+    schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
     splits=(EVEN, ACCOUNTED, BALANCED, LAYOUT),
     empty_ends=True,
     context_parallel=("p2p", "all_gather"),
@@ -390,8 +390,9 @@ _TORCHTITAN = LaunchRules(
         rank_order="torchtitan/distributed/parallel_dims.py: mesh (pp, dp_replicate, "
         "dp_shard, cp, tp), row-major; ep inside dp_shard",
         pipeline="torchtitan/distributed/pipeline_parallel.py",
-        schedule="torch/distributed/pipelining/schedules.py; the zero-bubble schedules "
-        "there need several chunks",
+        schedule="torch/distributed/pipelining/schedules.py: ScheduleZBVZeroBubble and "
+        "ScheduleDualPipeV among others; torchtitan/distributed/pipeline_parallel.py: "
+        "schedules of several stages a rank have two or more, so that ZB-H1 is none",
         microbatches="torch/distributed/pipelining/schedules.py, "
         "ScheduleInterleaved1F1B: rounds of equal length; here of pp microbatches",
         split="torchtitan/distributed/pipeline_parallel.py: "
@@ -487,7 +488,10 @@ _DDP = LaunchRules(
 
 _IDEAL = LaunchRules(
     framework="no framework",
-    schedules=("1f1b", "gpipe", "interleaved-1f1b", "zb-h1"),
+    schedules=(
+        *("1f1b", "gpipe", "interleaved-1f1b"),
+        *("zb-h1", "zb-h2", "zb-v", "dualpipe-v"),
+    ),
     splits=(EVEN, ENDS, ACCOUNTED, BALANCED),
     context_parallel=CP_COMM_TYPES,
     copies_exchanged_groups=True,

@@ -64,7 +64,10 @@ class SearchSpec:
     `estimators.training.CP_COMM_TYPES`; None for all that the framework has."""
 
     virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
-    """Chunks per stage; more than 1 is interleaved 1F1B."""
+    """Chunks per stage."""
+
+    schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b")
+    """Orders of the passes of a pipeline, each tried where its sizes allow it."""
 
     sequence_parallel: bool | None = None
     """On, off, or None: on wherever the tensor-parallel size exceeds 1."""

@@ -11,7 +11,6 @@ as if no placement could beat it.
 """
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +26,12 @@ from planner.kernels import replay_terms as terms
 from planner.kernels import tables
 from planner.search.bounds import job_constants
 from planner.search.replayed.exits import AloneRates, Exits, no_exits
+from planner.search.replayed.orders import pass_counts, pass_order
 from planner.step.execution import Workload
 from planner.step.ledger import KERNEL_LEDGER
 from planner.step.recompute import recompute_shares
-from planner.step.schedules import BACKWARD, SCHEDULES, schedule_name
-from topologies.arrays import FloatArray, IntArray
+from planner.step.schedules import SCHEDULES, schedule_name
+from topologies.arrays import FloatArray
 
 MOST_PASSES = 256
 """Most times of passes that are kept at a time."""
@@ -52,6 +52,14 @@ class Shape(NamedTuple):
     """Microbatches of each replica."""
     pairs: bool = False
     """Whether all-to-alls between experts go on beside another microbatch."""
+    schedule: str = ""
+    """Name of the schedule; empty for 1F1B, interleaved with several chunks, combined
+    with `pairs`."""
+
+    @property
+    def schedule_name(self) -> str:
+        """Name of the schedule, never empty."""
+        return self.schedule or schedule_name(self.v, pairs=self.pairs)
 
 
 class _Columns(NamedTuple):
@@ -206,8 +214,8 @@ class ReplayBounds:
                 or shape.pairs
             ),
         )
-        name = schedule_name(shape.v, pairs=shape.pairs)
-        counts = _counts(name, shape.p, shape.m, shape.v)
+        schedule = shape.schedule_name
+        counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         family = terms.PlanFamily(
             pipeline=terms.Pipeline(shape.p, shape.v, shape.m, *counts),
             passes=terms.PassDurations(
@@ -222,6 +230,7 @@ class ReplayBounds:
                 terms.BlockExits(*exits),
             ),
             job=job,
+            order=pass_order(schedule, shape, table, sent.wires),
         )
         found: kernel.PlanBounds = kernel.replay_bounds(family, variants, cutoff)
         return found
@@ -311,7 +320,9 @@ class ReplayBounds:
         options = len(rates.group_sizes)
         known = self.columns(shape.degrees)
         dense, expert = known.layers.dense, known.layers.expert
-        if shape.p == 1:
+        schedule = SCHEDULES[shape.schedule_name]
+        if schedule.virtual_stages(shape.p, shape.v).stage[-1] == 0:
+            # Both ends of the chain are on one stage.
             dense = dense.copy()
             dense[-1] -= table.tied_parameters
         has_experts = bool(expert.any())
@@ -380,20 +391,3 @@ def _prefix(values: FloatArray) -> FloatArray:
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums
-
-
-@lru_cache(maxsize=8192)
-def _counts(schedule: str, p: int, m: int, v: int) -> tuple[IntArray, IntArray]:
-    """Return passes in flight, and forward passes before the first backward one.
-
-    Neither grows beyond ``2 p`` microbatches.
-    """
-    found = SCHEDULES[schedule]
-    m = min(m, 2 * p)
-    in_flight = np.array([found.in_flight(i, p, m, v) for i in range(p)])
-    program = found.program(p, m, v)
-    first = np.zeros(p, dtype=np.int64)
-    for i in range(p):
-        kinds = program.kind[program.indptr[i] : program.indptr[i + 1]]
-        first[i] = np.argmax(kinds == BACKWARD)
-    return in_flight, first

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +42,7 @@ from planner.search.replayed.space import ConfigurationFamily, LaunchableSpace, 
 from planner.search.space import Configuration, Inner, SearchSpec, sequence_parallel
 from planner.step.execution import Workload
 from planner.step.plan import Plan, Stage
-from planner.step.schedules import schedule_name
+from planner.step.schedules import SCHEDULES, schedule_name
 from planner.step.virtual import block_span
 from planner.work import LAYER_TABLE, PRICED, PRICED_DEVICES, Progress, Work
 from topologies import Network
@@ -77,6 +78,8 @@ class Leaf(NamedTuple):
     """Where the ranks are."""
     num_layers: int | None = None
     """Blocks of each chunk that are recomputed; None for all of them."""
+    schedule: str = ""
+    """Name of the schedule; empty for 1F1B, interleaved with several chunks."""
 
 
 class Leaves(NamedTuple):
@@ -96,6 +99,8 @@ class Leaves(NamedTuple):
     numbers: IntArray
     """Number of each plan's choice and layout, and blocks that are recomputed if they
     are counted, shape ``(n, 3)``."""
+    schedule: str = ""
+    """Name of the plans' schedule, as of `Leaf`."""
 
     def leaf(self, index: int) -> Leaf:
         """Return one of the plans."""
@@ -106,6 +111,7 @@ class Leaves(NamedTuple):
             self.choices[choice],
             self.placement,
             count if self.choices[choice].is_counted else None,
+            self.schedule,
         )
 
 
@@ -200,7 +206,7 @@ class LaunchableCandidates:
             )
             first.append(
                 np.where(
-                    family.pairs,
+                    family.pairs + space.pairs_chunks,
                     mean_stage_bounds(workload, family, paired),
                     mean_stage_bounds(workload, family, plain),
                 )
@@ -240,11 +246,15 @@ class LaunchableCandidates:
 
         Infinite if none fits in memory.
         """
-        shape, cuts = self._shape(configuration), self._layouts(configuration)
+        cuts = self._layouts(configuration)
         least = np.inf
-        for rates in self._relaxed(configuration):
+        for shape, rates in product(
+            self._shapes(configuration), self._relaxed(configuration)
+        ):
             options = len(rates.group_sizes)
-            choices = self.choices(configuration, options)
+            choices = self.choices(configuration, options, shape.schedule)
+            if not choices:
+                continue
             self._spend(cuts, choices)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             exits = relaxed_exits(self.tiers, configuration, options)
@@ -258,17 +268,23 @@ class LaunchableCandidates:
         What bounds cannot tell apart has the same ones, but replays of its own: flows
         may meet otherwise.
         """
-        shape, cuts = self._shape(configuration), self._layouts(configuration)
-        known: dict[bytes, Leaves] = {}
+        cuts = self._layouts(configuration)
+        known: dict[tuple[str, bytes], Leaves] = {}
         relaxed = self._least(self._relaxed(configuration))
-        for placement in self.placements(configuration):
+        for shape, placement in product(
+            self._shapes(configuration), self.placements(configuration)
+        ):
             placed = self.placed(configuration, placement)
             self.statistics["placements"] += 1
-            if placed.key in known:
+            key = shape.schedule, placed.key
+            if key in known:
                 self.statistics["placements priced alike"] += 1
-                yield known[placed.key]._replace(placement=placement)
+                yield known[key]._replace(placement=placement)
                 continue
-            choices = self.choices(configuration, len(placed.rates.group_sizes))
+            options = len(placed.rates.group_sizes)
+            choices = self.choices(configuration, options, shape.schedule)
+            if not choices:
+                continue
             self._spend(cuts, choices)
             variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
             found = self.bounds.placed(shape, relaxed, placed, variants, cutoff)
@@ -276,15 +292,16 @@ class LaunchableCandidates:
             values = found.values[tuple(fits.T)]
             order = np.argsort(values, kind="stable")
             numbers = np.column_stack([fits, found.counts[tuple(fits.T)]])
-            known[placed.key] = Leaves(
+            known[key] = Leaves(
                 configuration,
                 placement,
                 choices,
                 cuts,
                 np.ascontiguousarray(values[order]),
                 np.ascontiguousarray(numbers[order]),
+                shape.schedule,
             )
-            yield known[placed.key]
+            yield known[key]
 
     def thriftiest(self) -> Leaf:
         """Return the plan that needs the least memory, the first of equals.
@@ -294,17 +311,23 @@ class LaunchableCandidates:
         least, found = np.inf, None
         for index in range(len(self)):
             configuration = self[index]
-            choices = self.choices(configuration, 1)
-            cuts = self._layouts(configuration)
-            rates = self._relaxed(configuration)[0]
-            variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
-            memory = self.bounds.memory_of(self._shape(configuration), rates, variants)
-            if memory.min() < least:
-                least = float(memory.min())
-                choice, layout = np.unravel_index(memory.argmin(), memory.shape)
-                found = configuration, tuple(cuts[layout].tolist()), choices[choice]
+            for shape in self._shapes(configuration):
+                choices = self.choices(configuration, 1, shape.schedule)
+                if not choices:
+                    continue
+                cuts = self._layouts(configuration)
+                rates = self._relaxed(configuration)[0]
+                variants = Variants(cuts, choice_columns(choices, self.bounds.hosts))
+                memory = self.bounds.memory_of(shape, rates, variants)
+                if memory.min() < least:
+                    least = float(memory.min())
+                    choice, layout = np.unravel_index(memory.argmin(), memory.shape)
+                    cut = tuple(cuts[layout].tolist())
+                    found = configuration, cut, choices[choice], shape.schedule
         assert found is not None, "the space is not empty"
-        return Leaf(*found, self.placements(found[0])[0])
+        configuration, cut, kept, schedule = found
+        placement = self.placements(configuration)[0]
+        return Leaf(configuration, cut, kept, placement, schedule=schedule)
 
     def is_launchable(self, plan: Plan) -> bool:
         """Tell whether a plan that somebody made keeps the rules, where they hold."""
@@ -319,17 +342,17 @@ class LaunchableCandidates:
 
     def plan(self, leaf: Leaf) -> Plan:
         """Write a plan out."""
-        configuration, layout, choice, placement, num_layers = leaf
+        configuration, layout, choice, placement, num_layers, schedule = leaf
         rates = self.rates(configuration, placement)
         p, v = configuration.pp, configuration.v
+        schedule = schedule or schedule_name(v, pairs=configuration.pairs)
+        number = SCHEDULES[schedule].virtual_stages(p, v).number.tolist()
         group = 1
         if choice.zero_stage:
             group = rates.shardings[choice.sharding].group_size
         stages = tuple(
             Stage(
-                chunks=tuple(
-                    (layout[c * p + i], layout[c * p + i + 1] - 1) for c in range(v)
-                ),
+                chunks=tuple((layout[k], layout[k + 1] - 1) for k in number[i]),
                 devices=tuple(tuple(row) for row in devices.tolist()),
                 recompute=choice.recompute,
                 zero_stage=choice.zero_stage,
@@ -353,7 +376,7 @@ class LaunchableCandidates:
             virtual_pipeline_model_parallel_size=v,
             micro_batch_size=configuration.b,
             num_microbatches=shape.m,
-            schedule=schedule_name(v, pairs=configuration.pairs),
+            schedule=schedule,
             placement=placement.name,
             gradient_algorithm=rates.gradient_algorithm,
             tensor_algorithm=rates.tensor_algorithm,
@@ -361,9 +384,15 @@ class LaunchableCandidates:
         )
 
     def choices(
-        self, configuration: Configuration, num_options: int
+        self, configuration: Configuration, num_options: int, schedule: str = ""
     ) -> tuple[MemoryChoice, ...]:
-        """Return what all stages of a configuration may do about their memory."""
+        """Return what all stages of a configuration may do about their memory.
+
+        None if nothing of it goes with a schedule; as of `Leaf`.
+        """
+        v, pairs = configuration.v, configuration.pairs
+        schedule = schedule or schedule_name(v, pairs=pairs)
+        splits = SCHEDULES[schedule].splits_backward
         zeros = self.space.zero_stages(configuration.pp)
         if configuration.dp * configuration.cp == 1:
             zeros = zeros[:1]
@@ -371,10 +400,8 @@ class LaunchableCandidates:
         return tuple(
             MemoryChoice(mode, zero, option, offload, is_counted)
             for offload in self.space.offloads(configuration.pp)
-            for mode, is_counted in self.space.repeats(
-                configuration.v, pairs=configuration.pairs
-            )
-            if goes_with(mode, offload)
+            for mode, is_counted in self.space.savings(schedule, v, ep=configuration.ep)
+            if goes_with(mode, offload) and not (splits and offload.in_passes)
             for zero in zeros
             for option in range(num_options if zero in hybrid else 1)
         )
@@ -442,6 +469,20 @@ class LaunchableCandidates:
         degrees = Degrees(tp, cp, ep, b, sequence_parallel(self.spec, tp), grouping)
         m = self.workload.num_microbatches(b, dp)
         return Shape(degrees, dp, pp, v, m, pairs)
+
+    def _shapes(self, configuration: Configuration) -> list[Shape]:
+        """Return the shape with each schedule."""
+        shape = self._shape(configuration)
+        if configuration.pairs:
+            return [shape._replace(schedule=shape.schedule_name)]
+        names = self.space.schedules(shape.p, shape.v, shape.m)
+        experts = configuration.ep > 1
+        return [
+            shape._replace(
+                schedule=name, pairs=experts and SCHEDULES[name].pairs_passes
+            )
+            for name in names
+        ]
 
     def _layouts(self, configuration: Configuration) -> IntArray:
         table = self.workload.table(self._shape(configuration).degrees)

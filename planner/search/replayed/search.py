@@ -46,6 +46,7 @@ from planner.search.space import (
 from planner.search.thriftiest import fullest_stage, memory_sentence, sizes_label
 from planner.step.execution import Workload
 from planner.step.plan import Plan
+from planner.step.schedules import SCHEDULES
 from planner.work import (
     PLAN,
     LimitReachedError,
@@ -502,7 +503,10 @@ def _least_work(network: Network, workload: Workload, spec: SearchSpec) -> float
         hosts=HostCosts.of(network, workload),
     )
     rules = spec.rules
-    pairs = rules is not None and rules.overlap_expert_parallel
+    pairs = rules is not None and (
+        rules.overlap_expert_parallel
+        or any(SCHEDULES[name].pairs_chunks for name in rules.schedules)
+    )
     tensor = {}
     least = np.inf
     for item in inner:

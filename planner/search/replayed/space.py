@@ -40,11 +40,16 @@ from planner.search.space import Configuration, SearchSpec, degrees_of, divisors
 from planner.step.execution import Workload
 from planner.step.plan import COUNTED_MODES, Offload
 from planner.step.recompute import SENDING_AGAIN
+from planner.step.schedules import SCHEDULES, schedule_name
 from topologies.arrays import IntArray
 
 MOST_SPARED = 4
 """Most blocks that the first and the last stage may have less than the others: the head
 of a large vocabulary takes as long as a few blocks."""
+
+
+PREDICTION = "mtp"
+"""How names of layers of multi-token prediction begin, behind the last block."""
 
 
 @lru_cache(maxsize=4096)
@@ -55,6 +60,7 @@ def block_counts(
     splits: tuple[str, ...],
     *,
     empty_ends: bool = False,
+    trailing: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the blocks of each virtual stage, for each layout, without repetition.
 
@@ -67,6 +73,9 @@ def block_counts(
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.
+    trailing
+        Layers behind the last block that cost about as much as one, such as those of
+        multi-token prediction: the last virtual stage may have as many blocks less.
 
     Returns
     -------
@@ -75,11 +84,12 @@ def block_counts(
     """
     found: dict[tuple[int, ...], None] = {}
     most = 0 if p * v == 1 else MOST_SPARED
-    for total in range(2 * most + 1):
-        for first in range(max(0, total - most), min(total, most) + 1):
+    more = trailing if p * v > 1 else 0
+    for total in range(2 * most + more + 1):
+        for first in range(max(0, total - most - more), min(total, most) + 1):
             last = total - first
             over = (num_blocks + total) % (p * v)
-            if not _is_allowed(first, last, over, v, splits):
+            if not _is_allowed(first, last, over, v, splits, trailing=more):
                 continue
             counts = _counts(num_blocks, p, v, first, last)
             inner = counts[1:-1] if empty_ends and v > 1 else counts
@@ -91,7 +101,13 @@ def block_counts(
 
 
 def _is_allowed(
-    first: int, last: int, over: int, v: int, splits: tuple[str, ...]
+    first: int,
+    last: int,
+    over: int,
+    v: int,
+    splits: tuple[str, ...],
+    *,
+    trailing: int = 0,
 ) -> bool:
     """Tell whether a framework has a split.
 
@@ -101,11 +117,11 @@ def _is_allowed(
         Blocks that the first and the last virtual stage have less than the others.
     over
         Virtual stages that have one block more.
-    v, splits
+    v, splits, trailing
         As for `block_counts`.
     """
     if LAYOUT in splits:
-        return v == 1 or max(first, last) <= 1
+        return v == 1 or max(first, last - trailing) <= 1
     counts_ends = max(first, last) <= 1
     if over:
         return BALANCED in splits and counts_ends
@@ -203,7 +219,9 @@ class LaunchableSpace:
     num_devices: int
     """Devices of the cluster."""
 
-    _rows: dict[tuple[int, int, int, bool], IntArray | None] = field(default_factory=dict)
+    _rows: dict[tuple[int, int, int, bool], IntArray | None] = field(
+        default_factory=dict
+    )
     """Ranks of a replica, micro-batch size, and what divides the replicas -> stages,
     chunks and replicas, one row each."""
 
@@ -238,7 +256,14 @@ class LaunchableSpace:
         """Return the blocks of each virtual stage, for each way to share them out."""
         rules = self.rules
         return block_counts(
-            self.workload.chain[1], p, v, rules.splits, empty_ends=rules.empty_ends
+            self.workload.chain[1],
+            p,
+            v,
+            rules.splits,
+            empty_ends=rules.empty_ends,
+            trailing=sum(
+                name.startswith(PREDICTION) for name in self.workload.graph.names
+            ),
         )
 
     def zero_stages(self, pp: int) -> list[int]:
@@ -252,6 +277,28 @@ class LaunchableSpace:
             for mode in self.spec.recompute
             if mode in self.rules.recompute and (v == 1 or mode != "stage")
         ]
+
+    def schedules(self, p: int, v: int, m: int) -> tuple[str, ...]:
+        """Return the schedules that plans of some sizes may have.
+
+        One stage has no pipeline: its order is 1F1B's.
+        """
+        if p == 1:
+            return ("1f1b",) if v == 1 else ()
+        return tuple(
+            name
+            for name in self.spec.schedules
+            if name in self.rules.schedules and SCHEDULES[name].allows(p, m, v)
+        )
+
+    @property
+    def pairs_chunks(self) -> bool:
+        """Whether a schedule pairs passes of its own accord."""
+        return any(
+            SCHEDULES[name].pairs_chunks
+            for name in self.spec.schedules
+            if name in self.rules.schedules
+        )
 
     def repeats(self, v: int, *, pairs: bool = False) -> list[tuple[str, bool]]:
         """Return recompute modes, and whether only some blocks are recomputed.
@@ -267,18 +314,33 @@ class LaunchableSpace:
             return whole
         return whole + [(mode, True) for mode in modes if mode in COUNTED_MODES]
 
-    def pairings(self, ep: int, pp: int, v: int) -> list[bool]:
+    def pairings(self, ep: int, pp: int, v: int, m: int) -> list[bool]:
         """Return whether all-to-alls of experts may go on beside another microbatch."""
         asked = self.spec.overlap_moe_expert_parallel_comm
         can = (
             self.rules.overlap_expert_parallel
             and ep > 1
             and (pp == 1 or v > 1)
+            and schedule_name(v) in self.schedules(pp, v, m)
             and bool(self.repeats(v, pairs=True))
         )
         if not can:
             return [False]
         return [False, True] if asked is None else [asked]
+
+    def savings(self, schedule: str, v: int, *, ep: int) -> list[tuple[str, bool]]:
+        """Return the `repeats` that go with a schedule.
+
+        A stage that is redone as a whole is not searched where weight gradients are
+        passes of their own.
+        """
+        found = SCHEDULES[schedule]
+        pairs = found.pairs_passes and (ep > 1 or not found.pairs_chunks)
+        return [
+            one
+            for one in self.repeats(v, pairs=pairs)
+            if not (found.splits_backward and one[0] == "stage")
+        ]
 
     def offloads(self, pp: int) -> list[Offload]:
         """Return what hosts may keep of plans of some stages."""
@@ -323,7 +385,7 @@ class LaunchableSpace:
                 if self.zero_stages(pp) and self.offloads(pp)
                 for v in self._chunks(degrees, pp, dp)
                 if self.recompute_modes(v)
-                for pairs in self.pairings(degrees.ep, pp, v)
+                for pairs in self.pairings(degrees.ep, pp, v, self._rounds(degrees, dp))
             ]
             columns = np.array(rows, dtype=np.int64).T
             self._rows[key] = np.ascontiguousarray(columns) if rows else None
@@ -347,21 +409,30 @@ class LaunchableSpace:
             if stages is None or pp in stages:
                 yield from ((pp, dp) for dp in replicas if dp * pp <= groups)
 
+    @property
+    def _takes_any_number(self) -> bool:
+        """Whether a schedule of several chunks takes microbatches in any number."""
+        some = [SCHEDULES[name] for name in self.spec.schedules]
+        return any(one.interleaves and not one.deals_rounds for one in some)
+
+    def _rounds(self, degrees: Degrees, dp: int) -> int:
+        """Return the microbatches of each replica."""
+        batch = self.workload.training.global_batch_size
+        return batch // (dp * degrees.micro_batch_size)
+
     def _chunks(self, degrees: Degrees, pp: int, dp: int) -> Iterator[int]:
         """Yield numbers of chunks."""
-        m = self.workload.training.global_batch_size // (dp * degrees.micro_batch_size)
+        m = self._rounds(degrees, dp)
         deals = m % pp == 0
         if pp > 1 and self.rules.microbatches == ALWAYS and not deals:
             return
         sizes = self.spec.virtual_pipeline_model_parallel_sizes
         most = self.workload.chain[1] // pp + 1
         for v in range(1, min(most, max(sizes or (most,))) + 1):
-            name = "1f1b" if v == 1 else "interleaved-1f1b"
-            if pp > 1 and name not in self.rules.schedules:
-                continue
-            if v > 1 and (pp == 1 or not deals):
+            if v > 1 and (pp == 1 or not (deals or self._takes_any_number)):
                 return
-            if (sizes is None or v in sizes) and self.layouts(pp, v):
+            allowed = (sizes is None or v in sizes) and self.schedules(pp, v, m)
+            if allowed and self.layouts(pp, v):
                 yield v
 
 

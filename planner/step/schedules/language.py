@@ -239,6 +239,16 @@ class Schedule:
             f"{least} or more, {self.least_rounds} for each of the {num_stages} stages",
         )
 
+    def allows(
+        self, num_stages: int, num_microbatches: int, num_chunks: int = 1
+    ) -> bool:
+        """Tell whether the schedule can have such sizes."""
+        try:
+            self.check(num_stages, num_microbatches, num_chunks)
+        except InputError:
+            return False
+        return True
+
     def check_length(
         self,
         num_stages: int,

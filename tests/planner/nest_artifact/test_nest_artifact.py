@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from planner.kernels import nest_compat, nest_tables
+from planner.kernels.nest import compat as nest_compat
+from planner.kernels.nest import tables as nest_tables
 from planner.nest_artifact import read_instance, score_baselines, solve
 from planner.nest_artifact.costs import ArtifactCosts, price_split
 from planner.nest_artifact.instance import Baseline, instance_of

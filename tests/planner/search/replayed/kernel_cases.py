@@ -1,12 +1,14 @@
 """Random plans for the compiled bound, and the call of it."""
 
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 
 from planner.kernels import replay_bound as kernel
 from planner.kernels import replay_terms as terms
 from planner.kernels import tables
+from planner.search.replayed.orders import pass_order
 from planner.step.ledger import KERNEL_LEDGER
 from tests.planner.search.replayed.naive_bounds import Case
 
@@ -161,6 +163,12 @@ def compiled(case, cutoff=np.inf):
             exits=exits,
         ),
         job=job,
+        order=pass_order(
+            "1f1b" if case.v == 1 else "interleaved-1f1b",
+            case,
+            SimpleNamespace(num_layers=num_layers),
+            np.array(case.wires),
+        ),
     )
     choice = tables.Choices(
         *(np.array([n]) for n in (case.mode, case.zero, case.option)),

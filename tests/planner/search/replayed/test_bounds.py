@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from planner.search.launch_rules import LAUNCH_RULES
+from planner.step.schedules import SCHEDULES
 from tests.planner.search.replayed.worlds import ROUNDING, random_world
 
 FASTER = 1.0 + 1e-9
+SPLIT = [name for name, one in SCHEDULES.items() if one.splits_backward]
 
 
 def drawn(candidates, rng, count):
@@ -75,6 +77,35 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def split_world(seed, schedule):
+    """Draw a job whose pipelines have a schedule that splits the backward pass."""
+    world = random_world(seed, preset="ideal")
+    return world.spec_with(
+        schedules=(schedule,), pipeline_model_parallel_sizes=(2, 3, 4, 6, 8)
+    )
+
+
+@pytest.mark.parametrize("schedule", SPLIT)
+def test_no_bound_exceeds_the_replay_where_weight_gradients_are_apart(schedule):
+    checked = sum(
+        check_world(split_world(seed, schedule), seed, configurations=3, plans=3)
+        for seed in range(12)
+    )
+    assert checked >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+@pytest.mark.parametrize("schedule", SPLIT)
+def test_no_bound_exceeds_thousands_where_weight_gradients_are_apart(schedule, batch):
+    seeds = range(2000 + 20 * batch, 2020 + 20 * batch)
+    checked = sum(
+        check_world(split_world(seed, schedule), seed, configurations=6, plans=4)
+        for seed in seeds
+    )
+    assert checked >= 30
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def fits(candidates, leaf, memory):
     placed = candidates.placed(leaf.configuration, leaf.placement)
     bounds = replace(candidates.bounds, memory=memory)
     found = bounds.placed(
-        candidates._shape(leaf.configuration),
+        candidates._shape(leaf.configuration)._replace(schedule=leaf.schedule),
         candidates._least(candidates._relaxed(leaf.configuration)),
         placed,
         Variants(np.array([leaf.layout]), choice_columns((leaf.choice,))),
@@ -140,3 +140,26 @@ def test_what_is_yielded_fits_and_what_fits_is_yielded(preset):
             # A bound of the whole configuration is finite if anything fits.
             assert not kept or np.isfinite(tight.relaxed_bound(sizes, np.inf))
     assert cut or preset == "ddp"
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v"])
+def test_plans_whose_weight_gradients_are_apart_are_left_out_where_they_do_not_fit(
+    schedule,
+):
+    checked = 0
+    for seed in range(12):
+        world = random_world(seed, preset="ideal")
+        large = replace(world.workload.accelerator, memory_bytes=1e15)
+        workload = replace(world.workload, accelerator=large)
+        workload._tables.update(world.workload._tables)
+        world = world._replace(workload=workload).spec_with(
+            schedules=(schedule,), pipeline_model_parallel_sizes=(2, 3, 4, 6, 8)
+        )
+        candidates, leaves = some_leaves(world, seed, 4)
+        for leaf in leaves:
+            assert leaf.schedule == schedule
+            memory = fullest(world, candidates.plan(leaf))
+            assert fits(candidates, leaf, memory * (1.0 + CLOSE)), leaf
+            assert not fits(candidates, leaf, memory * (1.0 - CLOSE)), leaf
+            checked += 1
+    assert checked >= 20

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.kernels.nest_tables import IntervalTimes
+from planner.kernels.nest.tables import IntervalTimes
 from topologies.arrays import (
     FloatMatrix,
     FloatVector,

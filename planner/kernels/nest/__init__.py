@@ -1,0 +1,1 @@
+"""Numba kernels of the NEST artifact: its intervals, its splits."""
