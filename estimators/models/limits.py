@@ -4,6 +4,7 @@ What fields must be together, `estimators.models.spec` checks.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
@@ -85,6 +86,37 @@ _EXAMPLES = MappingProxyType(
         "max_position_embeddings": 4096,
     }
 )
+_FUSED_ONLY: Mapping[str, object] = MappingProxyType(
+    {"window_size": 0, "softmax_type": "vanilla", "attn_logit_softcapping": 0.0}
+)
+"""What only fused attention does here."""
+
+_NOT_IN_BERT: Mapping[str, object] = MappingProxyType(
+    {
+        "window_size": 0,
+        "softmax_type": "vanilla",
+        "attn_logit_softcapping": 0.0,
+        "final_logit_softcapping": 0.0,
+        "norm_placement": "pre",
+        "parallel_residual": False,
+        "embedding_layernorm": False,
+        "scale_embeddings": False,
+    }
+)
+"""What BERT's own modules do not have."""
+
+_NOT_IN_LATENT: Mapping[str, object] = MappingProxyType(
+    {
+        "window_size": 0,
+        "softmax_type": "vanilla",
+        "attn_logit_softcapping": 0.0,
+        "qk_layernorm": False,
+        "add_attention_bias": False,
+        "rotary_percent": 1.0,
+    }
+)
+"""What multi-head latent attention does not have; its latents have norms anyway."""
+
 _BOUNDS = MappingProxyType(
     {
         "rotary_percent": (1e-6, 1.0, "above 0 up to 1, e.g. 0.5"),
@@ -229,6 +261,45 @@ def check_attention(spec: Any) -> None:
     InputError
         With the field that does not fit.
     """
+    _check_window(spec)
+    needed = (
+        (spec.attention_implementation != "flash", "plain attention", _FUSED_ONLY),
+        (spec.family == "bert", "a bert", _NOT_IN_BERT),
+        (spec.kv_lora_rank > 0, "multi-head latent attention", _NOT_IN_LATENT),
+        (
+            spec.position_embedding_type != "rope",
+            "positions that are not rotary",
+            {"rotary_percent": 1.0},
+        ),
+        (
+            not spec.parallel_residual and spec.norm_placement == "shared",
+            "branches that are not parallel",
+            {"norm_placement": "pre"},
+        ),
+        (
+            not spec.qk_layernorm or spec.normalization != "rmsnorm",
+            "queries and keys without a root mean square norm",
+            {"qk_layernorm_whole": False},
+        ),
+    )
+    for applies, what, values in needed:
+        if applies:
+            _require_values(spec, what, values)
+
+
+def _require_values(spec: Any, what: str, values: Mapping[str, object]) -> None:
+    """Refuse a field that has another value than it must have."""
+    for name, value in values.items():
+        if getattr(spec, name) != value:
+            raise InputError(
+                f"does not go with {what}",
+                where=name,
+                got=getattr(spec, name),
+                expected=f"{str(value).lower()} there",
+            )
+
+
+def _check_window(spec: Any) -> None:
     windows = any(kind.startswith("window") for kind in spec.block_kinds.values())
     if windows != (spec.window_size > 0):
         raise InputError(
@@ -237,47 +308,10 @@ def check_attention(spec: Any) -> None:
             got=spec.window_size,
             expected="1, 2, ... if a block of block_pattern has a window, else 0",
         )
-    flash_only = {
-        "window_size": 0,
-        "softmax_type": "vanilla",
-        "attn_logit_softcapping": 0.0,
-    }
-    for name, value in flash_only.items():
-        own = getattr(spec, name) != value
-        if own and spec.attention_implementation != "flash":
-            raise InputError(
-                "needs a fused kernel",
-                where=name,
-                got=getattr(spec, name),
-                expected=f'{value!r}, or attention_implementation = "flash"',
-            )
-        if own and (spec.family == "bert" or spec.kv_lora_rank):
-            raise InputError(
-                "does not go with a bert, nor with multi-head latent attention",
-                where=name,
-                got=getattr(spec, name),
-                expected=f"{value!r}",
-            )
     if spec.window_size and not spec.causal:
         raise InputError(
             "sliding windows look back, as causal attention does",
             where="window_size",
             got=spec.window_size,
             expected="0, or causal = true",
-        )
-    if spec.norm_placement == "shared" and not spec.parallel_residual:
-        raise InputError(
-            "one norm is shared by parallel branches",
-            where="norm_placement",
-            got=spec.norm_placement,
-            expected="another one, or parallel_residual = true",
-        )
-    if spec.qk_layernorm_whole and not (
-        spec.qk_layernorm and spec.normalization == "rmsnorm"
-    ):
-        raise InputError(
-            "belongs to a root mean square norm of queries and keys",
-            where="qk_layernorm_whole",
-            got=spec.qk_layernorm_whole,
-            expected='false, or qk_layernorm = true and normalization = "rmsnorm"',
         )

@@ -488,7 +488,7 @@ def with_windows(
     Parameters
     ----------
     spec
-        A model whose blocks are all alike.
+        A model without windows.
     window_size
         Tokens that a token attends to, itself included.
     skip_freq
@@ -508,7 +508,7 @@ def with_windowed_blocks(
     Parameters
     ----------
     spec
-        A model whose blocks are all alike.
+        A model without windows.
     window_size
         Tokens that a token attends to, itself included.
     windowed
@@ -516,9 +516,11 @@ def with_windowed_blocks(
     """
     if not any(windowed):
         return spec
-    (kind,) = spec.block_kinds.values()
-    window = kind.replace("attention", "window")
-    pattern = tuple(window if one else kind for one in windowed)
+    kinds = spec.block_pattern or (*spec.block_kinds.values(),) * spec.num_layers
+    pattern = tuple(
+        kind.replace("attention", "window") if one else kind
+        for kind, one in zip(kinds, windowed, strict=True)
+    )
     return replace(spec, window_size=window_size, block_pattern=pattern)
 
 

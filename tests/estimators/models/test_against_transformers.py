@@ -247,6 +247,101 @@ def test_sinks_are_those_of_gpt_oss() -> None:
     torch.testing.assert_close(ours(hidden), expected)
 
 
+NORMS = {
+    "llama": {
+        "input_norm": "input_layernorm",
+        "pre_mlp_norm": "post_attention_layernorm",
+    },
+    "olmo2": {
+        "post_attention_norm": "post_attention_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    },
+    "gemma2": {
+        "input_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "pre_mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    },
+    "stablelm, parallel": {"input_norm": "input_layernorm"},
+}
+"""Names of the norms of a block here, and in transformers."""
+
+SAME = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 8,
+    "query_pre_attn_scalar": 24,
+    "hidden_activation": "gelu",
+    "hidden_act": "silu",
+}
+"""Values that do not change what a model costs, and that the modules here have."""
+
+ALIKE = {
+    "llama": ("llama", {}),
+    "qwen3": ("llama", {"head_dim": 24}),
+    "olmo2": ("olmo2", {}),
+    "gemma2": ("gemma2", {"head_dim": 24}),
+    "stablelm, parallel": ("stablelm, parallel", {}),
+}
+
+
+def block_weights(
+    layer: Any, norms: dict[str, str], *, adds_one: bool
+) -> dict[str, Any]:
+    """Return the weights of transformers' block under the names of ours."""
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    gates = (mlp.gate_proj, mlp.up_proj)
+    found = {
+        "self_attention.linear_qkv.weight": torch.cat([one.weight for one in parts]),
+        "self_attention.linear_proj.weight": attention.o_proj.weight,
+        "mlp.linear_fc1.weight": torch.cat([one.weight for one in gates]),
+        "mlp.linear_fc2.weight": mlp.down_proj.weight,
+    }
+    of_heads = {"query_norm": "q_norm", "key_norm": "k_norm"}
+    scaled = [(own, getattr(layer, name)) for own, name in norms.items()]
+    scaled += [
+        (f"self_attention.{own}", getattr(attention, name))
+        for own, name in of_heads.items()
+        if hasattr(attention, name)
+    ]
+    for own, norm in scaled:
+        torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+        found[f"{own}.weight"] = norm.weight + (1 if adds_one else 0)
+        if getattr(norm, "bias", None) is not None:
+            found[f"{own}.bias"] = norm.bias
+    return found
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_blocks_compute_what_those_of_transformers_do(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same weights: two blocks, with and without windows where they differ."""
+    torch.manual_seed(0)
+    norms, changes = ALIKE[kind]
+    name, values = CONFIGS[kind]
+    own = {**values, **SAME, **changes, "num_hidden_layers": 3}
+    monkeypatch.setitem(CONFIGS, kind, (name, own))
+    spec = own_spec(tmp_path, kind)
+    theirs = transformers.AutoModelForCausalLM.from_config(
+        getattr(transformers, name)(**own), attn_implementation="eager"
+    ).eval()
+    weights = [
+        block_weights(one, NORMS[norms], adds_one=kind == "gemma2")
+        for one in theirs.model.layers
+    ]
+    tokens = torch.randint(211, (1, LENGTH))
+    states = theirs(tokens, output_hidden_states=True, use_cache=False).hidden_states
+    layers = build_layers(spec, "cpu")
+    for place in range(2):
+        alternates = len(spec.block_kinds) > 1
+        block = f"block {spec.block_pattern[place]}" if alternates else "block"
+        layers[block].load_state_dict(weights[place])
+        found = layers[block](states[place])
+        torch.testing.assert_close(found, states[place + 1], rtol=1e-4, atol=1e-5)
+
+
 WINDOWED = ("mistral", "gemma2", "gemma3", "phi3", "olmo3", "qwen2, late windows")
 
 

@@ -184,6 +184,24 @@ def test_every_second_block_has_the_window() -> None:
     assert spec.block_pattern == ("window+dense", "attention+dense") * 2
 
 
+def test_windows_leave_other_kinds_of_blocks_as_they_are() -> None:
+    experts = attention_spec(
+        num_layers=4,
+        num_moe_experts=4,
+        moe_router_topk=1,
+        gated_linear_unit=True,
+        add_bias_linear=False,
+        block_pattern=("attention+dense", *["attention+experts"] * 3),
+    )
+    spec = with_windows(experts, 3, skip_freq=2)
+    assert spec.block_pattern == (
+        "window+dense",
+        "attention+experts",
+        "window+experts",
+        "attention+experts",
+    )
+
+
 def test_ranks_share_sinks_and_norms_of_heads() -> None:
     """Sinks and norms of all heads are split with them, norms of one head are not."""
     spec = attention_spec(
@@ -350,6 +368,29 @@ def test_the_loss_behind_a_soft_cap_is_split_as_without() -> None:
             "softmax_type",
         ),
         ({"softmax_type": "off-by-one"}, "softmax_type"),
+        (
+            {
+                "family": "bert",
+                "causal": False,
+                "position_embedding_type": "learned",
+                "norm_placement": "sandwich",
+            },
+            "norm_placement",
+        ),
+        (
+            {
+                "kv_lora_rank": 8,
+                "qk_pos_emb_head_dim": 4,
+                "num_query_groups": 4,
+                "add_bias_linear": False,
+                "qk_layernorm": True,
+            },
+            "qk_layernorm",
+        ),
+        (
+            {"position_embedding_type": "alibi", "rotary_percent": 0.5},
+            "rotary_percent",
+        ),
         ({"norm_placement": "shared"}, "norm_placement"),
         ({"norm_placement": "between"}, "norm_placement"),
         ({"activation_func": "tanh"}, "activation_func"),

@@ -293,3 +293,31 @@ def test_a_type_that_is_not_read_gets_the_nearest(
     assert caught.value.where == f"{file}: model_type"
     assert (f'"{found}"' in caught.value.hint) == bool(near)
     assert "[model]" in caught.value.hint
+
+
+def refused_at(file: Path) -> str:
+    """Return where a file is refused, or its name if it is not."""
+    try:
+        load_huggingface(file)
+    except InputError as error:
+        return error.where
+    return str(file)
+
+
+ODD = (None, True, 0, -1, 3, 2.5, 1e308, 10**12, "x", "", [], ["x"], {}, {"x": 1})
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_whatever_stands_in_a_key_is_read_or_refused(tmp_path: Path, name: str) -> None:
+    """With a sentence that names the file; nothing else is ever raised."""
+    more = (
+        "layer_types",
+        "rope_parameters",
+        "head_dim",
+        "attn_config",
+        "sliding_window",
+    )
+    for key in (*CONFIGS[name], *more):
+        for odd in ODD:
+            file = write(tmp_path, CONFIGS[name] | {key: odd})
+            assert refused_at(file).startswith(str(file))
