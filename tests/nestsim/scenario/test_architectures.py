@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from estimators.layers.work import Degrees
-from estimators.tracing.trace import trace_model
 from nestsim.job import run_job
 from nestsim.scenario.load import load_scenario
-from topologies.errors import InputError
 
 JOB = """
 name = "a job"
