@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from estimators.collectives.transports import find_transport, library_network
 from estimators.constants import Constants, load_constants
+from estimators.models.spec import with_num_layers, with_one_of_each
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import LINK_EFFICIENCIES
@@ -143,12 +144,13 @@ class Predictor:
     def graph(self, case: Job) -> LayerGraph:
         """Return the traced model of a case."""
         # No layer depends on the depth.
-        spec = replace(case.model, num_layers=1)
+        spec = with_one_of_each(case.model)
         if case.model not in self._graphs:
             if spec not in self._graphs:
                 self._graphs[spec] = trace_model(spec)
             graph = self._graphs[spec]
-            names = ["block" if name == "block 0" else name for name in graph.names]
+            ends = graph.names[1 + spec.num_layers :]
+            names = [graph.names[0], *spec.block_kinds, *ends]
             layers = dict(zip(names, graph.layers, strict=True))
             self._graphs[case.model] = LayerGraph.chain(case.model, layers)
         return self._graphs[case.model]
@@ -227,7 +229,7 @@ class Predictor:
         """Return the time of stages that no plan expresses, by the timeline alone."""
 
         def deepened(num_layers: int) -> Workload:
-            model = replace(case.model, num_layers=num_layers)
+            model = with_num_layers(case.model, num_layers)
             return self.workload(replace(case, model=model))
 
         def built(network: FatTreeSpec) -> Network:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from estimators.models.spec import TransformerSpec, without_padding
 from nestsim.validation.rows.columns import Reading, RowRefusedError, refusing
+from nestsim.validation.rows.published import as_published
 
 GPT_VOCABULARY = 50257
 """GPT-2's, where a GPT's is not stated."""
@@ -142,7 +143,7 @@ def read_model(reading: Reading) -> TransformerSpec:
             causal=family != "bert",
             **values,  # type: ignore[arg-type]  # whole numbers, all of them
         )
-        return _unpadded(reading, spec)
+        return _unpadded(reading, as_published(reading, spec))
 
 
 def _unpadded(reading: Reading, spec: TransformerSpec) -> TransformerSpec:
@@ -225,7 +226,7 @@ def _latent(reading: Reading, experts: int | None) -> dict[str, int]:
     if not experts or not _LATENT.search(name):
         return {}
     reading.assume("latent attention of the published widths")
-    if "w/o mtp" not in name:
+    if "w/o mtp" not in name and "w/ mtp" not in name:
         reading.assume("no multi-token prediction")
     rank = 0 if _WHOLE_QUERIES.search(name) else _QUERY_RANK
     return {**_LATENT_WIDTHS, "q_lora_rank": rank}

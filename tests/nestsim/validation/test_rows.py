@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from estimators.models.library.catalog import load_model
 from nestsim.presets import PRESETS, find_preset
 from nestsim.validation.predict import Predictor
 from nestsim.validation.rows.columns import REFUSALS, RowRefusedError
@@ -533,3 +534,36 @@ def test_recipes_with_the_dispatcher_of_nccl_send_each_token_to_every_expert():
     case = read_case(gpt(**{**DEEPSEEK, **qwen}))
     assert case.plan.overlap_moe_expert_parallel_comm
     assert case.software.ranks_per_node == 0
+
+
+DEEPSEEK_V3 = {
+    "model": "DeepSeekV3",
+    "layers": "61",
+    "hidden": "7168",
+    "heads": "128",
+    "kv_heads": "",
+    "ffn": "18432",
+    "moe_ffn": "2048",
+    "moe_topk": "8",
+    "num_experts": "256",
+    "gated_mlp": "yes",
+    "vocab": "129280",
+    "ep": "2",
+    "flash_attention": "yes",
+}
+
+
+@pytest.mark.parametrize(("name", "depths"), [("", 0), (" (w/ MTP)", 1)])
+def test_published_models_have_their_blocks(name, depths):
+    """671.0 billion parameters, and a layer of 11.6 where the row says so."""
+    model = read_case(gpt(**DEEPSEEK_V3 | {"model": f"DeepSeekV3{name}"})).model
+    published = load_model("deepseek-v3", sequence_length=model.sequence_length)
+    rows = model.max_position_embeddings
+    published = replace(published, max_position_embeddings=rows)
+    assert replace(published, mtp_num_layers=depths) == model
+
+
+def test_cut_models_keep_the_blocks_of_the_row():
+    model = read_case(gpt(**DEEPSEEK_V3 | {"layers": "4"})).model
+    assert model.block_pattern == ()
+    assert model.ffn_hidden_size == 2048
