@@ -151,7 +151,8 @@ def _numbered(first: str, last: str) -> tuple[str, str, str]:
 def plan_label(plan: Plan) -> str:
     """Write a plan's degrees and savings in short: ``tp2 pp4 dp8 b1 ZeRO-1``.
 
-    ``vpp2``, if there, stands for two chunks per pipeline stage.
+    ``vpp2``, if there, stands for two chunks per pipeline stage, ``ep-overlap`` for
+    all-to-alls between experts beside another microbatch.
     """
     sizes = plan.parallel.sizes()
     chunks = plan.virtual_pipeline_model_parallel_size
@@ -160,6 +161,7 @@ def plan_label(plan: Plan) -> str:
     parts.append(f"dp{sizes.dp}")
     parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
     parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
+    parts += ["ep-overlap"] if plan.overlap_moe_expert_parallel_comm else []
     parts.append(f"b{plan.micro_batch_size}")
     saved = plan.settings_json()
     if saved["recompute"] != "none":

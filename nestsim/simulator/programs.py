@@ -363,8 +363,7 @@ class Writer:
         virtual = int(self.virtual.number[self.stage, chunk])
         moves = self.work.pass_moves(kind, virtual)
         total = sum(move.duration for move in moves)
-        sent = self.work.sent_time.get(kind)
-        share = float(sent[virtual]) / total if sent is not None and total else 0.0
+        share = self.work.sent_in(kind, virtual) / total if total else 0.0
 
         def stretch(factor: float) -> float:
             return 1.0 + (factor - 1.0) * (1.0 - share)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nestsim.simulator.system import NONE
-from planner.step.schedules import VirtualStages, find_schedule
+from planner.step.schedules import ALONE, VirtualStages, find_schedule
 from topologies.arrays import FloatArray, IntArray
 
 Ends = tuple[IntArray, IntArray]
@@ -258,7 +258,8 @@ class PipelineWork:
 
     paired_time: Mapping[int, FloatArray] = field(default_factory=dict)
     """Kind of a pass that has another one beside it, in schedules that have pairs ->
-    its time through each virtual stage, shape ``(v p,)`` [s]."""
+    its time through each virtual stage, shape ``(v p,)``; as alone where a kind is
+    missing [s]."""
 
     sent_time: Mapping[int, FloatArray]
     """Kind of pass -> the part of its time that is communication, which a slow device
@@ -320,12 +321,21 @@ class PipelineWork:
         schedule = find_schedule(self.schedule)
         return schedule.virtual_stages(len(self.devices), self.num_chunks)
 
+    def sent_in(self, kind: int, virtual: int) -> float:
+        """Return the part of a pass's time that is communication [s]."""
+        sent = self.sent_time.get(kind, self.sent_time.get(ALONE.get(kind, kind)))
+        return 0.0 if sent is None else float(sent[virtual])
+
     def pass_moves(self, kind: int, virtual: int) -> Moves:
         """Return the moves of a kind of pass in a virtual stage."""
-        if self.layers is not None and kind in self.layers.passes:
-            return self.layers.passes[kind][virtual]
-        alone = (self.forward_time, self.backward_time, self.weight_time)
-        times = alone[kind] if kind < len(alone) else self.paired_time[kind]
+        alone = ALONE.get(kind, kind)
+        if self.layers is not None:
+            passes = self.layers.passes
+            moves = passes.get(kind, passes.get(alone))
+            if moves is not None:
+                return moves[virtual]
+        times = (self.forward_time, self.backward_time, self.weight_time)[alone]
+        times = self.paired_time.get(kind, times)
         return (Move(NONE, float(times[virtual]), NONE),)
 
 
