@@ -515,7 +515,7 @@ def _fill_bounds(
 ) -> None:
     """Fill the bounds, the memory and the repeated blocks of all plans."""
     values, memory = found.values, found.memory
-    p, v, m = family.pipeline.p, family.pipeline.v, family.pipeline.m
+    p, m = family.pipeline.p, family.pipeline.m
     choices = variants.choices
     for i in range(p):
         times = family.order.crossings[i]

@@ -46,6 +46,10 @@ MOST_SPARED = 4
 of a large vocabulary takes as long as a few blocks."""
 
 
+PREDICTION = "mtp"
+"""How names of layers of multi-token prediction begin, behind the last block."""
+
+
 @lru_cache(maxsize=4096)
 def block_counts(
     num_blocks: int,
@@ -54,6 +58,7 @@ def block_counts(
     splits: tuple[str, ...],
     *,
     empty_ends: bool = False,
+    trailing: int = 0,
 ) -> tuple[tuple[int, ...], ...]:
     """Return the blocks of each virtual stage, for each layout, without repetition.
 
@@ -66,6 +71,9 @@ def block_counts(
     empty_ends
         Whether, with several chunks, the first one may hold the embedding alone and the
         last one the head.
+    trailing
+        Layers behind the last block that cost about as much as one, such as those of
+        multi-token prediction: the last virtual stage may have as many blocks less.
 
     Returns
     -------
@@ -74,11 +82,12 @@ def block_counts(
     """
     found: dict[tuple[int, ...], None] = {}
     most = 0 if p * v == 1 else MOST_SPARED
-    for total in range(2 * most + 1):
-        for first in range(max(0, total - most), min(total, most) + 1):
+    more = trailing if p * v > 1 else 0
+    for total in range(2 * most + more + 1):
+        for first in range(max(0, total - most - more), min(total, most) + 1):
             last = total - first
             over = (num_blocks + total) % (p * v)
-            if not _is_allowed(first, last, over, v, splits):
+            if not _is_allowed(first, last, over, v, splits, trailing=more):
                 continue
             counts = _counts(num_blocks, p, v, first, last)
             inner = counts[1:-1] if empty_ends and v > 1 else counts
@@ -90,7 +99,13 @@ def block_counts(
 
 
 def _is_allowed(
-    first: int, last: int, over: int, v: int, splits: tuple[str, ...]
+    first: int,
+    last: int,
+    over: int,
+    v: int,
+    splits: tuple[str, ...],
+    *,
+    trailing: int = 0,
 ) -> bool:
     """Tell whether a framework has a split.
 
@@ -100,11 +115,11 @@ def _is_allowed(
         Blocks that the first and the last virtual stage have less than the others.
     over
         Virtual stages that have one block more.
-    v, splits
+    v, splits, trailing
         As for `block_counts`.
     """
     if LAYOUT in splits:
-        return v == 1 or max(first, last) <= 1
+        return v == 1 or max(first, last - trailing) <= 1
     counts_ends = max(first, last) <= 1
     if over:
         return BALANCED in splits and counts_ends
@@ -231,7 +246,14 @@ class LaunchableSpace:
         """Return the blocks of each virtual stage, for each way to share them out."""
         rules = self.rules
         return block_counts(
-            self.workload.chain[1], p, v, rules.splits, empty_ends=rules.empty_ends
+            self.workload.chain[1],
+            p,
+            v,
+            rules.splits,
+            empty_ends=rules.empty_ends,
+            trailing=sum(
+                name.startswith(PREDICTION) for name in self.workload.graph.names
+            ),
         )
 
     def zero_stages(self, pp: int) -> list[int]:

@@ -468,3 +468,29 @@ def test_any_value_in_any_place_is_accepted_or_explained(
     text = "\n".join(f"{json.dumps(key)} = {toml(one)}" for key, one in changed.items())
     tomli.loads(text)  # the test writes TOML, so that it reaches what it means to
     loads_or_explains(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("schedules", "sizes"),
+    [
+        ('["1f1b", "zb-h2"]', (1,)),
+        ('["zb-v"]', (2,)),
+        ('["1f1b", "dualpipe-v"]', (1, 2)),
+        ('["1f1b", "interleaved-1f1b", "zb-v"]', None),
+    ],
+)
+def test_schedules_say_how_many_chunks_there_are(
+    load: Any, schedules: str, sizes: tuple[int, ...] | None
+) -> None:
+    search = load(MINIMAL + f"\n[search]\nschedules = {schedules}\n").search
+    assert search.schedules == tuple(json.loads(schedules))
+    assert search.virtual_pipeline_model_parallel_sizes == sizes
+
+
+def test_schedules_that_split_the_backward_pass_are_searched_by_replays(
+    load: Any,
+) -> None:
+    chosen = '\n[search]\nobjective = "planned"\nschedules = ["1f1b", "zb-h1"]\n'
+    with pytest.raises(InputError, match="are searched by replays only") as caught:
+        load(MINIMAL + chosen)
+    assert str(caught.value.where).endswith("search.schedules")

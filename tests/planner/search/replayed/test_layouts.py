@@ -232,3 +232,22 @@ def test_llama_3_405b_goes_over_sixteen_stages_of_eight_chunks():
 def test_equal_ones_come_first():
     assert block_counts(8, 4, 1, (EVEN, LAYOUT))[0] == (2, 2, 2, 2)
     assert block_counts(12, 3, 2, (EVEN, LAYOUT))[0] == (2,) * 6
+
+
+@pytest.mark.parametrize(("p", "v"), [(4, 1), (4, 2), (2, 3)])
+def test_the_last_virtual_stage_is_spared_a_block_for_each_layer_of_prediction(p, v):
+    each, spared = 9, 1 if v > 1 else MOST_SPARED
+    for trailing in (1, 2):
+        fewer = spared + trailing
+        blocks = each * p * v - fewer
+        short = (*(each,) * (p * v - 1), each - fewer)
+        plain = block_counts(blocks, p, v, (LAYOUT,))
+        found = block_counts(blocks, p, v, (LAYOUT,), trailing=trailing)
+        assert short in found
+        # With one chunk, what is left over may make up for a block.
+        assert v == 1 or short not in plain
+        assert set(plain) <= set(found)
+        # Where there is no layout only the blocks are dealt out.
+        assert block_counts(24, p, v, (EVEN,), trailing=trailing) == block_counts(
+            24, p, v, (EVEN,)
+        )
