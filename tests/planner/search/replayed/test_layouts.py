@@ -244,7 +244,8 @@ def test_the_last_virtual_stage_is_spared_a_block_for_each_layer_of_prediction(p
         plain = block_counts(blocks, p, v, (LAYOUT,))
         found = block_counts(blocks, p, v, (LAYOUT,), trailing=trailing)
         assert short in found
-        assert short not in plain
+        # With one chunk, what is left over may make up for a block.
+        assert v == 1 or short not in plain
         assert set(plain) <= set(found)
         # Where there is no layout only the blocks are dealt out.
         assert block_counts(24, p, v, (EVEN,), trailing=trailing) == block_counts(
