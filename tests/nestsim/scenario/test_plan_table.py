@@ -182,3 +182,18 @@ def test_ends_that_are_apart_cannot_be_written() -> None:
     )
     with pytest.raises(InputError, match="not with the ends of the pipeline"):
         written(apart, DENSE)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [(None, 1), ("1f1b", 1), ("zb-h2", 1), ("zb-v", 2), ("dualpipe-v", 2)],
+)
+def test_a_v_has_two_chunks_where_no_number_is_given(
+    schedule: str | None, chunks: int
+) -> None:
+    table = PlanTable(micro_batch_size=1, schedule=schedule)
+    assert table.build().virtual_pipeline_model_parallel_size == chunks
+    given = PlanTable(
+        micro_batch_size=1, schedule=schedule, virtual_pipeline_model_parallel_size=3
+    )
+    assert given.build().virtual_pipeline_model_parallel_size == 3

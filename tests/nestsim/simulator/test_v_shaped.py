@@ -14,6 +14,8 @@ from nestsim.simulator.outcome import TRANSFER_KINDS
 from nestsim.simulator.replay import ReplaySettings, replay
 from nestsim.simulator.trace import write_chrome_trace
 from nestsim.verdict import contention_by_level
+from planner.cost.pricing import plan_degrees
+from planner.step.memory import stage_share
 from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, Instructions, Schedule
 from tests.nestsim.lowering.test_lower import real
 from tests.nestsim.simulator.cases import full_mesh, pipeline
@@ -139,3 +141,22 @@ def test_a_plan_is_built_priced_and_replayed_along_the_chain():
     work = lower_plan(net, job, priced)
     even = contention_by_level(net, work, ReplaySettings(), 0.0).even
     assert even.pipeline == pytest.approx(priced.pipeline_time, rel=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
+def test_the_first_stage_of_a_v_has_a_tied_embedding_once(schedule):
+    _, job, apart = real("tensor", virtual_pipeline_model_parallel_size=2)
+    net, _, joined = real(
+        "tensor", schedule=schedule, virtual_pipeline_model_parallel_size=2
+    )
+    table = job.table(plan_degrees(joined.plan))
+    assert table.tied_parameters > 0
+    held = [stage_share(table, one, joined.plan).dense for one in joined.plan.stages]
+    assert sum(held) == table.parameters.sum() - table.tied_parameters
+    assert [stage.tied_time for stage in joined.stages] == [0.0, 0.0]
+    assert min(stage.tied_time for stage in apart.stages) > 0.0
+    work = lower_plan(net, job, joined)
+    assert work.tied_phases == ()
+    assert replay(net, work).iteration_time == pytest.approx(
+        joined.iteration_time, rel=0.05
+    )
