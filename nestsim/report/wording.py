@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from estimators.training import PLAIN_GROUPING, Grouping
 from planner.step.plan import Offload, Plan, Stage
 from planner.work import Spent
 from topologies.units import format_duration, format_size
@@ -152,15 +153,19 @@ def plan_label(plan: Plan) -> str:
     """Write a plan's degrees and savings in short: ``tp2 pp4 dp8 b1 ZeRO-1``.
 
     ``vpp2``, if there, stands for two chunks per pipeline stage, ``ep-overlap`` for
-    all-to-alls between experts beside another microbatch.
+    all-to-alls between experts beside another microbatch, ``cp4 a2a`` for context
+    parallelism that is no ring, ``etp1`` for experts split by themselves.
     """
+    grouping = plan.parallel.grouping
     sizes = plan.parallel.sizes()
     chunks = plan.virtual_pipeline_model_parallel_size
     parts = [f"tp{sizes.tp}", f"pp{sizes.pp}"]
     parts += [f"vpp{chunks}"] if chunks > 1 else []
     parts.append(f"dp{sizes.dp}")
     parts += [f"cp{sizes.cp}"] if sizes.cp > 1 else []
+    parts += context_kinds(grouping)
     parts += [f"ep{sizes.ep}"] if sizes.ep > 1 else []
+    parts += [f"etp{grouping.etp}"] if grouping.is_folded else []
     parts += ["ep-overlap"] if plan.overlap_moe_expert_parallel_comm else []
     parts.append(f"b{plan.micro_batch_size}")
     saved = plan.settings_json()
@@ -172,6 +177,14 @@ def plan_label(plan: Plan) -> str:
     if offloads != {""}:
         parts.append(offloads.pop() if len(offloads) == 1 else "offload mixed")
     return " ".join(parts)
+
+
+def context_kinds(grouping: Grouping) -> list[str]:
+    """Return the kind of context parallelism as a list, empty for the usual ring."""
+    if grouping.cp_comm_type == PLAIN_GROUPING.cp_comm_type:
+        return []
+    inner = f" of {grouping.a2a}" if grouping.a2a else ""
+    return [f"{grouping.cp_comm_type}{inner}"]
 
 
 def recompute_label(recompute: str, num_layers: int | None = None) -> str:
@@ -231,12 +244,15 @@ def parallel_sentence(plan: Plan, num_devices: int) -> str:
     """Write the degrees in words, with the devices that they use."""
     sizes = plan.parallel.sizes()
     parts = [f"tensor {sizes.tp}", f"pipeline {sizes.pp}", f"data {sizes.dp}"]
+    grouping = plan.parallel.grouping
     if sizes.cp > 1:
-        parts.append(f"context {sizes.cp}")
+        kind = "".join(f" ({one})" for one in context_kinds(grouping))
+        parts.append(f"context {sizes.cp}{kind}")
     idle = num_devices - plan.devices_used
     use = f"{number(plan.devices_used)} of {plural(num_devices, 'device')}"
     rest = f", {number(idle)} idle" if idle else ""
     experts = f"; expert {sizes.ep}" if sizes.ep > 1 else ""
+    experts += f"; expert tensor {grouping.etp}" if grouping.is_folded else ""
     return f"{' x '.join(parts)}{experts} ({use}{rest})"
 
 

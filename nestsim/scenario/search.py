@@ -318,8 +318,8 @@ class SearchTable(Table):
 
     cp_comm_types: Distinct[CpCommType] | None = Field(None, examples=[["p2p", "a2a"]])
     """How devices that share a sequence may share attention, names of
-    `plan.cp_comm_type`. Left out, all that `software.preset` has. For the objective
-    "replayed"."""
+    `plan.cp_comm_type`. Left out, "p2p" and "a2a", as far as `software.preset` has
+    them. For the objective "replayed"."""
 
     virtual_pipeline_model_parallel_sizes: Distinct[Count] | None = Field(
         None, examples=[[1, 2, 4]]

@@ -61,7 +61,8 @@ class SearchSpec:
 
     cp_comm_types: tuple[str, ...] | None = None
     """How devices that share a sequence share attention, of
-    `estimators.training.CP_COMM_TYPES`; None for all that the framework has."""
+    `estimators.training.CP_COMM_TYPES`; None for those of `USUAL_CP_COMM_TYPES` that
+    the framework has."""
 
     virtual_pipeline_model_parallel_sizes: tuple[int, ...] | None = None
     """Chunks per stage."""
@@ -116,6 +117,10 @@ class SearchSpec:
     memory_reserve: float = 0.0
     """Device memory that plans must leave free [byte]."""
 
+
+USUAL_CP_COMM_TYPES = ("p2p", "a2a")
+"""Kinds of context parallelism that are searched when the scenario does not say: what
+is gathered is as many bytes as go round a ring, and two levels lie between the two."""
 
 LARGEST_MICRO_BATCH = 64
 """Largest micro-batch size that is searched when the scenario does not say: powers of
@@ -349,7 +354,7 @@ def groupings_of(
     kinds = [
         kind
         for kind in rules.context_parallel
-        if spec.cp_comm_types is None or kind in spec.cp_comm_types
+        if kind in (spec.cp_comm_types or USUAL_CP_COMM_TYPES)
     ]
     # A ring of one: how it would turn says nothing.
     contexts = [("p2p", 0)] if cp == 1 else []

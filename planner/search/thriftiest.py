@@ -136,7 +136,8 @@ def plan_within(
 
 def sizes_label(configuration: Configuration) -> str:
     """Write a configuration: ``tp 8, cp 1, ep 1, b 1, v 1, pp 4, dp 16``."""
-    return ", ".join(f"{size} {n}" for size, n in configuration._asdict().items())
+    sizes = configuration._asdict().items()
+    return ", ".join(f"{size} {n}" for size, n in sizes if size != "grouping")
 
 
 def thrifty_configurations(candidates: CandidateSet) -> IntArray:

@@ -147,7 +147,7 @@ def test_no_placement_sends_less_out_of_its_blocks_than_the_relaxed_one(seed):
     """Tensor groups stand anywhere; passes and parameters are arbitrary."""
     rng = random.Random(seed)
     configuration, sizes = drawn_sizes(rng)
-    tp, cp, ep, _, _, pp, dp, _ = configuration
+    tp, cp, ep, _, _, pp, dp, *_ = configuration
     bounds = tiers(configuration.devices, sizes)
     ranks = dp * cp
     part = rng.choice([n for n in range(1, ranks + 1) if ranks % n == 0])

@@ -9,7 +9,7 @@ import pytest
 
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
-from estimators.training import Grouping, ParallelismConfig
+from estimators.training import CP_COMM_TYPES, Grouping, ParallelismConfig
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.search.launchable import LaunchFacts, broken_rules
 from planner.search.placements import Extents, whole_dimensions
@@ -209,7 +209,7 @@ def drawn(seed, preset):
         batch = workload.training.global_batch_size
         if workload.chain[1] <= 5 and batch <= 12:
             break
-    spec = SearchSpec(idle_devices=rng.random() < 0.4)
+    spec = SearchSpec(cp_comm_types=CP_COMM_TYPES, idle_devices=rng.random() < 0.4)
     return Brute(workload, rng.randint(1, 6), LAUNCH_RULES[preset], spec)
 
 
@@ -243,13 +243,32 @@ def test_lists_of_sizes_are_kept_to():
             }
 
 
+def test_rings_and_ulysses_are_searched_unless_others_are_listed():
+    kinds = set()
+    for seed in range(40):
+        brute = drawn(seed, "megatron-core")
+        brute.num_devices, every = 8, replace(brute.spec, idle_devices=True)
+        brute.spec = every
+        listed = space_of(brute)
+        brute.spec = replace(every, cp_comm_types=None)
+        found = space_of(brute)
+        kinds |= {one.grouping.cp_comm_type for one in listed}
+        assert found == {
+            one for one in listed if one.grouping.cp_comm_type in ("p2p", "a2a")
+        }
+        brute.spec = replace(every, expert_tensor_parallel_sizes=(1,))
+        own = {one for one in space_of(brute) if one.ep > 1}
+        assert all(one.grouping.is_folded == (one.tp > 1) for one in own)
+    assert kinds == set(CP_COMM_TYPES)
+
+
 def test_devices_are_idle_only_where_none_can_be_busy_or_it_is_asked_for():
     seen = set()
     for seed in range(60):
         brute = drawn(seed, "megatron-core")
-        brute.spec = SearchSpec()
+        brute.spec = SearchSpec(cp_comm_types=CP_COMM_TYPES)
         found = space_of(brute)
-        brute.spec = SearchSpec(idle_devices=True)
+        brute.spec = SearchSpec(cp_comm_types=CP_COMM_TYPES, idle_devices=True)
         every = space_of(brute)
         whole = {one for one in every if one.devices == brute.num_devices}
         assert found == (whole or every)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from estimators.models.spec import TransformerSpec
 from estimators.tracing.graph import LayerGraph
 from estimators.tracing.trace import trace_model
-from estimators.training import TrainingSpec
+from estimators.training import CP_COMM_TYPES, TrainingSpec
 from nestsim.lowering.lower import lower_plan
 from nestsim.presets import NAMED_PRESETS
 from nestsim.simulator.replay import ReplaySettings, replayed_time
@@ -126,6 +126,7 @@ def random_world(
     settings = ReplaySettings(granularity=rng.choice(("stage", "stage", "layer")))
     spec = SearchSpec(
         rules=LAUNCH_RULES[preset],
+        cp_comm_types=CP_COMM_TYPES,
         idle_devices=rng.random() < 0.2,
         recompute=("none", "selective", "full", "stage"),
         sequence_parallel=rng.choice((None, None, False)),
