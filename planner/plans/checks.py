@@ -18,7 +18,6 @@ from planner.search.space import SearchSpec
 from planner.step.execution import Workload
 from planner.step.offload import is_beside_passes
 from planner.step.plan import COUNTED_MODES, Plan, Stage
-from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import find_schedule
 from topologies import InputError
 
@@ -63,7 +62,6 @@ def check_outline(workload: Workload, plan: Plan, num_devices: int) -> None:
         inside = error.where != "micro_batch_size"
         raise (error.at("parallel") if inside else error) from None
     check_schedule(plan)
-    _check_overlap(plan)
     for name in ("gradient_algorithm", "tensor_algorithm"):
         _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES))
     _check_batch(workload, plan)
@@ -174,33 +172,6 @@ def check_schedule(plan: Plan) -> None:
     except InputError as error:
         raise error.at("schedule") from None
     schedule.check_length(*sizes)
-
-
-def _check_overlap(plan: Plan) -> None:
-    """Refuse pairs of passes that have nothing to hide, or are no pairs.
-
-    A pass that computes everything again sends its tokens again, in the middle of its
-    partner's compute, which Megatron Core refuses, too
-    (``megatron/core/transformer/transformer_config.py``).
-    """
-    if not plan.overlap_moe_expert_parallel_comm:
-        return
-    where = "overlap_moe_expert_parallel_comm"
-    if plan.parallel.expert_model_parallel_size == 1:
-        raise InputError(
-            "there are no all-to-alls between experts to hide",
-            where=where,
-            got=True,
-            expected="expert_model_parallel_size = 2 or more beside it",
-        )
-    for stage in plan.stages:
-        if stage.recompute in SENDING_AGAIN:
-            raise InputError(
-                "does not go with passes that send their tokens again",
-                where=where,
-                got=f'recompute = "{stage.recompute}"',
-                expected='recompute = "none" or "selective" beside it',
-            )
 
 
 def check_savings(stage: Stage, num_chunks: int) -> None:

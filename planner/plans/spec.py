@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from planner.step.plan import COUNTED_MODES, Offload
+from planner.step.recompute import SENDING_AGAIN
 from topologies.errors import InputError
 
 DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
@@ -160,6 +161,7 @@ class PlanSpec:
         self._check_order()
         self._check_zero()
         self._check_recompute()
+        self._check_overlap()
 
     def recompute_by_stage(self) -> tuple[str, ...]:
         """Return the recompute mode of each stage."""
@@ -297,6 +299,31 @@ class PlanSpec:
                 where="recompute_num_layers",
                 got=_file_value(count),
                 expected='recompute = "full" or "selective" beside it',
+            )
+
+    def _check_overlap(self) -> None:
+        """Refuse to hide what is not there, or is sent again inside of a pass.
+
+        A pass that computes everything again sends its tokens in the middle of its
+        partner's compute; Megatron Core refuses it, too
+        (``megatron/core/transformer/transformer_config.py``).
+        """
+        if not self.overlap_moe_expert_parallel_comm:
+            return
+        if self.expert_model_parallel_size == 1:
+            raise InputError(
+                "there are no all-to-alls between experts to hide",
+                where="overlap_moe_expert_parallel_comm",
+                got=True,
+                expected="expert_model_parallel_size = 2 or more beside it",
+            )
+        again = sorted(SENDING_AGAIN & {*self.recompute_by_stage()})
+        if again:
+            raise InputError(
+                "does not go with passes that send their tokens again",
+                where="overlap_moe_expert_parallel_comm",
+                got=f'recompute = "{again[0]}"',
+                expected='recompute = "none" or "selective" beside it',
             )
 
 
