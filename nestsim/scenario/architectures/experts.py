@@ -31,6 +31,13 @@ def pattern_by_frequency(
     if freq is None or freq == 1:
         return ()
     if isinstance(freq, int):
+        if freq < 1:
+            raise InputError(
+                "is no number of blocks",
+                where="moe_layer_freq",
+                got=freq,
+                expected=_EXAMPLES,
+            )
         return expert_pattern(num_layers, lambda index: index % freq == 0)
     marks = _marks(freq) if isinstance(freq, str) else freq
     if len(marks) != num_layers or set(marks) - {0, 1}:

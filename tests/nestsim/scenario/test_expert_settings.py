@@ -75,8 +75,10 @@ def test_a_list_says_it_for_each_block(freq: list[int] | str) -> None:
     assert dense(pattern_by_frequency(freq, 5)) == [0, 1]
 
 
-@pytest.mark.parametrize("freq", [[0, 1], [0, 1, 2], "[0]*2", "3*[0]", "[1]*9999", ""])
-def test_other_lists_are_refused(freq: list[int] | str) -> None:
+@pytest.mark.parametrize(
+    "freq", [0, -2, [0, 1], [0, 1, 2], "[0]*2", "3*[0]", "[1]*9999", ""]
+)
+def test_other_lists_are_refused(freq: int | list[int] | str) -> None:
     with pytest.raises(InputError, match="moe_layer_freq"):
         pattern_by_frequency(freq, 3)
 
