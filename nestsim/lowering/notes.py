@@ -52,10 +52,12 @@ def execution_notes(
         )
     if priced.plan.overlap_moe_expert_parallel_comm:
         factor = execution.expert_communication_slowdown
+        schedule = SCHEDULES[priced.plan.schedule]
+        when = "in all of it" if schedule.reserves_processors else "meanwhile"
         notes.append(
             "Once the pipeline is full, all-to-alls between experts go on beside as "
             "much compute of another microbatch as their own pass has, which takes "
-            f"{factor:.3g} times as long meanwhile."
+            f"{factor:.3g} times as long {when}."
         )
     if execution.expert_skew > 1.0:
         notes.append(

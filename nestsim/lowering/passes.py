@@ -171,6 +171,7 @@ class StagePasses:
             for first, last in self.stage.chunks
         )
         schedule = SCHEDULES[plan.schedule]
+        self.reserves = schedule.reserves_processors
         self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
         execution = workload.execution
         self.hides_tensor = execution.tp_comm_overlap
@@ -236,7 +237,7 @@ class StagePasses:
             written.send_all(exchanged)
             self._layer(written, kind, layer, again=again, is_paired=is_paired)
             worked = written.worked - begin
-            written.work(self._stretch(worked, hidden, self.beside_experts))
+            written.work(self._stretch_beside_experts(worked, hidden))
             written.wait_all(exchanged)
             beside = [*(following if ahead else []), *before]
             written.work(self._stretch(written.worked - begin, beside, self.factor))
@@ -313,6 +314,12 @@ class StagePasses:
         assert self.rates is not None
         longest = sum(self.traffic.price(number, self.rates) for number in beside)
         return min(duration * (factor - 1.0), longest * (1.0 - 1.0 / factor))
+
+    def _stretch_beside_experts(self, duration: float, hidden: list[int]) -> float:
+        """Return how much longer compute takes beside what goes between experts [s]."""
+        if hidden and self.reserves:
+            return duration * (self.beside_experts - 1.0)
+        return self._stretch(duration, hidden, self.beside_experts)
 
     def _exchanged(self, kind: int, layer: int) -> list[int]:
         """Return the numbers of what goes to or from the host beside a layer."""

@@ -176,6 +176,7 @@ class PassPrices:
         self.workload, self.table, self.rates = workload, table, rates
         self.plan, self.index, self.stage = plan, index, plan.stages[index]
         schedule = SCHEDULES[plan.schedule]
+        self.reserves = schedule.reserves_processors
         self.splits, self.kinds = schedule.splits_backward, schedule.pass_kinds()
         sizes = plan.parallel.sizes()
         self.skew = min(workload.execution.expert_skew, float(sizes.ep))
@@ -238,7 +239,9 @@ class PassPrices:
                 layers = join_times((repeated, layers))
         if kind in ALONE:
             beside = self.layers.beside[kind][order]
-            layers = beside_all(layers, beside, self.beside_experts)
+            layers = beside_all(
+                layers, beside, self.beside_experts, reserves=self.reserves
+            )
         host = self.host_times.get(sends)
         if host is not None:
             layers = layers._replace(whole=np.maximum(layers.whole, host[order]))

@@ -129,7 +129,7 @@ def layer_times(
 
 
 def beside_all(
-    layers: LayerPassTimes, beside: FloatArray, slowdown: float
+    layers: LayerPassTimes, beside: FloatArray, slowdown: float, *, reserves: bool
 ) -> LayerPassTimes:
     """Return layers that have something sent beside all that they do.
 
@@ -141,8 +141,12 @@ def beside_all(
         How long it is on its way in each layer, shape ``(L,)`` [s].
     slowdown
         Factor on compute for as long as it is.
+    reserves
+        Whether compute does without what sending takes in all of a layer that sends.
     """
     more = slowed(layers.worked, beside, slowdown)
+    if reserves:
+        more = layers.worked * (slowdown - 1.0) * (beside > 0.0)
     return LayerPassTimes(np.maximum(layers.whole + more, beside), layers.worked + more)
 
 

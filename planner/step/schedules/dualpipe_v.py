@@ -6,11 +6,14 @@ two copies of its part of the model. Folded in the middle it needs one.
 In its main phase a forward pass of one microbatch and the whole backward pass of
 another are one unit, whose communication hides behind the other's compute: the two are
 of different chunks, and a pair here (`Schedule.pairs_passes`). Their compute takes
-turns, forward first; and a backward pass that is not split is one of
-gradients of activations with its weight gradients at once behind it: what it passes on
-goes on its way that much earlier. With passes of one unit a bubble of ``p - 1`` is
-left, where the authors give ``(p - 1)(F&B + B - 3W)`` = ``2 (p - 1)`` without any
-overlap.
+turns, forward first, on the processors that communication leaves them in all of it
+(20 of an H800's 132 are allocated to it, section 3.5.1 of the report [1]_). The last
+stage pairs its first two passes, too, which the authors leave apart.
+
+A backward pass that is not split is one of gradients of activations with its weight
+gradients at once behind it: what it passes on goes on its way that much earlier. With
+passes of one unit a bubble of ``p - 1`` is left, where the authors give ``(p - 1)(F&B +
+B - 3W)`` = ``2 (p - 1)`` without any overlap.
 
 References
 ----------
@@ -57,6 +60,7 @@ DUALPIPE_V = Schedule(
     splits_backward=True,
     pairs_passes=True,
     pairs_chunks=True,
+    reserves_processors=True,
     num_chunks=NUM_CHUNKS,
     deals_rounds=False,
     least_rounds=2,

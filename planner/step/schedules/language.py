@@ -168,6 +168,10 @@ class Schedule:
     pairs_chunks: bool = False
     """Whether those two are of different chunks; else they may be of one."""
 
+    reserves_processors: bool = False
+    """Whether what is sent beside such passes has processors of a device to itself as
+    long as they last, rather than as long as it is on its way."""
+
     write: Callable[[int, ScheduleSizes], Instructions]
     """``(stage, sizes)`` -> what the stage does."""
 

@@ -68,7 +68,7 @@ def pairs_of(name, p, m, v):
     """Return the microbatches of forward and backward passes in a row."""
     program = SCHEDULES[name].program(p, m, v)
     lists = np.split(program.kind, program.indptr[1:-1])
-    written = np.concatenate([paired_kind(one) for one in lists])
+    written = np.concatenate([paired_kind(one, np.arange(one.size)) for one in lists])
     begins = np.flatnonzero(written == PAIRED_FORWARD)
     assert (written[begins + 1] == PAIRED_BACKWARD).all()
     return program.microbatch[begins], program.microbatch[begins + 1]

@@ -69,11 +69,14 @@ NONE = np.zeros((3, 0))
 
 def test_what_goes_on_beside_a_layer_shows_where_it_is_longer():
     layers = LayerPassTimes(column(16, 16), column(12, 12))
-    whole, worked = beside_all(layers, column(3, 20), 1.0)
+    whole, worked = beside_all(layers, column(3, 20), 1.0, reserves=False)
     assert (whole.tolist(), worked.tolist()) == ([16, 20], [12, 12])
     # Half as fast for as long as it goes on: 4 s of it do 2 s of work.
-    whole, worked = beside_all(layers, column(4, 40), 2.0)
+    whole, worked = beside_all(layers, column(4, 40), 2.0, reserves=False)
     assert (whole.tolist(), worked.tolist()) == ([18, 40], [14, 24])
+    # Half as fast in all of a layer that sends.
+    whole, worked = beside_all(layers, column(4, 0), 2.0, reserves=True)
+    assert (whole.tolist(), worked.tolist()) == ([28, 16], [24, 12])
 
 
 def test_weights_are_gathered_before_a_layer_or_beside_the_one_before():

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.kernels.timeline import BoundaryTimes, InstructionLists, timeline
-from planner.step.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT, find_schedule
+from planner.step.schedules import (
+    BACKWARD,
+    FORWARD,
+    PAIRED_FORWARD,
+    SCHEDULES,
+    WEIGHT,
+    find_schedule,
+)
 from planner.step.schedules.language import MAX_PASSES
 from topologies.errors import InputError
 
@@ -260,6 +267,33 @@ def test_v_shaped_schedules_are_those_of_pytorch(name, theirs, p):
                 for kind, microbatch, chunk in passes(name, stage, (p, m, 2))
             ]
             assert found == expected
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 13), (7, 20)])
+def test_dualpipe_v_pairs_what_pytorch_overlaps(p, m):
+    torch = pytest.importorskip("torch.distributed.pipelining.schedules")
+    sizes = SimpleNamespace(
+        n_local_stages=2, pp_group_size=p, num_stages=2 * p, _n_microbatches=m
+    )
+    schedule = SCHEDULES["dualpipe-v"]
+    number = schedule.virtual_stages(p, 2).number
+    for stage in range(p):
+        kind, microbatch, chunk = schedule.instructions(stage, p, m, 2)
+        written = schedule.written_kinds(kind, chunk, np.array([0, kind.size]))
+        begins = np.flatnonzero(written == PAIRED_FORWARD)
+        found = [
+            tuple((microbatch[n], number[stage, chunk[n]]) for n in (one, one + 1))
+            for one in begins
+        ]
+        expected = [
+            tuple((sub.microbatch_index, sub.stage_index) for sub in one.sub_actions)
+            for one in torch.ScheduleDualPipeV._calculate_single_rank_operations(
+                sizes, stage
+            )
+            if one is not None and one.sub_actions
+        ]
+        # Their last rank does not overlap its first pair, here it does.
+        assert found[stage == p - 1 :] == expected
 
 
 @pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
