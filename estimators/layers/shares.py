@@ -238,7 +238,8 @@ def _context_problem(spec: TransformerSpec, degrees: Degrees) -> str | None:
         )
     if cp > 1 and spec.attention_implementation != "flash":
         return f"context_parallel_size {cp} needs flash attention"
-    if cp > 1 and (spec.has_windows or spec.attention_chunk_size):
+    is_ring = degrees.grouping.ring(cp) > 1
+    if is_ring and (spec.has_windows or spec.attention_chunk_size):
         what = "chunks (attention_chunk_size" if spec.attention_chunk_size else ""
         what = what or "sliding windows (window_size"
         size = spec.attention_chunk_size or spec.window_size

@@ -168,7 +168,8 @@ _SUMMARY_KEYS = ("planner_rank", "verdict")
 
 def _write_summary(path: Path, candidates: Sequence["Candidate"]) -> None:
     rows = summary_rows(candidates)
-    heading = list(rows[0]) if rows else list(_SUMMARY_KEYS)
+    # Plans have some settings only where they are not what is usual.
+    heading = [*dict.fromkeys(key for row in rows for key in row)] or [*_SUMMARY_KEYS]
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, heading, lineterminator="\n")
         writer.writeheader()

@@ -63,7 +63,8 @@ def _saved_by_rounds(
                     leads += saved[mode, layer]
                 else:
                     trails += saved[mode, layer]
-    kept: float = float(family.pipeline.in_flight[stage]) * (each + leads) + trails
+    kept: float = float(family.pipeline.in_flight[stage]) * (each + leads)
+    kept += float(family.pipeline.last_in_flight) * trails
     return kept
 
 

@@ -35,6 +35,10 @@ class Pipeline(NamedTuple):
     first_passes: IntVector
     """Forward passes before a stage's first backward pass, shape ``(p,)``."""
 
+    last_in_flight: int
+    """Passes of the last virtual stage whose activations are kept, where chunks are
+    several."""
+
 
 class Variants(NamedTuple):
     """Plans that differ in nothing else: all layouts with all choices."""

@@ -415,12 +415,12 @@ def _in_flight_bytes(
     """Bound what the passes in flight keep [byte].
 
     With virtual stages any mixture of chunks may be in flight, so each block counts by
-    the largest of its rounds; final norm and head run their backward pass at once.
+    the largest of its rounds; what follows the blocks by the passes of the last
+    virtual stage that wait for their backward pass.
     """
     v = plan.virtual_pipeline_model_parallel_size
-    count = SCHEDULES[plan.schedule].in_flight(
-        index, len(plan.stages), plan.num_microbatches, v
-    )
+    schedule = SCHEDULES[plan.schedule]
+    count = schedule.in_flight(index, len(plan.stages), plan.num_microbatches, v)
     if v == 1:
         return count * activations.saved[0]
     column = recompute.saved_bytes(table, plan.stages[index])
@@ -434,4 +434,5 @@ def _in_flight_bytes(
     per_microbatch = float(np.max(laid, axis=0).sum())
     leads = float(ends[0].sum()) if chunks[0].start == 0 else 0.0
     trails = float(sum(end.sum() for end in ends)) - leads
-    return count * (per_microbatch + leads) + trails
+    trailing = schedule.last_in_flight(plan.num_microbatches)
+    return count * (per_microbatch + leads) + trailing * trails

@@ -9,7 +9,7 @@ from estimators.chain import build_layer_table
 from estimators.layers.matrices import block_matrices
 from estimators.layers.saved_activations import keeping_of
 from estimators.layers.work import Degrees
-from estimators.models.library import load_model
+from estimators.models.library.catalog import load_model
 from estimators.number_formats import NARROW, NARROW_FORMATS
 from estimators.operators.roofline import OperatorModel
 from estimators.platform import Platform, optimizer_step_bytes

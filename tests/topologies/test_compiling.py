@@ -80,7 +80,7 @@ def source(tmp_path):
 
 @pytest.mark.parametrize(
     "names",
-    [("SHARD_PASS = 14", "SHARD_ACROSS = 16"), ("reduced_each:", "gathered_each:")],
+    [("SHARD_PASS = 20", "SHARD_ACROSS = 22"), ("reduced_each:", "gathered_each:")],
     ids=["constants", "fields"],
 )
 def test_an_answer_follows_what_changes_in_another_file(source, tmp_path, names):

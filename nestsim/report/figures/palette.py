@@ -32,7 +32,7 @@ MEMORY_PARTS: Mapping[str, str] = MappingProxyType(
         "working": _RED,
         "recomputed": _BROWN,
         "gathered layers": _PURPLE,
-        "buffers": _PURPLE,
+        "buffers": "#8f7fc4",
         "gradient bucket": _PINK,
         "copies of gradients": _GREY,
         "staging": "#4b2e83",

@@ -217,7 +217,13 @@ class ReplayBounds:
         schedule = shape.schedule_name
         counts = pass_counts(schedule, shape.p, shape.m, shape.v)
         family = terms.PlanFamily(
-            pipeline=terms.Pipeline(shape.p, shape.v, shape.m, *counts),
+            pipeline=terms.Pipeline(
+                shape.p,
+                shape.v,
+                shape.m,
+                *counts,
+                SCHEDULES[schedule].last_in_flight(shape.m),
+            ),
             passes=terms.PassDurations(
                 *self._times(table, rates, shape), rates.signature
             ),

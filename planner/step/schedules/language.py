@@ -316,6 +316,14 @@ class Schedule:
         self.check(*sizes)
         return self.count(stage, sizes)
 
+    def last_in_flight(self, num_microbatches: int) -> int:
+        """Return the most activations of the last virtual stage that are kept at once.
+
+        Of interleaved 1F1B: its backward pass comes right behind the forward pass, or
+        behind one more where passes are paired.
+        """
+        return min(num_microbatches, 2 if self.pairs_passes else 1)
+
     def held(
         self, stage: int, num_stages: int, num_microbatches: int, num_chunks: int = 1
     ) -> IntArray:

@@ -137,7 +137,15 @@ def test_pairs_are_those_that_a_window_shows(tokens: int, window: int) -> None:
     """As many as the mask has, twice, without the diagonal: a causal square is half."""
     window = min(window, tokens)
     operator = TracedOperator(
-        "a", "attention", "heads", (), (), (), (tokens, tokens, 3, 2), True, window
+        "a",
+        "attention",
+        "heads",
+        (),
+        (),
+        (),
+        (tokens, tokens, 3, 2),
+        True,
+        window=window,
     )
     shown = sum(0 <= i - j < window for i in range(tokens) for j in range(tokens))
     assert shown == tokens * window - window * (window - 1) // 2

@@ -156,7 +156,8 @@ def test_what_was_left_out_and_what_was_disturbed_is_said():
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("NVIDIA GB200", "gb200"),
         ("NVIDIA H100 PCIe", None),
-        ("NVIDIA L40S", None),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", None),
         ("AMD EPYC", None),
     ],
 )

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from nestsim.lowering import lower as account
+from nestsim.memory.job import LOGITS
 from nestsim.report.figures.palette import (
     INK,
     MEMORY_PARTS,
@@ -21,7 +22,8 @@ def test_every_part_of_memory_has_a_colour_of_its_own() -> None:
     source = Path(account.__file__).read_text(encoding="utf-8")
     held = set(re.findall(r'Held\("([^"]+)"', source))
     assert {"activations", "gradient bucket"} <= held
-    parts = {*held, *account._STATIC, "working", STEP_END}
+    # `nestsim memory` counts without a replay: its buffers are whole layers.
+    parts = {*held, *account._STATIC, "working", STEP_END, LOGITS, "buffers"}
     assert parts == set(MEMORY_PARTS)
     assert len(set(MEMORY_PARTS.values())) == len(MEMORY_PARTS)
     assert part_colour("another") not in MEMORY_PARTS.values()

@@ -19,6 +19,7 @@ from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.software import DEFAULT_PRESET, SoftwareTable
 from planner.search.launch_rules import LAUNCH_RULES
 from planner.step.execution import Execution
+from topologies.accelerators import load_accelerator
 from topologies.errors import InputError
 from topologies.notices import Notices
 
@@ -333,9 +334,11 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
             software=NAMED_PRESETS[preset].software,
             execution=NAMED_PRESETS[preset].execution,
             training=TrainingSpec(global_batch_size=8),
+            parameter_bytes=TrainingSpec(global_batch_size=8).parameter_bytes,
             constants=None,
             links=None,
             profile=None,
+            accelerator=load_accelerator("h100-sxm"),
             accelerator_name="h100-sxm",
         )
         stated[preset] = assumptions_rows(assumed)

@@ -139,6 +139,7 @@ def compiled(case, cutoff=np.inf):
             m=case.m,
             in_flight=np.ones(case.p, dtype=np.int64),
             first_passes=np.array(case.first_passes),
+            last_in_flight=1,
         ),
         passes=terms.PassDurations(
             forward=sums(case.forward),
