@@ -377,7 +377,8 @@ def kept_tensors(
 ) -> Mapping[str, tuple[KeptTensor, ...]]:
     """Return the tensors that one layer keeps in each recompute mode, largest first.
 
-    Their sizes add up to `layer_work`'s ``saved_bytes``; arguments as it takes them.
+    Their sizes add up to `layer_work`'s ``saved_bytes``, but for the copies of query
+    groups that exchanging heads makes; arguments as it takes them.
     """
     layer, shares = graph.layers[kind], device_shares(graph.spec, degrees)
     sizes = _sizes(layer, shares, element_bytes)

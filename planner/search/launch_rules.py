@@ -131,6 +131,7 @@ class LaunchRules:
     overlap_expert_parallel: bool = False
     """Whether all-to-alls between experts may go on beside another microbatch: without
     a pipeline, or with chunks, in the combined schedules."""
+
     expert_tensor_parallel: bool = False
     """Whether experts may have a tensor-parallel size of their own."""
 

@@ -222,8 +222,8 @@ class LaunchableSpace:
     _rows: dict[tuple[int, int, int, bool], IntArray | None] = field(
         default_factory=dict
     )
-    """Ranks of a replica, micro-batch size, and what divides the replicas -> stages,
-    chunks and replicas, one row each."""
+    """Ranks of a replica, micro-batch size, what divides the replicas, whether experts
+    are spread -> stages, chunks, replicas and pairing, one row each."""
 
     def families(self) -> tuple[tuple[ConfigurationFamily, ...], Counter[str]]:
         """Return the configurations, and how many sizes were left out, and why.
