@@ -4,7 +4,7 @@ import gc
 import signal
 from collections.abc import Callable, Sequence
 
-from nestsim.cli.streams import standard_streams
+from nestsim.cli.console.streams import standard_streams
 from nestsim.interruption import Stop, stoppable
 from nestsim.progress import tell
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from topologies.accelerators import Accelerator
@@ -31,7 +31,7 @@ def accelerators(as_json: Json = False) -> None:
         catalogue = {device.name: _facts(device) for device in devices}
         typer.echo(dump_json(catalogue), nl=False)
         return
-    from nestsim.cli.output import print_table
+    from nestsim.cli.console.output import print_table
     from topologies.units import format_bandwidth, format_size
 
     print_table(
@@ -97,7 +97,7 @@ def models(as_json: Json = False) -> None:
         }
         typer.echo(dump_json(library), nl=False)
         return
-    from nestsim.cli.output import print_table
+    from nestsim.cli.console.output import print_table
 
     rows = []
     for name, (spec, _) in LIBRARY.items():
@@ -166,8 +166,8 @@ def topology(
 
     Example: `nestsim topology scenarios/llama2_7b_64_h100.toml -o network.png`
     """
-    from nestsim.cli.output import result_console, working
-    from nestsim.cli.results import check_output_file
+    from nestsim.cli.console.output import result_console, working
+    from nestsim.cli.console.results import check_output_file
     from nestsim.cluster import cluster_network
     from nestsim.report.topology.draw import is_topology
     from nestsim.scenario import load_scenario
@@ -222,8 +222,8 @@ def _check_picture(path: Path, *, no_figures: bool) -> None:
 
 
 def _draw(network: "Network", output: Path, *, quiet: bool) -> None:
-    from nestsim.cli.output import note, working
-    from nestsim.cli.results import write_output_file
+    from nestsim.cli.console.output import note, working
+    from nestsim.cli.console.results import write_output_file
     from nestsim.report.topology.draw import draw_topology
 
     with working("report: draw the network", quiet=quiet):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 FILES = ("collectives.csv", "collectives.png")
 """What is written."""
@@ -65,8 +65,8 @@ def collectives(  # noqa: PLR0913, PLR0917 - the options of nccl-tests, and ours
     Example: `nestsim collectives scenarios/gpt3_175b_512_tpuv4.toml -b 1KiB -e 1GiB`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
 
     sizes = _sizes(min_bytes, max_bytes, step_factor)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFiles
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,8 +101,8 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.compare.data import comparison_files
     from nestsim.compare.job import CompareSettings, checked_settings
     from nestsim.scenario import load_scenario
@@ -173,7 +173,7 @@ def diff(before: Before, after: After, as_json: Json = False) -> None:
 
         typer.echo(dump_json(diff_json(found)), nl=False)
     else:
-        from nestsim.cli.output import result_console
+        from nestsim.cli.console.output import result_console
         from nestsim.report.diff import print_diff
 
         print_diff(found, (str(before), str(after)), result_console())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 FILES = ("memory.json", "memory.png")
 """What is written."""
@@ -86,8 +86,8 @@ def memory(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim memory scenarios/gpt_76b_1024_a100.toml --pp 2 --explain`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
 
     sizes = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "b": micro_batch}

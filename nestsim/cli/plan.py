@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.results import Json, Quiet
+from nestsim.cli.console.results import Json, Quiet
 
 
 def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int:
@@ -22,7 +22,7 @@ def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int
     quiet
         Show no progress.
     """
-    from nestsim.cli.output import working
+    from nestsim.cli.console.output import working
     from planner.nest_artifact import read_instance, score_baselines, solve
     from topologies.errors import naming
 
@@ -38,7 +38,7 @@ def plan_instance(path: Path, *, score: bool, as_json: bool, quiet: bool) -> int
         answer = scores_json(solution, scored) if score else solution_json(solution)
         typer.echo(dump_json(answer), nl=False)
     else:
-        from nestsim.cli.output import result_console
+        from nestsim.cli.console.output import result_console
         from nestsim.report.nest import print_scores, print_solution
 
         console = result_console()
@@ -142,8 +142,8 @@ def _check_what(scenario: Path | None, instance: Path | None, *, score: bool) ->
 def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) -> int:
     """Explain a configuration of a scenario and return the exit status."""
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report
     from nestsim.scenario import load_scenario
     from planner.explain.request import Request
     from topologies.errors import InputError
@@ -167,8 +167,8 @@ def _explain(scenario: Path | None, text: str, *, as_json: bool, quiet: bool) ->
 def _plan_scenario(scenario: Path, *, as_json: bool, quiet: bool) -> int:
     """Plan a scenario, print the plans and return the exit status."""
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report
 
     with progress_bar(quiet=quiet) as progress:
         report = nestsim.plan(scenario, progress=progress)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, Quiet
+from nestsim.cli.console.results import Force, Json, Quiet
 
 if TYPE_CHECKING:
     from estimators.measuring.links import World
@@ -58,8 +58,8 @@ def profile_links(  # noqa: PLR0913 - one for each option
     from estimators.measuring.link_processes import launched_world, local_ranks
     from estimators.measuring.links import measure_links
     from estimators.user_files.links import is_user_links
-    from nestsim.cli.output import note, progress_bar
-    from nestsim.cli.results import check_output_file, write_output_file
+    from nestsim.cli.console.output import note, progress_bar
+    from nestsim.cli.console.results import check_output_file, write_output_file
     from nestsim.profile.links import fit_links
     from nestsim.report.destination import writer_of
 
@@ -120,7 +120,7 @@ def _print(fitted: "LinkFit", *, as_json: bool) -> None:
 
         typer.echo(dump_json(links_json(fitted)), nl=False)
         return
-    from nestsim.cli.output import result_console
+    from nestsim.cli.console.output import result_console
     from nestsim.profile.links import print_links
 
     print_links(fitted, result_console())
@@ -286,8 +286,8 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     from datetime import UTC, datetime
 
     from estimators.operators.profile import is_profile, write_profile
-    from nestsim.cli.output import note, progress_bar, working
-    from nestsim.cli.results import check_output_file, write_output_file
+    from nestsim.cli.console.output import note, progress_bar, working
+    from nestsim.cli.console.results import check_output_file, write_output_file
 
     seconds = _seconds(budget)
     check_output_file(output, is_profile, inputs=(), force=force)
@@ -313,7 +313,7 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
 
         typer.echo(dump_json(profile_json(measured, checks)), nl=False)
         return
-    from nestsim.cli.output import result_console
+    from nestsim.cli.console.output import result_console
     from nestsim.profile.report import print_profile
 
     print_profile(measured, checks, result_console())
@@ -412,8 +412,8 @@ def calibrate(
     from datetime import UTC, datetime
 
     from estimators.user_files.constants import is_user_constants, user_constants_toml
-    from nestsim.cli.output import note, progress_bar, result_console
-    from nestsim.cli.results import check_output_file, write_output_file
+    from nestsim.cli.console.output import note, progress_bar, result_console
+    from nestsim.cli.console.results import check_output_file, write_output_file
     from nestsim.profile.constants import (
         calibrate_runs,
         calibration_json,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nestsim.cli.results import (
+from nestsim.cli.console.results import (
     Force,
     Json,
     NoFigures,
@@ -48,8 +48,8 @@ def run(
     Example: `nestsim run scenarios/llama2_7b_64_h100.toml --output results/first`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folders, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folders, write_report
     from nestsim.report.folder import FILES
     from nestsim.scenario import load_scenario
 
@@ -133,8 +133,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim simulate scenarios/gpt_76b_1024_a100.toml`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.report.folder import FILES
     from nestsim.scenario import load_scenario
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.scenario import Scenario
@@ -114,8 +114,8 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     Example: `nestsim stress scenarios/llama2_7b_64_h100.toml --keep 0.95 -o stress`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import print_report, results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
 
     loaded = _with_options(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
 
 if TYPE_CHECKING:
     from nestsim.face.sweep import SweepReport
@@ -88,8 +88,8 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     "cluster.network.nic_bandwidth=100 Gbit/s,200 Gbit/s,400 Gbit/s"`
     """
     import nestsim
-    from nestsim.cli.output import note_all, progress_bar, working
-    from nestsim.cli.results import results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar, working
+    from nestsim.cli.console.results import results_folder, write_report
     from nestsim.scenario import load_scenario
     from nestsim.sweep.axes import axes_of_texts
     from nestsim.sweep.figure import FILES
@@ -138,7 +138,7 @@ def _check_form(what: str | None, *, as_json: bool, as_csv: bool) -> None:
 
 
 def _print(report: "SweepReport", *, as_json: bool, as_csv: bool) -> None:
-    from nestsim.cli.results import print_report
+    from nestsim.cli.console.results import print_report
 
     if as_csv:
         from nestsim.sweep.job import csv_text

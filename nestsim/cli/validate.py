@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.results import Force, Json, NoFigures, Quiet
+from nestsim.cli.console.results import Force, Json, NoFigures, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +64,8 @@ def validate(  # noqa: PLR0913, PLR0917 - one for each option
 
     Example: `nestsim validate measurements.csv`
     """
-    from nestsim.cli.output import note_all, progress_bar
-    from nestsim.cli.results import results_folder, write_report
+    from nestsim.cli.console.output import note_all, progress_bar
+    from nestsim.cli.console.results import results_folder, write_report
     from nestsim.face.validation import (
         FILES,
         inner_folders,
@@ -121,7 +121,7 @@ def _check_markdown(tables: "Sequence[Measurements]", *, markdown: bool) -> None
 
 
 def _print(report: "ValidateReport", *, as_json: bool, markdown: bool) -> None:
-    from nestsim.cli.results import print_report
+    from nestsim.cli.console.results import print_report
     from nestsim.validation.runner import ValidationResult
 
     if not markdown:

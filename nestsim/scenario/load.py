@@ -23,10 +23,11 @@ from estimators.user_files.links import UserLinks, measured_efficiencies
 from nestsim.notebook import html_of
 from nestsim.scenario.assertions import AssertTable
 from nestsim.scenario.base import Table, Text
-from nestsim.scenario.cluster import ClusterTable
 from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
+from nestsim.scenario.hardware.cluster import ClusterTable
+from nestsim.scenario.hardware.network import link_names
 from nestsim.scenario.model import (
     IN_ONE_WAY,
     WHICH_MODEL,
@@ -34,7 +35,6 @@ from nestsim.scenario.model import (
     ModuleModel,
     module_file,
 )
-from nestsim.scenario.network import link_names
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import SearchTable, TrainingTable
 from nestsim.scenario.settings import (

@@ -13,7 +13,7 @@ from nestsim.scenario.base import (
     Table,
     Text,
 )
-from nestsim.scenario.network import DegradedTable, Ratio, Seed
+from nestsim.scenario.hardware.network import DegradedTable, Ratio, Seed
 from nestsim.scenario.settings import (
     DEFAULT_PLANNERS,
     QUANTITIES,

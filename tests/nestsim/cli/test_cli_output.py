@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nestsim.cli import main
-from nestsim.cli.output import progress_bar
+from nestsim.cli.console.output import progress_bar
 from nestsim.progress import ProgressLines
 from tests.nestsim.compare.small import write
 from tests.nestsim.validation.validation_rows import GPT, write_csv

@@ -16,14 +16,14 @@ from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
 from nestsim.scenario import Scenario, load_scenario
 from nestsim.scenario.base import Table
-from nestsim.scenario.model import SpelledOutModel
-from nestsim.scenario.network import (
+from nestsim.scenario.hardware.network import (
     CustomTable,
     FatTreeTable,
     LevelTable,
     RailTable,
     SpineLeafTable,
 )
+from nestsim.scenario.model import SpelledOutModel
 from planner.work import DEFAULT_WORK
 from topologies.errors import InputError
 from topologies.link_file import read_link_file

@@ -7,7 +7,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from nestsim.cli.streams import silence
+from nestsim.cli.console.streams import silence
 from nestsim.progress import notices, shown_progress, tell
 from planner.work import Progress
 

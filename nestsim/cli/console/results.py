@@ -114,7 +114,7 @@ def write_report(
     quiet
         Say nothing.
     """
-    from nestsim.cli.output import note, progress_bar
+    from nestsim.cli.console.output import note, progress_bar
 
     with _about_output(), progress_bar(quiet=quiet) as progress:
         report.write_to(folder, figures=figures, progress=progress)
@@ -130,7 +130,7 @@ def print_report(report: "Report", *, as_json: bool) -> None:
 
         echo(dump_json(report.printed_dict()), nl=False)
         return
-    from nestsim.cli.output import result_console
+    from nestsim.cli.console.output import result_console
 
     report.print_to(result_console())
 

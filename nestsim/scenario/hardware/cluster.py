@@ -22,7 +22,7 @@ from nestsim.scenario.base import (
     input_file,
 )
 from nestsim.scenario.errors import nearest
-from nestsim.scenario.network import (
+from nestsim.scenario.hardware.network import (
     CustomTable,
     DegradedTable,
     NetworkTable,

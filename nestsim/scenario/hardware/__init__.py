@@ -1,0 +1,1 @@
+"""The tables [cluster] and [cluster.network]: devices, links, networks."""
