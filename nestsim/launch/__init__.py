@@ -1,0 +1,1 @@
+"""Launch configurations of frameworks: plans written as them, scenarios read."""

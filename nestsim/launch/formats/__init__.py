@@ -1,0 +1,1 @@
+"""One framework's launch configurations a module: names, writing, reading."""

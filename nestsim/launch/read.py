@@ -1,0 +1,213 @@
+"""What is read of a launch configuration, and the scenario that it makes.
+
+A configuration says nothing of the cluster's network, and some say nothing of the
+model: what is missing is taken from what the user gives beside it or is assumed, and
+each assumption is listed in the scenario's first lines.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nestsim.scenario.editing import toml_text
+from nestsim.scenario.load import Scenario
+from topologies.accelerators import accelerator_names
+from topologies.errors import InputError
+
+DEFAULT_ACCELERATOR = "h100-sxm"
+"""The device that is assumed where nothing says which."""
+
+DEFAULT_NODE = 8
+"""Devices of a node that are assumed where nothing says how many."""
+
+_NETWORK: Mapping[str, Mapping[str, str | float]] = {
+    "node": {
+        "name": "node",
+        "bandwidth": "450 GB/s",
+        "latency": "500 ns",
+        "efficiency": 0.85,
+    },
+    "fabric": {
+        "name": "fabric",
+        "bandwidth": "400 Gbit/s",
+        "latency": "1 us",
+        "efficiency": 0.95,
+    },
+}
+"""An eight-GPU H100 server on a fabric that does not block: NVLink 4 and NDR InfiniBand
+(NVIDIA, data sheets of H100 and ConnectX-7); latencies are of the usual order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSource:
+    """A launch configuration, and what the user says beside it."""
+
+    path: Path
+    """The file."""
+
+    text: str
+    """Its content."""
+
+    model: str | None = None
+    """A name of the model library or the path of a ``config.json``, for configurations
+    that do not spell the model out; None if not given."""
+
+    num_devices: int | None = None
+    """Devices of the job; None for what the configuration says."""
+
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Values of variables that a shell script takes from its surroundings."""
+
+    def model_table(self) -> dict[str, Any] | None:
+        """Return the table [model] that `model` stands for; None if not given."""
+        if self.model is None:
+            return None
+        is_file = self.model.endswith(".json")
+        return {"config" if is_file else "name": self.model}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedJob:
+    """What a launch configuration says, as tables of a scenario but for the cluster."""
+
+    name: str
+    """What the scenario is called."""
+
+    tables: Mapping[str, Mapping[str, Any]]
+    """``model``, ``training``, ``software`` and ``plan`` (if there is one), each as the
+    scenario has it."""
+
+    num_devices: int | None = None
+    """Devices of the job; None if nothing says how many."""
+
+    devices_per_node: int | None = None
+    """Devices of a node; None if nothing says how many."""
+
+    assumptions: tuple[str, ...] = ()
+    """What was assumed where the configuration is silent, a sentence each."""
+
+    ignored: tuple[str, ...] = ()
+    """Settings that make no difference to the plan, by their names there: paths, seeds,
+    learning rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedScenario:
+    """A scenario that was read of a launch configuration."""
+
+    scenario: Scenario
+    """The scenario, checked."""
+
+    assumptions: tuple[str, ...]
+    """What was assumed, a sentence each."""
+
+    ignored: tuple[str, ...]
+    """Settings of the configuration that make no difference to the plan."""
+
+
+def imported_scenario(
+    job: ImportedJob,
+    path: Path,
+    *,
+    origin: str,
+    cluster: Scenario | None = None,
+    accelerator: str | None = None,
+) -> ImportedScenario:
+    """Return the scenario of a job that was read, on a given or an assumed cluster.
+
+    Parameters
+    ----------
+    job
+        What was read.
+    path
+        The file that the scenario will be, in whose folder files are looked for.
+    origin
+        What it was read of, in words.
+    cluster
+        A scenario whose table [cluster] is taken; None for one that is assumed.
+    accelerator
+        Name in the catalogue, where no cluster is given; None for
+        `DEFAULT_ACCELERATOR`.
+
+    Raises
+    ------
+    InputError
+        If what was read makes no scenario.
+    """
+    assumed: list[str] = list(job.assumptions)
+    if cluster is None:
+        table = _assumed_cluster(job, accelerator, assumed)
+    else:
+        table = cluster.document()["cluster"]
+    document = {
+        "name": job.name,
+        **{
+            name: dict(job.tables[name])
+            for name in ("model", "training", "software")
+            if name in job.tables
+        },
+        "cluster": table,
+        **({"plan": dict(job.tables["plan"])} if "plan" in job.tables else {}),
+    }
+    text = _heading(origin, assumed, job.ignored) + toml_text(document)
+    return ImportedScenario(
+        scenario=Scenario.from_toml(text, path),
+        assumptions=tuple(assumed),
+        ignored=job.ignored,
+    )
+
+
+def _assumed_cluster(
+    job: ImportedJob, accelerator: str | None, assumed: list[str]
+) -> dict[str, Any]:
+    """Return a cluster of enough devices, and list what of it is assumed."""
+    if accelerator is None:
+        accelerator = DEFAULT_ACCELERATOR
+        assumed.append(f"The devices are {accelerator}.")
+    elif accelerator not in accelerator_names():
+        raise InputError(
+            "no such accelerator",
+            where="--accelerator",
+            got=accelerator,
+            expected="a name that `nestsim accelerators` lists",
+        )
+    count = job.num_devices
+    if count is None:
+        raise InputError(
+            "nothing says how many devices the job runs on",
+            expected="--num-devices N, or --cluster SCENARIO",
+        )
+    node = job.devices_per_node
+    if node is None:
+        node = min(DEFAULT_NODE, count)
+        assumed.append(f"A node has {node} devices.")
+    if count % node:
+        raise InputError(
+            "the devices do not fill whole nodes",
+            got=f"{count} devices, {node} in a node",
+            expected="a multiple",
+        )
+    levels: list[dict[str, Any]] = [{**_NETWORK["node"], "fan_out": node}]
+    if count > node:
+        levels.append({**_NETWORK["fabric"], "fan_out": count // node})
+    assumed.append(
+        "The network is that of H100 servers on a fabric that does not block: 450 GB/s "
+        "inside a node, 400 Gbit/s for each device between nodes."
+    )
+    return {
+        "accelerator": accelerator,
+        "num_devices": count,
+        "network": {"kind": "fat-tree", "nic": "device", "levels": levels},
+    }
+
+
+def _heading(origin: str, assumed: Sequence[str], ignored: Sequence[str]) -> str:
+    """Return the first lines of a scenario: where it comes from, what was assumed."""
+    lines = [f"Read of {origin}.", ""]
+    if assumed:
+        lines += ["Assumed:", *(f"- {one}" for one in assumed), ""]
+    if ignored:
+        lines += ["Without effect on the plan:", "  " + ", ".join(ignored), ""]
+    printable = ("".join(c if c.isprintable() else "?" for c in one) for one in lines)
+    return "".join(f"# {line}".rstrip() + "\n" for line in printable) + "\n"

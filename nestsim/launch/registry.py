@@ -1,0 +1,90 @@
+"""Formats of launch configurations by name: which are written, which are read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.plan import write_plan
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.read import ImportedJob, LaunchSource
+from nestsim.launch.written import LaunchFiles
+from nestsim.scenario.errors import nearest, one_of
+from topologies.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReader:
+    """How configurations of one format are known and read."""
+
+    title: str
+    """What the format is called in sentences."""
+
+    recognizes: Callable[[LaunchSource], bool]
+    """Whether a file is likely of this format."""
+
+    read: Callable[[LaunchSource], ImportedJob]
+    """Reads one."""
+
+
+WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
+    {"plan": write_plan}
+)
+"""Name of a format -> what writes it."""
+
+READERS: Mapping[str, LaunchReader] = MappingProxyType(
+    {
+        "huggingface": LaunchReader(
+            title="a Hugging Face config.json",
+            recognizes=is_huggingface,
+            read=read_huggingface,
+        ),
+    }
+)
+"""Name of a format -> what reads it, in the order in which files are tried."""
+
+
+def find_writer(name: str) -> Callable[[LaunchJob], LaunchFiles]:
+    """Return what writes a format.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name.
+    """
+    if name not in WRITERS:
+        raise _unknown(name, WRITERS, "--to")
+    return WRITERS[name]
+
+
+def find_reader(source: LaunchSource, name: str | None = None) -> LaunchReader:
+    """Return what reads a file: by the format's name, or by what the file looks like.
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or the file looks like none.
+    """
+    if name is not None:
+        if name not in READERS:
+            raise _unknown(name, READERS, "--from")
+        return READERS[name]
+    for reader in READERS.values():
+        if reader.recognizes(source):
+            return reader
+    raise InputError(
+        "is no launch configuration that is known",
+        where=str(source.path),
+        expected=", ".join(reader.title for reader in READERS.values()),
+        hint=f"--from says which it is: {', '.join(READERS)}",
+    )
+
+
+def _unknown(name: str, known: Mapping[str, object], option: str) -> InputError:
+    return InputError(
+        "no such format",
+        where=option,
+        got=name,
+        expected=one_of(list(known)),
+        hint=nearest(name, list(known)),
+    )
