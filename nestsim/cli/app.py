@@ -14,6 +14,7 @@ from nestsim.cli.compare import compare, diff
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
+from nestsim.cli.report import report
 from nestsim.cli.run import run, simulate
 from nestsim.cli.stress import stress
 from nestsim.cli.sweep import sweep
@@ -75,6 +76,7 @@ for _command in (
     stress,
     sweep,
     diff,
+    report,
     validate,
     calibrate,
     collectives,

@@ -18,6 +18,7 @@ from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.document import write_page
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
+from nestsim.report.destination import replace_file
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,
@@ -119,7 +120,10 @@ class JobReport(FolderReport):
         """Return the plan, the trace, tables and figures."""
         text = self.scenario.text
         return Contents(
-            writers={**result_writers(self.result, text), PAGE: self.save_page},
+            writers={
+                **result_writers(self.result, text),
+                PAGE: lambda path: write_page(self.page(), path),
+            },
             manifest={
                 **result_facts(self.result, text),
                 **self.scenario.module_facts(),
@@ -131,8 +135,14 @@ class JobReport(FolderReport):
         return result_page(self.result, result_json(self.result).get("candidates", ()))
 
     def save_page(self, path: "str | os.PathLike[str]") -> None:
-        """Write everything to look at into one HTML file, which needs no network."""
-        write_page(self.page(), Path(path))
+        """Write everything to look at into one HTML file, which needs no network.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        replace_file(Path(path), lambda file: write_page(self.page(), file))
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

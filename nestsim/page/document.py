@@ -48,6 +48,15 @@ def page_html(page: Page) -> str:
     )
 
 
+_MARK = b'<meta name="generator" content="nestsim">'
+"""Stands in the head of every page."""
+
+
+def is_page(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of `page_html`."""
+    return _MARK in ends
+
+
 def write_page(page: Page, path: Path) -> None:
     """Write a page into a file."""
     path.write_text(page_html(page), encoding="utf-8")

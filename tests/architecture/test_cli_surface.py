@@ -16,6 +16,9 @@ SURFACE = {
         *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
         *("-o", "-q", "SCENARIO..."),
     ],
+    "report": [
+        *("--force", "--output", "--quiet", "--scenario", "-o", "-q", "FOLDER"),
+    ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
         "SCENARIO",
