@@ -125,7 +125,9 @@ def window_axis(field: str, unit: str) -> Drawing:
 
 
 AXIS_ROOM = {"minExtent": 54, "maxExtent": 54}
-"""Of vertical axes beside the common window: moments stand below each other."""
+TITLED_AXIS_ROOM = {"minExtent": 33, "maxExtent": 33}
+"""Of vertical axes beside the common window, without and with a title: the same moment
+stands at the same place in all figures."""
 
 
 def plain_field(field: str) -> Drawing:

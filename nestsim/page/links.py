@@ -6,6 +6,7 @@ import numpy as np
 
 from nestsim.page.drawing import (
     AXIS_ROOM,
+    TITLED_AXIS_ROOM,
     Drawing,
     drawing,
     rounded,
@@ -226,7 +227,11 @@ def _means(levels: LinkRows) -> Drawing:
                     "field": "use",
                     "type": "quantitative",
                     "scale": {"domain": [0, rounded(highest, 3)]},
-                    "axis": {"title": "mean use [%]", "tickCount": 4, **AXIS_ROOM},
+                    "axis": {
+                        "title": "mean use [%]",
+                        "tickCount": 4,
+                        **TITLED_AXIS_ROOM,
+                    },
                 },
             },
         }

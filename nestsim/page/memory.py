@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from nestsim.page.drawing import (
-    AXIS_ROOM,
+    TITLED_AXIS_ROOM,
     Drawing,
     drawing,
     plain_field,
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _FEW_STAGES = 8
 """So many lines can be told apart, each by its colour and its dashes."""
+
+_DASHES = {"usable": [5, 3], "device": [1, 2]}
+_DASH_WORDS = {"usable": "Dashed", "device": "Dotted"}
+"""Limit -> its line."""
 
 _LINES = 240
 """Height of the lines [pixel]."""
@@ -90,6 +94,10 @@ def memory_bars(
         drawing=_bars(replay, _limits(memory, usable_memory)),
         table=_parts_table(replay),
         legend=tuple(Swatch(name=name, paint=part_paint(name)) for name in parts),
+        note=" ".join(
+            f"{_DASH_WORDS[name]}: {name}, {limit:.4g} GiB."
+            for name, limit in _limits(memory, usable_memory).items()
+        ),
     )
 
 
@@ -151,19 +159,22 @@ def _line(stage: int, place: int | None, *, is_fullest: bool, unit: str) -> Draw
             "y": {
                 "field": "held",
                 "type": "quantitative",
-                "axis": {"title": "memory held [GiB]", "tickCount": 5, **AXIS_ROOM},
+                "axis": {
+                    "title": "memory held [GiB]",
+                    "tickCount": 5,
+                    **TITLED_AXIS_ROOM,
+                },
             },
         },
     }
 
 
 def _limit_line(name: str, limit: float) -> list[Drawing]:
-    dash = [5, 3] if name == "usable" else [1, 2]
     at = {"datum": rounded(limit, 5), "type": "quantitative"}
     return [
         {
             "data": {"values": [{}]},
-            "mark": {"type": "rule", "strokeDash": dash, "strokeWidth": 1.2},
+            "mark": {"type": "rule", "strokeDash": _DASHES[name], "strokeWidth": 1.2},
             "encoding": {"y": at},
         },
         {
@@ -252,11 +263,14 @@ def _bars(replay: "Replay", limits: dict[str, float]) -> Drawing:
         },
     ]
     for name, limit in limits.items():
-        dash = [5, 3] if name == "usable" else [1, 2]
         marks.append(
             {
                 "data": {"values": [{}]},
-                "mark": {"type": "rule", "strokeDash": dash, "strokeWidth": 1.2},
+                "mark": {
+                    "type": "rule",
+                    "strokeDash": _DASHES[name],
+                    "strokeWidth": 1.2,
+                },
                 "encoding": {"x": {"datum": rounded(limit, 5), "type": "quantitative"}},
             }
         )

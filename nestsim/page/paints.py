@@ -45,7 +45,7 @@ PAINTS: Mapping[str, Paint] = MappingProxyType(
         "reduce": Paint(_GREEN, "falling"),
         "gather": Paint(_PURPLE, "standing"),
         "tied": Paint(_RED, "checks"),
-        "mixed": Paint(_GREY, "wide"),
+        "mixed": Paint(_GREY, "lying"),
         "planned": Paint(PLANNED),
         "simulated": Paint(SIMULATED, "rising"),
         "cause": Paint(_SKY),

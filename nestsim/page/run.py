@@ -139,7 +139,9 @@ def _headline(result: "ReplayedResult", best: "Candidate") -> Headline:
             KeyFigure(
                 name="MFU",
                 value=percent(simulated.mfu),
-                note=mfu_words(simulated).removeprefix(percent(simulated.mfu)).strip(),
+                note=mfu_words(simulated)
+                .removeprefix(percent(simulated.mfu))
+                .strip(" ()"),
             ),
             KeyFigure(
                 name="Peak memory",

@@ -43,6 +43,9 @@ MOST_BARS = 24_000
 
 _COMPUTES = ("forward", "backward", "weight", "optimizer")
 
+_TOLD_APART = 500
+"""Bars of this part of the step and shorter can be too short to be told apart."""
+
 _STAGE, _LEAST = 46, 110
 """Height of a stage, and of the smallest figure [pixel]."""
 
@@ -67,7 +70,7 @@ def timeline_figure(candidate: "Candidate") -> PageFigure:
         table=_table(replay),
         legend=(
             *(Swatch(name=_name(kind), paint=BAR_KINDS[kind]) for kind in present),
-            Swatch(name="several, too short to be told apart", paint="mixed"),
+            *_mixed(bars, replay.iteration_time),
         ),
         bars=_columns(bars, stages, replay.iteration_time),
         follows_window=True,
@@ -92,6 +95,13 @@ def shown_bars(
     kept = np.isin(bars.stage, stages)
     columns = {name: column[kept] for name, column in bars._asdict().items()}
     return Bars(**columns), stages.tolist()
+
+
+def _mixed(bars: Bars, total: float) -> tuple[Swatch, ...]:
+    """Return the legend of bars that are drawn as one; none where there are none."""
+    if not np.any(bars.end - bars.start < total / _TOLD_APART):
+        return ()
+    return (Swatch(name="several, too short to be told apart", paint="mixed"),)
 
 
 def _name(kind: int) -> str:
@@ -148,7 +158,7 @@ def _drawing(replay: "Replay", stages: list[int]) -> Drawing:
     room = "(datum.end - datum.start) / (to - from) * width"
     return drawing(
         {
-            "mark": {"type": "rect", "clip": True, "strokeWidth": 0.6},
+            "mark": {"type": "rect", "clip": True},
             "encoding": {
                 "x": across,
                 "x2": {"field": "end"},
@@ -156,6 +166,10 @@ def _drawing(replay: "Replay", stages: list[int]) -> Drawing:
                 "y2": {"field": "bottom"},
                 "fill": plain_field("fill"),
                 "stroke": {"value": "var(--ground)"},
+                "strokeWidth": {
+                    "condition": {"test": f"{room} > 4", "value": 0.6},
+                    "value": 0,
+                },
                 "tooltip": {"field": "tip", "type": "nominal"},
             },
         },
