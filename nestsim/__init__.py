@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nestsim.face.collectives import CollectivesReport, collectives
     from nestsim.face.comparison import CompareReport, compare
+    from nestsim.face.folder import ReportPage, report_page
     from nestsim.face.jobs import (
         ExplainReport,
         JobReport,
@@ -49,6 +50,7 @@ __all__ = [
     "Plan",
     "PlanReport",
     "Report",
+    "ReportPage",
     "Scenario",
     "StressReport",
     "SweepReport",
@@ -61,6 +63,7 @@ __all__ = [
     "load_scenario",
     "memory",
     "plan",
+    "report_page",
     "run",
     "simulate",
     "stress",
@@ -82,6 +85,7 @@ _HOMES = MappingProxyType(
         "Plan": "planner.step.plan",
         "PlanReport": "nestsim.face.jobs",
         "Report": "nestsim.face.report",
+        "ReportPage": "nestsim.face.folder",
         "Scenario": "nestsim.scenario.load",
         "StressReport": "nestsim.face.stress",
         "SweepReport": "nestsim.face.sweep",
@@ -94,6 +98,7 @@ _HOMES = MappingProxyType(
         "load_scenario": "nestsim.scenario.load",
         "memory": "nestsim.face.memory",
         "plan": "nestsim.face.jobs",
+        "report_page": "nestsim.face.folder",
         "run": "nestsim.face.jobs",
         "simulate": "nestsim.face.jobs",
         "stress": "nestsim.face.stress",

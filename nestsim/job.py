@@ -255,6 +255,19 @@ def simulate_job(
     return replace(result, chosen=first_confirmed(result.candidates))
 
 
+def nothing_found(
+    scenario: Scenario, *, progress: Progress | None = None
+) -> ReplayedResult:
+    """Return what there is to report of a scenario without a plan; nothing is searched.
+
+    Raises
+    ------
+    InputError
+        If parts of the scenario do not go together.
+    """
+    return job_result("run", scenario, Evaluator.of(scenario, progress), ())
+
+
 def price_table_plan(
     scenario: Scenario, network: Network, workload: Workload
 ) -> PricedPlan:

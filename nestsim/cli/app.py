@@ -16,6 +16,7 @@ from nestsim.cli.import_ import import_
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
+from nestsim.cli.report import report
 from nestsim.cli.run import run, simulate
 from nestsim.cli.stress import stress
 from nestsim.cli.sweep import sweep
@@ -79,6 +80,7 @@ for _command in (
     diff,
     export,
     import_,
+    report,
     validate,
     calibrate,
     collectives,

@@ -8,6 +8,7 @@ import typer
 
 from nestsim.cli.console.results import (
     Force,
+    Html,
     Json,
     NoFigures,
     Quiet,
@@ -27,11 +28,12 @@ Output = Annotated[
 ]
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917 - one for each option
     scenarios: ScenarioFiles,
     output: Output = None,
     force: Force = False,
     no_figures: NoFigures = False,
+    html: Html = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -63,7 +65,12 @@ def run(
                 report = nestsim.run(scenario, progress=progress)
             note_all(report.notices, quiet=quiet)
             write_report(
-                folder, report, named=named, figures=not no_figures, quiet=quiet
+                folder,
+                report,
+                named=named,
+                figures=not no_figures,
+                html=html,
+                quiet=quiet,
             )
             print_report(report, as_json=as_json)
             status = max(status, 0 if report.succeeded else 1)
@@ -118,6 +125,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
     output: SimulationOutput = None,
     force: Force = False,
     no_figures: NoFigures = False,
+    html: Html = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,7 +154,12 @@ def simulate(  # noqa: PLR0913, PLR0917 - one for each option
         note_all(report.notices, quiet=quiet)
         if folder is not None and output is not None:
             write_report(
-                folder, report, named=output, figures=not no_figures, quiet=quiet
+                folder,
+                report,
+                named=output,
+                figures=not no_figures,
+                html=html,
+                quiet=quiet,
             )
     print_report(report, as_json=as_json)
     raise typer.Exit(0 if report.succeeded else 1)

@@ -15,12 +15,22 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, FolderReport, Report, table
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
+from nestsim.page.document import write_page
+from nestsim.page.parts import Page
+from nestsim.page.run import result_page
+from nestsim.report.destination import replace_file
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,
     print_explanation,
 )
-from nestsim.report.folder import plan_rows, result_facts, result_writers, summary_rows
+from nestsim.report.folder import (
+    PAGE,
+    plan_rows,
+    result_facts,
+    result_writers,
+    summary_rows,
+)
 from nestsim.report.json import plan_json, reported_candidate
 from nestsim.report.text import (
     assertions_json,
@@ -110,12 +120,29 @@ class JobReport(FolderReport):
         """Return the plan, the trace, tables and figures."""
         text = self.scenario.text
         return Contents(
-            writers=result_writers(self.result, text),
+            writers={
+                **result_writers(self.result, text),
+                PAGE: lambda path: write_page(self.page(), path),
+            },
             manifest={
                 **result_facts(self.result, text),
                 **self.scenario.module_facts(),
             },
         )
+
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+        return result_page(self.result, result_json(self.result).get("candidates", ()))
+
+    def save_page(self, path: "str | os.PathLike[str]") -> None:
+        """Write everything to look at into one HTML file, which needs no network.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        replace_file(Path(path), lambda file: write_page(self.page(), file))
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-PICTURE = ".png"
-"""How the names of figures in a folder of results end."""
+PICTURE, HTML = ".png", ".html"
+"""How the names of figures and pages in a folder of results end."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -146,6 +146,7 @@ class FolderReport(Report):
         folder: "str | os.PathLike[str]",
         *,
         figures: bool = True,
+        html: bool = False,
         force: bool = False,
         progress: Progress | bool | None = None,
     ) -> Path:
@@ -159,6 +160,8 @@ class FolderReport(Report):
             New, empty, or with earlier results.
         figures
             Draw the figures, too: they take most of a small job's time.
+        html
+            Write everything into one HTML file, too: ``page.html``.
         force
             Write there even if nestsim did not make what is there: files of the names
             that it writes are replaced, all others stay.
@@ -181,7 +184,7 @@ class FolderReport(Report):
             shown_progress(progress) as told,
             claimed_folder(place, names, inputs=inputs, force=force) as claimed,
         ):
-            self.write_to(claimed, figures=figures, progress=told)
+            self.write_to(claimed, figures=figures, html=html, progress=told)
         return place
 
     def write_to(
@@ -189,14 +192,28 @@ class FolderReport(Report):
         folder: ResultsFolder,
         *,
         figures: bool = True,
+        html: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Write into a folder that is claimed; without figures, earlier ones go."""
+        """Write into a folder that is claimed; what is not wanted goes, if it is there.
+
+        Parameters
+        ----------
+        folder
+            As `nestsim.report.destination.claimed_folder` gives it.
+        figures
+            Draw the figures, too.
+        html
+            Write the page, too.
+        progress
+            Told about every file.
+        """
         contents = self.contents()
+        wanted = {PICTURE: figures, HTML: html}
         writers = {
             name: write
             for name, write in contents.writers.items()
-            if figures or PurePosixPath(name).suffix != PICTURE
+            if wanted.get(PurePosixPath(name).suffix, True)
         }
         folder.write(
             writers, contents.manifest, unhashed=contents.unhashed, progress=progress

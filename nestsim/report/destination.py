@@ -127,6 +127,33 @@ class ResultsFolder:
                 self._put(new, hashes, outdated=sorted(listed - hashes.keys()))
                 self.is_written = True
 
+    def add(self, name: str, write: Writer) -> None:
+        """Write one more file beside earlier results, or replace it.
+
+        Raises
+        ------
+        InputError
+            If the folder holds no results or cannot be written, or a file of the name
+            is of other origin.
+        """
+        with _worded(self.path), temporary_folder(self.path) as new:
+            if not self._listed():
+                raise InputError(
+                    "holds no results of nestsim",
+                    got=str(self.path),
+                    expected=f"a folder with the {MANIFEST} of one of its commands",
+                )
+            write(new / name)
+            digest = hashlib.sha256((new / name).read_bytes()).hexdigest()
+            self.check([name])
+            facts = self._manifest()
+            hashes = {**facts.pop("files"), name: digest}
+            for manifest in (_FIRST, _LAST):
+                _write_manifest(new / manifest, facts, hashes)
+            with deferred_signals():
+                self._put(new, [name], outdated=())
+                self.is_written = True
+
     def stores(self) -> list[str]:
         """Return the names of stores that hold points of unfinished work."""
         return sorted(
@@ -217,11 +244,16 @@ class ResultsFolder:
                 stack.callback(os.close, inner)
             yield inner
 
+    def _manifest(self) -> dict[str, Any]:
+        """Return what the manifest says, whoever wrote it."""
+        with _opened(MANIFEST, self._descriptor) as stream:
+            manifest: dict[str, Any] = json.loads(stream.read(_LONGEST_MANIFEST))
+        return manifest
+
     def _listed(self) -> frozenset[str]:
         """Return the files that a manifest of ours lists, itself included."""
         try:
-            with _opened(MANIFEST, self._descriptor) as stream:
-                manifest = json.loads(stream.read(_LONGEST_MANIFEST))
+            manifest = self._manifest()
             names = [PurePosixPath(name) for name in manifest["files"]]
             is_ours = isinstance(manifest["nestsim"], str)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -1,9 +1,9 @@
 """The folder of results: everything about one run, complete or not there at all.
 
 Holds ``scenario.toml`` (a copy of the input), ``plan.json``, ``result.json``,
-``summary.csv``, ``report.txt``, ``trace.json``, ``figures/*.png`` and
-``manifest.json`` with the hash of each. No file holds a time stamp: the same scenario
-gives the same folder.
+``summary.csv``, ``report.txt``, ``trace.json``, ``figures/*.png``, ``page.html`` where
+it was asked for, and ``manifest.json`` with the hash of each. No file holds a time
+stamp: the same scenario gives the same folder.
 """
 
 import csv
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from nestsim.results import Candidate, PlannedCandidate, ReplayedResult
     from planner.step.plan import Plan
 
+PAGE = "page.html"
+"""Everything to look at in one file (`nestsim.page`), where it was asked for."""
+
 FILES = (
     *("scenario.toml", "plan.json", "result.json", "summary.csv", "report.txt"),
     "trace.json",
     *(f"figures/{n}.png" for n in ("timeline", "memory", "links", "gap", "topology")),
+    PAGE,
 )
-"""Files of the folder, but the manifest; without a plan there are fewer."""
+"""Files of the folder, but the manifest; without a plan, figures or the page there are
+fewer."""
 
 _ASSUMED = ("operator_times", "user_constants", "user_links")
 """What the manifest says of `nestsim.report.assumptions`, where it is there."""

@@ -39,7 +39,7 @@ def print_topology(
         console.print(Text(words), highlight=False)
     if accelerator is not None:
         print_section(console, "Device", facts(_accelerator_facts(accelerator)))
-    print_section(console, "Tiers, from the inside out", _tiers(network.tiers()))
+    print_section(console, "Tiers, from the inside out", tiers_table(network.tiers()))
     print_section(
         console, "What two devices have between them", _levels(network.levels)
     )
@@ -59,7 +59,8 @@ def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:
     }
 
 
-def _tiers(tiers: tuple[Tier, ...]) -> Table:
+def tiers_table(tiers: tuple[Tier, ...]) -> Table:
+    """Return the tiers of a network, from the inside out."""
     numbers = ("Blocks", "Devices each", "Links", "Each", "Block's uplinks", "Oversub.")
     table = new_table("Tier", *numbers, numbers=numbers)
     for tier in tiers:

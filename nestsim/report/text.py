@@ -100,7 +100,7 @@ def print_job(result: "ReplayedResult", console: Console) -> None:
     if best is None:
         _print_shortfall(result, console)
         return
-    print_headline(console, result, best, _unproven(result, best))
+    print_headline(console, result, best, unproven_words(result, best))
     if result.chosen is None:
         console.print(
             Text("No replayed plan was confirmed; the fastest one is shown."),
@@ -115,7 +115,7 @@ def print_job(result: "ReplayedResult", console: Console) -> None:
         candidates_table(result.candidates, result.chosen or 0),
     )
     print_traffic(console, best, result.network)
-    print_section(console, "Search", _search_facts(result, best))
+    print_section(console, "Search", facts(search_facts(result, best)))
 
 
 def print_proof(
@@ -124,22 +124,27 @@ def print_proof(
     best: "AnyCandidate",
 ) -> None:
     """Print what the search has proven of the plan that it found."""
+    sentence = proof_sentence(result, best)
+    if sentence:
+        console.print(Text(sentence), highlight=False)
+
+
+def proof_sentence(result: "JobResult[Any]", best: "AnyCandidate") -> str:
+    """Say what the search has proven of a plan; empty where that is nothing."""
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if result.objective == "planned" or not math.isfinite(gap):
-        return
+        return ""
     if result.spent.is_stopped:
-        sentence = (
+        return (
             f"Not proven: the {result.spent.stopped_by} ended the search, and another "
             f"plan may replay up to {percent(gap / (1.0 + gap))} faster."
         )
-    elif gap <= ROUNDING:
-        sentence = "Proven: no other plan of the search space replays faster."
-    else:
-        sentence = (
-            "Proven: no other plan of the search space replays more than "
-            f"{percent(gap / (1.0 + gap))} faster."
-        )
-    console.print(Text(sentence), highlight=False)
+    if gap <= ROUNDING:
+        return "Proven: no other plan of the search space replays faster."
+    return (
+        "Proven: no other plan of the search space replays more than "
+        f"{percent(gap / (1.0 + gap))} faster."
+    )
 
 
 def print_plans(result: "PlanResult", console: Console) -> None:
@@ -155,7 +160,8 @@ def print_plans(result: "PlanResult", console: Console) -> None:
     )
     print_proof(console, result, best)
     print_section(console, "Plans, best first", plans_table(result.candidates))
-    print_section(console, "The best plan", _plan_facts(best.priced, result.network, 1))
+    rows = plan_facts(best.priced, result.network, 1)
+    print_section(console, "The best plan", facts(rows))
     for sentence in left_out_level_notes(result.network, best.priced.plan):
         console.print(Text(sentence), highlight=False)
     _print_assumptions(result, console)
@@ -167,10 +173,10 @@ def print_plans(result: "PlanResult", console: Console) -> None:
         "Its time, by cause",
         causes_table(best.priced.terms, best.priced.iteration_time),
     )
-    print_section(console, "Search", _search_facts(result, best))
+    print_section(console, "Search", facts(search_facts(result, best)))
 
 
-def _unproven(result: "ReplayedResult", best: "Candidate") -> str:
+def unproven_words(result: "ReplayedResult", best: "Candidate") -> str:
     """Say how much a stopped search has left open; empty if it has proven its plan."""
     gap = optimality_gap(promised_time(result, best), result.lower_bound)
     if not result.spent.is_stopped or not math.isfinite(gap):
@@ -192,18 +198,27 @@ def print_headline(
         f"MFU {mfu_words(simulated)}, "
         f"{format_duration(simulated.iteration_time)} per iteration",
     )
-    reason = best.verdict.reason
-    console.print(Text(f"{reason[:1].upper()}{reason[1:]}."), highlight=False)
-    if result.band is not None:
-        low, high = result.band
-        console.print(
-            Text(
-                f"{10 * SHARE:g} of 10 jobs like this one can be expected between "
-                f"{number(simulated.tokens_per_second / high)} and "
-                f"{number(simulated.tokens_per_second / low)} tokens/s."
-            ),
-            highlight=False,
-        )
+    for sentence in (reason_sentence(best), band_sentence(result, best)):
+        if sentence:
+            console.print(Text(sentence), highlight=False)
+
+
+def reason_sentence(candidate: "Candidate") -> str:
+    """Say why a plan is confirmed or not."""
+    reason = candidate.verdict.reason
+    return f"{reason[:1].upper()}{reason[1:]}."
+
+
+def band_sentence(result: "JobResult[Any]", candidate: "Candidate") -> str:
+    """Say how far a throughput can be off; empty where that is not known."""
+    if result.band is None:
+        return ""
+    low, high = result.band
+    simulated = candidate.simulated.tokens_per_second
+    return (
+        f"{10 * SHARE:g} of 10 jobs like this one can be expected between "
+        f"{number(simulated / high)} and {number(simulated / low)} tokens/s."
+    )
 
 
 def print_broken_rules(
@@ -212,19 +227,30 @@ def print_broken_rules(
     """Print what keeps a framework from launching a plan; nothing if it can."""
     if not candidate.broken_rules:
         return
+    title = broken_rules_title(result)
+    print_section(console, title, facts(broken_rules_facts(candidate)))
+
+
+def broken_rules_title(result: "JobResult[Any]") -> str:
+    """Say what the rules are about that a plan breaks."""
     preset = result.assumptions.preset
     who = "any framework" if preset == IDEAL_PRESET.name else preset
-    rows = {
+    return f"What keeps {who} from launching it"
+
+
+def broken_rules_facts(candidate: "Candidate") -> dict[str, str]:
+    """Return what keeps a framework from launching a plan, by rule."""
+    return {
         rule.rule.replace("_", " "): f"{rule.found}; expected: {rule.expected}"
         for rule in candidate.broken_rules
     }
-    print_section(console, f"What keeps {who} from launching it", facts(rows))
 
 
 def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -> None:
     """Print what a plan is, what was planned and simulated, and what takes the time."""
     plan = best.priced.plan
-    print_section(console, "Plan", _plan_facts(best.priced, result.network, best.rank))
+    rows = plan_facts(best.priced, result.network, best.rank)
+    print_section(console, "Plan", facts(rows))
     _print_assumptions(result, console)
     times = throughput_table(best, result.device_memory)
     print_section(console, "Planned beside simulated", times)
@@ -236,7 +262,7 @@ def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -
     table = causes_table(causes, best.replay.iteration_time)
     print_section(console, "Simulated iteration, by cause", table)
     print_section(console, "Stages", stage_table(best, result.layer_names))
-    print_section(console, "Where the time goes", _time_facts(best))
+    print_section(console, "Where the time goes", facts(time_facts(best)))
 
 
 def _print_assumptions(result: "JobResult[Any]", console: Console) -> None:
@@ -249,10 +275,11 @@ def _print_shortfall(result: "JobResult[Any]", console: Console) -> None:
     print_line(console, Text(headline, style="bold red"), result.scenario_name)
     console.print(Text(result.shortfall), highlight=False)
     _print_assumptions(result, console)
-    print_section(console, "Search", _search_facts(result, None))
+    print_section(console, "Search", facts(search_facts(result, None)))
 
 
-def _plan_facts(priced: PricedPlan, network: Network, rank: int) -> Table:
+def plan_facts(priced: PricedPlan, network: Network, rank: int) -> dict[str, str]:
+    """Return what a plan is, by name; of one that was given, the rank is 0."""
     plan = priced.plan
     data = plan.settings_json()
     saving = f"{recompute_of_plan(plan)}, {zero_label(data['zero_stage'])}"
@@ -277,10 +304,11 @@ def _plan_facts(priced: PricedPlan, network: Network, rank: int) -> Table:
         )
     if rank:  # a plan that was given has none
         rows["planner's rank"] = number(rank)
-    return facts(rows)
+    return rows
 
 
-def _time_facts(candidate: "Candidate") -> Table:
+def time_facts(candidate: "Candidate") -> dict[str, str]:
+    """Return where the time of a device goes, by name."""
     mean = mean_breakdown(stage_breakdowns(candidate.replay))
     total = candidate.replay.iteration_time
     rows = {
@@ -293,7 +321,7 @@ def _time_facts(candidate: "Candidate") -> Table:
         f"{percent(bubble_fraction(candidate.replay))} of the device time until the "
         "last backward pass has ended"
     )
-    return facts(rows)
+    return rows
 
 
 def print_traffic(console: Console, best: "Candidate", network: Network) -> None:
@@ -316,7 +344,10 @@ def _sentences(candidate: "Candidate") -> Table:
     return table
 
 
-def _search_facts(result: "JobResult[Any]", best: "AnyCandidate | None") -> Table:
+def search_facts(
+    result: "JobResult[Any]", best: "AnyCandidate | None"
+) -> dict[str, str]:
+    """Return what a search did, what it spent and what it has proven, by name."""
     rows = {
         name.replace("_", " "): number(count)
         for name, count in result.search_statistics.items()
@@ -330,7 +361,7 @@ def _search_facts(result: "JobResult[Any]", best: "AnyCandidate | None") -> Tabl
         if best is not None:
             gap = optimality_gap(promised_time(result, best), result.lower_bound)
             rows["optimality gap"] = f"{percent(gap)} above the lower bound, {how}"
-    return facts(rows)
+    return rows
 
 
 _WRITERS: Mapping[str, Callable[[float], str]] = MappingProxyType(

@@ -13,16 +13,19 @@ from nestsim.cli.app import app
 SURFACE = {
     "": ["--help", "--install-completion", "--show-completion", "--version", "-h"],
     "run": [
-        *("--force", "--json", "--no-figures", "--output", "--quiet", "-o", "-q"),
-        "SCENARIO...",
+        *("--force", "--html", "--json", "--no-figures", "--output", "--quiet"),
+        *("-o", "-q", "SCENARIO..."),
+    ],
+    "report": [
+        *("--force", "--output", "--quiet", "--scenario", "-o", "-q", "FOLDER"),
     ],
     "plan": [
         *("--explain", "--json", "--nest-instance", "--quiet", "--score", "-q"),
         "SCENARIO",
     ],
     "simulate": [
-        *("--force", "--json", "--no-figures", "--output", "--plan", "--quiet"),
-        *("-o", "-q", "SCENARIO"),
+        *("--force", "--html", "--json", "--no-figures", "--output", "--plan"),
+        *("--quiet", "-o", "-q", "SCENARIO"),
     ],
     "memory": [
         *("--cp", "--dp", "--ep", "--explain", "--force", "--json", "--micro-batch"),

@@ -98,6 +98,7 @@ def write_report(
     named: Path,
     figures: bool,
     quiet: bool,
+    html: bool = False,
 ) -> None:
     """Write a folder of results, and say where it is.
 
@@ -113,11 +114,13 @@ def write_report(
         Draw the figures, too; without, those of earlier results go.
     quiet
         Say nothing.
+    html
+        Write the page, too; without, that of earlier results goes.
     """
     from nestsim.cli.console.output import note, progress_bar
 
     with _about_output(), progress_bar(quiet=quiet) as progress:
-        report.write_to(folder, figures=figures, progress=progress)
+        report.write_to(folder, figures=figures, html=html, progress=progress)
     note(f"Results are in {named}", quiet=quiet)
 
 
@@ -201,5 +204,14 @@ NoFigures = Annotated[
     typer.Option(
         "--no-figures",
         help="Draw no figures: they take about a third of a small job's time.",
+    ),
+]
+
+Html = Annotated[
+    bool,
+    typer.Option(
+        "--html",
+        help="Write everything to look at into one file, too: page.html in the folder "
+        "of results.",
     ),
 ]

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-_NAMES = {
+BAR_NAMES = {
     "weight": "weight gradient",
     "send": "activation or gradient",
     "reduce": "gradient reduction",
     "gather": "parameter gather",
     "tied": "tied embedding",
 }
+"""Kind of bar -> what it is called, where that is not its own name."""
+
 _PASSES = ("forward", "backward", "weight")
 _POINTS = 72
 """In an inch; letters are measured in them."""
@@ -28,7 +30,7 @@ _NUMBER_COLOUR = ".15"
 """As of all other words of a figure."""
 _PALEST = 0.4
 """Share of colour in the first of several chunks; the rest is white."""
-_COMPUTE_LANE, _NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
+COMPUTE_LANE, NETWORK_LANE = (-0.42, 0.2), (0.23, 0.42)
 """Top and bottom of the bars around their stage's row."""
 
 
@@ -70,7 +72,7 @@ def draw_bars(axes: "Axes", bars: Bars, window: Window, colours: Colours) -> Non
         if kind == "send" and width < 1.0:
             continue  # hairlines that only blur what is above and below them
         computes = index < BAR_KINDS.index("send")
-        corners = _corners(own, _COMPUTE_LANE if computes else _NETWORK_LANE, scale)
+        corners = _corners(own, COMPUTE_LANE if computes else NETWORK_LANE, scale)
         facecolors = [_bar_colours(colours)[kind]]
         if kind in _PASSES and num_chunks > 1:
             shades = _shades(facecolors[0], num_chunks)
@@ -108,7 +110,7 @@ def _number_bars(axes: "Axes", bars: Bars, window: Window, scale: float) -> None
     box = axes.get_window_extent()
     pixels = box.width / (window.end - window.start)
     bottom, top = axes.get_ylim()
-    height = (_COMPUTE_LANE[1] - _COMPUTE_LANE[0]) * box.height / (bottom - top)
+    height = (COMPUTE_LANE[1] - COMPUTE_LANE[0]) * box.height / (bottom - top)
     digits = len(str(int(bars.microbatch.max())))
     width = float(np.median(bars.end - bars.start)) * pixels
     # A digit is about 0.62 of the font size wide; a pixel at 100 dpi is 0.72 points.
@@ -118,7 +120,7 @@ def _number_bars(axes: "Axes", bars: Bars, window: Window, scale: float) -> None
     middle = (bars.start + bars.end) / 2
     inside = (middle > window.start) & (middle < window.end)
     places = np.stack(
-        (middle[inside] / scale, bars.stage[inside] + sum(_COMPUTE_LANE) / 2), axis=1
+        (middle[inside] / scale, bars.stage[inside] + sum(COMPUTE_LANE) / 2), axis=1
     )
     numbers = bars.microbatch[inside].tolist()
     axes.add_collection(_number_outlines(axes, numbers, places, size), autolim=False)
@@ -172,7 +174,7 @@ def draw_legend(figure: "Figure", bars: Bars, colours: Colours) -> None:
         handles.append(handle)
     figure.legend(
         handles,
-        [_NAMES.get(kind, kind) for kind in present],
+        [BAR_NAMES.get(kind, kind) for kind in present],
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
         loc="lower center",
         ncols=len(present),

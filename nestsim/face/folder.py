@@ -1,0 +1,70 @@
+"""Folders of results: what they hold, as a page to look at."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nestsim.face.calls import ProgressTarget, calling
+from nestsim.page.document import page_html
+from nestsim.page.parts import Page
+from nestsim.page.run import result_page
+from nestsim.page.stored import stored_run
+from nestsim.report.destination import replace_file, writer_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportPage:
+    """A page about a folder of results."""
+
+    page: Page
+    """What it shows."""
+
+    notices: tuple[str, ...] = ()
+    """What users should know beside the page, one sentence each."""
+
+    def to_html(self) -> str:
+        """Return the page as HTML: the bytes of the command's file."""
+        return page_html(self.page)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page into a file, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        file = Path(path)
+        replace_file(file, writer_of(self.to_html()))
+        return file
+
+
+def report_page(
+    folder: str | os.PathLike[str],
+    *,
+    scenario: str | os.PathLike[str] | None = None,
+    progress: ProgressTarget = None,
+) -> ReportPage:
+    """Return a page about a folder of results; its plan is replayed anew.
+
+    Parameters
+    ----------
+    folder
+        As ``nestsim run`` or ``nestsim simulate`` writes it.
+    scenario
+        The scenario's file where it was, if it names files beside it; None for its
+        copy in the folder.
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no such results, or the replay differs from them.
+    """
+    place = Path(folder)
+    with calling(progress) as call:
+        named = None if scenario is None else Path(scenario)
+        found = stored_run(place, named, progress=call.progress)
+    page = result_page(found.result, found.rows)
+    return ReportPage(page=page, notices=tuple(call.notices))

@@ -1,0 +1,107 @@
+"""A page as one HTML file: template, style sheet, script and library in it.
+
+Nothing of the file reaches outside: its Content Security Policy allows the two scripts
+and the one style sheet that are in it, by their hashes, and nothing else; no network,
+no evaluation of text as code, no forms. Texts reach the file through the template,
+which escapes them, and through JSON, in which no ``<`` is left.
+"""
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.page.drawing import vega_library
+from nestsim.page.paints import DASHES, PAINTS
+from nestsim.page.parts import Page
+from nestsim.report.figures.palette import DISTINCT
+from nestsim.report.json import plain_values
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_ASSETS = "assets"
+
+
+def page_html(page: Page) -> str:
+    """Return a page as HTML; the same page gives the same text."""
+    from markupsafe import Markup
+
+    style, script, library = _asset("page.css"), _asset("page.js"), vega_library()
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            policy=_policy(scripts=(library, script), style=style),
+            # Files of the package, not texts of a scenario.
+            style=Markup(style),
+            script=Markup(script),
+            library=Markup(library),
+            figures={one.name: _figure_data(one) for one in page.figures},
+            paints=PAINTS,
+            series=DISTINCT,
+            dashes=DASHES,
+        )
+    )
+
+
+_MARK = b'<meta name="generator" content="nestsim">'
+"""Stands in the head of every page."""
+
+
+def is_page(ends: bytes) -> bool:
+    """Return whether a file of this beginning and end is one of `page_html`."""
+    return _MARK in ends
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write a page into a file."""
+    path.write_text(page_html(page), encoding="utf-8")
+
+
+def _figure_data(figure: Any) -> Any:
+    """Return what the script draws a figure from."""
+    return plain_values(
+        {
+            "drawing": figure.drawing,
+            "bars": figure.bars,
+            "follows": figure.follows_window,
+        }
+    )
+
+
+def _policy(*, scripts: tuple[str, ...], style: str) -> str:
+    """Return the policy that allows these texts and nothing else."""
+    allowed = " ".join(_hash_source(text) for text in scripts)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src {_hash_source(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash_source(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _asset(name: str) -> str:
+    """Return a file of this room as an element of HTML holds it."""
+    source = files("nestsim.page") / _ASSETS / name
+    return source.read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

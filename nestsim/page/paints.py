@@ -1,0 +1,96 @@
+"""Paints of a page's figures: a colour of `nestsim.report.figures.palette`, a texture.
+
+The texture says the same as the colour: figures can be read in grey, in print and by
+those who do not tell the colours apart. The template defines each paint as an SVG
+pattern, whose colours follow the reader's choice of light or dark.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nestsim.report.figures.palette import (
+    DISTINCT,
+    LONGER,
+    MEMORY_PARTS,
+    PLANNED,
+    SHORTER,
+    SIMULATED,
+)
+
+TEXTURES = (
+    *("plain", "rising", "falling", "dots", "lying", "standing"),
+    *("grid", "net", "wide", "checks"),
+)
+"""Drawn by the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """A colour and a texture."""
+
+    colour: str
+    texture: str = "plain"
+
+
+_BLUE, _ORANGE, _GREEN, _RED, _PURPLE, _BROWN, _PINK, _GREY, _YELLOW, _SKY = DISTINCT
+
+PAINTS: Mapping[str, Paint] = MappingProxyType(
+    {
+        "forward": Paint(_SKY),
+        "backward": Paint(_ORANGE, "rising"),
+        "weight": Paint(_YELLOW, "dots"),
+        "optimizer": Paint("#4d4d4d", "grid"),
+        "send": Paint("#9a9a9a"),
+        "reduce": Paint(_GREEN, "falling"),
+        "gather": Paint(_PURPLE, "standing"),
+        "tied": Paint(_RED, "checks"),
+        "mixed": Paint(_GREY, "lying"),
+        "planned": Paint(PLANNED),
+        "simulated": Paint(SIMULATED, "rising"),
+        "cause": Paint(_SKY),
+        "longer": Paint(LONGER, "falling"),
+        "shorter": Paint(SHORTER, "dots"),
+        "use": Paint(_BLUE),
+        "idle": Paint("#8a8a8a", "wide"),
+        **{
+            f"part-{name.replace(' ', '-')}": Paint(
+                colour, TEXTURES[number % len(TEXTURES)]
+            )
+            for number, (name, colour) in enumerate(MEMORY_PARTS.items())
+        },
+        "part-other": Paint("#6b6b6b", "net"),
+        **{
+            f"series-{number}": Paint(colour, TEXTURES[number])
+            for number, colour in enumerate(DISTINCT)
+        },
+    }
+)
+"""Name -> paint. Kinds of bars, parts of memory, causes; ``series-0`` to ``series-9``
+are for anything else that is told apart."""
+
+DASHES: tuple[tuple[int, ...], ...] = (
+    (1, 0),
+    *((7, 3), (2, 2), (9, 3, 2, 3), (4, 4), (12, 4), (2, 5), (6, 2, 2, 2, 2, 2)),
+)
+"""Dashes of lines: the k-th line has the colour of ``series-k``, and these."""
+
+
+def fill(name: str) -> str:
+    """Return what a specification names as ``fill`` to get a paint."""
+    return f"url(#paint-{name})"
+
+
+def part_paint(part: str) -> str:
+    """Return the name of the paint of a part of a device's memory."""
+    return f"part-{part.replace(' ', '-')}" if part in MEMORY_PARTS else "part-other"
+
+
+def line_colour(number: int) -> str:
+    """Return the colour of the k-th line of a figure."""
+    return f"var(--series-{number % len(DISTINCT)})"
+
+
+def line_dash(number: int) -> list[int]:
+    """Return the dashes of the k-th line of a figure."""
+    return list(DASHES[number % len(DASHES)])

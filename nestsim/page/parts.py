@@ -1,0 +1,223 @@
+"""What a page consists of: plain data that the template writes and the browser draws.
+
+Every kind of result is a `Page` of the same parts, so that all pages look, sort, print
+and read alike. Texts are texts: the template escapes each of them, and figures get
+theirs as JSON. Nothing here knows HTML.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+Tone = Literal["good", "bad", "plain"]
+"""How what is said is marked, beside its words: with a sign and a colour."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFigure:
+    """A number that everybody looks for first."""
+
+    name: str
+    """What it is."""
+
+    value: str
+    """The number with its unit."""
+
+    note: str = ""
+    """What it is to be compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """What stands on top of a page: the answer."""
+
+    verdict: str
+    """The answer in one or two words."""
+
+    tone: Tone
+    """Whether it is good news."""
+
+    sentences: tuple[str, ...] = ()
+    """Why, and how sure."""
+
+    key_figures: tuple[KeyFigure, ...] = ()
+    """The numbers of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table whose order is not that of its text."""
+
+    text: str
+    """What is read."""
+
+    key: float
+    """What rows are sorted by; a finite number, in SI units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """Rows below headings."""
+
+    kind: ClassVar[str] = "table"
+
+    caption: str
+    """What the rows are."""
+
+    columns: tuple[str, ...]
+    """Headings; those of numbers stand in `numbers`, too."""
+
+    rows: tuple[tuple["str | Cell", ...], ...]
+    """One text or cell for each column."""
+
+    numbers: tuple[str, ...] = ()
+    """Columns that stand right."""
+
+    sortable: bool = False
+    """Whether readers can sort it by a click on a heading."""
+
+    shown: int | None = None
+    """The row that the page is about; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactList:
+    """Names and what they stand for, in order."""
+
+    kind: ClassVar[str] = "facts"
+
+    rows: Mapping[str, str]
+    """Name -> value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentences:
+    """Plain text."""
+
+    kind: ClassVar[str] = "sentences"
+
+    sentences: tuple[str, ...]
+    """One paragraph each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swatch:
+    """An entry of a legend."""
+
+    name: str
+    """What the mark stands for."""
+
+    paint: str
+    """One of `nestsim.page.paints.PAINTS`, or of its strokes."""
+
+    line: bool = False
+    """Whether the mark is a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageFigure:
+    """A figure that the browser draws, and the numbers behind it as a table."""
+
+    kind: ClassVar[str] = "figure"
+
+    name: str
+    """Of letters and hyphens, no other figure of the page has it."""
+
+    title: str
+    """What is seen, as a sentence."""
+
+    about: str
+    """What is drawn: read aloud in the picture's place."""
+
+    drawing: Mapping[str, Any]
+    """A Vega-Lite specification without its width."""
+
+    table: DataTable
+    """The numbers behind it."""
+
+    legend: tuple[Swatch, ...] = ()
+    """What its paints stand for."""
+
+    bars: Mapping[str, Any] = field(default_factory=dict)
+    """Bars of a timeline as columns (`nestsim.page.timeline`), thinned out to what can
+    be told apart when they are drawn; empty for other figures."""
+
+    follows_window: bool = False
+    """Whether its time axis is the page's common window."""
+
+    note: str = ""
+    """What to know beside the legend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeWindow:
+    """The time that all figures over time show, which readers can change."""
+
+    kind: ClassVar[str] = "window"
+
+    total: float
+    """The longest one, in `unit`."""
+
+    unit: str
+    """Of all times of the figures."""
+
+    choices: tuple[tuple[str, float, float], ...]
+    """Names of windows to choose, and their ends in `unit`; the first one is shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snippet:
+    """A text to copy: a command, a configuration."""
+
+    kind: ClassVar[str] = "snippet"
+
+    name: str
+    """Where it belongs: a file or a program."""
+
+    text: str
+    """All of it."""
+
+    note: str = ""
+    """What it does not say, or what to know."""
+
+
+Block = DataTable | FactList | Sentences | PageFigure | TimeWindow | Snippet
+"""What stands in a section."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSection:
+    """A heading and what stands below it."""
+
+    name: str
+    """Of letters and hyphens: links of the page lead to it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    folded: bool = False
+    """Whether readers open it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A whole page."""
+
+    subject: str
+    """What the result is about, such as a scenario's name."""
+
+    doing: str
+    """The command that found it, in a word or two: ``"run"``."""
+
+    headline: Headline
+    sections: tuple[PageSection, ...]
+
+    @property
+    def figures(self) -> tuple[PageFigure, ...]:
+        """All figures, in order."""
+        return tuple(
+            block
+            for section in self.sections
+            for block in section.blocks
+            if isinstance(block, PageFigure)
+        )

@@ -1,0 +1,222 @@
+"""The timeline of a step: what each stage computes and sends.
+
+Bars are columns; the script thins them out to what can be told apart in the window of
+time that is shown. Compute stands above, messages and collectives below, stage by
+stage.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nestsim.page.drawing import (
+    AXIS_ROOM,
+    Drawing,
+    drawing,
+    plain_field,
+    rounded,
+    window_axis,
+    window_params,
+)
+from nestsim.page.paints import fill
+from nestsim.page.parts import DataTable, PageFigure, Swatch
+from nestsim.page.tables import data_table
+from nestsim.report.figures.data import (
+    BAR_KINDS,
+    Bars,
+    time_unit,
+    timeline_bars,
+    timeline_title,
+)
+from nestsim.report.figures.timeline import BAR_NAMES, COMPUTE_LANE, NETWORK_LANE
+from nestsim.report.statistics import stage_breakdowns
+from nestsim.report.tables import add_row, new_table
+from nestsim.report.wording import percent
+from topologies.units import format_duration
+
+if TYPE_CHECKING:
+    from nestsim.results import Candidate
+    from nestsim.simulator.outcome import Replay
+
+MOST_BARS = 24_000
+"""Bars that a page holds; of longer steps it shows some stages."""
+
+_COMPUTES = ("forward", "backward", "weight", "optimizer")
+
+_TOLD_APART = 500
+"""Bars of this part of the step and shorter can be too short to be told apart."""
+
+_STAGE, _LEAST = 46, 110
+"""Height of a stage, and of the smallest figure [pixel]."""
+
+
+def timeline_figure(candidate: "Candidate") -> PageFigure:
+    """Return the timeline of the first replica."""
+    replay = candidate.replay
+    num_stages = len(replay.memory)
+    bars, stages = shown_bars(timeline_bars(replay), num_stages)
+    some = (
+        f" Stages shown: {', '.join(map(str, stages))} of {num_stages}."
+        if len(stages) < num_stages
+        else ""
+    )
+    present = np.unique(bars.kind).tolist()
+    return PageFigure(
+        name="timeline",
+        title=timeline_title(replay),
+        about="Timeline of replica 0: for each pipeline stage a row of passes, and "
+        "below it a row of messages and collectives.",
+        drawing=_drawing(replay, stages),
+        table=_table(replay),
+        legend=(
+            *(Swatch(name=_name(kind), paint=BAR_KINDS[kind]) for kind in present),
+            *_mixed(bars, replay.iteration_time),
+        ),
+        bars=_columns(bars, stages, replay.iteration_time),
+        follows_window=True,
+        note=f"Replica 0. Numbers in bars: microbatches.{some}",
+    )
+
+
+def shown_bars(
+    bars: Bars, num_stages: int, most: int = MOST_BARS
+) -> tuple[Bars, list[int]]:
+    """Return the bars of as many stages as a page can hold, and the stages.
+
+    All of them, or some of them evenly spaced, the first and the last among them.
+    """
+    counts = np.bincount(bars.stage, minlength=num_stages)
+    for number in range(num_stages, 1, -1):
+        stages = np.unique(np.linspace(0, num_stages - 1, number).round().astype(int))
+        if counts[stages].sum() <= most:
+            break
+    else:
+        stages = np.array([0])
+    kept = np.isin(bars.stage, stages)
+    columns = {name: column[kept] for name, column in bars._asdict().items()}
+    return Bars(**columns), stages.tolist()
+
+
+def _mixed(bars: Bars, total: float) -> tuple[Swatch, ...]:
+    """Return the legend of bars that are drawn as one; none where there are none."""
+    if not np.any(bars.end - bars.start < total / _TOLD_APART):
+        return ()
+    return (Swatch(name="several, too short to be told apart", paint="mixed"),)
+
+
+def _name(kind: int) -> str:
+    return BAR_NAMES.get(BAR_KINDS[kind], BAR_KINDS[kind])
+
+
+def _columns(bars: Bars, stages: list[int], total: float) -> dict[str, object]:
+    """Return what the script draws: columns of bars, facts of lanes and kinds."""
+    scale, unit = time_unit(total)
+    computes = np.isin(bars.kind, [BAR_KINDS.index(name) for name in _COMPUTES])
+    lane = 2 * np.searchsorted(stages, bars.stage) + ~computes
+    order = np.lexsort((bars.kind, bars.end, bars.start))
+    lanes = [
+        (row, part)
+        for row in range(len(stages))
+        for part in (COMPUTE_LANE, NETWORK_LANE)
+    ]
+    return {
+        "start": [rounded(x) for x in (bars.start[order] / scale).tolist()],
+        "length": [
+            rounded(x, 4) for x in ((bars.end - bars.start)[order] / scale).tolist()
+        ],
+        "kind": bars.kind[order].tolist(),
+        "lane": lane[order].tolist(),
+        "label": ["" if mb < 0 else str(mb) for mb in bars.microbatch[order].tolist()],
+        "names": [_name(kind) for kind in range(len(BAR_KINDS))],
+        "fills": [fill(name) for name in BAR_KINDS],
+        "mixed": fill("mixed"),
+        "tops": [row + part[0] for row, part in lanes],
+        "bottoms": [row + part[1] for row, part in lanes],
+        "stages": [stage for stage in stages for _ in range(2)],
+        "unit": unit,
+    }
+
+
+def _drawing(replay: "Replay", stages: list[int]) -> Drawing:
+    scale, unit = time_unit(replay.iteration_time)
+    total = rounded(replay.iteration_time / scale)
+    across = window_axis("start", unit)
+    rows = {
+        "field": "top",
+        "type": "quantitative",
+        "scale": {"domain": [-0.5, len(stages) - 0.5], "reverse": True, "nice": False},
+        "axis": {
+            "values": list(range(len(stages))),
+            "labelExpr": f"'stage ' + {stages}[datum.value]",
+            "title": None,
+            "grid": False,
+            "ticks": False,
+            "domain": False,
+            **AXIS_ROOM,
+        },
+    }
+    room = "(datum.end - datum.start) / (to - from) * width"
+    return drawing(
+        {
+            "mark": {"type": "rect", "clip": True},
+            "encoding": {
+                "x": across,
+                "x2": {"field": "end"},
+                "y": rows,
+                "y2": {"field": "bottom"},
+                "fill": plain_field("fill"),
+                "stroke": {"value": "var(--ground)"},
+                "strokeWidth": {
+                    "condition": {"test": f"{room} > 4", "value": 0.6},
+                    "value": 0,
+                },
+                "tooltip": {"field": "tip", "type": "nominal"},
+            },
+        },
+        {
+            "transform": [
+                {"filter": f"{room} > 10 + 8 * length(datum.label)"},
+                {"calculate": "(datum.start + datum.end) / 2", "as": "middle"},
+                {"calculate": "(datum.top + datum.bottom) / 2", "as": "centre"},
+            ],
+            "mark": {
+                "type": "text",
+                "clip": True,
+                "fontSize": 11,
+                "fill": "#000000",
+                "stroke": "#ffffff",
+                "strokeWidth": 3,
+                "strokeJoin": "round",
+                "tooltip": None,
+            },
+            "encoding": {
+                "x": {"field": "middle", "type": "quantitative"},
+                "y": {"field": "centre", "type": "quantitative"},
+                "text": {"field": "label"},
+            },
+        },
+        height=max(_LEAST, _STAGE * len(stages)),
+        params=window_params(total),
+        data={"name": "bars", "values": []},
+    )
+
+
+def _table(replay: "Replay") -> DataTable:
+    """Return where the time of each stage's devices goes."""
+    total = replay.iteration_time or 1.0
+    rows = stage_breakdowns(replay)
+    names = [
+        name
+        for name in rows[0]._fields
+        if name != "weight_gradient" or any(row.weight_gradient for row in rows)
+    ]
+    headings = [name.replace("_", " ").capitalize() for name in names]
+    table = new_table("Stage", *headings, numbers=headings)
+    for stage, row in enumerate(rows):
+        times = [getattr(row, name) for name in names]
+        add_row(
+            table,
+            str(stage),
+            *(f"{format_duration(time)} ({percent(time / total)})" for time in times),
+        )
+    return data_table(table, "How a device of each stage spends the step")
