@@ -2,13 +2,14 @@
 
 A network's file speaks of links and of switches as traffic meets them. One link may
 stand for several cables, and one switch of a block for the whole layer of switches that
-the block has. Both are counted here by two rules:
+the block has (`topologies.fabrics.parts`). Where nothing says which cables and switches
+are bought, two rules count them:
 
-- a link that is wider than a port consists of as many cables as fill it, ports being as
-  fast as those of NICs (the cables of the first tier outside of nodes);
-- a switch with more cables than a switch has ports consists of as many switches as have
-  that many, and of no fewer than the file says. Without a word on it a switch has the
-  ports that those next to the NICs need, which all other switches have too.
+- what joins a child to its tier consists of as many cables as it takes ports, ports
+  being as fast as those of NICs (the cables of the first tier outside of nodes);
+- a layer with more cables than a switch has ports consists of as many switches as have
+  that many, and of no fewer than the file says. A switch has as many ports as those
+  next to the NICs need.
 
 So a fat-tree of ``k``-port switches [1]_, ``k^3 / 4`` hosts below three tiers of which
 a switch has ``k / 2`` children in the lower two and ``k`` in the upper one, counts
@@ -22,15 +23,17 @@ References
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from topologies.network import Network, Tier
-
-ROUNDING = 1e-9
-"""Part of a port by which a link may be wider without another cable."""
+from topologies.fabrics.parts import (
+    Bundles,
+    NetworkParts,
+    SwitchGroups,
+    network_parts,
+)
+from topologies.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,156 +137,108 @@ def count_parts(
     Parameters
     ----------
     network
-        Any; what is slow or gone counts all the same, but for links of custom networks
-        that are gone. Of custom networks a link is a cable, a vertex a switch, and
-        nothing is taken to be inside of nodes. Hosts are left out.
+        Any; hosts are left out. Of custom networks and tori a link is a cable, a
+        vertex that is no device one switch, and nothing inside of nodes.
     port_bandwidth
         Bandwidth of a port outside of nodes, per direction; None for that of one cable
         of the first tier there [byte/s].
     switch_ports
         Ports of a switch outside of nodes; None for what those of the first tier there
-        need.
+        need, or those that the network says the number of, if they need more.
     """
-    network = network.without_host()
-    family = network.routing.family
-    if family == "custom":
-        tiers = _listed_parts(network)
-    elif family == "torus":
-        tiers = tuple(_ring_parts(tier) for tier in network.tiers())
-    else:
-        assert network.rules is not None
-        first = network.rules.node_levels
-        tiers = _tree_parts(network.tiers(), first, port_bandwidth, switch_ports)
-    return Inventory(num_devices=network.num_devices, tiers=tiers)
+    parts = network_parts(network)
+    port = port_bandwidth or _nic_bandwidth(network, parts)
+    cables = [_cables_each(bundles, port) for bundles in parts.bundles]
+    used = [
+        sum(count * cables[number] for number, count in group.ends)
+        for group in parts.switches
+    ]
+    said = [_said(network, group) for group in parts.switches]
+    radix = switch_ports or _radix(parts.switches, used, said)
+    stacks: dict[str, list[_Stack]] = {}
+    for group, ports, at_least in zip(parts.switches, used, said, strict=True):
+        each = at_least
+        if network.is_tree and not group.inside_node:
+            each = max(at_least, -(-ports // radix))
+        stack = _Stack(group.count * each, -(-ports // each))
+        stacks.setdefault(group.tier, []).append(stack)
+    tiers = []
+    for bundles, each in zip(parts.bundles, cables, strict=True):
+        tiers.append(_tier_parts(bundles, each, stacks.pop(bundles.tier, [])))
+    for name, left in stacks.items():
+        tiers.append(_switches_alone(name, left))
+    return Inventory(num_devices=network.num_devices, tiers=tuple(tiers))
 
 
-def _tree_parts(
-    tiers: Sequence[Tier],
-    first: int,
-    port_bandwidth: float | None,
-    switch_ports: int | None,
-) -> tuple[TierParts, ...]:
-    """Count a tree of which tier number ``first`` is the first outside of nodes."""
-    fabric = tiers[first:]
-    port = port_bandwidth or (fabric[0].link_bandwidth if fabric else math.inf)
-    widths = [1] * first + [_fill(tier.link_bandwidth, port) for tier in fabric]
-    cables = [tier.num_links * wide for tier, wide in zip(tiers, widths, strict=True)]
-    found: list[TierParts] = []
-    for k, tier in enumerate(tiers):
-        vertices = tier.num_blocks * tier.num_planes * tier.num_spines
-        joins_devices = k in {0, first} or tier.joins_devices
-        goes_up = k + 1 < len(tiers) and not tiers[k + 1].joins_devices
-        # A node has NICs where it would have the links of its switch.
-        up = cables[k + 1] if goes_up and k + 1 != first else 0
-        used = math.ceil((cables[k] + up) / vertices)
-        if k == first:
-            switch_ports = switch_ports or used
-        apiece = tier.num_switches
-        if k >= first:
-            assert switch_ports is not None
-            apiece = max(apiece, -(-used // switch_ports))
-        found.append(
-            TierParts(
-                name=tier.name,
-                is_inside_nodes=k < first,
-                num_cables=cables[k],
-                cable_bandwidth=tier.link_bandwidth / widths[k],
-                num_device_ports=cables[k] if joins_devices else 0,
-                num_switch_ports=cables[k] if joins_devices else 2 * cables[k],
-                num_switches=vertices * apiece,
-                ports_per_switch=-(-used // apiece),
-            )
-        )
-    return tuple(found)
+class _Stack(NamedTuple):
+    """Switches that are alike."""
+
+    num_switches: int
+    ports: int
 
 
-def _fill(bandwidth: float, port: float) -> int:
-    """Return how many ports a link of this bandwidth fills."""
-    return max(1, math.ceil(bandwidth / port - ROUNDING))
+def _nic_bandwidth(network: Network, parts: NetworkParts) -> float | None:
+    """Return the bandwidth of a tree's cables at NICs, None where links are cables."""
+    fabric = [one for one in parts.bundles if not one.inside_node]
+    return fabric[0].cable_bandwidth if network.is_tree and fabric else None
 
 
-def _ring_parts(tier: Tier) -> TierParts:
-    """Count one dimension of a torus, whose devices switch by themselves."""
+def _cables_each(bundles: Bundles, port: float | None) -> int:
+    """Return the cables of one bundle."""
+    if port is None or bundles.inside_node:
+        port = bundles.cable_bandwidth
+    return bundles.cables_each(port)
+
+
+def _said(network: Network, group: SwitchGroups) -> int:
+    """Return how many switches the network says that a group consists of."""
+    numbers = (
+        tier.num_switches * tier.num_spines
+        for tier in network.tiers()
+        if tier.name == group.tier
+    )
+    return next(numbers, 1)
+
+
+def _radix(
+    groups: Sequence[SwitchGroups], used: Sequence[int], said: Sequence[int]
+) -> int:
+    """Return the ports of a switch outside of nodes that suits what is said of some."""
+    fabric = [
+        (ports, number)
+        for group, ports, number in zip(groups, used, said, strict=True)
+        if not group.inside_node
+    ]
+    known = [-(-ports // number) for ports, number in fabric if number > 1]
+    return max([ports for ports, _ in fabric[:1]] + known, default=1)
+
+
+def _tier_parts(bundles: Bundles, each: int, switches: Sequence[_Stack]) -> TierParts:
+    count = bundles.count * each
     return TierParts(
-        name=tier.name,
+        name=bundles.tier,
+        is_inside_nodes=bundles.inside_node,
+        num_cables=count,
+        cable_bandwidth=bundles.bandwidth / each,
+        num_device_ports=bundles.device_ends * count,
+        num_switch_ports=(2 - bundles.device_ends) * count,
+        num_switches=sum(one.num_switches for one in switches),
+        ports_per_switch=max((one.ports for one in switches), default=0),
+    )
+
+
+def _switches_alone(name: str, switches: Sequence[_Stack]) -> TierParts:
+    """Return switches that no tier of cables leads into alone: those of a list."""
+    return TierParts(
+        name=name,
         is_inside_nodes=False,
-        num_cables=tier.num_links,
-        cable_bandwidth=tier.link_bandwidth,
-        num_device_ports=2 * tier.num_links,
+        num_cables=0,
+        cable_bandwidth=0.0,
+        num_device_ports=0,
         num_switch_ports=0,
-        num_switches=0,
-        ports_per_switch=0,
+        num_switches=sum(one.num_switches for one in switches),
+        ports_per_switch=max(one.ports for one in switches),
     )
-
-
-class _Listed(NamedTuple):
-    """One cable of a list."""
-
-    level: int
-    bandwidth: float
-    ends: tuple[int, int]
-
-
-def _listed_parts(network: Network) -> tuple[TierParts, ...]:
-    """Count a list of links: two of opposite direction and one speed are a cable.
-
-    A switch counts to the innermost level of its cables.
-    """
-    cables = _listed_cables(network)
-    home: dict[int, int] = {}
-    ports: Counter[int] = Counter()
-    for cable in cables.elements():
-        for end in cable.ends:
-            if end >= network.num_devices:
-                home[end] = min(home.get(end, cable.level), cable.level)
-                ports[end] += 1
-    kinds = sorted({(cable.level, -cable.bandwidth) for cable in cables})
-    found: list[TierParts] = []
-    for level, bandwidth in kinds:
-        ends = [
-            end
-            for cable in cables.elements()
-            if (cable.level, -cable.bandwidth) == (level, bandwidth)
-            for end in cable.ends
-        ]
-        at_devices = sum(end < network.num_devices for end in ends)
-        is_first = not any(
-            one[0] == level for one in kinds[: kinds.index((level, bandwidth))]
-        )
-        switches = [one for one, its in home.items() if its == level and is_first]
-        found.append(
-            TierParts(
-                name=network.levels[level].name,
-                is_inside_nodes=False,
-                num_cables=len(ends) // 2,
-                cable_bandwidth=-bandwidth,
-                num_device_ports=at_devices,
-                num_switch_ports=len(ends) - at_devices,
-                num_switches=len(switches),
-                ports_per_switch=max((ports[one] for one in switches), default=0),
-            )
-        )
-    return tuple(found)
-
-
-def _listed_cables(network: Network) -> Counter[_Listed]:
-    """Return the cables of a list of directed links, and how many of each there are."""
-    links = network.links
-    ways: Counter[tuple[int, float, int, int]] = Counter(
-        zip(
-            links.level.tolist(),
-            links.bandwidth.tolist(),
-            links.source.tolist(),
-            links.target.tolist(),
-            strict=True,
-        )
-    )
-    cables: Counter[_Listed] = Counter()
-    for (level, bandwidth, source, target), count in ways.items():
-        back = ways.get((level, bandwidth, target, source), 0)
-        ends = (min(source, target), max(source, target))
-        cables[_Listed(level, bandwidth, ends)] = max(count, back)
-    return cables
 
 
 def links_up(network: Network) -> float:

@@ -168,6 +168,8 @@ def _num_groups(tier: Tier) -> int:
 def _custom_parts(network: Network) -> NetworkParts:
     """Return cables and switches of a list of links; a cable has both directions."""
     links, devices = network.links, network.num_devices
+    if not len(links):
+        return NetworkParts(bundles=(), switches=())
     first, second, bandwidth, level = _cables(links)
     at_device = (first < devices).astype(np.int64) + (second < devices)
     kinds = list(zip(level.tolist(), bandwidth, at_device.tolist(), strict=True))
