@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from nestsim.face.memory import MemoryReport, memory
+    from nestsim.face.networks import NetworksReport, compare_networks
     from nestsim.face.report import FolderReport, Report
     from nestsim.face.stress import StressReport, stress
     from nestsim.face.sweep import SweepReport, sweep
@@ -43,6 +44,7 @@ __all__ = [
     "InputError",
     "JobReport",
     "MemoryReport",
+    "NetworksReport",
     "Plan",
     "PlanReport",
     "Report",
@@ -52,6 +54,7 @@ __all__ = [
     "ValidateReport",
     "collectives",
     "compare",
+    "compare_networks",
     "explain",
     "load_scenario",
     "memory",
@@ -72,6 +75,7 @@ _HOMES = MappingProxyType(
         "InputError": "topologies.errors",
         "JobReport": "nestsim.face.jobs",
         "MemoryReport": "nestsim.face.memory",
+        "NetworksReport": "nestsim.face.networks",
         "Plan": "planner.step.plan",
         "PlanReport": "nestsim.face.jobs",
         "Report": "nestsim.face.report",
@@ -81,6 +85,7 @@ _HOMES = MappingProxyType(
         "ValidateReport": "nestsim.face.validation",
         "collectives": "nestsim.face.collectives",
         "compare": "nestsim.face.comparison",
+        "compare_networks": "nestsim.face.networks",
         "explain": "nestsim.face.jobs",
         "load_scenario": "nestsim.scenario.load",
         "memory": "nestsim.face.memory",

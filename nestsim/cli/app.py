@@ -11,6 +11,7 @@ import typer
 from nestsim.cli.catalog import accelerators, models, schema, topology
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare, diff
+from nestsim.cli.console.several import SeveralValues
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
@@ -84,4 +85,4 @@ for _command in (
     profile,
     schema,
 ):
-    app.command()(_command)
+    app.command(cls=SeveralValues if _command is compare else None)(_command)
