@@ -39,7 +39,7 @@ def for_comparison(scenario: Scenario) -> Scenario:
     )
 
 
-class Measured(NamedTuple):
+class ReplayedEntry(NamedTuple):
     """What became of one planner on one scenario."""
 
     entry: PlannerEntry
@@ -69,7 +69,7 @@ def measured(
     settings: PlannerSettings,
     *,
     progress: Progress | None = None,
-) -> Measured:
+) -> ReplayedEntry:
     """Return what a planner finds for a scenario, and what becomes of it.
 
     Network and prices are made anew, so that no planner profits from what another one
@@ -99,7 +99,7 @@ def measured(
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
         refused = PlannerEntry(planner=planner, why_not=_refusal(error))
-        return Measured(refused, None, evaluator.network)
+        return ReplayedEntry(refused, None, evaluator.network)
     made = candidate = None
     if outcome.plans:
         named_progress = progress_of(progress, f"{planner}: replay")
@@ -128,7 +128,7 @@ def measured(
         found=made,
         why_not=outcome.why_not if made is None else "",
     )
-    return Measured(entry, candidate, evaluator.network)
+    return ReplayedEntry(entry, candidate, evaluator.network)
 
 
 def _refusal(error: InputError) -> str:
