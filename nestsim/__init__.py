@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from nestsim.face.launch import ExportReport, ImportReport, export, import_launch
     from nestsim.face.memory import MemoryReport, memory
+    from nestsim.face.networks import NetworksReport, compare_networks
     from nestsim.face.report import FolderReport, Report
     from nestsim.face.stress import StressReport, stress
     from nestsim.face.sweep import SweepReport, sweep
@@ -47,6 +48,7 @@ __all__ = [
     "InputError",
     "JobReport",
     "MemoryReport",
+    "NetworksReport",
     "Plan",
     "PlanReport",
     "Report",
@@ -57,6 +59,7 @@ __all__ = [
     "ValidateReport",
     "collectives",
     "compare",
+    "compare_networks",
     "explain",
     "export",
     "import_launch",
@@ -82,6 +85,7 @@ _HOMES = MappingProxyType(
         "InputError": "topologies.errors",
         "JobReport": "nestsim.face.jobs",
         "MemoryReport": "nestsim.face.memory",
+        "NetworksReport": "nestsim.face.networks",
         "Plan": "planner.step.plan",
         "PlanReport": "nestsim.face.jobs",
         "Report": "nestsim.face.report",
@@ -92,6 +96,7 @@ _HOMES = MappingProxyType(
         "ValidateReport": "nestsim.face.validation",
         "collectives": "nestsim.face.collectives",
         "compare": "nestsim.face.comparison",
+        "compare_networks": "nestsim.face.networks",
         "explain": "nestsim.face.jobs",
         "export": "nestsim.face.launch",
         "import_launch": "nestsim.face.launch",

@@ -66,6 +66,10 @@ class Accelerator:
     """Bandwidth into the scale-up network (NVLink, ICI, PCIe), one direction, all ports
     of one device together [byte/s]."""
 
+    tdp: float | None = None
+    """Thermal design power: what the vendor says that one device draws at most; None
+    if it does not say [W]."""
+
     measured_as: str = ""
     """Device of the catalogue whose measured constants hold, where there are no
     measurements of this one: what products, kernels and collectives reach of the rates
@@ -133,6 +137,7 @@ def _from_table(name: str, values: Mapping[str, Any]) -> Accelerator:
             values["interconnect_bandwidth"], "bandwidth"
         ),
         vector_engine=values.get("vector_engine", False),
+        tdp=parse_quantity(values["tdp"], "power") if "tdp" in values else None,
         measured_as=values.get("measured_as", ""),
         sources=values["sources"],
     )

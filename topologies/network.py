@@ -221,6 +221,9 @@ class Tier:
     """Separate links between a child and its switch; a hash picks one, the same one on
     the way up and on the way down."""
 
+    num_switches: int = 1
+    """Switches that one switch of a block stands for: the spines of an ideal trunk."""
+
     joins_devices: bool = False
     """Whether the children are devices although the tier is not a tree's innermost."""
 

@@ -1,8 +1,9 @@
 """Read quantities such as ``"400 Gbit/s"`` into base units, and write them back.
 
-Inside the code every number is in base units: seconds, bytes, bytes per second,
-FLOP and FLOP per second. Units appear at the two edges only: here, and in reports.
-``GB`` is 1e9 bytes and ``GiB`` 2**30 bytes; ``Gbit`` is an eighth of a ``GB``.
+Inside the code every number is in base units: seconds, bytes, bytes per second, FLOP
+and FLOP per second, watts. Units appear at the two edges only: here, and in reports.
+``GB`` is 1e9 bytes and ``GiB`` 2**30 bytes; ``Gbit`` is an eighth of a ``GB``. Money is
+in the currency that it is written in, three capital letters as in ISO 4217 (``USD``).
 """
 
 import math
@@ -24,6 +25,10 @@ BASE_UNITS: Mapping[str, str] = MappingProxyType(
         "bandwidth": "byte / second",
         "work": "FLOP",
         "rate": "FLOP / second",
+        "power": "watt",
+        "price": "money",
+        "price of time": "money / second",
+        "price of energy": "money / joule",
     }
 )
 """Dimension of a setting -> the unit that it has inside the code."""
@@ -35,6 +40,10 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "bandwidth": '"450 GB/s" or "400 Gbit/s"',
         "work": '"2 PFLOP"',
         "rate": '"989 TFLOP/s"',
+        "power": '"700 W"',
+        "price": '"1200 USD"',
+        "price of time": '"2.50 USD/h"',
+        "price of energy": '"0.08 USD/kWh"',
     }
 )
 """Dimension of a setting -> how values of it may be written, for messages."""
@@ -60,6 +69,14 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "bandwidth": Range(1.0, 1e18, "from 1 B/s to 1000 PB/s"),
         "work": Range(1.0, 1e30, "from 1 FLOP to 1e30 FLOP"),
         "rate": Range(1e3, 1e24, "from 1 kFLOP/s to 1000000 EFLOP/s"),
+        "power": Range(1e-3, 1e9, "from 1 mW to 1 GW"),
+        "price": Range(1e-3, 1e15, "from 0.001 USD to 1e15 USD"),
+        "price of time": Range(
+            1e-6 / 3600, 1e12 / 3600, "from 1e-6 USD/h to 1e12 USD/h"
+        ),
+        "price of energy": Range(
+            1e-6 / 3.6e6, 1e9 / 3.6e6, "from 1e-6 USD/kWh to 1e9 USD/kWh"
+        ),
     }
 )
 """Dimension of a setting -> its range; outside is a slip of the keyboard."""
@@ -107,10 +124,37 @@ FLOP = [floating_point_operations] = FLOPs
 kelvin = [temperature]; offset: 0 = K
 degree_Celsius = kelvin; offset: 273.15 = degC
 decibel = 1 ; logbase: 10; logfactor: 10 = dB
+joule = [energy] = J
+watt = joule / second = W
+watt_hour = watt * hour = Wh
+money = [currency]
 """
 """The units that a setting may be written in, as pint defines them, but that a bit is
 not a mere number (for pint, 1 Hz is a bandwidth); and two that look like some of them
 and are not. Reading pint's own list of hundreds of units takes twelve times as long."""
+
+
+_PRICE = re.compile(rf"(\s*[+-]?{NUMBER_PATTERN}\s*)(?P<code>[A-Z]{{3}})\s*(/.*)?")
+
+
+def currency(text: object) -> str:
+    """Return the currency that an amount of money is written in, empty if none is.
+
+    Examples
+    --------
+    >>> currency("2.50 USD/h")
+    'USD'
+    """
+    found = _PRICE.fullmatch(text) if isinstance(text, str) else None
+    return found["code"] if found else ""
+
+
+def _plain_money(text: str) -> str:
+    """Return an amount with the one name that all currencies have in the registry."""
+    found = _PRICE.fullmatch(text)
+    if not found:
+        return text
+    return f"{text[: found.start('code')]}money{text[found.end('code') :]}"
 
 
 @cache
@@ -157,7 +201,8 @@ def parse_quantity(text: object, dimension: str) -> float:
     if not _QUANTITY.fullmatch(text):
         raise InputError("not a quantity", got=text, expected=expected)
     try:
-        quantity: pint.Quantity[float] = _registry().Quantity(text)
+        plain = _plain_money(text) if dimension.startswith("price") else text
+        quantity: pint.Quantity[float] = _registry().Quantity(plain)
         if quantity.unitless:
             raise InputError("quantity has no unit", got=text, expected=expected)
         value = float(quantity.to(BASE_UNITS[dimension]).magnitude)
@@ -220,3 +265,22 @@ def format_duration(value: float) -> str:
         if abs(value) >= scale:
             return f"{value / scale:.4g} {unit}"
     return f"{value / 1e-9:.4g} ns" if value else "0 s"
+
+
+def format_power(value: float) -> str:
+    """Write watts for people: ``716.8 kW``."""
+    return _with_prefix(value, "W")
+
+
+def format_energy(value: float) -> str:
+    """Write joules for people, in watt hours: ``1.29 MWh``."""
+    return _with_prefix(value / 3600.0, "Wh")
+
+
+def format_money(value: float, code: str) -> str:
+    """Write an amount of money for people: ``2.5 USD``, ``1,234,000 USD``."""
+    if abs(value) >= 1e5:
+        value = float(f"{value:.4g}")
+    if abs(value) >= 1000:
+        return f"{value:,.0f} {code}"
+    return f"{value:.4g} {code}"

@@ -25,6 +25,10 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "rate": "FLOP/s",
         "throughput": "tokens/s",
         "share": "1",
+        "power": "W",
+        "price": "currency",
+        "price of time": "currency/s",
+        "price of energy": "currency/J",
     }
 )
 """Dimension of a quantity -> its unit, as docstrings and reports write it."""

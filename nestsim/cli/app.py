@@ -13,6 +13,7 @@ from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare, diff
 from nestsim.cli.export import export
 from nestsim.cli.import_ import import_
+from nestsim.cli.console.several import SeveralValues
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
@@ -90,4 +91,7 @@ for _command in (
     profile,
     schema,
 ):
-    app.command(_command.__name__.rstrip("_"))(_command)
+    app.command(
+        _command.__name__.rstrip("_"),
+        cls=SeveralValues if _command is compare else None,
+    )(_command)

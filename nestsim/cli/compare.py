@@ -1,14 +1,19 @@
-"""``nestsim compare`` of planners, and ``nestsim diff`` of two results."""
+"""``nestsim compare`` of planners or networks; ``nestsim diff`` of two results."""
 
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from nestsim.face.report import FolderReport
+    from nestsim.scenario import Scenario
 
 Planners = Annotated[
     str,
@@ -45,6 +50,36 @@ TimeLimit = Annotated[
     ),
 ]
 
+Networks = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--networks",
+        metavar="FILE...",
+        help="Compare networks instead: two or more files that each hold one. The job "
+        "of the one SCENARIO, which comes before, is taken to each; the throughput of "
+        "the first network is 1.",
+        show_default=False,
+    ),
+]
+
+
+class EqualIn(StrEnum):
+    """What networks may have to be equal in."""
+
+    ports = "ports"
+    cost = "cost"
+
+
+MustBeEqual = Annotated[
+    EqualIn | None,
+    typer.Option(
+        "--equal",
+        help="With --networks: exit status 1 unless the networks are equal in this, "
+        "within 5 %. The report says whether they are in any case.",
+        show_default=False,
+    ),
+]
+
 Workers = Annotated[
     int,
     typer.Option(
@@ -63,7 +98,8 @@ Output = Annotated[
         "-o",
         metavar="DIR",
         help="Folder for the results. Default: results/ and the scenario file's name, "
-        "ending in _comparison, or results/comparison; none with --json.",
+        "ending in _comparison or, of networks, in _networks; results/comparison for "
+        "several scenarios; none with --json.",
         show_default=False,
     ),
 ]
@@ -81,6 +117,8 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     planners: Planners = "",
     base: Base = "",
     time_limit: TimeLimit = None,
+    networks: Networks = None,
+    equal: MustBeEqual = None,
     workers: Workers = 1,
     output: Output = None,
     restart: Restart = False,
@@ -89,38 +127,42 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare planners: one space, one evaluator, and the replay as the judge.
+    """Compare planners or networks: one evaluator, and the replay as the judge.
 
     Each planner searches each scenario. Its plan is priced by the same evaluator and
     replayed over the links of the network; the report says who is fastest there, by
     which term, and how far each planner's own belief is off. A comparison that was
     interrupted goes on where it was.
 
-    Exit status 1 if in some scenario the replay confirms no planner's plan.
+    With `--networks` the job of one scenario is searched and replayed on each of
+    several networks of as many devices, by the scenario's planner or those named. What
+    each network gives stands beside its switches, ports, cables and cost.
+
+    Exit status 1 if in some scenario, or on some network, the replay confirms no plan.
 
     Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --base manual`
+
+    Example: `nestsim compare scenarios/llama2_7b_64_h100.toml --networks
+    scenarios/networks/rail.toml scenarios/networks/torus.toml`
     """
-    import nestsim
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
-    from nestsim.compare.data import comparison_files
-    from nestsim.compare.job import CompareSettings, checked_settings
     from nestsim.scenario import load_scenario
 
     loaded = [load_scenario(path) for path in scenarios]
     chosen = tuple(name.strip() for name in planners.split(",") if name.strip())
-    settings = checked_settings(CompareSettings(planners=chosen, base=base), loaded)
+    if networks is None:
+        _refuse_equal(equal)
+        asked = _planners_asked(loaded, chosen, base, time_limit)
+    else:
+        job = _one_job(loaded, base, time_limit)
+        asked = _networks_asked(job, networks, chosen, equal)
     if output is None and not as_json:
-        output = _default_folder(scenarios)
-    names = comparison_files(loaded)
-    inputs = [file for one in loaded for file in one.files()]
-    with results_folder(output, names, inputs=inputs, force=force) as folder:
+        output = asked.folder
+    inputs = asked.inputs
+    with results_folder(output, asked.names, inputs=inputs, force=force) as folder:
         with progress_bar(quiet=quiet) as progress:
-            report = nestsim.compare(
-                loaded,
-                planners=settings.planners,
-                base=settings.base,
-                time_limit=time_limit,
+            report = asked.call(
                 workers=workers,
                 keep_in=None if folder is None else folder.path,
                 restart=restart,
@@ -133,6 +175,112 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
             )
     print_report(report, as_json=as_json)
     raise typer.Exit(0 if report.succeeded else 1)
+
+
+class _Asked(NamedTuple):
+    """A comparison, ready to be made."""
+
+    call: "Callable[..., FolderReport]"
+    """Makes it."""
+
+    names: "Sequence[str]"
+    """Files that may be written."""
+
+    inputs: "Sequence[Path]"
+    """Files that are read."""
+
+    folder: Path
+    """Where results go if nobody says."""
+
+
+def _planners_asked(
+    loaded: "Sequence[Scenario]",
+    planners: "Sequence[str]",
+    base: str,
+    time_limit: float | None,
+) -> _Asked:
+    import nestsim
+    from nestsim.compare.data import comparison_files
+    from nestsim.compare.job import CompareSettings, checked_settings
+
+    wanted = CompareSettings(planners=tuple(planners), base=base)
+    settings = checked_settings(wanted, loaded)
+    return _Asked(
+        call=partial(
+            nestsim.compare,
+            loaded,
+            planners=settings.planners,
+            base=settings.base,
+            time_limit=time_limit,
+        ),
+        names=comparison_files(loaded),
+        inputs=[file for one in loaded for file in one.files()],
+        folder=_default_folder([one.path for one in loaded]),
+    )
+
+
+def _networks_asked(
+    job: "Scenario",
+    networks: "Sequence[Path]",
+    planners: "Sequence[str]",
+    equal: EqualIn | None,
+) -> _Asked:
+    import nestsim
+    from nestsim.compare.networks.data import networks_files
+    from nestsim.compare.networks.files import read_network_files
+    from nestsim.compare.networks.job import checked_planners
+
+    files = read_network_files(networks)
+    return _Asked(
+        call=partial(
+            nestsim.compare_networks,
+            job,
+            networks,
+            planners=checked_planners(planners, job),
+            equal=None if equal is None else equal.value,
+        ),
+        names=networks_files(job, files),
+        inputs=[*job.files(), *(file.path for file in files)],
+        folder=Path("results") / f"{job.path.stem}_networks",
+    )
+
+
+def _one_job(
+    loaded: "Sequence[Scenario]", base: str, time_limit: float | None
+) -> "Scenario":
+    """Return the scenario that is taken to every network."""
+    from topologies.errors import InputError
+
+    if len(loaded) > 1:
+        raise InputError(
+            "networks are compared by one job",
+            where="SCENARIO",
+            got=" ".join(str(one.path) for one in loaded),
+            expected="one scenario before --networks, and the networks behind it",
+        )
+    if base:
+        raise InputError(
+            "the network of the first file is the one whose throughput is 1",
+            where="--base",
+            got=base,
+            expected="left out, and that file first in --networks",
+        )
+    (job,) = loaded
+    if time_limit is None:
+        return job
+    return job.replace({"search.time_limit": f"{time_limit!r} s"})
+
+
+def _refuse_equal(equal: EqualIn | None) -> None:
+    from topologies.errors import InputError
+
+    if equal is not None:
+        raise InputError(
+            "is about networks",
+            where="--equal",
+            got=equal.value,
+            expected="two or more files of networks in --networks",
+        )
 
 
 def _default_folder(scenarios: "Sequence[Path]") -> Path:

@@ -187,12 +187,12 @@ def _search_cells(entry: PlannerEntry) -> dict[str, Any]:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return the rows as CSV."""
-    return _csv(comparison_rows(comparison))
+    return rows_csv(comparison_rows(comparison))
 
 
 def search_times_csv(comparison: Comparison) -> str:
     """Return how long the searches took as CSV."""
-    return _csv(
+    return rows_csv(
         [
             {
                 "scenario": group.scenario,
@@ -205,7 +205,7 @@ def search_times_csv(comparison: Comparison) -> str:
     )
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
     """Write rows as CSV (RFC 4180, but for its line ends); empty where JSON has null.
 
     Numbers are written exactly, whole ones without a point.
@@ -213,7 +213,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(plain_values(rows))
+    writer.writerows(plain_values(list(rows)))
     return out.getvalue()
 
 

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from nestsim.compare.record import BestPlan, PlannerEntry
 from nestsim.evaluate import Evaluator, progress_of
+from nestsim.results import Candidate
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SweepSpec
 from planner.planners.protocol import PlannerSettings
 from planner.work import Progress
 from topologies.errors import InputError
+from topologies.network import Network
 
 
 def for_comparison(scenario: Scenario) -> Scenario:
@@ -37,6 +39,19 @@ def for_comparison(scenario: Scenario) -> Scenario:
     )
 
 
+class ReplayedEntry(NamedTuple):
+    """What became of one planner on one scenario."""
+
+    entry: PlannerEntry
+    """What is kept of it."""
+
+    candidate: Candidate | None
+    """Its plan with the whole replay; None without one."""
+
+    network: Network
+    """Where it was replayed."""
+
+
 def measure(
     scenario: Scenario,
     planner: str,
@@ -44,6 +59,17 @@ def measure(
     *,
     progress: Progress | None = None,
 ) -> PlannerEntry:
+    """Return what a planner finds for a scenario: the entry of `measured`."""
+    return measured(scenario, planner, settings, progress=progress).entry
+
+
+def measured(
+    scenario: Scenario,
+    planner: str,
+    settings: PlannerSettings,
+    *,
+    progress: Progress | None = None,
+) -> ReplayedEntry:
     """Return what a planner finds for a scenario, and what becomes of it.
 
     Network and prices are made anew, so that no planner profits from what another one
@@ -72,8 +98,9 @@ def measure(
     try:
         outcome = evaluator.find(planner, settings, progress=progress)
     except InputError as error:
-        return PlannerEntry(planner=planner, why_not=_refusal(error))
-    made = None
+        refused = PlannerEntry(planner=planner, why_not=_refusal(error))
+        return ReplayedEntry(refused, None, evaluator.network)
+    made = candidate = None
     if outcome.plans:
         named_progress = progress_of(progress, f"{planner}: replay")
         best = outcome.plans[0]
@@ -88,7 +115,7 @@ def measure(
             reason=candidate.verdict.reason,
         )
     bound = outcome.lower_bound
-    return PlannerEntry(
+    entry = PlannerEntry(
         planner=planner,
         sees=outcome.sees,
         belief=outcome.belief,
@@ -101,6 +128,7 @@ def measure(
         found=made,
         why_not=outcome.why_not if made is None else "",
     )
+    return ReplayedEntry(entry, candidate, evaluator.network)
 
 
 def _refusal(error: InputError) -> str:

@@ -111,6 +111,9 @@ SizeOrNothing = Annotated[float, Quantity("size", ("2 GiB", "0 B"), may_be_zero=
 Rate = Annotated[float, Quantity("rate", ("989 TFLOP/s", "1.98 PFLOP/s"))]
 """More than 0 [FLOP/s]."""
 
+Power = Annotated[float, Quantity("power", ("700 W", "1.2 kW"), may_be_zero=True)]
+"""0 or more [W]."""
+
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 """A whole number of things."""
 

@@ -27,6 +27,7 @@ from nestsim.scenario.editing import toml_text, with_values
 from nestsim.scenario.errors import explain, one_of
 from nestsim.scenario.formats.mist_yaml import SUFFIXES, mist_document
 from nestsim.scenario.hardware.cluster import ClusterTable
+from nestsim.scenario.hardware.cost import CostSpec, CostTable
 from nestsim.scenario.hardware.network import link_names
 from nestsim.scenario.model import (
     IN_ONE_WAY,
@@ -112,6 +113,10 @@ class ScenarioTable(Table):
         StressTable.model_validate({}), json_schema_extra={"default": {}}
     )
     """What `nestsim stress` does to the cluster; other commands do not read it."""
+
+    cost: CostTable | None = Field(None, examples=[{"device_hour": "2.50 USD/h"}])
+    """What the cluster costs and draws: tokens for a dollar, the cost of a run. Left
+    out, reports say nothing of money and energy."""
 
     assertions: AssertTable = Field(
         AssertTable.model_validate({}),
@@ -218,6 +223,9 @@ class Scenario:
 
     assertions: tuple[Assertion, ...] = ()
     """What must come out."""
+
+    cost: CostSpec | None = None
+    """What the cluster costs and draws; None if nothing is said."""
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Scenario":
@@ -429,6 +437,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
             training = _training(table, accelerator)
             with problems.noted():
                 profile = _profile(table, training, folder)
+        with problems.noted("cost"):
+            cost = None if table.cost is None else table.cost.build(accelerator)
     with problems.noted():
         execution = software.build_execution(table.simulation.moved)
     with problems.noted("search"):
@@ -469,6 +479,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         sweep=table.sweep.build(),
         stress=stress,
         assertions=table.assertions.build(),
+        cost=cost,
     )
 
 

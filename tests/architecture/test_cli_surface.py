@@ -33,7 +33,8 @@ SURFACE = {
         *("--zero", "-o", "-q", "SCENARIO"),
     ],
     "compare": [
-        *("--base", "--force", "--json", "--no-figures", "--output", "--planners"),
+        *("--base", "--equal", "--force", "--json", "--networks", "--no-figures"),
+        *("--output", "--planners"),
         *(
             "--quiet",
             "--restart",

@@ -146,6 +146,7 @@ def _spine_tier(spec: SpineLeafSpec | RailSpec, fan_out: int, num_nics: int) -> 
         latency=spec.spine_latency,
         efficiency=spec.spine_efficiency,
         num_parallel=spec.num_spines // separate,
+        num_switches=spec.num_spines // separate,
         num_spines=separate,
     )
 

@@ -14,6 +14,7 @@ from nestsim.scenario.base import (
     Bandwidth,
     Count,
     Latency,
+    Power,
     Rate,
     Size,
     SizeOrNothing,
@@ -89,6 +90,9 @@ class AcceleratorTable(Table):
     """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
     one direction [byte/s]."""
 
+    tdp: Power | None = Field(None, examples=["700 W"])
+    """Thermal design power of one device, for [cost] [W]."""
+
     sources: dict[Text, Text] = Field(
         {}, examples=[{"memory_bytes": "data sheet, page 2"}]
     )
@@ -106,6 +110,7 @@ class AcceleratorTable(Table):
             num_compute_units=self.num_compute_units,
             vector_engine=self.vector_engine,
             interconnect_bandwidth=self.interconnect_bandwidth,
+            tdp=self.tdp,
             sources=dict(self.sources),
         )
 
@@ -145,6 +150,9 @@ class LikeAcceleratorTable(Table):
     """Bandwidth of all scale-up ports (NVLink, ICI, PCIe) of one device together, in
     one direction [byte/s]."""
 
+    tdp: Power | None = Field(None, examples=["700 W"])
+    """Thermal design power of one device, for [cost] [W]."""
+
     sources: dict[Text, Text] = Field({}, examples=[{"memory": "data sheet, page 2"}])
     """Where each value was published; for the reader alone."""
 
@@ -167,6 +175,7 @@ class LikeAcceleratorTable(Table):
             "num_compute_units": self.num_compute_units,
             "vector_engine": self.vector_engine,
             "interconnect_bandwidth": self.interconnect_bandwidth,
+            "tdp": self.tdp,
         }
         if self.peak_flops is not None:
             rates = {str(name): rate for name, rate in self.peak_flops.items()}
