@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.assertions import Checked, check_assertions, exit_status
+from nestsim.cost.run import RunCost
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -19,6 +20,7 @@ from nestsim.page.document import write_page
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.report.destination import replace_file
+from nestsim.report.cost import cost_cells
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,
@@ -68,6 +70,12 @@ class JobReport(FolderReport):
         return reported_candidate(self.result)
 
     @property
+    def cost(self) -> RunCost | None:
+        """What the reported plan costs; None without one or without a table [cost]."""
+        best = self.best
+        return None if best is None else self.result.cost_of(best.simulated)
+
+    @property
     def confirmed(self) -> bool:
         """Whether the replay confirms the plan."""
         return self.result.chosen is not None
@@ -97,6 +105,7 @@ class JobReport(FolderReport):
             "mfu": best.simulated.mfu,
             "peak_memory_bytes": best.simulated.peak_memory,
             "num_plans_replayed": len(self.result.candidates),
+            **cost_cells(self.cost),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,7 +118,7 @@ class JobReport(FolderReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each replayed plan, fastest first."""
-        return table(summary_rows(self.result.candidates))
+        return table(summary_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print verdict, plan, planned beside simulated time, and assertions."""

@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from nestsim.report.cost import HOUR
 from nestsim.report.tables import add_row, new_table, print_line, print_section
 from nestsim.report.wording import percent, plural
 from nestsim.store import Outcome, plain_json
 from nestsim.sweep.job import ScenarioSweepResult
+from nestsim.sweep.ranking import best_first, currency_of, front_of, rate_of
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 20
@@ -42,27 +44,10 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return list(paths)
 
 
-def throughput_of(outcome: Outcome) -> float | None:
-    """Return the throughput of a point, simulated if it was [token/s]; None if none.
-
-    A plan that does not fit into memory has none.
-    """
-    row = outcome.row
-    if row is None or row.get("verdict") == "infeasible":
-        return None
-    rate = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
-    return None if rate is None else float(rate)
-
-
-def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the points with a throughput, fastest first, ties in their order."""
-    known = [one for one in outcomes if throughput_of(one) is not None]
-    return sorted(known, key=lambda one: (-(throughput_of(one) or 0.0), one.number))
-
-
 def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
     """Return everything that a sweep found, for programs."""
     best = best_first(result.outcomes)
+    front = front_of(result.outcomes)
     return {
         "scenario": result.scenario_name,
         "what": result.what,
@@ -70,12 +55,14 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
         "num_points": len(result.outcomes),
         "num_failed": sum(one.row is None for one in result.outcomes),
         "best": best[0].number if best else None,
+        **({"pareto": sorted(front)} if front else {}),
         "points": [
             {
                 "number": one.number,
                 "settings": dict(one.point),
                 "state": "failed" if one.row is None else "done",
                 "failure": one.reason or None,
+                **({"pareto": one.number in front} if front else {}),
                 "result": None if one.row is None else dict(one.row),
             }
             for one in result.outcomes
@@ -106,7 +93,9 @@ def _table(
 ) -> Any:
     paths = [axis.path for axis in result.axes]
     names = ["point", *short_names(paths)]
+    front, code = front_of(result.outcomes), currency_of(result.outcomes)
     numbers = ["tokens/s", "iteration", "MFU", "peak memory"]
+    numbers += [f"{code}/h", f"tokens/{code}"] if front else []
     table = new_table(*names, *numbers, "verdict", numbers=("point", *numbers))
     for outcome in shown:
         assert outcome.row is not None
@@ -122,11 +111,21 @@ def _table(
             format_duration(row["iteration_time_s"]),
             percent(row["mfu"]),
             format_size(row["peak_memory_bytes"]),
+            *(_price_cells(outcome) if front else ()),
             row.get("verdict", "planned")
-            + (", best" if outcome.number == best else ""),
+            + (", best" if outcome.number == best else "")
+            + (", on the front" if outcome.number in front else ""),
             style="bold" if outcome.number == best else "",
         )
     return table
+
+
+def _price_cells(outcome: Outcome) -> tuple[str, str]:
+    """Return what a point costs each hour, and its tokens for the money."""
+    rate, row = rate_of(outcome), outcome.row or {}
+    if rate is None:
+        return "-", "-"
+    return f"{HOUR * rate:,.4g}", f"{row['tokens_per_currency']:,.0f}"
 
 
 def _failures(failed: Sequence[Outcome]) -> Any:
