@@ -179,5 +179,6 @@ def _network(
             node_levels=node_levels,
             node_size=routing.block_sizes[node_levels - 1],
             adds_in_switches=spec.sharp,
+            summed_weight=spec.summed_weight(routing.switch_tiers[0].efficiency),
         ),
     )

@@ -168,6 +168,14 @@ class FatTreeTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         levels = []
@@ -183,6 +191,8 @@ class FatTreeTable(Table):
             ecmp_seed=self.ecmp_seed,
             node_levels=max(1, self._node_levels()),
             sharp=self.sharp,
+            nvls=self.nvls,
+            nvls_efficiency=_sums_efficiency(self, self.levels[0].transport),
         )
 
     def _node_levels(self) -> int:
@@ -276,6 +286,14 @@ class SpineLeafTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return SpineLeafSpec(**_with_transports(self))
@@ -354,6 +372,14 @@ class RailTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return RailSpec(**_with_transports(self))
@@ -368,7 +394,31 @@ def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
         values[latency] = max(values[latency], reached.latency)
         if values[efficiency] is None:
             values[efficiency] = reached.efficiency
+    values["nvls_efficiency"] = _sums_efficiency(table, table.node_transport)
     return values
+
+
+def _sums_efficiency(
+    table: FatTreeTable | SpineLeafTable | RailTable, transport: str | None
+) -> float | None:
+    """Return what sums in a node's switches reach, as said or as its transport has it.
+
+    Raises
+    ------
+    InputError
+        If the transport is of switches that add up nothing.
+    """
+    if not table.nvls or table.nvls_efficiency is not None or transport is None:
+        return table.nvls_efficiency
+    found = transports()[transport].multicast_efficiency
+    if not found:
+        raise InputError(
+            f"switches of {transport} add up nothing",
+            where="nvls",
+            got=True,
+            expected="NVSwitches from Hopper on, e.g. nvswitch-h100",
+        )
+    return found
 
 
 class GridTable(Table):
