@@ -13,6 +13,8 @@ References
 .. [3] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
    COMHPC 2016.
 .. [4] NCCL, environment variable NCCL_NVLS_ENABLE: NVLink SHARP, from Hopper on.
+.. [5] W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+   with Trillion Parameters", arXiv:2307.12169, 2023.
 """
 
 import math
@@ -21,7 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from topologies.errors import InputError
+from topologies.errors import (
+    InputError,
+    check_bandwidth,
+    check_choice,
+    check_count,
+    check_efficiency,
+    check_latency,
+    check_ratio,
+)
 from topologies.link_file import read_link_file
 from topologies.network import Tier
 
@@ -31,65 +41,11 @@ MAX_DEVICES = 2**20
 MAX_SPINE_LINKS = 2**22
 """Most separate leaf-to-spine links (ECMP) that the builders take."""
 
-MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""Smallest and largest oversubscription that a switch has."""
-
-MIN_EFFICIENCY = 1e-6
-"""Smallest fraction of a bandwidth that counts as reached."""
-
 MAX_CABLES = 2**40
 """Most cables of one link; the number is kept in 64 bits."""
 
 MAX_SLOWDOWN = 1e9
 """Largest product of all factors on one link or device."""
-
-
-def check_count(where: str, value: object) -> None:
-    """Refuse what is not a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        problem = "must be a whole number of at least 1"
-        expected = "a positive whole number, e.g. 8"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_bandwidth(where: str, value: float) -> None:
-    """Refuse what is not positive and finite, NaN included."""
-    if not (value > 0 and math.isfinite(value)):
-        problem = "must be a positive, finite bandwidth"
-        expected = "a positive number of bytes per second, e.g. 450e9"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_latency(where: str, value: float) -> None:
-    """Refuse what is negative, infinite or not a number."""
-    if not (value >= 0 and math.isfinite(value)):
-        problem = "must be a finite latency that is not negative"
-        raise InputError(
-            problem, where=where, got=value, expected="0 s or more, e.g. 2e-6"
-        )
-
-
-def check_ratio(where: str, value: float) -> None:
-    """Refuse an oversubscription that no switch has."""
-    if not MIN_RATIO <= value <= MAX_RATIO:
-        problem = "must be a positive, finite ratio"
-        expected = f"from {MIN_RATIO:g} to {MAX_RATIO:g}, e.g. 2 for 2:1"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_efficiency(where: str, value: float) -> None:
-    """Refuse what is no fraction of a bandwidth."""
-    if not MIN_EFFICIENCY <= value <= 1:
-        problem = "must be more than 0 and at most 1"
-        expected = f"a fraction from {MIN_EFFICIENCY:g} to 1, e.g. 0.9"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of the choices."""
-    if value not in choices:
-        expected = " or ".join(f'"{choice}"' for choice in choices)
-        raise InputError("unknown choice", where=where, got=value, expected=expected)
 
 
 def check_num_devices(where: str, value: int) -> None:
@@ -475,7 +431,7 @@ class SpineLeafSpec(_SpinesRecord):
 class RailSpec(_SpinesRecord):
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch [1]_.
 
-    Spines join the rail switches of all units.
+    Spines join the rail switches of all units, or those of each rail by themselves.
     """
 
     kind: ClassVar[str] = "rail"
@@ -490,6 +446,21 @@ class RailSpec(_SpinesRecord):
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail [2]_. If not, it goes through the spine."""
 
+    rail_only: bool = False
+    """Whether nothing joins rails but nodes [5]_: each has spines of its own, or none
+    where one switch of it joins all nodes."""
+
+    @property
+    def has_spines(self) -> bool:
+        """Whether there is a tier above the rail switches."""
+        return self.num_units > 1 or not self.rail_only
+
+    def with_ecmp_seed(self, seed: int) -> Self:
+        """Return the network with separate spines, picked by a hash of this seed."""
+        if not self.has_spines:
+            return _NetworkRecord.with_ecmp_seed(self, seed)
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
+
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
@@ -501,6 +472,28 @@ class RailSpec(_SpinesRecord):
             check_count(name, getattr(self, name))
         check_num_devices("num_units", self.num_devices)
         self.check_spines("rail switches", self.num_units * self.devices_per_node)
+        if self.rail_only:
+            self._check_rails()
+
+    def _check_rails(self) -> None:
+        """Refuse what needs spines that rail-only networks do not have."""
+        if not self.pxn:
+            raise InputError(
+                "leaves no way from one rail to another",
+                where="pxn",
+                got=False,
+                expected="true, or spines that join rails",
+                hint="leave rail_only out",
+            )
+        plain = {"num_spines": 1, "oversubscription": 1.0, "trunk": "ideal"}
+        for name, value in plain.items():
+            if not self.has_spines and getattr(self, name) != value:
+                raise InputError(
+                    "is of spines, and there are none",
+                    where=name,
+                    got=getattr(self, name),
+                    expected="spines: more than one unit, or no rail_only",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,8 @@ from nestsim.scenario.base import (
     input_file,
 )
 from topologies.degrade import Degradation, SlowDevice, SlowLinks
-from topologies.errors import InputError
+from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
 from topologies.specs import (
-    MAX_RATIO,
-    MIN_EFFICIENCY,
-    MIN_RATIO,
     CustomSpec,
     FatTreeSpec,
     LevelSpec,
@@ -326,11 +323,13 @@ class RailTable(Table):
     nic_latency: Latency
     """Latency of the link from a NIC to the rail switch [s]."""
 
-    spine_latency: Latency
-    """Latency of a link from a rail switch to a spine [s]."""
+    spine_latency: Latency | None = None
+    """Latency of a link from a rail switch to a spine [s]. Needed where there are
+    spines: everywhere but in rail-only networks of one unit."""
 
     num_spines: Count = Field(1, examples=[4])
-    """Spine switches; a rail switch has one link to each."""
+    """Spine switches, in rail-only networks of each rail; a rail switch has one link to
+    each."""
 
     oversubscription: Ratio = Field(1.0, examples=[1.0])
     """Bandwidth of a rail switch's links to NICs together over that of its links to
@@ -339,6 +338,10 @@ class RailTable(Table):
     pxn: bool = Field(True, examples=[True])
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail (NCCL's PXN). If not, it goes through the spine."""
+
+    rail_only: bool = Field(False, examples=[True])
+    """Whether nothing joins rails but the nodes: each rail has spines of its own, or
+    none where one switch of it joins all nodes (`num_units = 1`)."""
 
     trunk: Trunk = "ideal"
     """Whether a rail switch's links to all spines act as one, or are separate links of
@@ -382,7 +385,16 @@ class RailTable(Table):
 
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
-        return RailSpec(**_with_transports(self))
+        if self.spine_latency is None and (self.num_units > 1 or not self.rail_only):
+            raise InputError(
+                "is missing",
+                where="spine_latency",
+                expected='a latency, e.g. "1 us"',
+                hint="only rail-only networks of one unit have no spines",
+            )
+        values = _with_transports(self)
+        values["spine_latency"] = self.spine_latency or 0.0
+        return RailSpec(**values)
 
 
 def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
