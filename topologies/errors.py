@@ -1,9 +1,12 @@
 """The one exception for mistakes in the input, worded so that they can be fixed.
 
+Checks of single values that many records make raise it.
+
 What a message quotes is bounded and escaped here, in one place: a value of a megabyte
 or an escape sequence in a name never reaches a terminal or a report.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -276,3 +279,58 @@ def _joined(
         if isinstance(values, Mapping):
             yield ": "
             yield from _parts(values[entry], longest, depth - 1)
+
+
+MIN_RATIO, MAX_RATIO = 1e-6, 1e6
+"""Smallest and largest oversubscription that a switch has."""
+
+MIN_EFFICIENCY = 1e-6
+"""Smallest fraction of a bandwidth that counts as reached."""
+
+
+def check_count(where: str, value: object) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        problem = "must be a whole number of at least 1"
+        expected = "a positive whole number, e.g. 8"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_bandwidth(where: str, value: float) -> None:
+    """Refuse what is not positive and finite, NaN included."""
+    if not (value > 0 and math.isfinite(value)):
+        problem = "must be a positive, finite bandwidth"
+        expected = "a positive number of bytes per second, e.g. 450e9"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_latency(where: str, value: float) -> None:
+    """Refuse what is negative, infinite or not a number."""
+    if not (value >= 0 and math.isfinite(value)):
+        problem = "must be a finite latency that is not negative"
+        raise InputError(
+            problem, where=where, got=value, expected="0 s or more, e.g. 2e-6"
+        )
+
+
+def check_ratio(where: str, value: float) -> None:
+    """Refuse an oversubscription that no switch has."""
+    if not MIN_RATIO <= value <= MAX_RATIO:
+        problem = "must be a positive, finite ratio"
+        expected = f"from {MIN_RATIO:g} to {MAX_RATIO:g}, e.g. 2 for 2:1"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_efficiency(where: str, value: float) -> None:
+    """Refuse what is no fraction of a bandwidth."""
+    if not MIN_EFFICIENCY <= value <= 1:
+        problem = "must be more than 0 and at most 1"
+        expected = f"a fraction from {MIN_EFFICIENCY:g} to 1, e.g. 0.9"
+        raise InputError(problem, where=where, got=value, expected=expected)
+
+
+def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of the choices."""
+    if value not in choices:
+        expected = " or ".join(f'"{choice}"' for choice in choices)
+        raise InputError("unknown choice", where=where, got=value, expected=expected)

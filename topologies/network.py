@@ -342,10 +342,19 @@ class CollectiveRules:
     adds_in_switches: bool = False
     """Whether switches outside nodes add up all-reduces on their way (SHARP)."""
 
+    summed_weight: float = 0.0
+    """Load on a link of a byte that a node's switches add up (NVLS), over that of one
+    that they pass on: 1 or more, and 0 where they add up nothing."""
+
+    @property
+    def adds_anywhere(self) -> bool:
+        """Whether any switches add up."""
+        return self.adds_in_switches or self.summed_weight > 0.0
+
     @property
     def depends_on_nodes(self) -> bool:
         """Whether it makes a difference what is inside of nodes."""
-        return self.is_library or self.adds_in_switches
+        return self.is_library or self.adds_anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,15 +12,26 @@ References
 .. [2] NVIDIA, "Doubling all2all Performance with NCCL 2.12", 2022: PXN.
 .. [3] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
    COMHPC 2016.
+.. [4] NCCL, environment variable NCCL_NVLS_ENABLE: NVLink SHARP, from Hopper on.
+.. [5] W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+   with Trillion Parameters", arXiv:2307.12169, 2023.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeVar
+from typing import ClassVar, Literal, Self
 
-from topologies.errors import InputError
+from topologies.errors import (
+    InputError,
+    check_bandwidth,
+    check_choice,
+    check_count,
+    check_efficiency,
+    check_latency,
+    check_ratio,
+)
 from topologies.link_file import read_link_file
 from topologies.network import Tier
 
@@ -30,65 +41,11 @@ MAX_DEVICES = 2**20
 MAX_SPINE_LINKS = 2**22
 """Most separate leaf-to-spine links (ECMP) that the builders take."""
 
-MIN_RATIO, MAX_RATIO = 1e-6, 1e6
-"""Smallest and largest oversubscription that a switch has."""
-
-MIN_EFFICIENCY = 1e-6
-"""Smallest fraction of a bandwidth that counts as reached."""
-
 MAX_CABLES = 2**40
 """Most cables of one link; the number is kept in 64 bits."""
 
 MAX_SLOWDOWN = 1e9
 """Largest product of all factors on one link or device."""
-
-
-def check_count(where: str, value: object) -> None:
-    """Refuse what is not a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        problem = "must be a whole number of at least 1"
-        expected = "a positive whole number, e.g. 8"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_bandwidth(where: str, value: float) -> None:
-    """Refuse what is not positive and finite, NaN included."""
-    if not (value > 0 and math.isfinite(value)):
-        problem = "must be a positive, finite bandwidth"
-        expected = "a positive number of bytes per second, e.g. 450e9"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_latency(where: str, value: float) -> None:
-    """Refuse what is negative, infinite or not a number."""
-    if not (value >= 0 and math.isfinite(value)):
-        problem = "must be a finite latency that is not negative"
-        raise InputError(
-            problem, where=where, got=value, expected="0 s or more, e.g. 2e-6"
-        )
-
-
-def check_ratio(where: str, value: float) -> None:
-    """Refuse an oversubscription that no switch has."""
-    if not MIN_RATIO <= value <= MAX_RATIO:
-        problem = "must be a positive, finite ratio"
-        expected = f"from {MIN_RATIO:g} to {MAX_RATIO:g}, e.g. 2 for 2:1"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_efficiency(where: str, value: float) -> None:
-    """Refuse what is no fraction of a bandwidth."""
-    if not MIN_EFFICIENCY <= value <= 1:
-        problem = "must be more than 0 and at most 1"
-        expected = f"a fraction from {MIN_EFFICIENCY:g} to 1, e.g. 0.9"
-        raise InputError(problem, where=where, got=value, expected=expected)
-
-
-def check_choice(where: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of the choices."""
-    if value not in choices:
-        expected = " or ".join(f'"{choice}"' for choice in choices)
-        raise InputError("unknown choice", where=where, got=value, expected=expected)
 
 
 def check_num_devices(where: str, value: int) -> None:
@@ -207,7 +164,43 @@ Trunk = Literal["ideal", "ecmp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FatTreeSpec(_NetworkRecord):
+class _SwitchedRecord(_NetworkRecord):
+    """What switches do beside passing on, in networks that have any."""
+
+    sharp: bool = False
+    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+
+    nvls: bool = False
+    """Whether a node's switches add up all-reduces and multicast the sums [4]_."""
+
+    nvls_efficiency: float | None = None
+    """Fraction of the bandwidth inside a node that these reach; None: as all else."""
+
+    def summed_weight(self, node_efficiency: float) -> float:
+        """Return the load of a byte that a node's switches add up, over another's.
+
+        1 where they are as fast, and 0 where they add up nothing.
+        """
+        if not self.nvls:
+            return 0.0
+        return max(1.0, node_efficiency / (self.nvls_efficiency or node_efficiency))
+
+    def check_sums(self) -> None:
+        """Refuse an efficiency of sums that nobody does."""
+        if self.nvls_efficiency is None:
+            return
+        check_efficiency("nvls_efficiency", self.nvls_efficiency)
+        if not self.nvls:
+            raise InputError(
+                "is of switches that add up nothing",
+                where="nvls_efficiency",
+                got=self.nvls_efficiency,
+                hint="write nvls = true beside it",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FatTreeSpec(_SwitchedRecord):
     """A tree of switches; a child has one link to its switch, of one or more cables."""
 
     kind: ClassVar[str] = "fat-tree"
@@ -231,9 +224,6 @@ class FatTreeSpec(_NetworkRecord):
     node_levels: int = 1
     """Levels inside a node, whose links libraries do not take for a network's: 2 where
     bridges join pairs of devices and PCIe the pairs."""
-
-    sharp: bool = False
-    """Whether switches outside nodes add up all-reduces on their way [3]_."""
 
     @property
     def num_devices(self) -> int:
@@ -273,6 +263,14 @@ class FatTreeSpec(_NetworkRecord):
         check_choice("nic", self.nic, ("node", "device"))
         check_choice("trunk", self.trunk, ("ideal", "ecmp"))
         self._check_shape()
+        self.check_sums()
+        if self.nvls and self.node_levels > 1:
+            raise InputError(
+                "needs a node whose devices all stand below one level of switches",
+                where="nvls",
+                got=f"{self.node_levels} levels inside a node",
+                expected="one level inside a node, as NVSwitches are",
+            )
         if self.levels[0].bandwidth is None:
             hint = "a device's own link, e.g. NVLink: 450e9"
             raise InputError("is missing", where="levels[0].bandwidth", hint=hint)
@@ -321,19 +319,90 @@ class FatTreeSpec(_NetworkRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpineLeafSpec(_NetworkRecord):
-    """Nodes below leaf switches below spines."""
-
-    kind: ClassVar[str] = "spine-leaf"
+class _SpinesRecord(_SwitchedRecord):
+    """Nodes below switches below spines."""
 
     devices_per_node: int
-    """Number of devices of one node."""
+    """Number of devices of one node; with rails also of its NICs and rails."""
 
     node_bandwidth: float
     """Bandwidth of a device's link inside the node, per direction [byte/s]."""
 
     node_latency: float
     """Latency of a device's link inside the node [s]."""
+
+    nic_bandwidth: float
+    """Bandwidth of one NIC, per direction [byte/s]."""
+
+    nic_latency: float
+    """Latency of the link from a NIC to its switch [s]."""
+
+    spine_latency: float
+    """Latency of a link from a switch to a spine [s]."""
+
+    num_spines: int = 1
+    """Number of spine switches; a switch below them has one link to each."""
+
+    oversubscription: float = 1.0
+    """Bandwidth of a switch's links to NICs over that of its links to spines."""
+
+    trunk: Trunk = "ideal"
+    """``"ideal"``: a switch's links to all spines act as one. ``"ecmp"``: they are
+    separate, and a hash of source and target picks the spine."""
+
+    ecmp_seed: int = 0
+    """Seed of the hash that picks with ``trunk="ecmp"``."""
+
+    node_efficiency: float = 1.0
+    """Fraction of `node_bandwidth` that traffic reaches."""
+
+    nic_efficiency: float = 1.0
+    """Fraction of `nic_bandwidth` that traffic reaches."""
+
+    spine_efficiency: float = 1.0
+    """Fraction of the bandwidth of links to spines that traffic reaches."""
+
+    def with_ecmp_seed(self, seed: int) -> Self:
+        """Return the network with separate spines, picked by a hash of this seed."""
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
+
+    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
+        """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
+        if number:
+            return replace(self, oversubscription=ratio)
+        built = tiers[number].oversubscription
+        return replace(self, nic_bandwidth=self.nic_bandwidth * built / ratio)
+
+    def check_nodes(self) -> None:
+        """Refuse values that neither kind can have."""
+        self.check_sums()
+        for name in ("devices_per_node", "num_spines"):
+            check_count(name, getattr(self, name))
+        for name in ("node_bandwidth", "nic_bandwidth"):
+            check_bandwidth(name, getattr(self, name))
+        for name in ("node_latency", "nic_latency", "spine_latency"):
+            check_latency(name, getattr(self, name))
+        for name in ("node_efficiency", "nic_efficiency", "spine_efficiency"):
+            check_efficiency(name, getattr(self, name))
+        check_ratio("oversubscription", self.oversubscription)
+
+    def check_spines(self, below: str, count: int) -> None:
+        """Refuse more links from switches to spines than can be built."""
+        check_choice("trunk", self.trunk, ("ideal", "ecmp"))
+        if count * self.num_spines > MAX_SPINE_LINKS:
+            raise InputError(
+                "too many spines",
+                where="num_spines",
+                got=self.num_spines,
+                expected=f"at most {MAX_SPINE_LINKS} links from {below} to spines",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpineLeafSpec(_SpinesRecord):
+    """Nodes below leaf switches below spines."""
+
+    kind: ClassVar[str] = "spine-leaf"
 
     nodes_per_leaf: int
     """Number of nodes below one leaf switch."""
@@ -341,82 +410,31 @@ class SpineLeafSpec(_NetworkRecord):
     num_leaves: int
     """Number of leaf switches."""
 
-    nic_bandwidth: float
-    """Bandwidth of one NIC, per direction [byte/s]."""
-
-    nic_latency: float
-    """Latency of the link from a NIC to the leaf switch [s]."""
-
-    spine_latency: float
-    """Latency of a link from a leaf to a spine [s]."""
-
     nic: Nic = "device"
     """Whether every device has a NIC, or a node's devices share one."""
-
-    num_spines: int = 1
-    """Number of spine switches; a leaf has one link to each."""
-
-    oversubscription: float = 1.0
-    """Bandwidth of a leaf's links to NICs over that of its links to spines."""
-
-    trunk: Trunk = "ideal"
-    """``"ideal"``: a leaf's links to all spines act as one. ``"ecmp"``: they are
-    separate, and a hash of source and target picks the spine."""
-
-    ecmp_seed: int = 0
-    """Seed of the hash that picks with ``trunk="ecmp"``."""
-
-    node_efficiency: float = 1.0
-    """Fraction of `node_bandwidth` that traffic reaches."""
-
-    nic_efficiency: float = 1.0
-    """Fraction of `nic_bandwidth` that traffic reaches."""
-
-    spine_efficiency: float = 1.0
-    """Fraction of the bandwidth of links to spines that traffic reaches."""
-
-    sharp: bool = False
-    """Whether switches outside nodes add up all-reduces on their way [3]_."""
 
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_leaf * self.num_leaves
 
-    def with_ecmp_seed(self, seed: int) -> Self:
-        """Return the network with separate spines, picked by a hash of this seed."""
-        return replace(self, trunk="ecmp", ecmp_seed=seed)
-
-    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
-        """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
-        return _with_ratio(self, tiers, number, ratio)
-
     def __post_init__(self) -> None:
-        _check_nodes(self)
+        self.check_nodes()
         for name in ("nodes_per_leaf", "num_leaves"):
             check_count(name, getattr(self, name))
         check_choice("nic", self.nic, ("device", "node"))
         check_num_devices("num_leaves", self.num_devices)
-        _check_spines(self, "leaves", self.num_leaves)
+        self.check_spines("leaves", self.num_leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RailSpec(_NetworkRecord):
+class RailSpec(_SpinesRecord):
     """Rail-optimised nodes: equal local ranks of a scalable unit share a switch [1]_.
 
-    Spines join the rail switches of all units.
+    Spines join the rail switches of all units, or those of each rail by themselves.
     """
 
     kind: ClassVar[str] = "rail"
-
-    devices_per_node: int
-    """Number of devices of one node, and of its NICs and rails."""
-
-    node_bandwidth: float
-    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
-
-    node_latency: float
-    """Latency of a device's link inside the node [s]."""
 
     nodes_per_unit: int
     """Number of nodes of a scalable unit: what one rail switch joins."""
@@ -424,96 +442,58 @@ class RailSpec(_NetworkRecord):
     num_units: int
     """Number of scalable units."""
 
-    nic_bandwidth: float
-    """Bandwidth of one device's NIC, per direction [byte/s]."""
-
-    nic_latency: float
-    """Latency of the link from a NIC to the rail switch [s]."""
-
-    spine_latency: float
-    """Latency of a link from a rail switch to a spine [s]."""
-
-    num_spines: int = 1
-    """Number of spine switches; a rail switch has one link to each."""
-
-    oversubscription: float = 1.0
-    """Bandwidth of a rail switch's links to NICs over that of its links to spines."""
-
     pxn: bool = True
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail [2]_. If not, it goes through the spine."""
 
-    trunk: Trunk = "ideal"
-    """``"ideal"``: a rail switch's links to all spines act as one. ``"ecmp"``: they are
-    separate, and a hash of source and target picks the spine."""
+    rail_only: bool = False
+    """Whether nothing joins rails but nodes [5]_: each has spines of its own, or none
+    where one switch of it joins all nodes."""
 
-    ecmp_seed: int = 0
-    """Seed of the hash that picks with ``trunk="ecmp"``."""
+    @property
+    def has_spines(self) -> bool:
+        """Whether there is a tier above the rail switches."""
+        return self.num_units > 1 or not self.rail_only
 
-    node_efficiency: float = 1.0
-    """Fraction of `node_bandwidth` that traffic reaches."""
-
-    nic_efficiency: float = 1.0
-    """Fraction of `nic_bandwidth` that traffic reaches."""
-
-    spine_efficiency: float = 1.0
-    """Fraction of the bandwidth of links to spines that traffic reaches."""
-
-    sharp: bool = False
-    """Whether switches outside nodes add up all-reduces on their way [3]_."""
+    def with_ecmp_seed(self, seed: int) -> Self:
+        """Return the network with separate spines, picked by a hash of this seed."""
+        if not self.has_spines:
+            return _NetworkRecord.with_ecmp_seed(self, seed)
+        return replace(self, trunk="ecmp", ecmp_seed=seed)
 
     @property
     def num_devices(self) -> int:
         """Devices of the cluster."""
         return self.devices_per_node * self.nodes_per_unit * self.num_units
 
-    def with_ecmp_seed(self, seed: int) -> Self:
-        """Return the network with separate spines, picked by a hash of this seed."""
-        return replace(self, trunk="ecmp", ecmp_seed=seed)
-
-    def with_oversubscription(self, tiers: Tiers, number: int, ratio: float) -> Self:
-        """Return the network with other NICs (tier 0) or links to spines (tier 1)."""
-        return _with_ratio(self, tiers, number, ratio)
-
     def __post_init__(self) -> None:
-        _check_nodes(self)
+        self.check_nodes()
         for name in ("nodes_per_unit", "num_units"):
             check_count(name, getattr(self, name))
         check_num_devices("num_units", self.num_devices)
-        _check_spines(self, "rail switches", self.num_units * self.devices_per_node)
+        self.check_spines("rail switches", self.num_units * self.devices_per_node)
+        if self.rail_only:
+            self._check_rails()
 
-
-_Nodes = TypeVar("_Nodes", bound=SpineLeafSpec | RailSpec)
-
-
-def _with_ratio(spec: _Nodes, tiers: Tiers, number: int, ratio: float) -> _Nodes:
-    if number:
-        return replace(spec, oversubscription=ratio)
-    built = tiers[number].oversubscription
-    return replace(spec, nic_bandwidth=spec.nic_bandwidth * built / ratio)
-
-
-def _check_spines(spec: SpineLeafSpec | RailSpec, below: str, count: int) -> None:
-    check_choice("trunk", spec.trunk, ("ideal", "ecmp"))
-    if count * spec.num_spines > MAX_SPINE_LINKS:
-        raise InputError(
-            "too many spines",
-            where="num_spines",
-            got=spec.num_spines,
-            expected=f"at most {MAX_SPINE_LINKS} links from {below} to spines",
-        )
-
-
-def _check_nodes(spec: SpineLeafSpec | RailSpec) -> None:
-    for name in ("devices_per_node", "num_spines"):
-        check_count(name, getattr(spec, name))
-    for name in ("node_bandwidth", "nic_bandwidth"):
-        check_bandwidth(name, getattr(spec, name))
-    for name in ("node_latency", "nic_latency", "spine_latency"):
-        check_latency(name, getattr(spec, name))
-    for name in ("node_efficiency", "nic_efficiency", "spine_efficiency"):
-        check_efficiency(name, getattr(spec, name))
-    check_ratio("oversubscription", spec.oversubscription)
+    def _check_rails(self) -> None:
+        """Refuse what needs spines that rail-only networks do not have."""
+        if not self.pxn:
+            raise InputError(
+                "leaves no way from one rail to another",
+                where="pxn",
+                got=False,
+                expected="true, or spines that join rails",
+                hint="leave rail_only out",
+            )
+        plain = {"num_spines": 1, "oversubscription": 1.0, "trunk": "ideal"}
+        for name, value in plain.items():
+            if not self.has_spines and getattr(self, name) != value:
+                raise InputError(
+                    "is of spines, and there are none",
+                    where=name,
+                    got=getattr(self, name),
+                    expected="spines: more than one unit, or no rail_only",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

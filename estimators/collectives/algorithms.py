@@ -17,6 +17,7 @@ References
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -66,22 +67,78 @@ ALGORITHM_NAMES = (
 """Names of all algorithms, flat ones first; of equally cheap ones the first is
 chosen."""
 
+IN_NETWORK: Mapping[str, str] = MappingProxyType(
+    {
+        "nvls": "inside nodes (nvls = true)",
+        "sharp": "between nodes (sharp = true)",
+    }
+)
+"""Algorithm of networks whose switches add up -> where they must. All-reduces only:
+what else groups do goes level by level."""
+
 OPERATIONS = (*_LEVEL_BY_LEVEL, "send_recv")
 """Names of what groups of devices do together."""
 
 
-def algorithms_for(operation: str) -> tuple[str, ...]:
-    """Return the algorithms that an operation has."""
+def algorithms_for(
+    operation: str, rules: CollectiveRules | None = None
+) -> tuple[str, ...]:
+    """Return the algorithms that an operation has, on a network of these rules."""
     assert operation in OPERATIONS
-    return tuple(
+    everywhere = (
         name
         for name in ALGORITHM_NAMES
         if operation in (HIERARCHICAL[name] if name in HIERARCHICAL else FLAT[name])
     )
+    added = in_network_algorithms(rules) if operation == "all_reduce" else ()
+    return *everywhere, *added
+
+
+def in_network_algorithms(rules: CollectiveRules | None) -> tuple[str, ...]:
+    """Return the algorithms whose sums switches of a network do."""
+    return tuple(name for name in IN_NETWORK if _adds(name, rules))
+
+
+def _adds(name: str, rules: CollectiveRules | None) -> bool:
+    if rules is None:
+        return False
+    return rules.summed_weight > 0.0 if name == "nvls" else rules.adds_in_switches
+
+
+@lru_cache(maxsize=256)
+def algorithm_rules(name: str, rules: CollectiveRules | None) -> CollectiveRules | None:
+    """Return those of a network's rules that an algorithm goes by.
+
+    A plain ring knows none; ``hierarchical`` lets no switch add up, ``nvls`` those
+    inside of nodes, ``sharp`` all that can.
+
+    Raises
+    ------
+    InputError
+        If switches would have to add up that do not.
+    """
+    if name in IN_NETWORK and not _adds(name, rules):
+        raise InputError(
+            f"no switches of the network add up all-reduces {IN_NETWORK[name]}",
+            got=name,
+            expected="one of "
+            + ", ".join((*ALGORITHM_NAMES, *in_network_algorithms(rules))),
+        )
+    if rules is None or name not in {"hierarchical", *IN_NETWORK}:
+        return None
+    if name == "sharp":
+        return rules
+    weight = rules.summed_weight if name == "nvls" else 0.0
+    return replace(rules, adds_in_switches=False, summed_weight=weight)
 
 
 def algorithm_or_ring(name: str, operation: str) -> str:
-    """Return the algorithm, or the ring that NCCL falls back to without it."""
+    """Return the algorithm, or what does the operation where it does not.
+
+    The ring that NCCL falls back to; rings level by level where switches add up.
+    """
+    if name in IN_NETWORK:
+        return name if operation == "all_reduce" else "hierarchical"
     return name if name in algorithms_for(operation) else "ring"
 
 

@@ -25,7 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.algorithms import (
+    IN_NETWORK,
+    algorithm_or_ring,
+    algorithm_rules,
+    in_network_algorithms,
+)
 from estimators.collectives.kernels import edges
 from estimators.collectives.messages import (
     Shapes,
@@ -93,8 +98,33 @@ ALGORITHMS: Mapping[
     str,
     Callable[[str, IntArray, Sequence[int], CollectiveRules | None], tuple[Phase, ...]],
 ] = MappingProxyType({"ring": ring_phases, "hierarchical": hierarchical_phases})
-"""Algorithms that the search chooses from; `auto` choices take the cheapest, ties the
-first."""
+"""Algorithms that the search chooses from on every network; `auto` choices take the
+cheapest, ties the first."""
+
+RING_ALGORITHMS = MappingProxyType(
+    {**ALGORITHMS, **dict.fromkeys(IN_NETWORK, hierarchical_phases)}
+)
+"""Algorithms whose messages go round rings."""
+
+
+def searched_algorithms(network: Network) -> tuple[str, ...]:
+    """Return the algorithms that the search chooses from on a network."""
+    return *ALGORITHMS, *in_network_algorithms(network.rules)
+
+
+def algorithm_phases(
+    network: Network, operation: str, groups: IntArray, algorithm: str
+) -> tuple[Phase, ...]:
+    """Return the phases of one of `RING_ALGORITHMS` on a network.
+
+    Raises
+    ------
+    InputError
+        If switches would have to add up that do not.
+    """
+    rules = algorithm_rules(algorithm, network.rules)
+    build = RING_ALGORITHMS[algorithm]
+    return build(operation, groups, network.block_sizes, rules)
 
 
 def _phases(
@@ -164,7 +194,7 @@ def collective_rates(
     InputError
         If there is no such algorithm for the operation.
     """
-    if algorithm in ALGORITHMS and operation in RING_OPERATIONS:
+    if algorithm in RING_ALGORITHMS and operation in RING_OPERATIONS:
         found = _rates(network, (operation,), groups, (algorithm,), together=together)
         rates = found[0]
     else:
@@ -175,15 +205,15 @@ def collective_rates(
 def rates_by_algorithm(
     network: Network,
     groups: IntArray,
-    algorithms: Sequence[str] = tuple(ALGORITHMS),
+    algorithms: Sequence[str] | None = None,
     *,
     together: bool = True,
 ) -> dict[str, dict[str, FloatArray]]:
     """Price what rings can do by several algorithms, as `collective_rates` does.
 
-    Phases that those of `ALGORITHMS` have in common, and that is most, are priced
-    once. An operation that an algorithm does not have is priced as a ring, which is
-    what NCCL falls back to.
+    By those of `searched_algorithms` where none are given. Phases that rings have in
+    common, and that is most, are priced once. An operation that an algorithm does not
+    have is priced as a ring, which is what NCCL falls back to.
 
     Returns
     -------
@@ -192,7 +222,9 @@ def rates_by_algorithm(
         bandwidth [s/byte].
     """
     operations = tuple(RING_OPERATIONS)
-    searched = [name for name in algorithms if name in ALGORITHMS]
+    if algorithms is None:
+        algorithms = searched_algorithms(network)
+    searched = [name for name in algorithms if name in RING_ALGORITHMS]
     rates: Iterator[FloatArray] = iter(())
     if searched:
         rates = iter(_rates(network, operations, groups, searched, together=together))
@@ -225,26 +257,17 @@ def _rates(
     """Return shape ``(algorithms x operations, stages, 2)``."""
     ordered = ordered_groups(network, groups)
     blocks = np.array(network.block_sizes, dtype=np.int64)
-    rules = tuple(_rules(network, name) for name in algorithms)
-    shapes = [_shapes(network, name)(ordered, blocks) for name in algorithms]
+    rules = tuple(algorithm_rules(name, network.rules) for name in algorithms)
+    shapes = [
+        (flat_shapes if name == "ring" else ruled_shapes(ruled))(ordered, blocks)
+        for name, ruled in zip(algorithms, rules, strict=True)
+    ]
     form_of, forms = _distinct(shapes, len(ordered))
     tables = ring_phase_tables(operations, forms, rules)
     rates = np.empty((len(tables.turns), len(ordered), 2))
     kernel = edges.price_rings
     run_kernel(network, kernel, ordered, form_of, tables, together, rates)
     return rates
-
-
-def _rules(network: Network, algorithm: str) -> CollectiveRules | None:
-    """Return the rules that an algorithm goes by; a plain ring knows none."""
-    return network.rules if algorithm == "hierarchical" else None
-
-
-def _shapes(network: Network, algorithm: str) -> Shapes:
-    """Return what the phases of an algorithm follow from."""
-    if algorithm == "ring":
-        return flat_shapes
-    return ruled_shapes(network.rules)
 
 
 def _distinct(

@@ -10,7 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.algorithms import HIERARCHICAL, exchanges, ruled_exchanges
+from estimators.collectives.algorithms import (
+    HIERARCHICAL,
+    algorithm_rules,
+    exchanges,
+    ruled_exchanges,
+)
 from estimators.collectives.exchanges import Exchanges
 from estimators.collectives.messages import (
     edge_costs,
@@ -119,13 +124,8 @@ def _phases(
 ) -> list[Exchanges]:
     """Return the phases of each stage."""
     blocks = np.array(network.block_sizes, dtype=np.int64)
-    rules = network.rules
-    if (
-        algorithm == "hierarchical"
-        and operation in RING_OPERATIONS
-        and rules is not None
-        and rules.depends_on_nodes
-    ):
+    rules = algorithm_rules(algorithm, network.rules)
+    if rules is not None and rules.depends_on_nodes and operation in RING_OPERATIONS:
         shapes = ruled_shapes(rules)(ordered, blocks)
         found = [
             ruled_exchanges(operation, tuple(row), rules) for row in shapes.tolist()

@@ -16,6 +16,8 @@ References
    and what each waits for (LL128 between nodes: 4.0 us in a ring, 8.5 us in a tree).
 .. [4] R. Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)",
    COMHPC 2016.
+.. [5] B. Klenk et al., "An In-Network Architecture for Accelerating Shared-Memory
+   Multiprocessor Collectives", ISCA 2020.
 """
 
 import itertools
@@ -101,17 +103,23 @@ def phases_of_shape(
     * Its all-reduces wait no longer than a tree between nodes does, of twice the depth,
       a step of which waits for two children and counts twice [3]_; the bytes are a
       ring's, which a tree's exceed by less than a part in as many as there are nodes.
-    * Switches that add up take each byte once up and give it once down, whatever the
-      number of nodes [4]_.
+    * Switches between nodes that add up take each byte once up and give it once down,
+      whatever the number of nodes [4]_.
+    * Those of a node that add up do so inside of it, for what is left of the group
+      outside of nodes, too: once to the member that asks for its part of the sum, and
+      once from that member to all [5]_.
     """
-    if rules is not None and operation == "all_reduce" and rules.adds_in_switches:
-        found = _added_in_switches(shape)
+    sums = rules if operation == "all_reduce" else None
+    if sums is not None and sums.adds_in_switches:
+        found = _added_in_switches(shape, sums.summed_weight)
         if found:
             return found
     plain = _level_by_level(operation, shape)
-    if rules is None or not rules.is_library:
-        return plain
-    return _with_library_steps(operation, shape, plain)
+    if rules is not None and rules.is_library:
+        plain = _with_library_steps(operation, shape, plain)
+    if sums is not None and sums.summed_weight > 0.0 and shape[0] > 1:
+        return _added_in_nodes(shape[0], plain, sums.summed_weight)
+    return plain
 
 
 def _level_by_level(operation: str, shape: Shape) -> tuple[RingTurns, ...]:
@@ -133,7 +141,7 @@ def _level_by_level(operation: str, shape: Shape) -> tuple[RingTurns, ...]:
     return (*before, outermost, *after)
 
 
-def _added_in_switches(shape: Shape) -> tuple[RingTurns, ...]:
+def _added_in_switches(shape: Shape, weight: float) -> tuple[RingTurns, ...]:
     """Return the phases of an all-reduce by switches; none inside one node.
 
     Messages from each node's member to the next one's load the links of a tree as what
@@ -142,9 +150,36 @@ def _added_in_switches(shape: Shape) -> tuple[RingTurns, ...]:
     inside, outside = shape[0], math.prod(max(size, 1) for size in shape[1:])
     if outside == 1:
         return ()
-    turn = ring_pass(inside)
-    node = (RingTurns(1, inside, *turn),) if inside > 1 else ()
-    return (*node, RingTurns(inside, outside, 1.0 / inside, 2), *node)
+    between = RingTurns(inside, outside, 1.0 / inside, 2)
+    if inside == 1:
+        return (between,)
+    half = (
+        _node_half(inside, weight)
+        if weight
+        else RingTurns(1, inside, *ring_pass(inside))
+    )
+    return half, between, half
+
+
+def _added_in_nodes(
+    inside: int, plain: tuple[RingTurns, ...], weight: float
+) -> tuple[RingTurns, ...]:
+    """Return phases whose part inside a node its switches do."""
+    half = _node_half(inside, weight)
+    if len(plain) == 1:
+        return (half._replace(fraction=2 * half.fraction, num_steps=2),)
+    return half, *plain[1:-1], half
+
+
+def _node_half(size: int, weight: float) -> RingTurns:
+    """Return half of an all-reduce by a node's switches: one of its two steps.
+
+    First every member asks for its ``S / n`` of the sum: its ``S`` goes up, the sum
+    comes down; then it sends that up, and all ``S`` come down [5]_. Chunks of both
+    halves move at once, in either direction ``S + S / n`` in all. Messages to the next
+    member of a ring load a switch's links so, each by half of it.
+    """
+    return RingTurns(1, size, weight * (size + 1) / (2 * size), 1)
 
 
 def _with_library_steps(

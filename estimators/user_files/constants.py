@@ -26,9 +26,8 @@ from estimators.constants import (
     load_constants,
 )
 from estimators.user_files.tables import number_in, quoted, read_table, text_of
-from topologies.errors import InputError, Problems
+from topologies.errors import MIN_EFFICIENCY, InputError, Problems
 from topologies.input_file import Value
-from topologies.specs import MIN_EFFICIENCY
 
 FORMAT = "nestsim constants 1"
 """First value of every file; changes when old files can no longer be read."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from estimators.collectives.algorithms import algorithm_or_ring
-from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.cost import RING_ALGORITHMS, algorithm_phases
 from estimators.collectives.placed import placed_exchanges
 from nestsim.simulator.work import LockstepEdgePhase, LockstepRingPhase
 from topologies import Network
@@ -73,7 +73,7 @@ def collective_lockstep_phases(
     An operation that the algorithm does not have is done by rings.
     """
     name = algorithm_or_ring(algorithm, operation)
-    if name not in ALGORITHMS:
+    if name not in RING_ALGORITHMS:
         return tuple(
             LockstepEdgePhase(
                 phase.sources,
@@ -86,9 +86,7 @@ def collective_lockstep_phases(
             )
             for phase in placed_exchanges(network, operation, lockstep.groups, name)
         )
-    phases = ALGORITHMS[name](
-        operation, lockstep.groups, network.block_sizes, network.rules
-    )
+    phases = algorithm_phases(network, operation, lockstep.groups, name)
     return tuple(
         LockstepRingPhase(
             phase.rings,

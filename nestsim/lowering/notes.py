@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from estimators.collectives.algorithms import HIERARCHICAL
+from estimators.collectives.algorithms import HIERARCHICAL, IN_NETWORK
 from estimators.collectives.messages import uneven_blocks
 from nestsim.simulator.replay import ReplaySettings
 from planner.cost.objective import PricedPlan
@@ -22,6 +22,9 @@ _NAMES = {
     "expert all-to-all": "The expert-parallel all-to-all",
 }
 """Part of a stage's time -> what a sentence calls it."""
+
+_LEVEL_BY_LEVEL = frozenset({*HIERARCHICAL, *IN_NETWORK})
+"""Algorithms that go level by level."""
 
 _MOST_STAGES = 8
 """Stages that a sentence names."""
@@ -125,10 +128,10 @@ def left_out_level_notes(network: Network, plan: Plan) -> tuple[str, ...]:
 def _hierarchical_groups(plan: Plan) -> Iterator[tuple[str, int, IntArray]]:
     """Yield the groups of each stage that go level by level, shape ``(G, n)``."""
     together = plan_groups(plan)
-    if plan.tensor_algorithm in HIERARCHICAL and plan.parallel.sizes().tp > 1:
+    if plan.tensor_algorithm in _LEVEL_BY_LEVEL and plan.parallel.sizes().tp > 1:
         for number, groups in enumerate(together.tensor()):
             yield "Tensor-parallel collectives", number, groups
-    if plan.gradient_algorithm not in HIERARCHICAL:
+    if plan.gradient_algorithm not in _LEVEL_BY_LEVEL:
         return
     dense, experts = together.dense(), together.expert_data()
     for number, stage in enumerate(plan.stages):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from estimators.collectives.algorithms import algorithm_or_ring
-from estimators.collectives.cost import ALGORITHMS
+from estimators.collectives.cost import RING_ALGORITHMS, algorithm_phases
 from estimators.collectives.placed import placed_exchanges
 from estimators.training import ParameterBytes
 from nestsim.simulator.work import Bucket, EdgePhase, Phase, RingPhase
@@ -153,12 +153,10 @@ def collective_phases(
     An operation that the algorithm does not have is done by rings.
     """
     name = algorithm_or_ring(algorithm, operation)
-    if name in ALGORITHMS:
+    if name in RING_ALGORITHMS:
         return tuple(
             RingPhase(phase.rings, phase.fraction * num_bytes, phase.num_steps)
-            for phase in ALGORITHMS[name](
-                operation, groups, network.block_sizes, network.rules
-            )
+            for phase in algorithm_phases(network, operation, groups, name)
         )
     return tuple(
         EdgePhase(

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from estimators.collectives.algorithms import IN_NETWORK, algorithm_or_ring
 from estimators.layers.table import InLayerTraffic, LayerTable
 from nestsim.lowering.groups import (
     LockstepGroups,
@@ -395,14 +396,15 @@ def plan_traffic(workload: Workload, priced: PricedPlan) -> tuple[GroupTraffic, 
 
 def _together(parts: list[_Part]) -> GroupTraffic:
     units = [len(part.groups) for part in parts]
+    operation, name = parts[0].operation, parts[0].algorithm
     return GroupTraffic(
         kind=parts[0].kind,
-        operation=parts[0].operation,
+        operation=operation,
         groups=np.concatenate([part.groups for part in parts]),
         stage=np.repeat([part.stage for part in parts], units),
         num_bytes=np.repeat([part.num_bytes for part in parts], units),
         period=np.repeat([part.period for part in parts], units),
-        algorithm=parts[0].algorithm,
+        algorithm=algorithm_or_ring(name, operation) if name in IN_NETWORK else name,
     )
 
 

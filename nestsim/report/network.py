@@ -37,6 +37,9 @@ def print_topology(
     if network.adds_in_switches:
         words = "Switches outside nodes add up all-reduces (SHARP)"
         console.print(Text(words), highlight=False)
+    if network.rules is not None and network.rules.summed_weight > 0.0:
+        words = "Switches inside nodes add up all-reduces (NVLS)"
+        console.print(Text(words), highlight=False)
     if accelerator is not None:
         print_section(console, "Device", facts(_accelerator_facts(accelerator)))
     print_section(console, "Tiers, from the inside out", tiers_table(network.tiers()))
@@ -112,6 +115,7 @@ def topology_json(network: Network) -> dict[str, Any]:
         "bisection_bandwidth_bytes_per_s": network.bisection_bandwidth(),
         "block_sizes": list(network.block_sizes),
         "sharp": network.adds_in_switches,
+        "nvls": network.rules is not None and network.rules.summed_weight > 0.0,
         "levels": [
             {
                 "name": level.name,

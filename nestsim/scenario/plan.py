@@ -185,13 +185,15 @@ class PlanTable(Table):
 
     gradient_algorithm: Text = Field("auto", examples=["ring", "halving-doubling"])
     """Algorithm of the data-parallel collectives, a name that `nestsim collectives`
-    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does. What
-    an algorithm does not have, such as an all-gather by trees, rings do."""
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does, and
+    nvls or sharp where switches of the network add up and that is cheaper. What an
+    algorithm does not have, such as an all-gather by trees, rings do."""
 
     tensor_algorithm: Text = Field("auto", examples=["ring", "double-binary-tree"])
     """Algorithm of the tensor-parallel collectives, a name that `nestsim collectives`
-    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does. What
-    an algorithm does not have, such as an all-gather by trees, rings do."""
+    prints; "auto" takes the cheaper of ring and hierarchical, as the planner does, and
+    nvls or sharp where switches of the network add up and that is cheaper. What an
+    algorithm does not have, such as an all-gather by trees, rings do."""
 
     def build(self, defaults: Preset = IDEAL_PRESET) -> PlanSpec:
         """Return the settings for the planner.

@@ -16,7 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from estimators.collectives.cost import ALGORITHMS, collective_rates, rates_by_algorithm
+from estimators.collectives.cost import (
+    collective_rates,
+    rates_by_algorithm,
+    searched_algorithms,
+)
 from estimators.collectives.messages import level_shapes, slowest_edges
 from estimators.collectives.ring_phases import RING_OPERATIONS
 from planner.cost.groups import StageGroups
@@ -35,7 +39,7 @@ class AlgorithmChoice(NamedTuple):
     name: str
     """Name of the algorithm, one of
     `estimators.collectives.algorithms.ALGORITHM_NAMES`, or ``"auto"``: the cheapest of
-    `ALGORITHMS`, as NCCL chooses by size."""
+    `searched_algorithms`, as NCCL chooses by size."""
     num_bytes: float
     """Typical size of the full tensor that ``"auto"`` goes by [byte]."""
 
@@ -216,6 +220,7 @@ class PricedGrid:
         pp, dp, ep, cp, tp = groups.grid.shape
         ranks = groups.grid.reshape(pp, dp * ep, cp * tp)
         self.network, self.num_stages = network, pp
+        self._searched = searched_algorithms(network)
         self._tensor_groups = groups.tensor()
         self._tensor = _by_algorithm(network, self._tensor_groups)
         self._dense = groups.dense()
@@ -245,7 +250,7 @@ class PricedGrid:
         """Return what tells which algorithms are chosen, without the rest."""
         return AlgorithmChooser(
             *(
-                {name: rates[name]["all_reduce"] for name in ALGORITHMS}
+                {name: rates[name]["all_reduce"] for name in self._searched}
                 for rates in (self._tensor, self._data)
             )
         )
@@ -340,7 +345,7 @@ def free_rates(num_stages: int) -> dict[str, FloatArray]:
 
 def _by_algorithm(network: Network, groups: IntArray) -> dict[str, Rates]:
     if groups.shape[2] == 1:
-        return dict.fromkeys(ALGORITHMS, free_rates(groups.shape[0]))
+        return dict.fromkeys(searched_algorithms(network), free_rates(groups.shape[0]))
     priced = rates_by_algorithm(network, groups)
     return {algorithm: _equal_halves(rates) for algorithm, rates in priced.items()}
 
@@ -363,7 +368,7 @@ def _cheapest(reduces: Mapping[str, FloatArray], choice: AlgorithmChoice) -> str
         rates = reduces[name]
         return float((rates[:, 0] + rates[:, 1] * choice.num_bytes).max())
 
-    return min(ALGORITHMS, key=slowest)
+    return min(reduces, key=slowest)
 
 
 def _shardings(

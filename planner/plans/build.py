@@ -21,6 +21,7 @@ from estimators.training import Grouping, ParallelismConfig
 from planner.cost.pricing import rates_of
 from planner.plans.checks import (
     AUTO,
+    check_algorithms,
     check_model,
     check_outline,
     check_plan,
@@ -144,7 +145,14 @@ def _outline(workload: Workload, spec: PlanSpec, num_devices: int) -> Plan:
 
 
 def with_algorithms(network: Network, workload: Workload, plan: Plan) -> Plan:
-    """Return the plan with ``"auto"`` replaced by what it stands for."""
+    """Return the plan with ``"auto"`` replaced by what it stands for.
+
+    Raises
+    ------
+    InputError
+        If the network does not have an algorithm that the plan names.
+    """
+    check_algorithms(network, plan)
     if AUTO not in {plan.gradient_algorithm, plan.tensor_algorithm}:
         return plan
     rates = rates_of(network, workload, plan)

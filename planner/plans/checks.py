@@ -7,7 +7,11 @@ setting as `estimators.training.ParallelismConfig` and `planner.step.plan.Plan` 
 from collections import Counter
 from collections.abc import Sequence
 
-from estimators.collectives.algorithms import ALGORITHM_NAMES
+from estimators.collectives.algorithms import (
+    ALGORITHM_NAMES,
+    IN_NETWORK,
+    algorithm_rules,
+)
 from estimators.layers.shares import divisibility_problem
 from estimators.layers.work import Degrees
 from estimators.models.spec import TransformerSpec
@@ -19,7 +23,7 @@ from planner.step.execution import Workload
 from planner.step.offload import is_beside_passes
 from planner.step.plan import COUNTED_MODES, Plan, Stage
 from planner.step.schedules import find_schedule
-from topologies import InputError
+from topologies import InputError, Network
 
 AUTO = "auto"
 """The algorithm that stands for the cheapest one."""
@@ -63,9 +67,24 @@ def check_outline(workload: Workload, plan: Plan, num_devices: int) -> None:
         raise (error.at("parallel") if inside else error) from None
     check_schedule(plan)
     for name in ("gradient_algorithm", "tensor_algorithm"):
-        _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES))
+        _check_choice(name, getattr(plan, name), (AUTO, *ALGORITHM_NAMES, *IN_NETWORK))
     _check_batch(workload, plan)
     _check_stages(plan)
+
+
+def check_algorithms(network: Network, plan: Plan) -> None:
+    """Refuse algorithms whose sums no switches of the network do.
+
+    Raises
+    ------
+    InputError
+        If so, with the setting in ``where``.
+    """
+    for name in ("gradient_algorithm", "tensor_algorithm"):
+        try:
+            algorithm_rules(getattr(plan, name), network.rules)
+        except InputError as error:
+            raise error.at(name) from None
 
 
 def check_sizes(parallel: ParallelismConfig, num_devices: int) -> None:

@@ -53,14 +53,15 @@ class Relaxation:
             exit_inverse = 1.0 / node.uplink_bandwidth
             exit_link_inverse = 1.0 / float(outside.max())
         # Where switches add, what bounds take for half of an all-reduce is all of it.
-        share = 0.5 if network.adds_in_switches else 1.0
+        adds = network.rules is not None and network.rules.adds_anywhere
+        inside, outside = 0.5 if adds else 1.0, 0.5 if network.adds_in_switches else 1.0
         terms = kernel.NetworkTerms(
             hop_latency=hop_latency,
-            hop_inverse=share * hop_inverse,
+            hop_inverse=inside * hop_inverse,
             ports_inverse=ports_inverse,
             block_size=float(block_size),
-            exit_inverse=share * float(exit_inverse),
-            exit_link_inverse=share * exit_link_inverse,
+            exit_inverse=outside * float(exit_inverse),
+            exit_link_inverse=outside * exit_link_inverse,
             has_racks=len(network.block_sizes) > 2,
             is_aligned=True,
         )

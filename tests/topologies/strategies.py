@@ -72,6 +72,19 @@ def spine_leaf_specs(draw, largest=3):
 
 @st.composite
 def rail_specs(draw, largest=3):
+    spec = draw(joined_rail_specs(largest))
+    return rails_alone(spec) if draw(st.booleans()) else spec
+
+
+def rails_alone(spec):
+    """Return the same network without what joins its rails."""
+    spines = ("num_spines", 1), ("oversubscription", 1.0), ("trunk", "ideal")
+    rest = {} if spec.num_units > 1 else dict(spines)
+    return replace(spec, rail_only=True, pxn=True, **rest)
+
+
+@st.composite
+def joined_rail_specs(draw, largest=3):
     return RailSpec(
         devices_per_node=draw(st.integers(1, largest)),
         node_bandwidth=draw(rates),

@@ -3,8 +3,9 @@
 Letters: ``k`` tier, 0 the innermost; ``f_k`` fan-out; ``B_k = f_0 ... f_k`` devices
 of a block of tier ``k``; ``P_k`` planes, the switches of one block that share no
 device link (the rails of a unit); ``S_k`` spines, the switches among which a child
-has a link to each; ``C_k`` separate cables of a child to its one switch. At most one
-of ``S_k`` and ``C_k`` is above 1; a hash picks the spine or the cable.
+has a link to each, of its own plane where planes go on (rail-only); ``C_k`` separate
+cables of a child to its one switch. At most one of ``S_k`` and ``C_k`` is above 1; a
+hash picks the spine or the cable.
 Vertices: devices, then the switches of tier 0, 1, ...
 Links: for each tier all links up, by child and choice, then all links down.
 
@@ -95,7 +96,8 @@ class TreeRouting(BuiltRouting):
     Parameters
     ----------
     tiers
-        From the inside out. Planes are for tier 1 only, spines for the outermost.
+        From the inside out. Planes begin at tier 1, where nothing but a relay joins
+        them also above it; spines are for the outermost.
     relay
         With planes, whether traffic to another plane first crosses the node to the
         local device on the receiver's plane (NCCL's PXN). If not, it takes the tier
@@ -119,7 +121,9 @@ class TreeRouting(BuiltRouting):
         self.num_blocks = [self.num_devices // size for size in self.block_sizes]
         self.num_planes = tiers[1].num_planes if len(tiers) > 1 else 1
         self.nic_per_device = len(tiers) > 1 and tiers[1].joins_devices
-        assert all(t.num_planes == 1 for t in (tiers[0], *tiers[2:]))
+        assert tiers[0].num_planes == 1
+        above = {tier.num_planes for tier in tiers[2:]}
+        assert above <= {1} or (relay and above == {self.num_planes})
         assert all(t.num_spines == 1 for t in tiers[:-1])
         assert all(1 in {t.num_spines, t.num_cables} for t in tiers)
         self.num_children = [self._count_children(k) for k in range(len(tiers))]
@@ -399,7 +403,8 @@ class TreeRouting(BuiltRouting):
             below = child
         else:
             below_per_block = self.num_children[k] // self.num_blocks[k]
-            parent = child // below_per_block
+            parent = child // below_per_block * tier.num_planes
+            parent += child % tier.num_planes
             below = child + self._first_switch(k - 1)
         spine = np.arange(tier.num_choices) // tier.num_cables
         lower = np.repeat(below, tier.num_choices)
@@ -414,11 +419,9 @@ class TreeRouting(BuiltRouting):
         """Return ``"device 5"``, ``"leaf 0"``; ``"rail unit 1 rail 3"`` with planes."""
         names = [f"device {d}" for d in range(self.num_devices)]
         for k, tier in enumerate(self.switch_tiers):
-            planes = tier.num_planes
-            names += [
-                f"{tier.name} {i // planes} rail {i % planes}"
-                if planes > 1
-                else f"{tier.name} {i}"
-                for i in range(self._num_switches(k))
-            ]
+            planes, spines = tier.num_planes, tier.num_spines
+            for i in range(self._num_switches(k)):
+                block, plane = divmod(i // spines, planes)
+                rail = f" rail {plane}" if planes > 1 else ""
+                names.append(f"{tier.name} {block * spines + i % spines}{rail}")
         return tuple(names)

@@ -9,9 +9,12 @@ References
 .. [1] Leiserson, "Fat-trees: universal networks for hardware-efficient
    supercomputing", IEEE Transactions on Computers 1985.
 .. [2] NVIDIA, "DGX SuperPOD Reference Architecture (H100)", 2023: rails.
+.. [3] W. Wang et al., "Rail-only: A Low-Cost High-Performance Network for Training LLMs
+   with Trillion Parameters", arXiv:2307.12169, 2023.
 """
 
 import math
+from dataclasses import replace
 
 from topologies.errors import InputError
 from topologies.fabrics.tree_routing import TreeRouting
@@ -116,8 +119,12 @@ def build_spine_leaf(spec: SpineLeafSpec) -> Network:
 def build_rail(spec: RailSpec) -> Network:
     """Build rail-optimised units [2]_: one rail switch per unit and local rank.
 
-    Spines are one vertex or several, as in `build_spine_leaf`.
+    Spines are one vertex or several, as in `build_spine_leaf`; in rail-only networks
+    [3]_ so many for each rail, and none above the rail switches of one unit.
     """
+    spine = _spine_tier(spec, spec.num_units, spec.nodes_per_unit)
+    if spec.rail_only:
+        spine = replace(spine, num_planes=spec.devices_per_node)
     tiers = (
         _node_tier(spec),
         Tier(
@@ -129,7 +136,7 @@ def build_rail(spec: RailSpec) -> Network:
             num_planes=spec.devices_per_node,
             joins_devices=True,
         ),
-        _spine_tier(spec, spec.num_units, spec.nodes_per_unit),
+        *((spine,) if spec.has_spines else ()),
     )
     routing = TreeRouting(tiers, relay=spec.pxn, seed=spec.ecmp_seed)
     return _network(spec, routing)
@@ -180,5 +187,6 @@ def _network(
             node_levels=node_levels,
             node_size=routing.block_sizes[node_levels - 1],
             adds_in_switches=spec.sharp,
+            summed_weight=spec.summed_weight(routing.switch_tiers[0].efficiency),
         ),
     )

@@ -25,7 +25,9 @@ def blocks_label(routing: "TreeRouting", tier: int) -> str:
     if facts.num_planes > 1:
         lines.append(f"{facts.num_planes} rail switches each")
     if facts.num_spines > 1:
-        lines = [f"{facts.num_spines} x {facts.name}"]
+        lines[0] = f"{facts.num_spines} x {facts.name}"
+    if tier > 1 and facts.num_planes > 1:
+        lines[1] = f"for each of {facts.num_planes} rails"
     if blocks > 1:
         lines.append(f"of {size:,} devices")
     return "\n".join(lines)

@@ -27,11 +27,8 @@ from nestsim.scenario.base import (
     input_file,
 )
 from topologies.degrade import Degradation, SlowDevice, SlowLinks
-from topologies.errors import InputError
+from topologies.errors import MAX_RATIO, MIN_EFFICIENCY, MIN_RATIO, InputError
 from topologies.specs import (
-    MAX_RATIO,
-    MIN_EFFICIENCY,
-    MIN_RATIO,
     CustomSpec,
     FatTreeSpec,
     LevelSpec,
@@ -168,6 +165,14 @@ class FatTreeTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         levels = []
@@ -183,6 +188,8 @@ class FatTreeTable(Table):
             ecmp_seed=self.ecmp_seed,
             node_levels=max(1, self._node_levels()),
             sharp=self.sharp,
+            nvls=self.nvls,
+            nvls_efficiency=_sums_efficiency(self, self.levels[0].transport),
         )
 
     def _node_levels(self) -> int:
@@ -276,6 +283,14 @@ class SpineLeafTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
         return SpineLeafSpec(**_with_transports(self))
@@ -308,11 +323,13 @@ class RailTable(Table):
     nic_latency: Latency
     """Latency of the link from a NIC to the rail switch [s]."""
 
-    spine_latency: Latency
-    """Latency of a link from a rail switch to a spine [s]."""
+    spine_latency: Latency | None = None
+    """Latency of a link from a rail switch to a spine [s]. Needed where there are
+    spines: everywhere but in rail-only networks of one unit."""
 
     num_spines: Count = Field(1, examples=[4])
-    """Spine switches; a rail switch has one link to each."""
+    """Spine switches, in rail-only networks of each rail; a rail switch has one link to
+    each."""
 
     oversubscription: Ratio = Field(1.0, examples=[1.0])
     """Bandwidth of a rail switch's links to NICs together over that of its links to
@@ -321,6 +338,10 @@ class RailTable(Table):
     pxn: bool = Field(True, examples=[True])
     """Whether traffic for another local rank first crosses the sender's node to the
     device on the receiver's rail (NCCL's PXN). If not, it goes through the spine."""
+
+    rail_only: bool = Field(False, examples=[True])
+    """Whether nothing joins rails but the nodes: each rail has spines of its own, or
+    none where one switch of it joins all nodes (`num_units = 1`)."""
 
     trunk: Trunk = "ideal"
     """Whether a rail switch's links to all spines act as one, or are separate links of
@@ -354,9 +375,26 @@ class RailTable(Table):
     """Whether switches outside nodes add up all-reduces on their way (SHARP): each byte
     goes up once and comes down once, in a time that does not grow with the nodes."""
 
+    nvls: bool = Field(False, examples=[True])
+    """Whether a node's switches add up all-reduces and multicast the sums (NVLink
+    SHARP): so NVSwitches do from Hopper on, those of H100, H200, B200 and GB200."""
+
+    nvls_efficiency: Efficiency | None = Field(None, examples=[0.7])
+    """Fraction of the bandwidth inside a node that sums in its switches reach. Left
+    out, that of the node's transport, or as much as all else."""
+
     def build(self) -> NetworkSpec:
         """Return the record for the builder."""
-        return RailSpec(**_with_transports(self))
+        if self.spine_latency is None and (self.num_units > 1 or not self.rail_only):
+            raise InputError(
+                "is missing",
+                where="spine_latency",
+                expected='a latency, e.g. "1 us"',
+                hint="only rail-only networks of one unit have no spines",
+            )
+        values = _with_transports(self)
+        values["spine_latency"] = self.spine_latency or 0.0
+        return RailSpec(**values)
 
 
 def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
@@ -368,7 +406,31 @@ def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
         values[latency] = max(values[latency], reached.latency)
         if values[efficiency] is None:
             values[efficiency] = reached.efficiency
+    values["nvls_efficiency"] = _sums_efficiency(table, table.node_transport)
     return values
+
+
+def _sums_efficiency(
+    table: FatTreeTable | SpineLeafTable | RailTable, transport: str | None
+) -> float | None:
+    """Return what sums in a node's switches reach, as said or as its transport has it.
+
+    Raises
+    ------
+    InputError
+        If the transport is of switches that add up nothing.
+    """
+    if not table.nvls or table.nvls_efficiency is not None or transport is None:
+        return table.nvls_efficiency
+    found = transports()[transport].multicast_efficiency
+    if not found:
+        raise InputError(
+            f"switches of {transport} add up nothing",
+            where="nvls",
+            got=True,
+            expected="NVSwitches from Hopper on, e.g. nvswitch-h100",
+        )
+    return found
 
 
 class GridTable(Table):

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives.cost import collective_rates, hierarchical_phases
+from estimators.collectives.algorithms import algorithm_or_ring
+from estimators.collectives.cost import algorithm_phases, collective_rates
 from estimators.collectives.placed import exchange_rates
 from estimators.collectives.transports import library_network, transports
 from estimators.software import IDEAL, Software
@@ -38,9 +39,9 @@ def library(network):
     return library_network(network, FABRIC, LIBRARY)
 
 
-def rate(network, operation, members):
+def rate(network, operation, members, algorithm="hierarchical"):
     groups = np.asarray(members).reshape(1, 1, -1)
-    (found,) = collective_rates(network, operation, groups, "hierarchical")
+    (found,) = collective_rates(network, operation, groups, algorithm)
     return found
 
 
@@ -99,8 +100,9 @@ def test_all_reduces_wait_for_the_lesser_of_tree_and_ring(nodes):
 def test_more_nodes_are_never_faster(local, nodes, more, operation, sharp):
     fewer = library(cluster(local, nodes, sharp=sharp))
     larger = library(cluster(local, nodes + more, sharp=sharp))
-    one = rate(fewer, operation, np.arange(fewer.num_devices))
-    other = rate(larger, operation, np.arange(larger.num_devices))
+    name = "sharp" if sharp else "hierarchical"
+    one = rate(fewer, operation, np.arange(fewer.num_devices), name)
+    other = rate(larger, operation, np.arange(larger.num_devices), name)
     assert other.latency >= one.latency * (1 - 1e-12)
     assert other.inverse_bandwidth >= one.inverse_bandwidth * (1 - 1e-12)
 
@@ -123,9 +125,11 @@ def test_rings_and_messages_are_priced_alike(
     network = library(network) if is_library else network
     devices = st.integers(0, network.num_devices - 1)
     members = sorted(data.draw(st.sets(devices, min_size=1)))
-    found = rate(network, operation, members)
+    name = "sharp" if sharp else "hierarchical"
+    found = rate(network, operation, members, name)
     groups = np.array(members).reshape(1, 1, -1)
-    ((latency, inverse),) = exchange_rates(network, operation, groups, "hierarchical")
+    used = algorithm_or_ring(name, operation)
+    ((latency, inverse),) = exchange_rates(network, operation, groups, used)
     assert found == pytest.approx((latency, inverse), rel=1e-9)
 
 
@@ -134,7 +138,7 @@ def test_rings_and_messages_are_priced_alike(
 @pytest.mark.parametrize("local", [1, 8])
 def test_switches_that_add_up_take_each_byte_once(local, nodes, leaves):
     network = cluster(local, nodes, leaves=leaves, sharp=True)
-    found = rate(network, "all_reduce", np.arange(network.num_devices))
+    found = rate(network, "all_reduce", np.arange(network.num_devices), "sharp")
     route = 1.0e-6 if leaves == 1 else 1.2e-6
     assert found.latency == pytest.approx(2 * (local - 1) * 0.5e-6 + 2 * route)
     inside = 2 * (local - 1) / local / 400e9
@@ -149,18 +153,25 @@ def test_switches_add_up_all_reduces_between_nodes_alone():
     plain, sharp = cluster(8, 4), cluster(8, 4, sharp=True)
     everyone = np.arange(32)
     for operation in ("all_gather", "reduce_scatter"):
-        assert rate(sharp, operation, everyone) == rate(plain, operation, everyone)
+        expected = rate(plain, operation, everyone)
+        assert rate(sharp, operation, everyone, "sharp") == expected
     inside = np.arange(8)
-    assert rate(sharp, "all_reduce", inside) == rate(plain, "all_reduce", inside)
+    expected = rate(plain, "all_reduce", inside)
+    assert rate(sharp, "all_reduce", inside, "sharp") == expected
+
+
+def test_rings_level_by_level_are_rings_also_where_switches_add_up():
+    plain, sharp = cluster(8, 4), cluster(8, 4, sharp=True)
+    for operation in OPERATIONS:
+        expected = rate(plain, operation, np.arange(32))
+        assert rate(sharp, operation, np.arange(32)) == expected
 
 
 def test_a_tree_of_switches_carries_each_group_once():
     """Of 16 members below one leaf only one sum goes up to the spine."""
     network = cluster(1, 16, leaves=2, sharp=True)
     groups = np.arange(32).reshape(1, 32)
-    (phase,) = hierarchical_phases(
-        "all_reduce", groups, network.block_sizes, network.rules
-    )
+    (phase,) = algorithm_phases(network, "all_reduce", groups, "sharp")
     senders, receivers = phase.rings.ravel(), np.roll(phase.rings, -1, axis=1).ravel()
     loads = np.zeros(len(network.links))
     for source, target in zip(senders.tolist(), receivers.tolist(), strict=True):

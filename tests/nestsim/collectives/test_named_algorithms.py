@@ -8,7 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimators.collectives.algorithms import ALGORITHM_NAMES, algorithm_or_ring
+from estimators.collectives.algorithms import (
+    ALGORITHM_NAMES,
+    IN_NETWORK,
+    algorithm_or_ring,
+    in_network_algorithms,
+)
 from estimators.collectives.cost import ALGORITHMS, collective_rates
 from estimators.collectives.ring_phases import RING_OPERATIONS
 from nestsim.cli import main
@@ -30,10 +35,10 @@ from tests.nestsim.ideal import ideal_text
 from tests.nestsim.simulator.cases import pipeline
 from tests.nestsim.simulator.test_folding import assert_same_run
 from tests.topologies.strategies import degraded, tori, trees
+from topologies import InputError
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
-NAMES = st.sampled_from(ALGORITHM_NAMES)
 OPERATIONS = st.sampled_from(sorted(RING_OPERATIONS))
 
 relaxed = settings(
@@ -52,6 +57,7 @@ def placed_groups(draw):
             network.rules,
             is_library=draw(st.booleans()),
             adds_in_switches=draw(st.booleans()),
+            summed_weight=draw(st.sampled_from([0.0, 1.0, 1.18])),
         )
         network = replace(network, rules=rules)
     n = network.num_devices
@@ -75,12 +81,19 @@ def lone_flow_time(network, flows, numbers):
     return total
 
 
-@given(placed=placed_groups(), name=NAMES, operation=OPERATIONS)
+def name_on(data, network):
+    """Draw an algorithm that a network has."""
+    added = in_network_algorithms(network.rules)
+    return data.draw(st.sampled_from((*added, *ALGORITHM_NAMES)))
+
+
+@given(placed=placed_groups(), data=st.data(), operation=OPERATIONS)
 @relaxed
 def test_phases_of_a_stage_take_as_long_alone_as_the_price_says(
-    placed, name, operation
+    placed, data, operation
 ):
     network, devices = placed
+    name = name_on(data, network)
     groups = np.ascontiguousarray(devices.T)
     phases = collective_phases(network, operation, groups, name, 1e6)
     work = pipeline(devices[None], 1, reduce_phases=(phases,))
@@ -94,10 +107,11 @@ def test_phases_of_a_stage_take_as_long_alone_as_the_price_says(
     )
 
 
-@given(placed=placed_groups(), name=NAMES, operation=OPERATIONS)
+@given(placed=placed_groups(), data=st.data(), operation=OPERATIONS)
 @relaxed
-def test_phases_of_lockstep_groups_are_those_of_their_groups(placed, name, operation):
+def test_phases_of_lockstep_groups_are_those_of_their_groups(placed, data, operation):
     network, devices = placed
+    name = name_on(data, network)
     lockstep = find_lockstep_groups(devices.T, np.ascontiguousarray(devices.T))
     phases = collective_lockstep_phases(network, lockstep, operation, name, 1e6)
     traffic = LockstepTraffic("tensor", lockstep.of_replica, phases)
@@ -108,7 +122,7 @@ def test_phases_of_lockstep_groups_are_those_of_their_groups(placed, name, opera
     for number, group in enumerate(devices.T):
         alone = flows.in_passes[0][0][:, number]
         (rate,) = collective_rates(network, operation, group[None, None], used)
-        level_by_level = used.startswith("hierarchical")
+        level_by_level = used in IN_NETWORK or used.startswith("hierarchical")
         if not level_by_level:
             # Levels are those at which all groups split evenly, not those of one.
             found = lone_flow_time(network, flows, alone)
@@ -125,19 +139,28 @@ def test_phases_of_lockstep_groups_are_those_of_their_groups(placed, name, opera
 def llama(tmp_path_factory):
     file = tmp_path_factory.mktemp("ideal") / "job.toml"
     file.write_text(ideal_text("llama2_7b_64_h100"), encoding="utf-8")
-    return build_job(load_scenario(file), None)
+    network, workload = build_job(load_scenario(file), None)
+    return network, workload
+
+
+@pytest.fixture(scope="module")
+def adding(llama):
+    """The same job where switches add up, those of nodes slower than they pass on."""
+    network, workload = llama
+    rules = replace(network.rules, adds_in_switches=True, summed_weight=1.25)
+    return replace(network, rules=rules), workload
 
 
 @pytest.mark.parametrize("granularity", ["stage", "layer"])
-@pytest.mark.parametrize("name", ALGORITHM_NAMES)
+@pytest.mark.parametrize("name", [*ALGORITHM_NAMES, *IN_NETWORK])
 def test_a_plan_of_one_stage_is_replayed_in_the_time_that_it_is_priced_at(
-    llama, name, granularity
+    adding, name, granularity
 ):
-    network, workload = llama
+    network, workload = adding
     spec = PlanSpec(
         micro_batch_size=1,
         tensor_model_parallel_size=4,
-        zero_stage=1,
+        zero_stage=0 if name in IN_NETWORK else 1,
         gradient_algorithm=name,
         tensor_algorithm=name,
     )
@@ -160,6 +183,32 @@ def test_algorithms_have_prices_of_their_own(llama):
         times[name] = price_plan(network, workload, plan).iteration_time
     assert times["direct"] < times["ring"]
     assert len(set(times.values())) >= 4
+
+
+@pytest.mark.parametrize("name", IN_NETWORK)
+def test_sums_in_switches_are_refused_where_no_switch_adds_up(llama, adding, name):
+    network, workload = llama
+    spec = PlanSpec(micro_batch_size=1, gradient_algorithm=name)
+    with pytest.raises(InputError, match="no switches of the network") as caught:
+        build_plan(network, workload, spec)
+    assert caught.value.where == "gradient_algorithm"
+    assert f"({name} = true)" in str(caught.value)
+    groups = np.arange(8).reshape(1, 1, 8)
+    with pytest.raises(InputError, match="no switches of the network"):
+        collective_rates(network, "all_reduce", groups, name)
+    assert build_plan(*adding, spec).gradient_algorithm == name
+
+
+def test_auto_takes_sums_in_switches_where_they_are_cheaper(llama, adding):
+    spec = PlanSpec(micro_batch_size=1, tensor_model_parallel_size=8, zero_stage=0)
+    before, after = (build_plan(*each, spec) for each in (llama, adding))
+    assert before.gradient_algorithm in ALGORITHMS
+    assert after.gradient_algorithm == "sharp"
+    old, new = (
+        price_plan(*each, plan).iteration_time
+        for each, plan in ((llama, before), (adding, after))
+    )
+    assert new < old
 
 
 def test_naming_an_algorithm_does_not_change_what_auto_takes(llama):

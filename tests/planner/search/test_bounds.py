@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from estimators.collectives.cost import searched_algorithms
 from estimators.training import Sizes
 from planner.cost.groups import StageGroups
 from planner.cost.pricing import iteration_weights
@@ -39,8 +40,22 @@ WHOLE_SPACE = SearchSpec(
 SLACK = 1.0 + 1e-9
 
 
+@st.composite
+def adding_networks(draw, **sizes):
+    """Networks some of whose switches add up all-reduces, inside nodes or outside."""
+    network = draw(networks(**sizes))
+    if network.rules is None:
+        return network
+    rules = replace(
+        network.rules,
+        adds_in_switches=draw(st.booleans()),
+        summed_weight=draw(st.sampled_from([0.0, 1.0, 1.25, 3.0])),
+    )
+    return replace(network, rules=rules)
+
+
 @checked
-@given(networks(max_devices=16), workloads(wide=True, max_blocks=3), st.data())
+@given(adding_networks(max_devices=16), workloads(wide=True, max_blocks=3), st.data())
 def test_no_bound_exceeds_the_best_plan_of_a_configuration(network, workload, data):
     candidates = CandidateSet.enumerate(network, workload, WHOLE_SPACE)
     assume(len(candidates))
@@ -61,7 +76,7 @@ def test_no_bound_exceeds_the_best_plan_of_a_configuration(network, workload, da
 
 
 @checked
-@given(networks(max_devices=16), st.data())
+@given(adding_networks(max_devices=16), st.data())
 def test_rates_of_a_placement_are_at_least_their_bounds(network, data):
     sizes, left = [], network.num_devices
     for _ in range(5):
@@ -78,7 +93,7 @@ def test_rates_of_a_placement_are_at_least_their_bounds(network, data):
     )
     bounds = PlacementBounds.of(network)
     fixed = tables.NUM_FIXED_RATES + 4
-    for placement, algorithm in product(found[:8], ("ring", "hierarchical")):
+    for placement, algorithm in product(found[:8], searched_algorithms(network)):
         choice = AlgorithmChoice(algorithm, 1.0)
         true = placement_rates(
             network, StageGroups(placement.grid), tensor=choice, gradient=choice
