@@ -85,7 +85,7 @@ class LogOptions:
     many as hosts in the log."""
 
 
-class _Member(NamedTuple):
+class _RankLine(NamedTuple):
     """A line that tells of one rank."""
 
     group: int
@@ -97,7 +97,7 @@ class _Member(NamedTuple):
 class _Run:
     """What a log has said of the program that is running."""
 
-    members: dict[int, _Member] = field(default_factory=dict)
+    members: dict[int, _RankLine] = field(default_factory=dict)
     """Rank -> what its line says."""
 
     threads: int = 0
@@ -144,7 +144,7 @@ def read_nccl_tests(paths: Sequence[Path], options: LogOptions) -> LinkSweep:
         line.
     """
     samples: dict[tuple[str, int, int, int], list[float]] = {}
-    logs = [_Log(path, options) for path in paths]
+    logs = [_TestsLog(path, options) for path in paths]
     for log in logs:
         for row in log.rows():
             samples.setdefault(row[:4], []).extend(row.times)
@@ -183,7 +183,7 @@ def _timing(times: Sequence[float]) -> OperatorTiming:
     return OperatorTiming(middle, third - first, len(times))
 
 
-class _Log:
+class _TestsLog:
     """One log, read line by line.
 
     Parameters
@@ -267,7 +267,7 @@ class _Log:
             raise InputError(
                 "has too many ranks", expected=f"at most {_MAX_MEMBERS:,} ranks"
             )
-        member = _Member(int(group or 0), host, _words(device))
+        member = _RankLine(int(group or 0), host, _words(device))
         self._run.members[int(rank)] = member
         if member.device:
             self.devices[member.device] += 1
