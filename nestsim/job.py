@@ -155,6 +155,7 @@ def job_result(
             constants=scenario.constants,
             links=scenario.links,
             profile=workload.profile,
+            network=scenario.network_assumed,
         ),
         network=network,
         layer_names=tuple(workload.graph.names),

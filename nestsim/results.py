@@ -110,6 +110,9 @@ class Assumptions:
     profile: Profile | None = None
     """Where operator times were measured; None for the accelerator's rates."""
 
+    network: tuple[str, ...] = ()
+    """What a file of another program does not say of the network."""
+
     __repr__ = short_repr
 
 

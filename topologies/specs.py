@@ -32,7 +32,7 @@ from topologies.errors import (
     check_latency,
     check_ratio,
 )
-from topologies.link_file import read_link_file
+from topologies.link_file import LinkList, read_link_file
 from topologies.network import Tier
 
 MAX_DEVICES = 2**20
@@ -564,6 +564,13 @@ class CustomSpec(_NetworkRecord):
     path: Path
     """TOML file of nodes and links, as `topologies.link_file` documents."""
 
+    listed: LinkList | None = None
+    """Links, where the file is another program's; None where it is such a TOML file."""
+
+    def links(self) -> LinkList:
+        """Return the links that the file lists."""
+        return self.listed or read_link_file(self.path)
+
     @property
     def num_devices(self) -> int:
         """Devices that the file lists.
@@ -573,12 +580,12 @@ class CustomSpec(_NetworkRecord):
         InputError
             If the file is wrong.
         """
-        return read_link_file(self.path).num_devices
+        return self.links().num_devices
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The file."""
-        return (self.path,)
+        """The file, if the record does not have its links."""
+        return () if self.listed else (self.path,)
 
     def without_folders(self) -> "CustomSpec":
         """Return the same record wherever the file lies."""
@@ -586,7 +593,7 @@ class CustomSpec(_NetworkRecord):
 
     def located(self, error: InputError, table: str) -> InputError:
         """Return an error of the file with the setting that names it."""
-        return error.at(f"{table}.path", ": ")
+        return error.at(f"{table}.{'file' if self.listed else 'path'}", ": ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

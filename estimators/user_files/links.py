@@ -94,10 +94,12 @@ class UserLinks:
     """Name of the device, as the driver or the operating system has it."""
 
     backend: str
-    """Backend of torch.distributed."""
+    """Backend of torch.distributed; library and program where torch measured
+    nothing."""
 
     torch_version: str
-    """Version of torch, whose collectives were measured."""
+    """Version of torch, whose collectives were measured; empty where another program
+    measured."""
 
     node: UserLink | None = None
     """Link inside a node; None if not measured."""
@@ -113,18 +115,21 @@ class UserLinks:
     def toml(self) -> str:
         """Return the text of a file of links."""
         lines = [
-            "# Written by nestsim profile --links. A scenario beside it names it:",
+            "# Written by nestsim profile. A scenario beside it names it:",
             "#   [software]",
             '#   links = "the name of this file"',
             "# Times in seconds, bandwidth in bytes a second and direction.",
             f"format = {quoted(FORMAT)}",
-            *(f"{name} = {quoted(getattr(self, name))}" for name in _HEAD[1:]),
+            *(f"{name} = {quoted(value)}" for name, value in self._facts() if value),
         ]
         for scope in SCOPES:
             link = getattr(self, scope)
             if link is not None:
                 lines += ["", f"[{scope}]", *_link_lines(link)]
         return "\n".join(lines) + "\n"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [(name, getattr(self, name)) for name in _HEAD[1:]]
 
 
 def measured_efficiencies(

@@ -137,13 +137,15 @@ class LinkSweep:
     """What was measured among some processes."""
 
     backend: str
-    """Backend of torch.distributed: ``"gloo"`` or ``"nccl"``."""
+    """Backend of torch.distributed, ``"gloo"`` or ``"nccl"``; library and program where
+    torch measured nothing."""
 
     device: str
     """Name of the first rank's device, as the driver or the operating system has it."""
 
     torch_version: str
-    """Version of torch, whose collectives were measured."""
+    """Version of torch, whose collectives were measured; empty where another program
+    measured."""
 
     num_ranks: int
     """Number of processes."""
@@ -155,4 +157,14 @@ class LinkSweep:
     """Measured points in the order in which they were measured."""
 
     num_skipped: int = 0
-    """Points that the time or the memory did not suffice for."""
+    """Points that are left out."""
+
+    skipped_because: str = "the time or the memory did not suffice"
+    """Reason why points are left out."""
+
+    @property
+    def library(self) -> str:
+        """Name of what was measured, for people."""
+        if not self.torch_version:
+            return self.backend
+        return f"{self.backend} of torch {self.torch_version}"

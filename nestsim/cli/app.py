@@ -11,9 +11,9 @@ import typer
 from nestsim.cli.catalog import accelerators, models, schema, topology
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare, diff
+from nestsim.cli.console.several import SeveralValues
 from nestsim.cli.export import export
 from nestsim.cli.import_ import import_
-from nestsim.cli.console.several import SeveralValues
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile

@@ -192,12 +192,19 @@ def topology(
 
         degraded = degraded_json(loaded.degradation)
         report = {**topology_json(network), "degraded": degraded}
+        if loaded.network_assumed:
+            report["assumed"] = list(loaded.network_assumed)
         typer.echo(dump_json(report), nl=False)
     else:
-        from nestsim.report.network import print_degraded, print_topology
+        from nestsim.report.network import (
+            print_assumed,
+            print_degraded,
+            print_topology,
+        )
 
         console = result_console()
         print_topology(network, loaded.accelerator, console)
+        print_assumed(loaded.network_assumed, console)
         if loaded.degradation is not None:
             print_degraded(network, loaded.degradation, console)
 

@@ -1,7 +1,8 @@
 """``nestsim profile`` this machine, and ``nestsim calibrate`` to own runs.
 
 Of a machine either operators are measured, or, with ``--links``, collectives between
-processes, which are fitted and written.
+processes, which are fitted and written; with ``--nccl-tests`` those that logs of
+nccl-tests have.
 """
 
 from enum import StrEnum
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from estimators.measuring.links import World
     from estimators.user_files.tables import LinkSweep
     from nestsim.profile.links import LinkFit, Stated
+    from nestsim.profile.nccl_tests import LogOptions
     from planner.work import Progress
 
 
@@ -79,6 +81,49 @@ def profile_links(  # noqa: PLR0913 - one for each option
     date = datetime.now(UTC).date().isoformat()
     fitted = fit_links(
         sweep, _stated(sweep.device, stated), name=output.name, date=date
+    )
+    write_output_file(output, writer_of(fitted.links.toml()))
+    note(f"The links are in {output}", quiet=quiet)
+    _print(fitted, as_json=as_json)
+
+
+def profile_logs(  # noqa: PLR0913 - one for each option
+    output: Path,
+    logs: list[Path],
+    options: "LogOptions",
+    stated: tuple[float | None, float | None],
+    *,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Fit what links reach to logs of nccl-tests, print it, and write the file.
+
+    Parameters
+    ----------
+    output
+        The file to write.
+    logs
+        What programs of nccl-tests printed.
+    options
+        What the logs do not tell.
+    stated
+        As for `profile_links`.
+    force, as_json, quiet
+        As the options say.
+    """
+    from estimators.user_files.links import is_user_links
+    from nestsim.cli.console.output import note
+    from nestsim.cli.console.results import check_output_file, write_output_file
+    from nestsim.profile.links import fit_links
+    from nestsim.profile.nccl_tests import read_nccl_tests
+    from nestsim.report.destination import writer_of
+
+    check_output_file(output, is_user_links, inputs=logs, force=force)
+    sweep = read_nccl_tests(logs, options)
+    # Logs have no date, and a file of today would not be the same tomorrow.
+    fitted = fit_links(
+        sweep, _stated(sweep.device, stated), name=output.name, date="date unknown"
     )
     write_output_file(output, writer_of(fitted.links.toml()))
     note(f"The links are in {output}", quiet=quiet)
@@ -197,13 +242,33 @@ Links = Annotated[
     ),
 ]
 
+Logs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--nccl-tests",
+        metavar="LOG",
+        help="Fit links to what all_reduce_perf and others printed, instead of "
+        "measuring. Once for each log.",
+    ),
+]
+
 Ranks = Annotated[
     int | None,
     typer.Option(
         "--ranks",
         metavar="N",
         help="Processes to start, with --links. Default: one for each GPU, up to 4 on "
-        "a CPU.",
+        "a CPU. With --nccl-tests, the ranks of logs that do not tell them.",
+    ),
+]
+
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        metavar="N",
+        help="Nodes that the ranks of logs are on, with --nccl-tests; a rack that "
+        "NVLink joins is one. Default: as many as hosts in the log.",
     ),
 ]
 
@@ -212,8 +277,9 @@ Bandwidth = Annotated[
     typer.Option(
         "--bandwidth",
         metavar="RATE",
-        help="Of a device's links inside a node by the datasheet, with --links: "
-        '"450 GB/s". Default: that of the catalogue, else the highest measured.',
+        help="Of a device's links inside a node by the datasheet, with --links or "
+        '--nccl-tests: "450 GB/s". Default: that of the catalogue, else the highest '
+        "measured.",
     ),
 ]
 
@@ -235,7 +301,9 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     check: Check = False,
     budget: Budget = "5 min",
     links: Links = False,
+    logs: Logs = None,
     ranks: Ranks = None,
+    nodes: Nodes = None,
     bandwidth: Bandwidth = None,
     nic_bandwidth: NicBandwidth = None,
     force: Force = False,
@@ -256,23 +324,43 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     part of the bandwidth that is reached are fitted and written as TOML, for
     `software.links` of scenarios.
 
+    With `--nccl-tests`, the same is fitted to logs of nccl-tests (or rccl-tests), as
+    they were printed; several programs may stand in one log.
+
     Example: `nestsim profile --device cpu --quick --check -o cpu.json`
 
     Example: `torchrun --nproc-per-node 8 -m nestsim profile --links --device cuda -o
     links.toml`
-    """
-    if links:
-        _check_alone("--check", given=check)
-        stated = (
-            _rate(bandwidth, "--bandwidth"),
-            _rate(nic_bandwidth, "--nic-bandwidth"),
-        )
 
+    Example: `nestsim profile --nccl-tests all_reduce.log --nic-bandwidth "400 GB/s" -o
+    links.toml`
+    """
+    rates = {"--bandwidth": bandwidth, "--nic-bandwidth": nic_bandwidth}
+    node, fabric = (_rate(rate, name) for name, rate in rates.items())
+    if logs:
+        for option, given in (("--links", links), ("--check", check)):
+            _check_alone(option, "--nccl-tests", given=given)
+        from nestsim.profile.nccl_tests import LogOptions
+
+        profile_logs(
+            output,
+            logs,
+            LogOptions(num_ranks=ranks, num_nodes=nodes),
+            (node, fabric),
+            force=force,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
+    if nodes is not None:
+        _refuse("--nodes", "is about logs", "--nccl-tests with it")
+    if links:
+        _check_alone("--check", "--links", given=check)
         profile_links(
             output,
             device.value,
             ranks,
-            stated,
+            (node, fabric),
             budget=_seconds(budget),
             quick=quick,
             force=force,
@@ -280,9 +368,9 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
             quiet=quiet,
         )
         return
-    given = {"--ranks": ranks, "--bandwidth": bandwidth}
-    for name, value in (given | {"--nic-bandwidth": nic_bandwidth}).items():
-        _check_links(name, given=value is not None)
+    for name, value in {"--ranks": ranks, **rates}.items():
+        if value is not None:
+            _refuse(name, "is about links", "--links with it")
     from datetime import UTC, datetime
 
     from estimators.operators.profile import is_profile, write_profile
@@ -319,25 +407,23 @@ def profile(  # noqa: PLR0913, PLR0917 - one for each option
     print_profile(measured, checks, result_console())
 
 
-def _check_alone(option: str, *, given: bool) -> None:
-    """Refuse what goes with operators only."""
+def _check_alone(option: str, other: str, *, given: bool) -> None:
+    """Refuse what does not go with links, or with logs of them."""
     from topologies.errors import InputError
 
     if given:
         raise InputError(
-            "is about operators",
+            "is about operators" if option == "--check" else "measures links",
             where=option,
-            got=f"--links {option}",
+            got=f"{other} {option}",
             expected="one of the two",
         )
 
 
-def _check_links(option: str, *, given: bool) -> None:
-    """Refuse what goes with links only."""
+def _refuse(option: str, problem: str, expected: str) -> None:
     from topologies.errors import InputError
 
-    if given:
-        raise InputError("is about links", where=option, expected="--links with it")
+    raise InputError(problem, where=option, expected=expected)
 
 
 def _rate(text: str | None, option: str) -> float | None:

@@ -19,8 +19,8 @@ from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.document import write_page
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
-from nestsim.report.destination import replace_file
 from nestsim.report.cost import cost_cells
+from nestsim.report.destination import replace_file
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,

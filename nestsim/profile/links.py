@@ -159,7 +159,7 @@ def _fit_fabric(
             del tied["per_doubling"]
     cases = [
         replace(
-            _case(one, node, inside.bandwidth if inside else bandwidth),
+            _case(one, node, inside.bandwidth if inside else stated.node or bandwidth),
             across=base,
             across_bandwidth=bandwidth,
         )
@@ -296,7 +296,7 @@ def print_links(fit: LinkFit, console: Console) -> None:
     sweep = fit.sweep
     nodes = f" on {sweep.num_nodes} nodes" if sweep.num_nodes > 1 else ""
     headline = (
-        f"{sweep.device}; {sweep.backend} of torch {sweep.torch_version}; "
+        f"{sweep.device}; {sweep.library}; "
         f"{plural(sweep.num_ranks, 'rank')}{nodes}; {fit.links.date}"
     )
     console.print(Text(headline, style="bold"), highlight=False)
@@ -310,7 +310,7 @@ def print_links(fit: LinkFit, console: Console) -> None:
     if sweep.num_skipped:
         skipped = plural(sweep.num_skipped, "point")
         console.print(
-            Text(f"{skipped} left out: the time or the memory did not suffice."),
+            Text(f"{skipped} left out: {sweep.skipped_because}."),
             highlight=False,
         )
     console.print()
@@ -350,6 +350,13 @@ def _points_table(fit: LinkFit) -> Table:
     return table
 
 
+def _unmeasured(fit: LinkFit, scope: Scope) -> str:
+    """Say that single messages were not measured, if so."""
+    kinds = {one.point.operation for one in fit.points if one.point.scope == scope}
+    single = kinds.intersection({"all_to_all", "send_recv"})
+    return "" if single else ", not measured: a usual value"
+
+
 def _link_lines(fit: LinkFit, link: "UserLink") -> list[str]:
     transport = link.transport
     stated = format_bandwidth(link.bandwidth)
@@ -357,7 +364,7 @@ def _link_lines(fit: LinkFit, link: "UserLink") -> list[str]:
     lines = [
         f"large collectives reach {reached}, {percent(transport.efficiency)} of "
         f"{stated} ({link.bandwidth_is}); single messages "
-        f"{percent(transport.send_efficiency)}",
+        f"{percent(transport.send_efficiency)}{_unmeasured(fit, transport.scope)}",
         f"launch {format_duration(transport.launch)}, of a message "
         f"{format_duration(transport.send_launch)}; each further rank of a node "
         f"{format_duration(transport.per_rank)}; ramp "

@@ -71,6 +71,8 @@ def _user_json(assumed: "Assumptions") -> dict[str, Any]:
     """Return the user's own constants and links; nothing where there are none."""
     constants, links = assumed.constants, assumed.links
     described: dict[str, Any] = {}
+    if assumed.network:
+        described["network"] = list(assumed.network)
     if constants is not None:
         described["user_constants"] = {
             "file": constants.name,
@@ -100,6 +102,8 @@ def _user_rows(assumed: "Assumptions") -> dict[str, str]:
     """Say what is the user's own; nothing where all is as shipped."""
     constants, links = assumed.constants, assumed.links
     rows: dict[str, str] = {}
+    if assumed.network:
+        rows["network"] = "; ".join(assumed.network)
     if constants is not None:
         count = plural(len(constants.values), "constant")
         rows["constants"] = (

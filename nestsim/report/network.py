@@ -1,5 +1,6 @@
 """What a network is made of, and what of it is slow or gone, as text and as JSON."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,16 @@ def print_topology(
     print_section(
         console, "What two devices have between them", _levels(network.levels)
     )
+
+
+def print_assumed(assumed: Sequence[str], console: Console) -> None:
+    """Print what another program's file does not say of the network, if anything."""
+    if not assumed:
+        return
+    console.print()
+    console.print(Text("Assumed of the file", style="bold"))
+    for sentence in assumed:
+        console.print(Text(f"  {sentence}"), highlight=False)
 
 
 def _accelerator_facts(accelerator: Accelerator) -> dict[str, str]:

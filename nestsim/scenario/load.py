@@ -174,6 +174,9 @@ class Scenario:
     network_spec: NetworkSpec
     """What the network is built from."""
 
+    network_assumed: tuple[str, ...]
+    """Sentences on what the file of another program does not say of the network."""
+
     host: Host
     """What stands behind each device."""
 
@@ -308,7 +311,10 @@ class Scenario:
             document["model"].get("config"),
             *([] if module is None else [module_file(module)]),
             document["cluster"].get("profile"),
-            document["cluster"].get("network", {}).get("path"),
+            *(
+                document["cluster"].get("network", {}).get(one)
+                for one in ("path", "file")
+            ),
             document.get("software", {}).get("constants"),
             document.get("software", {}).get("links"),
         )
@@ -431,6 +437,8 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
     with problems.noted("software"):
         links = software.read_links(folder)
     with problems.noted("cluster"):
+        cluster, assumed = table.cluster.described(folder)
+        table = table.model_copy(update={"cluster": cluster})
         reached = measured_efficiencies(links, constants)
         accelerator, network_spec = _cluster(table, folder, reached)
         # What else needs the accelerator is looked at if there is one.
@@ -464,6 +472,7 @@ def _build(file: Path, text: bytes, table: ScenarioTable) -> Scenario:
         training=training,
         accelerator=accelerator,
         network_spec=network_spec,
+        network_assumed=assumed,
         host=table.cluster.host.build(accelerator.like or accelerator.name),
         degradation=_degradation(table),
         software_preset=software.preset,
@@ -507,7 +516,7 @@ def _check_host_update(
 
 def _software(table: ScenarioTable) -> Software:
     """Return the software, told what the links are that its library uses."""
-    node, fabric = link_names(table.cluster.network)
+    node, fabric = link_names(table.cluster.joined)
     return replace(
         table.software.build(), node_transports=node, fabric_transport=fabric
     )

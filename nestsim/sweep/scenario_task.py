@@ -18,6 +18,7 @@ from nestsim.job import plan_job, run_job, simulate_job
 from nestsim.report.cost import cost_cells
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values
+from nestsim.scenario.hardware.described import MAX_DESCRIBED
 from nestsim.scenario.load import scenario_of
 from nestsim.scenario.model import module_file
 from nestsim.store import Point, PointFailedError, Row, content_key
@@ -41,6 +42,7 @@ FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "model.module": ("a Python file that builds a module", user_module.MAX_FILE),
         "cluster.profile": ("a file that nestsim profile wrote", profile.MAX_FILE),
         "cluster.network.path": ("a TOML file of links", link_file.MAX_FILE),
+        "cluster.network.file": ("a file that describes a network", MAX_DESCRIBED),
         "software.constants": ("a file that nestsim calibrate wrote", tables.MAX_FILE),
         "software.links": (
             "a file that nestsim profile --links wrote",

@@ -89,8 +89,8 @@ SURFACE = {
     "accelerators": ["--json"],
     "profile": [
         *("--bandwidth", "--budget", "--check", "--device", "--force", "--json"),
-        *("--links", "--nic-bandwidth", "--output", "--quick", "--quiet", "--ranks"),
-        *("-o", "-q"),
+        *("--links", "--nccl-tests", "--nic-bandwidth", "--nodes", "--output"),
+        *("--quick", "--quiet", "--ranks", "-o", "-q"),
     ],
     "schema": [],
 }

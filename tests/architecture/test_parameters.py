@@ -17,7 +17,7 @@ EXCEPTIONS = {
     "nestsim/cli/compare.py:compare": OPTIONS.format(13),
     "nestsim/cli/import_.py:import_": OPTIONS.format(11),
     "nestsim/cli/memory.py:memory": OPTIONS.format(15),
-    "nestsim/cli/profile.py:profile": OPTIONS.format(12),
+    "nestsim/cli/profile.py:profile": OPTIONS.format(14),
     "nestsim/cli/profile.py:profile_links": OPTIONS.format(9),
     "nestsim/cli/stress.py:stress": OPTIONS.format(12),
     "nestsim/cli/sweep.py:sweep": OPTIONS.format(11),

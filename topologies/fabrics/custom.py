@@ -15,7 +15,7 @@ from topologies.arrays import BoolArray, FloatArray, IntArray
 from topologies.errors import InputError
 from topologies.fabrics.route_tables import PathTable
 from topologies.fabrics.shortest_paths import max_flow, shortest_paths, walk_back
-from topologies.link_file import LinkList, read_link_file
+from topologies.link_file import LinkList
 from topologies.network import (
     Family,
     Level,
@@ -225,7 +225,7 @@ def build_custom(spec: CustomSpec) -> Network:
     InputError
         If the file is wrong, or some device cannot reach some other.
     """
-    listed = read_link_file(spec.path)
+    listed = spec.links()
     columns = np.array(listed.links, dtype=np.float64).reshape(-1, 4).T
     links = Links(
         source=columns[0].astype(np.int64),

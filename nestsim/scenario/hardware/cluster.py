@@ -23,6 +23,7 @@ from nestsim.scenario.base import (
     input_file,
 )
 from nestsim.scenario.errors import nearest
+from nestsim.scenario.hardware.described import DescribedTable
 from nestsim.scenario.hardware.network import (
     CustomTable,
     DegradedTable,
@@ -37,7 +38,7 @@ from topologies.accelerators import (
     usual_host,
 )
 from topologies.errors import InputError
-from topologies.specs import DevicesSpec, NetworkSpec
+from topologies.specs import CustomSpec, DevicesSpec, NetworkSpec
 from topologies.units import format_size
 
 NumberFormat = Literal[
@@ -286,7 +287,7 @@ class ClusterTable(Table):
     """Memory that plans leave free on every device, for the framework and fragmentation
     [byte]."""
 
-    network: NetworkTable | None = Field(
+    network: NetworkTable | DescribedTable | None = Field(
         None, discriminator="kind", examples=[{"kind": "custom", "path": "links.csv"}]
     )
     """How the devices are joined: a table whose "kind" says which network it is. Left
@@ -320,6 +321,28 @@ class ClusterTable(Table):
             )
         return device
 
+    def described(self, folder: Path) -> "tuple[ClusterTable, tuple[str, ...]]":
+        """Return the cluster with its network read, and what was assumed of it.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's; other files are named relative to it.
+        """
+        if not isinstance(self.network, DescribedTable):
+            return self, ()
+        try:
+            found = self.network.read(folder)
+        except InputError as error:
+            raise error.at("network") from None
+        return self.model_copy(update={"network": found.network}), found.assumed
+
+    @property
+    def joined(self) -> NetworkTable | CustomSpec | None:
+        """How devices are joined, once `described` has read what a file describes."""
+        assert not isinstance(self.network, DescribedTable)
+        return self.network
+
     def build_network(
         self, folder: Path, reached: Mapping[Scope, float] = MappingProxyType({})
     ) -> NetworkSpec:
@@ -333,12 +356,15 @@ class ClusterTable(Table):
             What collectives reach of links inside nodes and between them: the
             efficiency of those that state none.
         """
-        if self.network is None:
+        network = self.joined
+        if network is None:
             return self._devices()
+        if isinstance(network, CustomSpec):
+            return network
         try:
-            if isinstance(self.network, CustomTable):
-                return self.network.build(folder)
-            return with_measured(self.network, reached).build()
+            if isinstance(network, CustomTable):
+                return network.build(folder)
+            return with_measured(network, reached).build()
         except InputError as error:
             raise error.at("network") from None
 

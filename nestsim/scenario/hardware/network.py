@@ -65,7 +65,7 @@ Shape = Annotated[list[Count], Field(min_length=1, max_length=3)]
 Wrap = Annotated[list[bool], Field(min_length=1, max_length=3)]
 
 
-class _Reached(NamedTuple):
+class Reached(NamedTuple):
     """What a link's transport says of it."""
 
     latency: float
@@ -74,11 +74,12 @@ class _Reached(NamedTuple):
     efficiency: float
 
 
-def _reached(name: str | None) -> _Reached:
+def reached(name: str | None) -> Reached:
+    """Return what a transport says of a link; nothing without one."""
     if name is None:
-        return _Reached(0.0, 1.0)
+        return Reached(0.0, 1.0)
     transport = transports()[name]
-    return _Reached(transport.step / 2, transport.efficiency)
+    return Reached(transport.step / 2, transport.efficiency)
 
 
 class LinkNames(NamedTuple):
@@ -127,17 +128,15 @@ class LevelTable(Table):
 
     def build(self) -> LevelSpec:
         """Return the level for the builder."""
-        reached = _reached(self.transport)
+        found = reached(self.transport)
         return LevelSpec(
             name=self.name,
             fan_out=self.fan_out,
-            latency=max(self.latency, reached.latency),
+            latency=max(self.latency, found.latency),
             bandwidth=self.bandwidth,
             oversubscription=self.oversubscription,
             num_cables=self.num_cables,
-            efficiency=reached.efficiency
-            if self.efficiency is None
-            else self.efficiency,
+            efficiency=found.efficiency if self.efficiency is None else self.efficiency,
         )
 
 
@@ -401,11 +400,11 @@ def _with_transports(table: SpineLeafTable | RailTable) -> dict[str, Any]:
     """Return the values of a table, and what its transports say where it does not."""
     values = table.model_dump(exclude={"kind", "node_transport", "nic_transport"})
     for part, name in (("node", table.node_transport), ("nic", table.nic_transport)):
-        reached = _reached(name)
+        found = reached(name)
         latency, efficiency = f"{part}_latency", f"{part}_efficiency"
-        values[latency] = max(values[latency], reached.latency)
+        values[latency] = max(values[latency], found.latency)
         if values[efficiency] is None:
-            values[efficiency] = reached.efficiency
+            values[efficiency] = found.efficiency
     values["nvls_efficiency"] = _sums_efficiency(table, table.node_transport)
     return values
 
@@ -503,7 +502,7 @@ BuiltTable = FatTreeTable | SwitchedTable | GridTable
 NetworkTable = BuiltTable | CustomTable
 
 
-def link_names(table: NetworkTable | None) -> LinkNames:
+def link_names(table: NetworkTable | CustomSpec | None) -> LinkNames:
     """Return the transports that the links of a network name."""
     if isinstance(table, FatTreeTable):
         return table.link_names()

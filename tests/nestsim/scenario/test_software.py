@@ -330,6 +330,7 @@ def test_a_report_says_what_is_kept_free_beside_tensors() -> None:
     stated = {}
     for preset in ("ideal", "megatron-core"):
         assumed = SimpleNamespace(
+            network=(),
             preset=preset,
             software=NAMED_PRESETS[preset].software,
             execution=NAMED_PRESETS[preset].execution,

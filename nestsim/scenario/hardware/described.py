@@ -1,0 +1,228 @@
+"""Networks that another program's file describes, as tables of [cluster.network].
+
+What such a file does not say stands in settings beside it. Together they become a table
+of `nestsim.scenario.hardware.network`, the same that people would have written, or a
+list of links where no such table has the network's form. What was assumed is said.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from nestsim.scenario.base import (
+    Bandwidth,
+    Count,
+    Latency,
+    Table,
+    Text,
+    input_file,
+)
+from nestsim.scenario.hardware.network import (
+    Efficiency,
+    FabricTransportName,
+    FatTreeTable,
+    LevelTable,
+    NetworkTable,
+    NodeTransportName,
+    Ratio,
+    reached,
+)
+from topologies.errors import InputError
+from topologies.readers.link_collector import TreeRates, tree_links
+from topologies.readers.slurm import SlurmTopology, read_slurm
+from topologies.specs import CustomSpec
+
+MAX_DESCRIBED = 2_000_000
+"""Longest file of another program that describes a network [byte]."""
+
+
+class DescribedNetwork(NamedTuple):
+    """A network as a scenario could have said it."""
+
+    network: NetworkTable | CustomSpec
+    """Table of the network, or its links where no table has its form."""
+
+    assumed: tuple[str, ...]
+    """Sentences on what the file does not say, or says and does not count."""
+
+
+class SlurmTable(Table):
+    """The switches that Slurm knows; how fast they are is said here."""
+
+    kind: Literal["slurm"]
+    """Name of this kind of network."""
+
+    file: Text = Field(examples=["topology.conf"])
+    """A `topology.conf` or `topology.yaml` of Slurm, relative to the scenario's folder:
+    switches (plugin topology/tree) or blocks (plugin topology/block)."""
+
+    topology: Text | None = Field(None, examples=["gpu-fabric"])
+    """Which topology of a `topology.yaml`. Left out, its default, or its only one."""
+
+    nodes: str | None = Field(
+        None, min_length=1, max_length=100_000, examples=["node[001-032]"]
+    )
+    """Nodes that take part, as Slurm writes them. Left out, all. Switches that join
+    none of them are left out, and those at the top that join one switch alone."""
+
+    devices_per_node: Count = Field(examples=[8])
+    """Devices of one node."""
+
+    node_bandwidth: Bandwidth
+    """Bandwidth of a device's link inside the node, per direction [byte/s]."""
+
+    node_latency: Latency
+    """Latency of a device's link inside the node [s]."""
+
+    nic_bandwidth: Bandwidth
+    """Bandwidth of one NIC, per direction [byte/s]."""
+
+    nic_latency: Latency
+    """Latency of the link from a NIC to its switch [s]."""
+
+    nic: Literal["device", "node"] = "device"
+    """Whether every device has a NIC, or a node's devices share one."""
+
+    switch_latency: Latency | None = Field(None, examples=["1 us"])
+    """Latency of a link between switches [s]. Left out, that of a NIC's link."""
+
+    oversubscription: list[Ratio] = Field([], max_length=16, examples=[[1.0, 2.0]])
+    """Bandwidth of a switch's links downwards over that of its links upwards, for each
+    level of switches from the nodes outwards: 2 for 2:1. Levels that are left out have
+    1; the switch at the top has no links up."""
+
+    node_efficiency: Efficiency | None = Field(None, examples=[0.8])
+    """Fraction of the node's bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
+
+    nic_efficiency: Efficiency | None = Field(None, examples=[0.9])
+    """Fraction of the NICs' bandwidth that collectives reach. Left out, that of the
+    transport, or 1."""
+
+    node_transport: NodeTransportName | None = Field(None, examples=["nvswitch-h100"])
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    inside a node: the efficiency where `node_efficiency` is left out, and the latency
+    at least."""
+
+    nic_transport: FabricTransportName | None = Field(None, examples=["efa"])
+    """Table of `estimators/transports.toml` that says what collective libraries reach
+    between nodes: the efficiency where `nic_efficiency` is left out, and the time of a
+    step from node to node, which the latencies of two NICs make up at least."""
+
+    def read(self, folder: Path) -> DescribedNetwork:
+        """Return the network of the file and the settings.
+
+        Parameters
+        ----------
+        folder
+            The scenario file's.
+
+        Raises
+        ------
+        InputError
+            If the file is wrong, or does not go with the settings.
+        """
+        path = input_file(folder, self.file, "file", "a topology.conf of Slurm")
+        try:
+            found = read_slurm(
+                path, topology=self.topology or "", nodes=self.nodes or ""
+            )
+        except InputError as error:
+            raise error.at("file", ": ") from None
+        num_levels = len(found.level_names)
+        if len(self.oversubscription) >= num_levels:
+            raise InputError(
+                "has more levels than there are below the switch at the top",
+                where="oversubscription",
+                got=self.oversubscription,
+                expected=f"at most {num_levels - 1}, from the nodes outwards",
+            )
+        assumed = [self._said(found)]
+        if found.fan_outs:
+            return DescribedNetwork(self._tree(found), tuple(assumed))
+        assumed.append(
+            f"{self.file} is no regular tree: all links are listed one by one"
+        )
+        try:
+            listed = tree_links(found.root, self._rates())
+        except InputError as error:
+            raise error.at(f"file: {path}", ": ") from None
+        return DescribedNetwork(CustomSpec(path=path, listed=listed), tuple(assumed))
+
+    def _said(self, found: SlurmTopology) -> str:
+        """Say where bandwidths are from."""
+        names = found.level_names
+        ratios = [*self.oversubscription, *[1.0] * len(names)]
+        uplinks = ", ".join(
+            f"{ratio:g}:1 above each {name}"
+            for name, ratio in zip(names[:-1], ratios, strict=False)
+        )
+        words = f"switches of {self.file}; bandwidths are the scenario's"
+        if uplinks:
+            words += f", oversubscription {uplinks}"
+        if found.states_speeds:
+            words += "; its LinkSpeed, which Slurm does not read either, says nothing"
+        return words
+
+    def _tree(self, found: SlurmTopology) -> FatTreeTable:
+        """Return the fat-tree that people would have written."""
+        node = {"bandwidth": self.node_bandwidth, "latency": self.node_latency}
+        first = {"bandwidth": self.nic_bandwidth, "latency": self.nic_latency}
+        above = {"latency": self._rates().switch_latency}
+        levels = [
+            level_table("node", self.devices_per_node, node, self._reached("node"))
+        ]
+        ratios = [*self.oversubscription, *[None] * len(found.fan_outs)]
+        for index, (name, count) in enumerate(
+            zip(found.level_names, found.fan_outs, strict=True)
+        ):
+            rates = above if index else first
+            over = {"oversubscription": ratios[index]}
+            levels.append(level_table(name, count, rates | over, self._reached("nic")))
+        return FatTreeTable.model_construct(
+            kind="fat-tree", levels=levels, nic=self.nic
+        )
+
+    def _reached(self, part: str) -> dict[str, Any]:
+        """Return what is said of one part's efficiency."""
+        return {
+            name: getattr(self, f"{part}_{name}")
+            for name in ("efficiency", "transport")
+        }
+
+    def _rates(self) -> TreeRates:
+        """Return how fast links are that are listed one by one."""
+        inside, outside = reached(self.node_transport), reached(self.nic_transport)
+        node_share = self.node_efficiency or inside.efficiency
+        nic_share = self.nic_efficiency or outside.efficiency
+        between = self.switch_latency
+        return TreeRates(
+            devices_per_node=self.devices_per_node,
+            node_bandwidth=self.node_bandwidth * node_share,
+            node_latency=max(self.node_latency, inside.latency),
+            nic=self.nic,
+            nic_bandwidth=self.nic_bandwidth * nic_share,
+            nic_latency=max(self.nic_latency, outside.latency),
+            switch_latency=self.nic_latency if between is None else between,
+            oversubscription=tuple(self.oversubscription),
+        )
+
+
+def level_table(name: str, fan_out: int, *settings: dict[str, Any]) -> LevelTable:
+    """Return a level as people would have written it.
+
+    Parameters
+    ----------
+    name, fan_out
+        As the level has them.
+    settings
+        Others; None where one is left out.
+    """
+    given = {key: one for part in settings for key, one in part.items()}
+    written = {key: one for key, one in given.items() if one is not None}
+    return LevelTable.model_construct(name=name, fan_out=fan_out, **written)
+
+
+DescribedTable = SlurmTable
+"""Networks that are read from another program's file."""

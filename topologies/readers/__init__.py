@@ -1,0 +1,1 @@
+"""Networks that other programs' files describe: Slurm, NCCL, InfraGraph."""
