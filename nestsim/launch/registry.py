@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
+from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
 from nestsim.launch.formats.plan import write_plan
 from nestsim.launch.job import LaunchJob
@@ -28,12 +30,21 @@ class LaunchReader:
 
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
-    {"plan": write_plan}
+    {
+        "plan": write_plan,
+        "deepspeed": write_deepspeed,
+    }
 )
 """Name of a format -> what writes it."""
 
 READERS: Mapping[str, LaunchReader] = MappingProxyType(
     {
+        # In front of Megatron-LM, whose options Megatron-DeepSpeed shares.
+        "deepspeed": LaunchReader(
+            title="a DeepSpeed JSON or a script that starts DeepSpeed",
+            recognizes=is_deepspeed,
+            read=read_deepspeed,
+        ),
         "huggingface": LaunchReader(
             title="a Hugging Face config.json",
             recognizes=is_huggingface,

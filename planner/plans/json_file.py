@@ -45,6 +45,11 @@ def _check_forms(file: Value) -> None:
     for name, value in file["parallel"].items():
         if name == "sequence_parallel":
             value.flag()
+        elif name == "cp_comm_type":
+            value.text()
+        elif name == "hierarchical_context_parallel_sizes":
+            for size in value.array(least=1):
+                size.whole(least=1, most=MOST)
         else:
             value.whole(least=1, most=MOST)
     for name in _COUNTS:

@@ -1,0 +1,1 @@
+"""DeepSpeed: its JSON, the command line of Megatron-DeepSpeed, hosts and ranks."""

@@ -1,0 +1,393 @@
+"""The JSON of DeepSpeed: what it says of batches, precision, ZeRO and the host.
+
+Keys are those of DeepSpeed 0.19.8 (``deepspeed/runtime/config.py``,
+``runtime/zero/config.py``, ``runtime/zero/offload_config.py``,
+``runtime/precision_config.py``, ``runtime/tensor_parallel/config.py``) and, read only,
+of earlier releases. Where the file is silent, that release's defaults hold: they are
+the format's, not assumptions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nestsim.scenario.errors import nearest
+from topologies.errors import InputError
+from topologies.input_file import Value
+
+VERSION = "0.19.8"
+"""Release of DeepSpeed whose keys are written."""
+
+MOST = 1_000_000_000
+"""Largest size that is read."""
+
+AUTO = "auto"
+"""What the Hugging Face trainer puts its own value in place of."""
+
+PREFETCH = 50_000_000
+"""Elements that ZeRO-3 fetches ahead by default, ``stage3_prefetch_bucket_size``."""
+
+ZERO_KEYS = frozenset(
+    {
+        *("stage", "overlap_comm", "offload_optimizer", "offload_param"),
+        *("cpu_offload", "cpu_offload_param", "stage3_prefetch_bucket_size"),
+        *("mics_shard_size", "zero_hpz_partition_size"),
+        *("zero_quantized_weights", "zero_quantized_gradients"),
+    }
+)
+"""Keys of ``zero_optimization`` that are read."""
+
+ZERO_WITHOUT_EFFECT = frozenset(
+    {
+        *("contiguous_gradients", "reduce_scatter", "reduce_bucket_size"),
+        *("allgather_partitions", "allgather_bucket_size", "sub_group_size"),
+        *("use_multi_rank_bucket_allreduce", "load_from_fp32_weights"),
+        *("elastic_checkpoint", "round_robin_gradients", "ignore_unused_parameters"),
+        *("legacy_stage1", "parameter_alignment", "compute_grad_norm", "leaf_module"),
+        *("cpu_offload_use_pin_memory", "memory_efficient_linear"),
+        *("pipeline_loading_checkpoint", "override_module_apply"),
+        *("log_trace_cache_warnings", "enable_sanity_checks"),
+        *("save_muon_momentum_buffer_in_memory", "mics_hierarchical_params_gather"),
+        *("stage3_param_persistence_threshold", "stage3_max_live_parameters"),
+        *("stage3_model_persistence_threshold", "stage3_max_reuse_distance"),
+        *("stage3_gather_16bit_weights_on_model_save",),
+        *("stage3_gather_fp16_weights_on_model_save",),
+        *("stage3_module_granularity_threshold",),
+        *("stage3_use_all_reduce_for_fetch_params", "stage3_allgather_sequential"),
+        *("zero_quantized_nontrainable_weights", "max_live_parameters"),
+        *("max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold"),
+    }
+)
+"""Keys of ``zero_optimization`` that make no difference to a plan: sizes of buckets,
+thresholds, checkpoints."""
+
+KEYS = frozenset(
+    {
+        *("train_batch_size", "train_micro_batch_size_per_gpu"),
+        *("gradient_accumulation_steps", "zero_optimization", "bf16", "bfloat16"),
+        *("fp16", "data_types", "communication_data_type", "optimizer"),
+        *("activation_checkpointing", "tensor_parallel", "pipeline"),
+        *("sequence_parallel_size", "expert_parallel", "torch_autocast"),
+    }
+)
+"""Keys that are read."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("steps_per_print", "wall_clock_breakdown", "scheduler", "dump_state"),
+        *("gradient_clipping", "prescale_gradients", "gradient_predivide_factor"),
+        *("gradient_allreduce_op", "zero_allow_untested_optimizer", "checkpoint"),
+        *("zero_force_ds_cpu_optimizer", "tensorboard", "wandb", "csv_monitor"),
+        *("comet", "comms_logger", "flops_profiler", "aio", "memory_breakdown"),
+        *("data_efficiency", "curriculum_learning", "autotuning", "elasticity"),
+        *("disable_allgather", "disable_python_gc", "dataloader_drop_last"),
+        *("log_level", "timers", "monitor_config", "nebula", "compile", "datastates"),
+        *("managed_gradient_accumulation", "vocabulary_size", "amp", "comment"),
+        *("seq_parallel_communication_data_type", "use_data_before_expert_parallel"),
+        *("sparse_gradients", "hybrid_engine"),
+    }
+)
+"""Keys that make no difference to a plan."""
+
+CHANGES = {
+    "compression_training": "compressed training",
+    "progressive_layer_drop": "layers that are dropped",
+    "sparse_attention": "sparse attention",
+    "weight_quantization": "quantised weights",
+    "quantize_training": "quantised training",
+}
+"""Keys that change the work of a step in a way that plans here do not have."""
+
+OPTIMIZERS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("adam", "adamw", "fusedadam", "cpuadam", "deepspeedcpuadam"), "adam"
+    ),
+    **dict.fromkeys(("onebitadam", "zerooneadam"), "adam"),
+    "sgd": "sgd",
+    "muon": "muon",
+}
+"""Type of an optimizer in small letters -> our name."""
+
+_SECTIONS = (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
+"""Tables that turn a number format on, and the format."""
+
+_PRECISIONS = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+"""Number format of accumulated gradients -> ``training.gradient_precision``, which
+tells 32 from 16 bits."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What a DeepSpeed JSON says, under the names of a scenario."""
+
+    train_batch: int | None = None
+    """``train_batch_size``."""
+    micro_batch: int | None = None
+    """``train_micro_batch_size_per_gpu``."""
+    accumulation: int | None = None
+    """``gradient_accumulation_steps``."""
+    zero_stage: int | None = None
+    """Stage of ZeRO, None if there is no such table."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Settings of [plan] with parallel sizes."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Other settings of [plan]."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings of [training]."""
+    software: dict[str, Any] = field(default_factory=dict)
+    """Settings of [software]."""
+    automatic: list[str] = field(default_factory=list)
+    """Keys of which the trainer decides."""
+    assumptions: list[str] = field(default_factory=list)
+    """What is assumed, a sentence each."""
+    ignored: list[str] = field(default_factory=list)
+    """Keys that make no difference to a plan."""
+
+
+def zero_json(
+    stage: int,
+    *,
+    overlaps: bool,
+    prefetches: bool,
+    optimizer_on_host: float,
+    weights_on_host: float,
+) -> dict[str, Any]:
+    """Return the table ``zero_optimization``."""
+    table: dict[str, Any] = {"stage": stage}
+    if stage == 0:
+        return table
+    table |= {
+        "overlap_comm": overlaps,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": 500_000_000,
+        "allgather_partitions": True,
+        "allgather_bucket_size": 500_000_000,
+    }
+    if stage == 3:
+        table["stage3_prefetch_bucket_size"] = PREFETCH if prefetches else 0
+    if optimizer_on_host:
+        table["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        if stage == 3:
+            table["offload_optimizer"]["ratio"] = optimizer_on_host
+    if weights_on_host and stage == 3:
+        table["offload_param"] = {"device": "cpu", "pin_memory": True}
+    return table
+
+
+def read_config(raw: object) -> Facts:
+    """Read a DeepSpeed JSON.
+
+    Raises
+    ------
+    InputError
+        If a value is of another type, or changes a step in a way that plans here do not
+        have. ``where`` is the key.
+    """
+    config, facts = Value(raw), Facts()
+    for name, value in config.items():
+        if name in CHANGES and value.raw not in (False, None, {}):
+            raise value.error(f"is about {CHANGES[name]}", "a configuration without it")
+        if name in WITHOUT_EFFECT or name in CHANGES or name.startswith("_"):
+            facts.ignored.append(name)
+        elif name not in KEYS:
+            raise InputError(
+                "is no key of DeepSpeed's",
+                where=name,
+                expected=f"the keys of DeepSpeed {VERSION}",
+                hint=nearest(name, sorted(KEYS | WITHOUT_EFFECT)),
+            )
+    facts.train_batch = _size(config, "train_batch_size", facts)
+    facts.micro_batch = _size(config, "train_micro_batch_size_per_gpu", facts)
+    facts.accumulation = _size(config, "gradient_accumulation_steps", facts)
+    _read_precision(config, facts)
+    if "zero_optimization" in config.table():
+        _read_zero(config["zero_optimization"], facts)
+    _read_optimizer(config, facts)
+    _read_checkpointing(config, facts)
+    _read_sizes(config, facts)
+    return facts
+
+
+def _size(table: Value, name: str, facts: Facts) -> int | None:
+    value = table.get(name, None)
+    if value.raw is None:
+        return None
+    if value.raw == AUTO:
+        facts.automatic.append(value.where)
+        return None
+    return value.whole(least=1, most=MOST)
+
+
+def _flag(table: Value, name: str, default: bool) -> bool:
+    """Return yes or no; what the trainer decides is the default."""
+    value = table.get(name, default)
+    return default if value.raw in (AUTO, None) else value.flag()
+
+
+def _tables(table: Value, name: str) -> Iterator[Value]:
+    """Yield the inner table of a name, if there is one."""
+    value = table.get(name, None)
+    if value.raw is not None:
+        value.table()
+        yield value
+
+
+def _read_precision(config: Value, facts: Facts) -> None:
+    enabled = [
+        precision
+        for name, precision in _SECTIONS
+        for table in _tables(config, name)
+        if _is_on(table, precision, facts)
+    ]
+    if len(enabled) > 1:
+        raise InputError(
+            "is on beside another one", where=enabled[1], expected="bf16 or fp16"
+        )
+    left_open = any(key.endswith(".enabled") for key in facts.automatic)
+    for table in _tables(config, "torch_autocast"):
+        if _flag(table, "enabled", default=False):
+            facts.training["weights_in_fp32"] = True
+            enabled = ["bf16"]
+    if not enabled and left_open:
+        enabled = ["bf16"]
+        facts.assumptions.append(
+            "The trainer is started with bf16: the JSON leaves it to the trainer."
+        )
+    facts.training["precision"] = enabled[0] if enabled else "fp32"
+    for table in _tables(config, "data_types"):
+        summed = table.get("grad_accum_dtype", None)
+        if summed.raw is not None:
+            facts.training["gradient_precision"] = _known(summed, _PRECISIONS)
+    wire = config.get("communication_data_type", None)
+    if wire.raw is not None:
+        facts.training["reduce_precision"] = _known(
+            wire, {one: one for one in ("fp32", "bf16", "fp16")}
+        )
+
+
+def _is_on(table: Value, precision: str, facts: Facts) -> bool:
+    """Return whether a number format is on; note it if that is left to the trainer."""
+    enabled = table.get("enabled", False)
+    if enabled.raw == AUTO:
+        facts.automatic.append(enabled.where)
+        return False
+    name = f"{precision}_master_weights_and_grads"
+    if _flag(table, name, default=False):
+        raise table[name].error(
+            "keeps the master copy in 16 bits", "a master copy in fp32"
+        )
+    return enabled.flag()
+
+
+def _known(value: Value, known: Mapping[str, str]) -> str:
+    text = value.text().lower()
+    if text not in known:
+        raise value.error("is not one of the known values", ", ".join(known))
+    return known[text]
+
+
+def _read_zero(zero: Value, facts: Facts) -> None:
+    if isinstance(zero.raw, bool):  # the oldest form
+        facts.zero_stage = int(zero.raw)
+        return
+    for name, value in zero.items():
+        if name in ZERO_WITHOUT_EFFECT:
+            facts.ignored.append(value.where)
+        elif name not in ZERO_KEYS:
+            raise InputError(
+                "is no key of DeepSpeed's",
+                where=value.where,
+                expected=f"the keys of DeepSpeed {VERSION}",
+                hint=nearest(name, sorted(ZERO_KEYS | ZERO_WITHOUT_EFFECT)),
+            )
+    stage = zero.get("stage", 0).whole(least=0, most=3)
+    facts.zero_stage = stage
+    overlaps = stage > 0 and _flag(zero, "overlap_comm", default=stage == 3)
+    ahead = zero.get("stage3_prefetch_bucket_size", PREFETCH)
+    fetches = ahead.raw == AUTO or ahead.number() > 0
+    facts.software["overlap_grad_reduce"] = overlaps
+    facts.software["overlap_param_gather"] = stage == 3 and fetches
+    _read_offload(zero, facts)
+    _read_groups(zero, facts)
+
+
+def _read_groups(zero: Value, facts: Facts) -> None:
+    """Read who shares the shards, and what is sent in fewer bits."""
+    group = zero.get("mics_shard_size", -1)
+    if group.raw != -1:
+        facts.plan["sharding_group_size"] = group.whole(least=1, most=MOST)
+    if zero.get("zero_hpz_partition_size", 1).whole(least=0, most=MOST) > 1:
+        facts.assumptions.append(
+            "Weights are gathered among all ranks in backward passes, too: the copies "
+            "inside a node that zero_hpz_partition_size keeps are not counted."
+        )
+    for name in ("zero_quantized_weights", "zero_quantized_gradients"):
+        if _flag(zero, name, default=False):
+            facts.assumptions.append(
+                f"What {name} sends in 8 or 4 bits is counted in 16 bits."
+            )
+
+
+def _read_offload(zero: Value, facts: Facts) -> None:
+    for name, old, setting in (
+        ("offload_optimizer", "cpu_offload", "offload_optimizer"),
+        ("offload_param", "cpu_offload_param", "offload_weights"),
+    ):
+        part = 1.0 if _flag(zero, old, default=False) else 0.0
+        for table in _tables(zero, name):
+            device = table.get("device", "none").text()
+            if device not in {"none", "cpu", "nvme"}:
+                raise table["device"].error(
+                    "is not one of the known values", "none, cpu, nvme"
+                )
+            if device == "nvme":
+                facts.assumptions.append(
+                    f"What {name} keeps on NVMe is kept in the host's memory."
+                )
+            part = 0.0 if device == "none" else table.get("ratio", 1.0).number()
+            if part > 1.0:
+                raise table["ratio"].error("is no fraction", "0 to 1")
+        if part:
+            facts.plan[setting] = part
+
+
+def _read_optimizer(config: Value, facts: Facts) -> None:
+    for table in _tables(config, "optimizer"):
+        kind = table.get("type", "Adam")
+        facts.training["optimizer"] = _known(kind, OPTIMIZERS)
+        if "params" in table.table():
+            facts.ignored.append(f"{table.where}.params")
+
+
+def _read_checkpointing(config: Value, facts: Facts) -> None:
+    """Read where recomputed activations stay; that they are is said elsewhere."""
+    for table in _tables(config, "activation_checkpointing"):
+        if _flag(table, "partition_activations", default=False):
+            facts.assumptions.append(
+                "Saved activations are not shared among tensor-parallel ranks as "
+                "partition_activations has it."
+            )
+        if _flag(table, "cpu_checkpointing", default=False):
+            facts.plan["offload_activations"] = 1.0
+
+
+def _read_sizes(config: Value, facts: Facts) -> None:
+    size = _size(config, "sequence_parallel_size", facts)
+    if size is not None:
+        facts.sizes["context_parallel_size"] = size
+    for table in _tables(config, "tensor_parallel"):
+        tensor = table.get("autotp_size", 0).whole(least=0, most=MOST)
+        if tensor > 0:
+            facts.sizes["tensor_model_parallel_size"] = tensor
+    for table in _tables(config, "pipeline"):
+        stages = table.get("stages", AUTO)
+        if stages.raw != AUTO:
+            facts.sizes["pipeline_model_parallel_size"] = stages.whole(
+                least=1, most=MOST
+            )
+    for table in _tables(config, "expert_parallel"):
+        if _flag(table, "enabled", default=False):
+            facts.sizes["expert_model_parallel_size"] = table.get(
+                "autoep_size", 1
+            ).whole(least=1, most=MOST)

@@ -1,0 +1,165 @@
+"""Options that a script is started with, sorted by what they stand for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nestsim.launch.formats.deepspeed import options as known
+from nestsim.scenario.errors import nearest
+from topologies.errors import InputError
+
+_YES = frozenset({"", "true", "True", "1", "yes"})
+_NO = frozenset({"false", "False", "0", "no"})
+_MOST = 1_000_000_000_000
+
+
+@dataclass(slots=True)
+class TrainerOptions:
+    """What the options of a training script say, under the names of a scenario."""
+
+    is_megatron: bool = False
+    """Whether it is a script of Megatron-DeepSpeed."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Settings of [model]."""
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings of [training]."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Settings of [plan]."""
+    launch: dict[str, Any] = field(default_factory=dict)
+    """What several settings follow from."""
+    ignored: list[str] = field(default_factory=list)
+    """Options that make no difference to a plan."""
+
+
+Words = Mapping[str, Sequence[str]]
+"""Name of an option, with hyphens and without dashes before it -> its values."""
+
+
+def option_words(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the options among the words of a command and their values.
+
+    The last of several of one name counts, as `argparse` has it.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    name = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            found[name] = (value,) if equals else ()
+        elif name is not None:
+            found[name] = (*found[name], word)
+    return found
+
+
+def read_options(words: Words) -> TrainerOptions:
+    """Sort the options of a script.
+
+    Raises
+    ------
+    InputError
+        If one has no value or another type, or changes the work of a step in a way that
+        plans here do not have.
+    """
+    is_megatron = "num-layers" in words and "hidden-size" in words
+    read = TrainerOptions(is_megatron=is_megatron)
+    for name, values in words.items():
+        where = f"--{name}"
+        if is_megatron:
+            _read_megatron(read, name, where, values)
+        else:
+            _read_trainer(read, name, where, values)
+    return read
+
+
+def _read_megatron(
+    read: TrainerOptions, name: str, where: str, values: Sequence[str]
+) -> None:
+    if name in known.REFUSED:
+        raise InputError(
+            f"is about {known.REFUSED[name]}, which plans here do not have",
+            where=where,
+            expected="a script without it",
+        )
+    if name in known.FLAGS:
+        flag = known.FLAGS[name]
+        getattr(read, flag.table)[flag.setting] = flag.value
+    elif name in known.VALUES:
+        option = known.VALUES[name]
+        getattr(read, option.table)[option.setting] = _value(option.kind, where, values)
+    elif name in known.WITHOUT_EFFECT or name.startswith(known.WITHOUT_EFFECT_PREFIXES):
+        read.ignored.append(where)
+        if name in {"tokenizer-type", "pad-vocab-size-to"} and values:
+            read.launch[name] = values[0]
+    elif name == "rampup-batch-size":
+        read.ignored.append(where)
+    else:
+        names = sorted({*known.VALUES, *known.FLAGS, *known.WITHOUT_EFFECT})
+        raise InputError(
+            "is no option of Megatron-DeepSpeed that is known here",
+            where=where,
+            expected="an option of its megatron/arguments.py",
+            hint=nearest(name, names).replace('"', ""),
+        )
+
+
+def _read_trainer(
+    read: TrainerOptions, name: str, where: str, values: Sequence[str]
+) -> None:
+    option = known.TRAINER_VALUES.get(name)
+    if option is None:
+        read.ignored.append(where)
+        return
+    if option.kind is not bool:
+        if values or option.setting != "config":
+            getattr(read, option.table)[option.setting] = _value(
+                option.kind, where, values
+            )
+        return
+    is_on = _yes(where, values)
+    if option.setting in {"bf16", "fp16"}:
+        read.training |= {"precision": option.setting} if is_on else {}
+    else:
+        read.launch[option.setting] = is_on
+
+
+def _yes(where: str, values: Sequence[str]) -> bool:
+    text = values[0] if values else ""
+    if text in _YES:
+        return True
+    if text in _NO:
+        return False
+    raise InputError("is neither on nor off", where=where, got=text, expected="True")
+
+
+def _value(kind: type, where: str, values: Sequence[str]) -> Any:
+    """Return the value of an option; all of several must be the same."""
+    texts = {text.strip() for text in values} - {""}
+    if len(texts) != 1:
+        raise InputError(
+            "has no value" if not texts else "has several values",
+            where=where,
+            got=" ".join(values)[:60] or None,
+            expected="one value",
+        )
+    (text,) = texts
+    if "$" in text or "`" in text:
+        raise InputError(
+            "depends on a variable that the script does not set",
+            where=where,
+            got=text,
+            expected="the value of the variable beside the script",
+        )
+    if kind is str:
+        return text
+    try:
+        number = kind(text.replace("_", "")) if kind is int else kind(text)
+    except ValueError:
+        raise InputError(
+            "is no number", where=where, got=text[:60], expected="a number"
+        ) from None
+    if not 0 <= number <= _MOST:  # also NaN
+        raise InputError(
+            "is out of range", where=where, got=text[:60], expected=f"0 to {_MOST:,}"
+        )
+    return number

@@ -1,0 +1,364 @@
+"""Write a plan for DeepSpeed: Megatron-DeepSpeed's script, its JSON, hosts and ranks.
+
+Ranks are numbered as DeepSpeed's ``PipeModelDataParallelTopology`` numbers them, the
+model-parallel ones innermost, pipeline stages outermost (``deepspeed/runtime/pipe/
+topology.py``); with Ulysses the ranks that share a sequence stand between
+(Megatron-DeepSpeed, ``megatron/core/parallel_state.py``). Where the plan asks for other
+devices, a rank map tells each process its rank.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from estimators.training import TrainingSpec
+from nestsim.launch.formats.deepspeed.architecture import model_words
+from nestsim.launch.formats.deepspeed.config import VERSION, zero_json
+from nestsim.launch.formats.deepspeed.differences import differences
+from nestsim.launch.formats.deepspeed.options import flag_of, option_of
+from nestsim.launch.formats.deepspeed.ranks import rank_map
+from nestsim.launch.formats.deepspeed.reading import RANK_MAP
+from nestsim.launch.formats.deepspeed.script import Words, read_options
+from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
+from nestsim.launch.formats.deepspeed.tables import (
+    ALGORITHMS,
+    SIZES,
+    Launch,
+    launch_tables,
+)
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import LaunchFiles
+from nestsim.report.json import dump_json
+from planner.plans.checks import AUTO
+from planner.plans.spec import DEFAULT_ORDER, PlanSpec
+
+T = TypeVar("T", str, int, float)
+
+CONFIG = "ds_config.json"
+"""Name of the JSON."""
+
+HOSTS = "hostfile"
+"""Name of the host file."""
+
+WORKER = "worker.sh"
+"""Name of the script that gives each process its rank."""
+
+_MODES = ("none", "selective", "full", "stage")
+"""Recompute modes, the later the less is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Options that belong together."""
+
+    name: str
+    comment: str
+    words: Words
+
+
+def write_deepspeed(job: LaunchJob) -> LaunchFiles:
+    """Write a plan for DeepSpeed with Megatron-DeepSpeed."""
+    config, groups, environment = _config(job), _groups(job), _environment(job)
+    devices = job.devices_of_ranks(DEFAULT_ORDER)
+    num_devices = job.network.num_devices
+    in_order = job.is_in_order(DEFAULT_ORDER) and devices.size == num_devices
+    words = {name: value for group in groups for name, value in group.words.items()}
+    read = launch_tables(
+        Launch(
+            options=read_options(words),
+            config=config,
+            num_devices=num_devices,
+            devices=None if in_order else devices,
+            environment=environment,
+        )
+    )
+    files = {
+        "launch.sh": _script(job, groups, environment, mapped=not in_order),
+        CONFIG: dump_json(config),
+        HOSTS: _hosts(job),
+    }
+    if not in_order:
+        files |= {
+            WORKER: _worker(devices.size),
+            RANK_MAP: rank_map(devices, num_devices),
+        }
+    return LaunchFiles(
+        files=files, gaps=differences(job, read), notes=_notes(words, in_order)
+    )
+
+
+def _notes(words: Words, in_order: bool) -> tuple[str, ...]:
+    notes = [
+        f"Written for DeepSpeed {VERSION}. Paths of Megatron-DeepSpeed, data and "
+        "checkpoints, hosts, the tokenizer and learning rates are yours to put in.",
+    ]
+    if {"pp-partition-method", "embed-layernorm", "position-embedding-type"} & {*words}:
+        notes.append(
+            "Some options are those of BigScience's fork of Megatron-DeepSpeed."
+        )
+    if not in_order:
+        notes.append(
+            f"{WORKER} gives each process the rank that {RANK_MAP} has for its device, "
+            "in the order of the host file."
+        )
+    return tuple(notes)
+
+
+def _most(value: T | tuple[T, ...]) -> T:
+    """Return the largest value of stages: DeepSpeed has one for all."""
+    return max(value) if isinstance(value, tuple) else value
+
+
+def _mode(plan: PlanSpec) -> str:
+    """Return the recompute mode that saves most of those that stages have."""
+    modes = set(plan.recompute_by_stage())
+    strongest = max(modes, key=_MODES.index)
+    return "full" if strongest == "stage" else strongest
+
+
+def _zero_stage(plan: PlanSpec) -> int:
+    stage = _most(plan.zero_stage)
+    return min(stage, 1) if plan.pipeline_model_parallel_size > 1 else stage
+
+
+def _config(job: LaunchJob) -> dict[str, Any]:
+    """Return the JSON."""
+    plan, training, execution = job.settings, job.training, job.workload.execution
+    parallel, steps = job.plan.parallel, job.plan.num_microbatches
+    micro = plan.micro_batch_size
+    config: dict[str, Any] = {
+        "train_batch_size": micro * steps * parallel.data_parallel_size,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": steps,
+        "gradient_clipping": 1.0,
+        "steps_per_print": 10,
+        "wall_clock_breakdown": False,
+        "zero_optimization": zero_json(
+            _zero_stage(plan),
+            overlaps=execution.overlap_grad_reduce,
+            prefetches=execution.overlap_param_gather,
+            optimizer_on_host=_most(plan.offload_optimizer),
+            weights_on_host=_most(plan.offload_weights),
+        ),
+    }
+    if training.precision != "fp32":
+        config[training.precision] = {"enabled": True}
+        # Without ZeRO gradients have the weights' format (deepspeed/runtime/engine.py,
+        # _do_optimizer_sanity_check).
+        is_wide = training.gradient_precision == "fp32" and _zero_stage(plan) > 0
+        config["data_types"] = {
+            "grad_accum_dtype": "fp32" if is_wide else training.precision
+        }
+    if training.reduce_precision in {"fp32", "bf16", "fp16"}:
+        config["communication_data_type"] = training.reduce_precision
+    if _mode(plan) == "full":
+        config["activation_checkpointing"] = {
+            "partition_activations": False,
+            "cpu_checkpointing": _most(plan.offload_activations) == 1.0,
+            "contiguous_memory_optimization": False,
+        }
+    return config
+
+
+def _environment(job: LaunchJob) -> dict[str, str]:
+    """Return the environment variables that the plan asks for."""
+    variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    named = {job.settings.gradient_algorithm, job.settings.tensor_algorithm}
+    if len(named) == 1 and AUTO not in named and named <= set(ALGORITHMS):
+        variables["NCCL_ALGO"] = ALGORITHMS[named.pop()]
+    return variables
+
+
+def _groups(job: LaunchJob) -> tuple[_Group, ...]:
+    """Return the options of the script, group by group."""
+    plan = job.settings
+    return (
+        _Group("MODEL", "The model.", model_words(job.model)),
+        _Group("PARALLEL", "How ranks share the work.", _parallel(job)),
+        _Group("BATCH", "The batch, as in the JSON.", _batch(job)),
+        _Group("PRECISION", "Number formats, as in the JSON.", _formats(job.training)),
+        _Group("RECOMPUTE", "What is computed again.", _recompute(plan)),
+        _Group(
+            "ZERO",
+            "ZeRO and the host, as in the JSON.",
+            {
+                option_of("zero_stage"): (str(_zero_stage(plan)),),
+                **(
+                    {"cpu-optimizer": ()}
+                    if _most(plan.offload_optimizer) and _zero_stage(plan)
+                    else {}
+                ),
+            },
+        ),
+    )
+
+
+def _parallel(job: LaunchJob) -> Words:
+    plan = job.settings
+    words: dict[str, Sequence[str]] = {}
+    for setting in SIZES:
+        size = getattr(plan, setting)
+        if size > 1 or setting.startswith(("tensor", "pipeline")):
+            words[option_of(setting)] = (str(size),)
+    if plan.pipeline_model_parallel_size == 1:
+        words["no-pipeline-parallel"] = ()
+    # DeepSpeed's sequence parallelism and Megatron's exclude each other.
+    if plan.sequence_parallel and plan.context_parallel_size == 1:
+        words[str(flag_of("sequence_parallel", True))] = ()
+    flag = flag_of("schedule", plan.schedule)
+    if flag is not None:
+        words[flag] = ()
+    if job.model.num_moe_experts and plan.tensor_model_parallel_size > 1:
+        words[str(flag_of("expert_tensor", True))] = ()
+    method = _partition_method(job)
+    if method != METHODS[0]:
+        words[option_of("partition_method")] = (method,)
+    return words
+
+
+def _partition_method(job: LaunchJob) -> str:
+    """Return the way to share out blocks that makes the plan's stages, if any does."""
+    layout, stages = job.blocks_by_virtual_stage(), len(job.plan.stages)
+    tied = job.model.tie_word_embeddings
+    fitting = (
+        method
+        for method in METHODS
+        if layout == shared_blocks(job.num_blocks, stages, method, tied=tied)
+    )
+    return next(fitting, METHODS[0])
+
+
+def _batch(job: LaunchJob) -> Words:
+    dp = job.plan.parallel.data_parallel_size
+    micro, steps = job.settings.micro_batch_size, job.plan.num_microbatches
+    words = {
+        option_of("micro_batch_size"): (str(micro),),
+        option_of("global_batch_size"): (str(micro * steps * dp),),
+    }
+    if job.training.optimizer in {"adam", "sgd"}:
+        words[option_of("optimizer")] = (job.training.optimizer,)
+    return words
+
+
+def _formats(training: TrainingSpec) -> Words:
+    words: dict[str, Sequence[str]] = {}
+    flag = flag_of("precision", training.precision)
+    if flag is not None:
+        words[flag] = ()
+    if training.matmul_precision == "fp8":
+        words |= {
+            str(flag_of("matmul_precision", "fp8")): (),
+            "transformer-impl": ("transformer_engine",),
+        }
+    return words
+
+
+def _recompute(plan: PlanSpec) -> Words:
+    mode, count = _mode(plan), plan.recompute_num_layers
+    if mode == "none":
+        return {}
+    if mode == "selective":
+        return {option_of("recompute_granularity"): ("selective",)}
+    if count is not None and plan.pipeline_model_parallel_size == 1:
+        return {
+            option_of("recompute_granularity"): ("full",),
+            option_of("recompute_method"): ("block",),
+            option_of("recompute_num_layers"): (str(_most(count)),),
+        }
+    words: dict[str, Sequence[str]] = {
+        "checkpoint-activations": (),
+        option_of("checkpoint_num_layers"): ("1",),
+        "deepspeed-activation-checkpointing": (),
+    }
+    if _most(plan.offload_activations) == 1.0:
+        words["checkpoint-in-cpu"] = ()
+    return words
+
+
+# Files.
+
+
+def _hosts(job: LaunchJob) -> str:
+    nodes = job.network.num_devices // job.devices_per_node
+    width = len(str(nodes - 1))
+    lines = [
+        f"node-{node:0{width}d} slots={job.devices_per_node}" for node in range(nodes)
+    ]
+    comment = (
+        "# Your hosts in the order of the network: neighbours here are neighbours "
+        "there."
+    )
+    return "\n".join([comment, *lines]) + "\n"
+
+
+def _script(
+    job: LaunchJob,
+    groups: Sequence[_Group],
+    environment: Mapping[str, str],
+    *,
+    mapped: bool,
+) -> str:
+    nodes = job.network.num_devices // job.devices_per_node
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {_plain(job.scenario.name)}: a plan for DeepSpeed {VERSION} with "
+        "Megatron-DeepSpeed.",
+        "set -euo pipefail",
+        'cd "$(dirname "$0")"',
+        "",
+        "# Yours: code, data, tokenizer, learning rate.",
+        "MEGATRON_DEEPSPEED=${MEGATRON_DEEPSPEED:-/path/to/Megatron-DeepSpeed}",
+        "DATA_PATH=${DATA_PATH:-/path/to/data}",
+        "YOURS=(",
+        '    --data-path "$DATA_PATH"',
+        "    --tokenizer-type NullTokenizer # stands for yours: --vocab-size below",
+        "    --lr 1e-4",
+        "    --train-iters 1000",
+        ")",
+        "",
+        *(f"export {name}={value}" for name, value in environment.items()),
+    ]
+    for group in groups:
+        if group.words:
+            lines += ["", f"# {group.comment}", f"{group.name}=("]
+            lines += [f"    {_option(*item)}" for item in group.words.items()]
+            lines.append(")")
+    launcher = f"deepspeed --hostfile {HOSTS} --num_nodes {nodes}"
+    launcher += f" --num_gpus {job.devices_per_node}"
+    if mapped:
+        launcher += f" --no_python --no_local_rank bash {WORKER} python -u"
+    # One variable less than what a shell may hold in a line.
+    names = [group.name for group in groups if group.words]
+    lines += [
+        "",
+        f"{launcher} \\",
+        '    "$MEGATRON_DEEPSPEED/pretrain_gpt.py" \\',
+        *(f'    "${{{name}[@]}}" \\' for name in [*names, "YOURS"]),
+        f"    --deepspeed --deepspeed_config {CONFIG}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _option(name: str, values: Sequence[str]) -> str:
+    quoted = (f"'{value}'" if "|" in value else value for value in values)
+    return " ".join((f"--{name}", *quoted))
+
+
+def _plain(name: str) -> str:
+    return "".join(sign if sign.isprintable() else "?" for sign in name)
+
+
+def _worker(num_ranks: int) -> str:
+    """Return a script that starts a process under the rank of its device."""
+    return f"""#!/usr/bin/env bash
+# The launcher numbers processes by host and slot; {RANK_MAP} has the rank of each.
+rank=$(sed -n "$((RANK + 1))p" {RANK_MAP})
+if [ "$rank" = - ]; then
+    exit 0 # this device has no work
+fi
+# One visible device each: Megatron takes that of number rank % devices.
+CUDA_VISIBLE_DEVICES=$(echo "$CUDA_VISIBLE_DEVICES" | cut -d , -f "$((LOCAL_RANK + 1))")
+export CUDA_VISIBLE_DEVICES RANK=$rank LOCAL_RANK=0 WORLD_SIZE={num_ranks}
+exec "$@"
+"""
