@@ -107,10 +107,11 @@ class NetworksReport(FolderReport):
         folder: ResultsFolder,
         *,
         figures: bool = True,
+        html: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Write into a folder that is claimed; what a killed call left there goes."""
-        super().write_to(folder, figures=figures, progress=progress)
+        super().write_to(folder, figures=figures, html=html, progress=progress)
         remove_store(folder.path / STORE)
 
 
