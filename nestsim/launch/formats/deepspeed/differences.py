@@ -11,7 +11,7 @@ from estimators.layers.recompute_modules import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
 from nestsim.launch.formats.deepspeed.tables import PRESET, Tables
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap
+from nestsim.launch.written import LaunchGap
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
@@ -108,7 +108,7 @@ _GPTS = frozenset({"gpt", "llama", "mixtral"})
 """Families that are the same modules under the same settings."""
 
 
-def differences(job: LaunchJob, read: Tables) -> tuple[Gap, ...]:
+def differences(job: LaunchJob, read: Tables) -> tuple[LaunchGap, ...]:
     """Return each setting of a job that its launch, read back, does not give again.
 
     Parameters
@@ -126,19 +126,19 @@ def differences(job: LaunchJob, read: Tables) -> tuple[Gap, ...]:
     )
 
 
-def _gap(setting: str, wanted: object, found: object, reason: str) -> Gap:
+def _gap(setting: str, wanted: object, found: object, reason: str) -> LaunchGap:
     value = list(wanted) if isinstance(wanted, tuple) else wanted
     instead = list(found) if isinstance(found, tuple) else found
     if found in (None, "", ()):
         instead = "none"
-    return Gap(
+    return LaunchGap(
         setting=setting,
         value=value,
         reason=f"{reason}; the launch has {instead}.",
     )
 
 
-def _plan_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
+def _plan_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
     found = PlanTable.model_validate(read.plan).build(NAMED_PRESETS[PRESET])
     for field in fields(found):
         name = field.name
@@ -147,10 +147,10 @@ def _plan_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
             yield _gap(name, wanted, has, _REASONS.get(name, _OTHER_REASON))
 
 
-def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
+def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
     wanted = job.model
     if wanted.family not in _GPTS:
-        yield Gap(
+        yield LaunchGap(
             setting="model.family",
             value=wanted.family,
             reason="Megatron-DeepSpeed's pretrain_gpt.py builds no such model; the "
@@ -160,7 +160,7 @@ def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
     try:
         found = built_model(read.model, Path())
     except InputError as error:
-        yield Gap(setting="model", value=wanted.family, reason=f"{error}.")
+        yield LaunchGap(setting="model", value=wanted.family, reason=f"{error}.")
         return
     for field in fields(wanted):
         value, has = getattr(wanted, field.name), getattr(found, field.name)
@@ -168,11 +168,13 @@ def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
             yield _gap(f"model.{field.name}", value, has, _MODEL_REASON)
 
 
-def _training_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
+def _training_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
     try:
         table = TrainingTable.model_validate(read.training)
     except ValidationError as error:
-        yield Gap(setting="training", value=str(read.training), reason=f"{error}.")
+        yield LaunchGap(
+            setting="training", value=str(read.training), reason=f"{error}."
+        )
         return
     found = table.build(NAMED_PRESETS[PRESET])
     for name in _TRAINING:
@@ -182,7 +184,7 @@ def _training_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
             yield _gap(setting, wanted, has, _REASONS.get(setting, _OTHER_REASON))
 
 
-def _software_gaps(job: LaunchJob, read: Tables) -> Iterator[Gap]:
+def _software_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
     found = SoftwareTable.model_validate(read.software).build_execution({})
     for name in _EXECUTION:
         wanted, has = getattr(job.workload.execution, name), getattr(found, name)
