@@ -12,7 +12,13 @@ from nestsim.report.tables import add_row, new_table, print_line, print_section
 from nestsim.report.wording import percent, plural
 from nestsim.store import Outcome, plain_json
 from nestsim.sweep.job import ScenarioSweepResult
-from nestsim.sweep.ranking import best_first, currency_of, front_of, rate_of
+from nestsim.sweep.ranking import (
+    best_first,
+    currency_of,
+    front_of,
+    rate_of,
+    throughput_of,
+)
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 20
@@ -84,6 +90,10 @@ def print_sweep(result: ScenarioSweepResult, console: Console) -> None:
         title = "Points" if shown is done else f"The fastest {len(shown)}"
         best = ranked[0].number if ranked else None
         print_section(console, title, _table(result, shown, best))
+    front = front_of(result.outcomes)
+    if front:
+        title = "The Pareto front: no other point is both no dearer and no slower"
+        print_section(console, title, _front_table(result, front))
     if failed:
         print_section(console, "Failed", _failures(failed))
 
@@ -93,9 +103,7 @@ def _table(
 ) -> Any:
     paths = [axis.path for axis in result.axes]
     names = ["point", *short_names(paths)]
-    front, code = front_of(result.outcomes), currency_of(result.outcomes)
     numbers = ["tokens/s", "iteration", "MFU", "peak memory"]
-    numbers += [f"{code}/h", f"tokens/{code}"] if front else []
     table = new_table(*names, *numbers, "verdict", numbers=("point", *numbers))
     for outcome in shown:
         assert outcome.row is not None
@@ -111,21 +119,32 @@ def _table(
             format_duration(row["iteration_time_s"]),
             percent(row["mfu"]),
             format_size(row["peak_memory_bytes"]),
-            *(_price_cells(outcome) if front else ()),
             row.get("verdict", "planned")
-            + (", best" if outcome.number == best else "")
-            + (", on the front" if outcome.number in front else ""),
+            + (", best" if outcome.number == best else ""),
             style="bold" if outcome.number == best else "",
         )
     return table
 
 
-def _price_cells(outcome: Outcome) -> tuple[str, str]:
-    """Return what a point costs each hour, and its tokens for the money."""
-    rate, row = rate_of(outcome), outcome.row or {}
-    if rate is None:
-        return "-", "-"
-    return f"{HOUR * rate:,.4g}", f"{row['tokens_per_currency']:,.0f}"
+def _front_table(result: ScenarioSweepResult, front: frozenset[int]) -> Any:
+    """Return what the points of the Pareto front cost, the cheapest first."""
+    paths, code = [axis.path for axis in result.axes], currency_of(result.outcomes)
+    numbers = ("tokens/s", f"{code}/h", f"tokens/{code}")
+    names = ("point", *short_names(paths))
+    table = new_table(*names, *numbers, numbers=("point", *numbers))
+    chosen = [one for one in result.outcomes if one.number in front]
+    chosen.sort(key=lambda one: (rate_of(one), throughput_of(one), one.number))
+    for outcome in chosen[:MOST_SHOWN]:
+        rate, speed = rate_of(outcome) or 0.0, throughput_of(outcome) or 0.0
+        add_row(
+            table,
+            str(outcome.number),
+            *(value_label(outcome.point[path]) for path in paths),
+            f"{speed:,.0f}",
+            f"{HOUR * rate:,.4g}",
+            f"{speed / rate:,.0f}" if rate else "-",
+        )
+    return table
 
 
 def _failures(failed: Sequence[Outcome]) -> Any:

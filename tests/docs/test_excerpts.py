@@ -74,3 +74,23 @@ def test_a_table_on_a_page_is_what_the_command_prints(
     lines = plain(_COMMAND.sub("", shown)).split("\n")
     expected = {*report.split("\n"), ""}
     assert [one for one in lines if one not in expected] == []
+
+
+def test_costs_on_the_page_are_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, *_ = (one for name, one in commands() if name == "cost.md")
+    report = printed(shlex.split(line)[1:], tmp_path / "results", capsys)
+    shown, *_ = (one for one in blocks("text") if one.page.name == "cost.md")
+    assert plain(shown.text) in report
+
+
+@pytest.mark.slow
+def test_savings_on_the_page_are_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, line, *_ = (one for name, one in commands() if name == "cost.md")
+    words = shlex.split(line.partition(" --output")[0])[1:]
+    report = printed(words, tmp_path / "results", capsys)
+    _, shown, *_ = (one for one in blocks("text") if one.page.name == "cost.md")
+    assert plain(shown.text) in report
