@@ -14,7 +14,14 @@ from topologies.specs import FatTreeSpec, LevelSpec, RailSpec
 
 
 def nodes(
-    local, count=1, *, bandwidth=450e9, efficiency=1.0, nvls_efficiency=None, **kinds
+    local,
+    count=1,
+    *,
+    bandwidth=450e9,
+    efficiency=1.0,
+    nvls_efficiency=None,
+    reached=1.0,
+    **kinds,
 ):
     """Return nodes of NVSwitches below a leaf, an adapter for each device."""
     levels = (
@@ -25,7 +32,13 @@ def nodes(
             latency=0.5e-6,
             efficiency=efficiency,
         ),
-        LevelSpec(name="leaf", fan_out=count, bandwidth=50e9, latency=1e-6),
+        LevelSpec(
+            name="leaf",
+            fan_out=count,
+            bandwidth=50e9,
+            latency=1e-6,
+            efficiency=reached,
+        ),
     )
     return build_network(
         FatTreeSpec(
@@ -198,3 +211,21 @@ def test_published_all_reduces_in_the_switch(
     """Within 3 %; efficiencies of transports are fitted to curves of the same kind."""
     found = bus_bandwidth(transports()[name], size, num_bytes, bandwidth, "nvls")
     assert found == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "off"),
+    [("nvls", 430e9, -0.29), ("hierarchical", 330e9, -0.22)],
+)
+def test_levels_that_nccl_overlaps_add_up_here(name, measured, off):
+    """NCCL issue 1221: 2 nodes of 8 H100, 400 Gbit/s each, NCCL_NVLS_ENABLE=1 and 0."""
+    inside, outside = transports()["nvswitch-h100"], transports()["default-fabric"]
+    network = nodes(
+        8,
+        2,
+        efficiency=inside.efficiency,
+        nvls_efficiency=inside.multicast_efficiency,
+        reached=outside.efficiency,
+    )
+    found = 2 * 15 / 16 / rate(network, range(16), name).inverse_bandwidth
+    assert found / measured - 1 == pytest.approx(off, abs=0.01)
