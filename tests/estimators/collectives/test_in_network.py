@@ -155,6 +155,12 @@ def test_rails_and_nodes_add_up_together():
     np.testing.assert_allclose(carried[network.links.level > 0], 1 / 4)
 
 
+def test_pairs_in_nodes_go_round_rings_between_switches_that_add_up():
+    """A pair's ring sends ``S`` in all, its switch would carry 3/2 of it."""
+    found = rate(nodes(8, 4, sharp=True), [0, 4, 8, 12, 16, 20, 24, 28], "sharp")
+    assert found.inverse_bandwidth == pytest.approx(1 / 450e9 + 1 / 2 / 50e9)
+
+
 def test_sums_that_switches_do_slowly_load_links_longer():
     fast = rate(nodes(8, efficiency=0.8), range(8), "nvls")
     slow = rate(nodes(8, efficiency=0.8, nvls_efficiency=0.6), range(8), "nvls")
