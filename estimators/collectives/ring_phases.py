@@ -145,7 +145,8 @@ def _added_in_switches(shape: Shape, weight: float) -> tuple[RingTurns, ...]:
     """Return the phases of an all-reduce by switches; none inside one node.
 
     Messages from each node's member to the next one's load the links of a tree as what
-    they stand for does: each port once up and once down, and so each switch.
+    they stand for does: each port once up and once down, and so each switch. Inside of
+    nodes rings or switches do it, whichever have less to carry.
     """
     inside, outside = shape[0], math.prod(max(size, 1) for size in shape[1:])
     if outside == 1:
@@ -153,11 +154,9 @@ def _added_in_switches(shape: Shape, weight: float) -> tuple[RingTurns, ...]:
     between = RingTurns(inside, outside, 1.0 / inside, 2)
     if inside == 1:
         return (between,)
-    half = (
-        _node_half(inside, weight)
-        if weight
-        else RingTurns(1, inside, *ring_pass(inside))
-    )
+    half = RingTurns(1, inside, *ring_pass(inside))
+    if 0.0 < weight * (inside + 1) < 2 * (inside - 1):
+        half = _node_half(inside, weight)
     return half, between, half
 
 

@@ -340,7 +340,7 @@ class RailTable(Table):
 
     rail_only: bool = Field(False, examples=[True])
     """Whether nothing joins rails but the nodes: each rail has spines of its own, or
-    none where one switch of it joins all nodes (`num_units = 1`)."""
+    none where one rail switch joins all nodes (`num_units = 1`)."""
 
     trunk: Trunk = "ideal"
     """Whether a rail switch's links to all spines act as one, or are separate links of

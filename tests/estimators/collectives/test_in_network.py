@@ -14,7 +14,14 @@ from topologies.specs import FatTreeSpec, LevelSpec, RailSpec
 
 
 def nodes(
-    local, count=1, *, bandwidth=450e9, efficiency=1.0, nvls_efficiency=None, **kinds
+    local,
+    count=1,
+    *,
+    bandwidth=450e9,
+    efficiency=1.0,
+    nvls_efficiency=None,
+    reached=1.0,
+    **kinds,
 ):
     """Return nodes of NVSwitches below a leaf, an adapter for each device."""
     levels = (
@@ -25,7 +32,13 @@ def nodes(
             latency=0.5e-6,
             efficiency=efficiency,
         ),
-        LevelSpec(name="leaf", fan_out=count, bandwidth=50e9, latency=1e-6),
+        LevelSpec(
+            name="leaf",
+            fan_out=count,
+            bandwidth=50e9,
+            latency=1e-6,
+            efficiency=reached,
+        ),
     )
     return build_network(
         FatTreeSpec(
@@ -142,6 +155,12 @@ def test_rails_and_nodes_add_up_together():
     np.testing.assert_allclose(carried[network.links.level > 0], 1 / 4)
 
 
+def test_pairs_in_nodes_go_round_rings_between_switches_that_add_up():
+    """A pair's ring sends ``S`` in all, its switch would carry 3/2 of it."""
+    found = rate(nodes(8, 4, sharp=True), [0, 4, 8, 12, 16, 20, 24, 28], "sharp")
+    assert found.inverse_bandwidth == pytest.approx(1 / 450e9 + 1 / 2 / 50e9)
+
+
 def test_sums_that_switches_do_slowly_load_links_longer():
     fast = rate(nodes(8, efficiency=0.8), range(8), "nvls")
     slow = rate(nodes(8, efficiency=0.8, nvls_efficiency=0.6), range(8), "nvls")
@@ -198,3 +217,21 @@ def test_published_all_reduces_in_the_switch(
     """Within 3 %; efficiencies of transports are fitted to curves of the same kind."""
     found = bus_bandwidth(transports()[name], size, num_bytes, bandwidth, "nvls")
     assert found == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "off"),
+    [("nvls", 430e9, -0.29), ("hierarchical", 330e9, -0.22)],
+)
+def test_levels_that_nccl_overlaps_add_up_here(name, measured, off):
+    """NCCL issue 1221: 2 nodes of 8 H100, 400 Gbit/s each, NCCL_NVLS_ENABLE=1 and 0."""
+    inside, outside = transports()["nvswitch-h100"], transports()["default-fabric"]
+    network = nodes(
+        8,
+        2,
+        efficiency=inside.efficiency,
+        nvls_efficiency=inside.multicast_efficiency,
+        reached=outside.efficiency,
+    )
+    found = 2 * 15 / 16 / rate(network, range(16), name).inverse_bandwidth
+    assert found / measured - 1 == pytest.approx(off, abs=0.01)

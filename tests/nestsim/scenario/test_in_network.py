@@ -1,4 +1,4 @@
-"""Scenarios whose switches add up: settings, refusals, and what it is worth."""
+"""Scenarios whose switches add up, and rail-only ones: settings, refusals, worth."""
 
 import json
 
@@ -159,3 +159,46 @@ def test_collectives_are_listed_with_sums_where_switches_do_them(tmp_path, capsy
     assert {"nvls", "sharp", "ring"} <= set(row["closed_forms_s"])
     # Alone on the links it takes what the closed form says.
     assert row["alone"]["time_s"] == pytest.approx(row["closed_forms_s"]["sharp"])
+
+
+ONE_RAIL_SWITCH = RAIL.replace("num_units = 2", "num_units = 1").replace(
+    'spine_latency = "1 us"\n', ""
+)
+
+
+def test_rail_only_networks_of_one_unit_need_no_spine(tmp_path):
+    network = network_of(tmp_path, "rail_only = true" + ONE_RAIL_SWITCH)
+    assert [level.name for level in network.levels] == ["node", "rail unit"]
+    for table in (ONE_RAIL_SWITCH, "rail_only = true" + RAIL.replace("spine", "#")):
+        with pytest.raises(InputError, match="is missing") as caught:
+            network_of(tmp_path, table)
+        assert "cluster.network.spine_latency" in str(caught.value)
+
+
+def test_rails_that_nothing_joins_are_not_reached_without_relays(tmp_path):
+    table = "rail_only = true\npxn = false" + ONE_RAIL_SWITCH
+    with pytest.raises(InputError, match="no way from one rail to another") as caught:
+        network_of(tmp_path, table)
+    assert "cluster.network.pxn" in str(caught.value)
+
+
+def test_a_step_takes_as_long_where_no_traffic_needs_the_spine(tmp_path):
+    """Rail-only and rail-optimised with PXN: plan and replay, to the last bit."""
+    plan = "micro_batch_size = 1\ntensor_model_parallel_size = 4\nzero_stage = 1"
+    found = []
+    for settings in ("", "rail_only = true\n"):
+        path = write(tmp_path, settings + RAIL, plan)
+        one = simulate_job(load_scenario(path)).candidate
+        found.append((one.planned.iteration_time, one.simulated.iteration_time))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "table", ["rail_only = true" + ONE_RAIL_SWITCH, "rail_only = true" + RAIL]
+)
+def test_rail_only_networks_are_described_and_drawn(tmp_path, capsys, table):
+    path = str(write(tmp_path, table))
+    assert main(["topology", path, "--output", str(tmp_path / "rails.svg")]) == 0
+    assert "rail unit" in capsys.readouterr().out
+    text = (tmp_path / "rails.svg").read_text(encoding="utf-8")
+    assert text.startswith("<?xml")

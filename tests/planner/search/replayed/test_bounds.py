@@ -5,6 +5,7 @@ replayed.
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,43 @@ def test_no_bound_of_paired_passes_exceeds_the_replay():
         if any(candidates[number].pairs for number in range(len(candidates))):
             checked += check_world(world, seed, configurations=6, plans=3)
     assert checked >= 20
+
+
+def adding_world(seed):
+    """Draw a job some of whose switches add up all-reduces."""
+    world, rng = random_world(seed), random.Random(seed)
+    rules = world.network.rules
+    if rules is None:
+        return None
+    rules = replace(
+        rules,
+        adds_in_switches=rng.random() < 0.6,
+        summed_weight=rng.choice((0.0, 1.0, 1.2, 3.0)),
+    )
+    if not rules.adds_anywhere:
+        return None
+    return world._replace(network=replace(world.network, rules=rules))
+
+
+def check_adding_worlds(seeds):
+    """Check those of the jobs drawn whose switches add up; say how many plans."""
+    worlds = ((seed, adding_world(seed)) for seed in seeds)
+    return sum(
+        check_world(world, seed, configurations=4, plans=3)
+        for seed, world in worlds
+        if world is not None
+    )
+
+
+def test_no_bound_exceeds_the_replay_where_switches_add_up():
+    assert check_adding_worlds(range(3000, 3010)) >= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(20))
+def test_no_bound_exceeds_thousands_where_switches_add_up(batch):
+    seeds = range(3100 + 20 * batch, 3120 + 20 * batch)
+    assert check_adding_worlds(seeds) >= 20
 
 
 def split_world(seed, schedule):
