@@ -23,6 +23,7 @@ from nestsim.scenario.base import (
 )
 from nestsim.scenario.errors import nearest
 from nestsim.scenario.hardware.described import SlurmTable
+from nestsim.scenario.hardware.infragraph import InfraGraphTable
 from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
     CustomTable,
@@ -253,7 +254,7 @@ def _name_or_table(value: object) -> str | None:
     return "AcceleratorTable" if isinstance(value, dict | AcceleratorTable) else None
 
 
-DescribedTable = SlurmTable | NcclTopoTable
+DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
 """Networks that are read from another program's file."""
 
 

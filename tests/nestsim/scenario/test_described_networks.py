@@ -201,7 +201,7 @@ def test_the_file_is_an_input_of_the_scenario():
     assert NETWORKS / "topology.conf" in loaded.files()
 
 
-@pytest.mark.parametrize("name", ["slurm", "nccl_topo"])
+@pytest.mark.parametrize("name", ["slurm", "nccl_topo", "infragraph"])
 def test_shipped_networks_are_drawn_and_say_what_is_assumed(name, tmp_path, capsys):
     picture = tmp_path / "network.svg"
     arguments = ["topology", str(NETWORKS / f"{name}.toml"), "-o", str(picture)]
