@@ -23,7 +23,9 @@ from nestsim.scenario.base import (
     input_file,
 )
 from nestsim.scenario.errors import nearest
-from nestsim.scenario.hardware.described import DescribedTable
+from nestsim.scenario.hardware.described import SlurmTable
+from nestsim.scenario.hardware.infragraph import InfraGraphTable
+from nestsim.scenario.hardware.nccl_topo import NcclTopoTable
 from nestsim.scenario.hardware.network import (
     CustomTable,
     DegradedTable,
@@ -259,6 +261,10 @@ def _name_or_table(value: object) -> str | None:
     ):
         return "LikeAcceleratorTable"
     return "AcceleratorTable" if isinstance(value, dict | AcceleratorTable) else None
+
+
+DescribedTable = SlurmTable | NcclTopoTable | InfraGraphTable
+"""Networks that are read from another program's file."""
 
 
 class ClusterTable(Table):

@@ -222,7 +222,3 @@ def level_table(name: str, fan_out: int, *settings: dict[str, Any]) -> LevelTabl
     given = {key: one for part in settings for key, one in part.items()}
     written = {key: one for key, one in given.items() if one is not None}
     return LevelTable.model_construct(name=name, fan_out=fan_out, **written)
-
-
-DescribedTable = SlurmTable
-"""Networks that are read from another program's file."""

@@ -201,7 +201,7 @@ def test_the_file_is_an_input_of_the_scenario():
     assert NETWORKS / "topology.conf" in loaded.files()
 
 
-@pytest.mark.parametrize("name", ["slurm"])
+@pytest.mark.parametrize("name", ["slurm", "nccl_topo", "infragraph"])
 def test_shipped_networks_are_drawn_and_say_what_is_assumed(name, tmp_path, capsys):
     picture = tmp_path / "network.svg"
     arguments = ["topology", str(NETWORKS / f"{name}.toml"), "-o", str(picture)]
@@ -210,6 +210,90 @@ def test_shipped_networks_are_drawn_and_say_what_is_assumed(name, tmp_path, caps
     assert report["assumed"]
     assert report["num_devices"] == load_scenario(arguments[1]).network_spec.num_devices
     assert picture.stat().st_size > 1000
+
+
+NCCL = """\
+[cluster.network]
+kind = "nccl-topo"
+file = "dgx_h100.xml"
+num_nodes = 12
+node_latency = "1 us"
+nic_latency = "3 us"
+nodes_per_leaf = 4
+spine_latency = "2 us"
+oversubscription = 2.0
+node_transport = "nvswitch-h100"
+nic_efficiency = 0.9
+"""
+
+RAILS = """\
+[cluster.network]
+kind = "rail"
+devices_per_node = 8
+node_bandwidth = "450 GB/s"
+node_latency = "1 us"
+nodes_per_unit = 4
+num_units = 3
+nic_bandwidth = "50 GB/s"
+nic_latency = "3 us"
+spine_latency = "2 us"
+oversubscription = 2.0
+node_transport = "nvswitch-h100"
+nic_efficiency = 0.9
+"""
+
+
+def nodes_of(tmp_path, network=NCCL, xml=None):
+    text = xml or (NETWORKS / "dgx_h100.xml").read_text(encoding="utf-8")
+    return scenario(tmp_path, network, dgx_h100__xml=text)
+
+
+def test_nodes_of_nccl_are_the_fat_tree_written_by_hand(tmp_path):
+    read, written = nodes_of(tmp_path), scenario(tmp_path, BY_HAND)
+    assert read.network_spec == written.network_spec
+    assert read.software == written.software
+    assert "adapters: 8, 400 GB/s together" in read.network_assumed[-1]
+
+
+def test_nodes_of_nccl_on_rails_are_the_rails_written_by_hand(tmp_path):
+    network = NCCL.replace("nodes_per_leaf", 'fabric = "rail"\nnodes_per_leaf')
+    read, written = nodes_of(tmp_path, network), scenario(tmp_path, RAILS)
+    assert read.network_spec == written.network_spec
+    assert read.software == written.software
+
+
+def test_adapters_that_devices_share_are_the_nodes(tmp_path):
+    network = NCCL.replace(
+        "nodes_per_leaf", 'nics = ["mlx5_0", "mlx5_6"]\nnodes_per_leaf'
+    )
+    spec = nodes_of(tmp_path, network).network_spec
+    assert (spec.nic, spec.levels[1].bandwidth) == ("node", 100e9)
+
+
+def test_one_node_needs_no_adapters(tmp_path):
+    network = NCCL.split("num_nodes", maxsplit=1)[0] + 'node_latency = "1 us"\n'
+    loaded = nodes_of(tmp_path, network)
+    assert loaded.network_spec.num_devices == 8
+    assert len(loaded.network_spec.levels) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('nic_latency = "3 us"\n', ""), "nic_latency: setting is missing"),
+        (("nodes_per_leaf = 4", "nodes_per_leaf = 5"), "does not divide the nodes"),
+        (
+            ("num_nodes", 'fabric = "rail"\nnics = ["mlx5_0"]\nnum_nodes'),
+            "fabric: needs nodes that NVLink joins, with an adapter for each GPU",
+        ),
+        (("num_nodes", 'nics = ["mlx5_7"]\nnum_nodes'), "dgx_h100.xml: nics: does not"),
+    ],
+)
+def test_nodes_that_do_not_go_with_the_settings_are_refused(tmp_path, change, message):
+    with pytest.raises(InputError) as told:
+        nodes_of(tmp_path, NCCL.replace(*change))
+    assert message in str(told.value)
+    assert str(told.value).startswith("cluster.network")
 
 
 def test_the_picture_does_not_replace_the_file(tmp_path, capsys):
