@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import strategies as st
@@ -158,7 +159,7 @@ def specs(draw, *, experts=False) -> PlanSpec:
             st.lists(st.integers(1, 7), min_size=pp - 1, max_size=pp - 1, unique=True)
         )
         ends = [0, *sorted(cuts), 8]
-        layout = tuple(b - a for a, b in zip(ends, ends[1:], strict=False))
+        layout = tuple(b - a for a, b in pairwise(ends))
     elif 8 % (pp * v):
         layout = tuple([3, 3, 2][:pp]) if pp == 3 else None
     kind = draw(st.sampled_from(["p2p", "all_gather", "a2a"])) if cp > 1 else "p2p"

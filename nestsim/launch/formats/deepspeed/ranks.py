@@ -136,15 +136,13 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int]] | None:
         inner += 1
     if inner == size:
         return [(stride, size)]
-    if size % inner:
-        return None
     outer = offsets[inner] - offsets[0]
     if any(
         offsets[k] - offsets[0] != k % inner * stride + k // inner * outer
         for k in range(size)
     ):
         return None
-    return [(stride, inner), (outer, size // inner)]
+    return [(stride, inner), (outer, -(-size // inner))]
 
 
 def _name(factors: Sequence[tuple[int, int, str]], tp: int) -> str | None:

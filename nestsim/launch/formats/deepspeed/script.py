@@ -1,5 +1,6 @@
 """Options that a script is started with, sorted by what they stand for."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from topologies.errors import InputError
 
 _YES = frozenset({"", "true", "True", "1", "yes"})
 _NO = frozenset({"false", "False", "0", "no"})
+_VARIABLE = re.compile(r"\$\{?\w+\}?")
+_CONFIG = "--deepspeed-config"
 _MOST = 1_000_000_000_000
 
 
@@ -99,7 +102,7 @@ def _read_megatron(
             "is no option of Megatron-DeepSpeed that is known here",
             where=where,
             expected="an option of its megatron/arguments.py",
-            hint=nearest(name, names).replace('"', ""),
+            hint=nearest(where, [f"--{name}" for name in names]),
         )
 
 
@@ -135,6 +138,8 @@ def _yes(where: str, values: Sequence[str]) -> bool:
 def _value(kind: type, where: str, values: Sequence[str]) -> Any:
     """Return the value of an option; all of several must be the same."""
     texts = {text.strip() for text in values} - {""}
+    if len(texts) > 1:  # a variable that nothing sets is no word for a shell
+        texts = {text for text in texts if not _VARIABLE.fullmatch(text)}
     if len(texts) != 1:
         raise InputError(
             "has no value" if not texts else "has several values",
@@ -143,7 +148,8 @@ def _value(kind: type, where: str, values: Sequence[str]) -> Any:
             expected="one value",
         )
     (text,) = texts
-    if "$" in text or "`" in text:
+    # A file may be called by a name that only the running shell knows.
+    if ("$" in text or "`" in text) and where != _CONFIG:
         raise InputError(
             "depends on a variable that the script does not set",
             where=where,

@@ -4,7 +4,6 @@ from dataclasses import fields
 
 import pytest
 from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
 
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.job import LaunchJob
@@ -34,13 +33,13 @@ def test_the_shipped_scenario_comes_back_as_it_was(tmp_path):
     assert (read.num_devices, read.devices_per_node) == (384, 8)
 
 
-@given(job=jobs(), folder=st.integers())
+@given(job=jobs())
 @settings(
     deadline=None,
     max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_what_is_written_comes_back_or_is_a_gap(job, folder, tmp_path_factory):
+def test_what_is_written_comes_back_or_is_a_gap(job, tmp_path_factory):
     """No setting of a plan is dropped silently, whichever it is."""
     files = write_deepspeed(job)
     read = read_back(files, tmp_path_factory.mktemp("launch"))
@@ -121,7 +120,7 @@ HAS = [
 ]
 
 
-@pytest.mark.parametrize("given", HAS, ids=lambda given: " ".join(given))
+@pytest.mark.parametrize("given", HAS, ids=" ".join)
 def test_what_deepspeed_has_comes_back(given, tmp_path):
     job = planned(small_job(), PlanSpec(**{"micro_batch_size": 1, **given}))
     files = write_deepspeed(job)
