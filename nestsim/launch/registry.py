@@ -8,6 +8,11 @@ from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspee
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
 from nestsim.launch.formats.plan import write_plan
+from nestsim.launch.formats.torchtitan.reading import (
+    is_torchtitan,
+    read_torchtitan,
+)
+from nestsim.launch.formats.torchtitan.writing import write_torchtitan
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.written import LaunchFiles
@@ -33,6 +38,7 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
     {
         "plan": write_plan,
         "deepspeed": write_deepspeed,
+        "torchtitan": write_torchtitan,
     }
 )
 """Name of a format -> what writes it."""
@@ -49,6 +55,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a Hugging Face config.json",
             recognizes=is_huggingface,
             read=read_huggingface,
+        ),
+        "torchtitan": LaunchReader(
+            title="a TOML file or command line of torchtitan",
+            recognizes=is_torchtitan,
+            read=read_torchtitan,
         ),
     }
 )

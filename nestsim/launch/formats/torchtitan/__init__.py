@@ -1,0 +1,1 @@
+"""torchtitan: its TOML files, its command line, and what its options mean here."""

@@ -1,0 +1,494 @@
+"""Configurations of torchtitan as the tables of a scenario.
+
+What the framework takes where it is silent is part of the format, and no assumption:
+the defaults of 0.2.2 for TOML, those of 0.3.0 and of the named function of its registry
+for a command line.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from estimators.models.huggingface.load import load_huggingface
+from estimators.models.library.catalog import load_model
+from nestsim.launch.formats.torchtitan.flavors import (
+    DEBUG_MODEL,
+    REGISTRY,
+    function_model,
+    function_precision,
+    library_name,
+)
+from nestsim.launch.formats.torchtitan.names import (
+    CONVERTERS,
+    DTYPES,
+    GROUPED_CONVERTERS,
+    OTHER_SCHEDULES,
+    SCHEDULE_NAMES,
+)
+from nestsim.launch.formats.torchtitan.snippets import flavor_table
+from nestsim.launch.formats.torchtitan.sources import (
+    TitanOptions,
+    is_command,
+    is_toml,
+    read_command,
+    read_toml,
+)
+from nestsim.launch.formats.torchtitan.splits import (
+    DEFAULT_CHUNKS,
+    blocks_of_modules,
+    blocks_of_points,
+    num_virtual_stages,
+    shared_blocks,
+)
+from nestsim.launch.read import ImportedJob, LaunchSource
+from planner.step.schedules import find_schedule
+from topologies.errors import InputError
+
+
+def is_torchtitan(source: LaunchSource) -> bool:
+    """Whether a file looks like a configuration of torchtitan."""
+    return is_toml(source) or is_command(source)
+
+
+def read_torchtitan(source: LaunchSource) -> ImportedJob:
+    """Read a TOML file of torchtitan up to 0.2, or a command line of 0.3.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or says what no scenario can.
+    """
+    options = read_command(source) if is_command(source) else read_toml(source)
+    assumed: list[str] = []
+    model, num_layers = _model(source, options)
+    sizes = _Degrees.of(options, source)
+    batch = _batch(options, sizes)
+    plan = {
+        **_parallel_sizes(options, sizes, assumed),
+        "micro_batch_size": _micro_batch(options, sizes, assumed),
+        **_pipeline(options, sizes.pp, num_layers),
+        **_sharding(options, sizes),
+    }
+    plan |= _recompute(options, plan, sizes.pp, num_layers, assumed)
+    if options.flag("training.enable_cpu_offload"):
+        for part in ("weights", "gradients", "optimizer"):
+            plan[f"offload_{part}"] = 1.0
+    return ImportedJob(
+        name=f"{source.path.stem} (torchtitan)",
+        tables={
+            "model": model,
+            "training": {"global_batch_size": batch, **_training(options, assumed)},
+            "software": {"preset": "torchtitan", **_software(options, assumed)},
+            "plan": plan,
+        },
+        num_devices=sizes.num_devices,
+        devices_per_node=options.devices_per_node,
+        assumptions=tuple(assumed),
+        ignored=options.ignored,
+    )
+
+
+class _Degrees(NamedTuple):
+    """Degrees of all dimensions."""
+
+    tp: int
+    cp: int
+    pp: int
+    replicate: int
+    shard: int
+
+    @classmethod
+    def of(cls, options: TitanOptions, source: LaunchSource) -> "_Degrees":
+        """Read them, the one that is left open by the number of devices."""
+        tp, cp, pp, replicate = (
+            options.whole(f"parallelism.{name}")
+            for name in (
+                "tensor_parallel_degree",
+                "context_parallel_degree",
+                "pipeline_parallel_degree",
+                "data_parallel_replicate_degree",
+            )
+        )
+        if options.flag("fault_tolerance.enable"):
+            raise InputError(
+                "has groups of replicas that come and go, which no plan has",
+                where="fault_tolerance.enable",
+                got=True,
+                expected="false",
+            )
+        name = "parallelism.data_parallel_shard_degree"
+        shard = options.whole(name, least=-1)
+        others = tp * cp * pp * replicate
+        devices = source.num_devices or options.num_devices
+        if shard == 0:
+            raise options.value(name).error("is no size", "a size, or -1")
+        if shard > 0:
+            if devices not in (None, others * shard):
+                raise InputError(
+                    "the degrees do not make the number of devices",
+                    got=f"{others * shard}, {devices} devices",
+                    expected=f"--num-devices {others * shard}, or none",
+                )
+            return cls(tp, cp, pp, replicate, shard)
+        if devices is None:
+            raise InputError(
+                "takes all devices that are left, and nothing says how many there are",
+                where=name,
+                got=-1,
+                expected="--num-devices N",
+            )
+        if devices % others:
+            raise InputError(
+                "the devices do not split by the other degrees",
+                where=name,
+                got=f"{devices} devices",
+                expected=f"a multiple of {others}",
+            )
+        return cls(tp, cp, pp, replicate, devices // others)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of the job."""
+        return math.prod(self)
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the pipeline."""
+        return self.replicate * self.shard
+
+
+def _model(source: LaunchSource, options: TitanOptions) -> tuple[dict[str, Any], int]:
+    """Return the table [model], and how many blocks the model has."""
+    length = options.whole("training.seq_len")
+    if source.model is not None:
+        table = source.model_table() or {}
+        try:
+            spec = (
+                load_huggingface(Path(table["config"]), sequence_length=length)
+                if "config" in table
+                else load_model(table["name"], sequence_length=length)
+            )
+        except InputError as error:
+            raise error.at("--model", ": ") from None
+        return {**table, "sequence_length": length}, spec.num_layers
+    name, written = _model_name(options)
+    sizes = DEBUG_MODEL if name == "debugmodel" else flavor_table(written)
+    if sizes is not None:
+        return {**sizes, "sequence_length": length}, sizes["num_layers"]
+    if name is None:
+        raise InputError(
+            "is a flavor of torchtitan that is not known",
+            where="--config" if options.is_command else "model.flavor",
+            got=written,
+            expected="a published flavor, or --model NAME or CONFIG.JSON beside it",
+        )
+    spec = load_model(name, sequence_length=length)
+    table = {"name": name, "sequence_length": length}
+    if spec.mtp_num_layers:
+        table["mtp_num_layers"] = 0
+    return table, spec.num_layers
+
+
+def _model_name(options: TitanOptions) -> tuple[str | None, str]:
+    """Return the name in the library, and what is written."""
+    if options.function is None:
+        model = options.value("model.name").text()
+        flavor = options.value("model.flavor").text()
+        if (model, flavor.partition("_")[0]) == ("llama3", "debugmodel"):
+            return "debugmodel", flavor
+        written = flavor if model == "llama3" else f"{model} {flavor}"
+        return library_name(model, flavor), written
+    function = options.function
+    if function in REGISTRY:
+        return REGISTRY[function][0], function
+    if function == "llama3_debugmodel":
+        return "debugmodel", function
+    known = function_model(function)
+    return (known[0] if known else None), function
+
+
+def _batch(options: TitanOptions, sizes: _Degrees) -> int:
+    """Return the sequences of an optimizer step."""
+    name = "training.global_batch_size"
+    local = options.whole("training.local_batch_size")
+    batch = options.whole(name, least=-1)
+    per_round = local * sizes.dp
+    if batch <= 0:
+        return per_round
+    if batch % per_round:
+        raise InputError(
+            "is no multiple of local batch size x data-parallel degree",
+            where=name,
+            got=batch,
+            expected=f"a multiple of {local} x {sizes.dp}",
+        )
+    return batch
+
+
+def _micro_batch(options: TitanOptions, sizes: _Degrees, assumed: list[str]) -> int:
+    """Return the sequences of a microbatch."""
+    local = options.whole("training.local_batch_size")
+    if sizes.pp == 1:
+        return local
+    name = "parallelism.pipeline_parallel_microbatch_size"
+    size = options.whole(name)
+    if local % size:
+        raise InputError(
+            "does not divide the local batch size",
+            where=name,
+            got=size,
+            expected=f"a divisor of {local}",
+        )
+    rounds = _batch(options, sizes) // (local * sizes.dp)
+    if rounds > 1:
+        assumed.append(
+            f"The {rounds} rounds of gradient accumulation go through the pipeline "
+            "without a gap; torchtitan empties it after each."
+        )
+    return size
+
+
+def _parallel_sizes(
+    options: TitanOptions, sizes: _Degrees, assumed: list[str]
+) -> dict[str, Any]:
+    """Return the sizes of [plan]."""
+    plan: dict[str, Any] = {
+        "tensor_model_parallel_size": sizes.tp,
+        "pipeline_model_parallel_size": sizes.pp,
+        "data_parallel_size": sizes.dp,
+        "context_parallel_size": sizes.cp,
+        "sequence_parallel": sizes.tp > 1
+        and (
+            not options.is_command
+            or options.flag("parallelism.enable_sequence_parallel")
+        ),
+    }
+    if sizes.cp > 1:
+        # 0.3 gathers keys and values, and has no ring: distributed/context_parallel.
+        rotated = options.choice("parallelism.context_parallel_rotate_method")
+        plan["cp_comm_type"] = "p2p" if rotated == "alltoall" else "all_gather"
+    ep = options.whole("parallelism.expert_parallel_degree")
+    if ep > 1:
+        plan |= _experts(options, sizes, ep, assumed)
+    if (
+        ep > 1
+        and options.value("parallelism.pipeline_parallel_schedule").raw == "DualPipeV"
+        and not options.is_command
+        and options.flag("parallelism.pipeline_parallel_expert_parallel_overlap")
+    ):
+        plan["overlap_moe_expert_parallel_comm"] = True
+    return plan
+
+
+def _experts(
+    options: TitanOptions, sizes: _Degrees, ep: int, assumed: list[str]
+) -> dict[str, int]:
+    """Return how experts are spread: over ``dp_shard``, ``cp`` and, if etp is 1, tp."""
+    etp = 1
+    if not options.is_command:
+        etp = options.whole("parallelism.expert_tensor_parallel_degree")
+    if etp not in (1, sizes.tp):
+        raise InputError(
+            "is neither 1 nor the tensor-parallel degree",
+            where="parallelism.expert_tensor_parallel_degree",
+            got=etp,
+            expected=f"1 or {sizes.tp}",
+        )
+    if sizes.shard * sizes.cp * sizes.tp % (etp * ep):
+        raise InputError(
+            "does not divide the ranks that experts are spread over",
+            where="parallelism.expert_parallel_degree",
+            got=ep,
+            expected=f"a divisor of {sizes.shard * sizes.cp * sizes.tp // etp}",
+        )
+    spread = {"expert_model_parallel_size": ep}
+    if etp != sizes.tp:
+        return {**spread, "expert_tensor_parallel_size": 1}
+    if sizes.cp > 1:
+        assumed.append(
+            "Experts are spread over replicas; torchtitan spreads them over the ranks "
+            "that share a sequence first."
+        )
+    return spread
+
+
+def _sharding(options: TitanOptions, sizes: _Degrees) -> dict[str, Any]:
+    """Return what is sharded, over how many ranks (FSDP2, HSDP, DDP)."""
+    policy = options.choice("parallelism.fsdp_reshard_after_forward")
+    ranks = sizes.shard * sizes.cp
+    if ranks == 1:
+        # Nobody shares anything; the files that we write say what the plan calls it.
+        return {"zero_stage": {"always": 3, "never": 2}.get(policy, 0)}
+    # The default keeps gathered weights over a microbatch's passes in a pipeline.
+    keeps = policy == "never" or (policy == "default" and sizes.pp > 1)
+    plan: dict[str, Any] = {"zero_stage": 2 if keeps else 3}
+    if sizes.replicate > 1:
+        plan["sharding_group_size"] = ranks
+    return plan
+
+
+def _pipeline(options: TitanOptions, pp: int, num_layers: int) -> dict[str, Any]:
+    """Return schedule, chunks and layout."""
+    if pp == 1:
+        return {}
+    name = "parallelism.pipeline_parallel_schedule"
+    if options.value("parallelism.pipeline_parallel_schedule_csv").raw not in (
+        "",
+        None,
+    ):
+        raise InputError(
+            "is a schedule in a file of its own, which is not read",
+            where=f"{name}_csv",
+            expected=f"a name in {name}",
+        )
+    written = options.value(name)
+    by_lower = {one.lower(): ours for one, ours in SCHEDULE_NAMES.items()}
+    text = written.text()
+    if text.lower() not in by_lower:
+        others = ", ".join(OTHER_SCHEDULES)
+        raise written.error(
+            "is no schedule that is simulated",
+            f"{', '.join(SCHEDULE_NAMES)} (torch has {others}, too)",
+        )
+    schedule = by_lower[text.lower()]
+    single = schedule in ("1f1b", "gpipe")
+    blocks = _blocks(options, pp, num_layers, single=single)
+    chunks, rest = divmod(len(blocks), pp)
+    if rest or (chunks != 1 if single else chunks < DEFAULT_CHUNKS):
+        raise InputError(
+            "the virtual stages do not go with pipeline and schedule",
+            where=name,
+            got=f"{len(blocks)} virtual stages, {pp} stages, {text}",
+            expected="one for each stage" if single else "two or more for each stage",
+        )
+    plan: dict[str, Any] = {"virtual_pipeline_model_parallel_size": chunks}
+    usual = "1f1b" if chunks == 1 else "interleaved-1f1b"
+    if schedule != usual:
+        plan["schedule"] = schedule
+        find_schedule(schedule)
+    if len(set(blocks)) > 1:
+        plan["pipeline_model_parallel_layout"] = list(blocks)
+    return plan
+
+
+def _blocks(
+    options: TitanOptions, pp: int, num_layers: int, *, single: bool
+) -> tuple[int, ...]:
+    """Return the blocks of each virtual stage."""
+    listed = options.value("parallelism.module_fqns_per_model_part")
+    if listed.raw:
+        parts = [
+            [str(name.raw) for name in part.array()]
+            for part in listed.array(most=100_000)
+        ]
+        try:
+            return tuple(blocks_of_modules(parts, num_layers))
+        except InputError as error:
+            raise error.at(listed.where) from None
+    points = options.value("parallelism.pipeline_parallel_split_points")
+    if points.raw:
+        try:
+            return tuple(
+                blocks_of_points([str(one.raw) for one in points.array()], num_layers)
+            )
+        except InputError as error:
+            raise error.at(points.where) from None
+    first, last = (
+        options.whole(f"parallelism.pipeline_parallel_{end}_stage_less_layers", least=0)
+        for end in ("first", "last")
+    )
+    name = "parallelism.pipeline_parallel_layers_per_stage"
+    number = pp * (1 if single else DEFAULT_CHUNKS)
+    if options.value(name).raw is not None:
+        number = num_virtual_stages(
+            num_layers, options.whole(name), first=first, last=last
+        )
+    try:
+        return shared_blocks(num_layers, number, first=first, last=last)
+    except InputError as error:
+        raise error.at(name) from None
+
+
+def _recompute(
+    options: TitanOptions,
+    plan: dict[str, Any],
+    pp: int,
+    num_layers: int,
+    assumed: list[str],
+) -> dict[str, Any]:
+    """Return what is computed again."""
+    mode = options.choice("activation_checkpoint.mode")
+    if mode == "memory_budget":
+        raise options.value("activation_checkpoint.mode").error(
+            "leaves what is computed again to the compiler",
+            '"none", "selective" or "full"',
+        )
+    option = options.value("activation_checkpoint.selective_ac_option")
+    every = str(option.raw)
+    if mode != "selective" or options.is_command or every == "op":
+        return {"recompute": mode}
+    if not every.isdecimal() or not 0 < int(every) <= num_layers:
+        raise option.error("is no way to select", '"op", or "2" for every 2nd block')
+    if int(every) == 1:
+        return {"recompute": "full"}
+    chunks = pp * plan.get("virtual_pipeline_model_parallel_size", 1)
+    count = max(num_layers // chunks // int(every), 1)
+    assumed.append(
+        f"Of each chunk's blocks the first {count} are computed again; torchtitan "
+        f"computes every {every}th block again (selective_ac_option)."
+    )
+    return {"recompute": "full", "recompute_num_layers": count}
+
+
+def _training(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
+    """Return the settings of [training] but for the batch."""
+    table: dict[str, Any] = {
+        "precision": DTYPES[options.choice("training.mixed_precision_param")],
+        "gradient_precision": "fp32",
+    }
+    if options.choice("training.dtype") == "bfloat16":
+        table |= {
+            "precision": "bf16",
+            "weights_in_fp32": False,
+            "optimizer": "adam-bf16",
+            "gradient_precision": "bf16",
+        }
+    optimizer = options.value("optimizer.name").choice(("AdamW", "Adam"))
+    assumed_of = {"Adam": "Adam and AdamW take the same time and memory."}
+    if optimizer in assumed_of:
+        assumed.append(assumed_of[optimizer])
+    precision = _converted(options)
+    if precision:
+        table["matmul_precision"] = precision
+    if options.flag("quantize.linear.float8.enable_fsdp_float8_all_gather"):
+        table["gather_precision"] = "fp8"
+    return table
+
+
+def _converted(options: TitanOptions) -> str:
+    """Return the number format of products with weights, ``""`` for the usual one."""
+    if options.function is not None and options.function not in REGISTRY:
+        return function_precision(options.function)
+    found: list[str] = []
+    for name in options.texts("model.converters"):
+        if name in CONVERTERS:
+            found.append(CONVERTERS[name])
+        elif name not in GROUPED_CONVERTERS:
+            raise options.value("model.converters").error(
+                "is no way to change the model that is known",
+                f"some of {', '.join((*CONVERTERS, *GROUPED_CONVERTERS))}",
+            )
+    return found[0] if found else ""
+
+
+def _software(options: TitanOptions, assumed: list[str]) -> dict[str, Any]:
+    """Return the settings of [software] beside the preset."""
+    table: dict[str, Any] = {}
+    if options.flag("parallelism.enable_async_tensor_parallel"):
+        table["tp_comm_overlap"] = True
+    if options.is_command and not options.flag("training.disable_cuda_graphs"):
+        table["cuda_graphs"] = True
+    compiled = options.flag("compile.enable")
+    if compiled and "model" in options.texts("compile.components"):
+        assumed.append("Kernels are those of PyTorch without torch.compile.")
+    return table

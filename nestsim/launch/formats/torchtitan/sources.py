@@ -1,0 +1,308 @@
+"""What a configuration of torchtitan says: options by their names of 0.2.2.
+
+TOML files of all versions, and command lines of 0.3 as people write them into shell
+scripts: with line continuations, comments, and variables.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nestsim.launch.formats.torchtitan.flavors import REGISTRY
+from nestsim.launch.formats.torchtitan.names import (
+    OPTIONS,
+    WITHOUT_EFFECT,
+    command_names,
+    toml_names,
+)
+from nestsim.launch.read import LaunchSource
+from nestsim.scenario.errors import nearest
+from topologies.errors import InputError
+from topologies.input_file import Value, parse_toml
+
+_START = re.compile(r"torchtitan[./]train|run_train\.sh|--module[ =]")
+_VARIABLE = re.compile(
+    r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)",
+)
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")
+_MOST_WORDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TitanOptions:
+    """What a configuration says."""
+
+    values: Mapping[str, Value]
+    """Value of each option that it sets and that matters, by its name of 0.2.2."""
+
+    ignored: tuple[str, ...]
+    """Names of those that make no difference, as written."""
+
+    function: str | None = None
+    """Function of the registry that a command line names; None for a TOML file."""
+
+    num_devices: int | None = None
+    """Processes that the command line starts; None if it does not say."""
+
+    devices_per_node: int | None = None
+    """Processes of a node that it starts; None if it does not say."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What the function of the registry sets, by names of 0.2.2."""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it is of 0.3 or later."""
+        return self.function is not None
+
+    def has(self, name: str) -> bool:
+        """Whether an option is set."""
+        return name in self.values or name in self.defaults
+
+    def value(self, name: str) -> Value:
+        """Return the value of an option, or what the framework takes without it."""
+        if name in self.values:
+            return self.values[name]
+        return Value(self.defaults.get(name, OPTIONS[name].default), name)
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        """Return a number of things."""
+        return self.value(name).whole(least=least, most=10**9)
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is on."""
+        return self.value(name).flag()
+
+    def choice(self, name: str) -> str:
+        """Return one of the texts that an option takes."""
+        return self.value(name).choice(OPTIONS[name].choices)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts, which older files write as one with commas."""
+        value = self.value(name)
+        if isinstance(value.raw, str):
+            value = Value([one for one in value.raw.split(",") if one], value.where)
+        return value.each(Value.text, most=100_000)
+
+
+def is_toml(source: LaunchSource) -> bool:
+    """Whether a file looks like torchtitan's TOML."""
+    try:
+        document = parse_toml(source.text.encode())
+    except InputError:
+        return False
+    tables = {name for name, value in document.items() if isinstance(value, dict)}
+    own = {"parallelism", "activation_checkpoint", "lr_scheduler", "metrics", "job"}
+    return "training" in tables and bool(own & tables) and "cluster" not in tables
+
+
+def is_command(source: LaunchSource) -> bool:
+    """Whether a file looks like a command line of torchtitan 0.3."""
+    return bool(_START.search(source.text)) and "--config" in source.text
+
+
+def read_toml(source: LaunchSource) -> TitanOptions:
+    """Read a TOML file.
+
+    Raises
+    ------
+    InputError
+        If it is none, or has an option that is not known and may matter.
+    """
+    document = parse_toml(source.text.encode())
+    known = toml_names()
+    values: dict[str, Value] = {}
+    ignored: list[str] = []
+    for name, value in _leaves(document, "", known):
+        if name in known:
+            _put(values, known[name], Value(value, name))
+        else:
+            _check_ignored(name, list(known))
+            ignored.append(name)
+    return TitanOptions(values=values, ignored=tuple(ignored))
+
+
+def _leaves(
+    table: Mapping[str, Any], outer: str, known: Mapping[str, str]
+) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{outer}.{key}" if outer else key
+        if isinstance(value, dict) and name not in known:
+            yield from _leaves(value, name, known)
+        else:
+            yield name, value
+
+
+def _put(values: dict[str, Value], name: str, value: Value) -> None:
+    if name in values:
+        raise InputError(
+            f"is set as {values[name].where}, too",
+            where=value.where,
+            got=value.raw,
+            expected="one of the two names",
+        )
+    values[name] = value
+
+
+def _check_ignored(name: str, known: list[str]) -> None:
+    """Refuse an option that is not known and may matter."""
+    section, _, key = name.partition(".")
+    if section in WITHOUT_EFFECT:
+        harmless = WITHOUT_EFFECT[section]
+        if harmless is None or key.split(".")[0] in harmless:
+            return
+    raise InputError(
+        "is no option of torchtitan that is known",
+        where=name,
+        expected="an option of torchtitan 0.0.2 to 0.3.0",
+        hint=nearest(name, known),
+    )
+
+
+def read_command(source: LaunchSource) -> TitanOptions:
+    """Read a command line, or the script that holds one.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it has an option that is not known and may matter.
+    """
+    words = command_words(source)
+    known = {_plain(name): ours for name, ours in command_names().items()}
+    values: dict[str, Value] = {}
+    ignored: list[str] = []
+    given: dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word.startswith("activation_checkpoint:"):
+            mode = word.partition(":")[2].replace("-", "_")
+            values["activation_checkpoint.mode"] = Value(mode, "activation_checkpoint")
+            continue
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            end = position
+            while end < len(words) and not _begins_option(words[end]):
+                end += 1
+            value, position = " ".join(words[position:end]), end
+        plain = _plain(name)
+        if "." not in name:
+            given[plain] = value
+            continue
+        negative = re.sub(r"\.no_", ".", plain)
+        key = plain if plain in known else negative
+        if key in known:
+            shown = "false" if key != plain else value
+            values[known[key]] = _typed(known[key], shown, f"--{name}")
+        else:
+            _check_ignored(plain, list(known))
+            ignored.append(f"--{name}")
+    return _command_options(given, values, ignored)
+
+
+def _command_options(
+    given: Mapping[str, str], values: dict[str, Value], ignored: list[str]
+) -> TitanOptions:
+    function = given.get("config", "")
+    if not function:
+        raise InputError(
+            "no command line of torchtitan 0.3",
+            expected="--module and --config, and options such as "
+            "--parallelism.tensor_parallel_degree 8",
+        )
+    per_node = _count(given, "nproc_per_node")
+    nodes = _count(given, "nnodes")
+    return TitanOptions(
+        values=values,
+        ignored=tuple(ignored),
+        function=function,
+        num_devices=per_node * (nodes or 1) if per_node else None,
+        devices_per_node=per_node,
+        defaults=REGISTRY[function][1] if function in REGISTRY else {},
+    )
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    """Return a number of processes or nodes; None if it is not a plain number."""
+    text = given.get(name, "")
+    return int(text) if text.isdecimal() and 0 < len(text) < 8 and int(text) else None
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _begins_option(word: str) -> bool:
+    return word.startswith(("--", "activation_checkpoint:"))
+
+
+def _typed(name: str, text: str, where: str) -> Value:
+    """Return the value of a word as the option has it."""
+    default = OPTIONS[name].default
+    if isinstance(default, bool):
+        raw: Any = {"": True, "true": True, "false": False}.get(text.lower(), text)
+    elif name == "parallelism.module_fqns_per_model_part":
+        raw = [part.split(",") for part in text.split()]
+    elif isinstance(default, list):
+        raw = text.split(",")
+    elif re.fullmatch(r"-?\d{1,12}", text):
+        raw = int(text)
+    else:
+        raw = None if text == "None" else text
+    return Value(raw, where)
+
+
+def command_words(source: LaunchSource) -> list[str]:
+    """Return the words of a script's command line, variables filled in.
+
+    Raises
+    ------
+    InputError
+        If it has no command, or a variable without a value.
+    """
+    variables = dict(source.variables)
+    text = re.sub(r"\\\r?\n", " ", source.text)
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("#"):
+            continue
+        assigned = _ASSIGNMENT.fullmatch(line)
+        if assigned and not _START.search(line):
+            words = _split(_filled(assigned[2], variables))
+            variables.setdefault(assigned[1], words[0] if words else "")
+            continue
+        if _START.search(line):
+            return _split(_filled(line, variables))
+    raise InputError(
+        "no command line of torchtitan 0.3",
+        expected="torchrun .. -m torchtitan.train --module .. --config ..",
+    )
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """Put variables in; those without a value stay: most of them are of no matter."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        usual = f"${name}" if match[2] is None else match[2]
+        return variables.get(name, usual)
+
+    return _VARIABLE.sub(value, text)
+
+
+def _split(text: str) -> list[str]:
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InputError(
+            f"is no command line: {error}", expected="quotes in pairs"
+        ) from None
+    if len(words) > _MOST_WORDS:
+        raise InputError(
+            "is too long a command line", expected=f"at most {_MOST_WORDS:,} words"
+        )
+    return words

@@ -1,0 +1,384 @@
+"""Plans as configurations of torchtitan: a TOML file for 0.2, a command line for 0.3.
+
+What the plan says goes into one table of options under the names of 0.2.2; the two
+files are that table in two spellings. What has no option is a gap.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from nestsim.launch.formats.torchtitan.flavors import (
+    REGISTRY,
+    Flavor,
+    flavor_of,
+    function_name,
+)
+from nestsim.launch.formats.torchtitan.gaps import plan_gaps, training_gaps
+from nestsim.launch.formats.torchtitan.names import (
+    COMMAND_VERSION,
+    CONVERTERS,
+    DTYPES,
+    OPTIONS,
+    SCHEDULE_NAMES,
+    TOML,
+    TOML_VERSION,
+)
+from nestsim.launch.formats.torchtitan.snippets import (
+    CONFIG_FILE,
+    TRAIN_FILE,
+    ConfigFunction,
+    config_file,
+    flavor_name,
+    is_llama,
+    train_file,
+)
+from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import Gap, LaunchFiles
+from nestsim.report.json import dump_json
+from planner.plans.spec import DEFAULT_ORDER
+
+TOML_FILE = "torchtitan.toml"
+"""What people look at."""
+
+SCRIPT_FILE = "torchtitan.sh"
+"""Starts 0.3."""
+
+HOSTS_FILE = "torchtitan_hosts.json"
+"""Where each node's processes must run, if not in the order of their numbers."""
+
+_NOTES = (
+    "Data, tokenizer, checkpoints, learning rate and number of steps are yours to fill "
+    "in.",
+    f"{TOML_FILE} is read by torchtitan {TOML_VERSION}, {SCRIPT_FILE} starts "
+    f"{COMMAND_VERSION}, which reads no TOML: one of the two is enough.",
+    "The options were checked against these versions; others may name them otherwise.",
+)
+
+_COMMENTS: Mapping[str, str] = {
+    "model": "The architecture: a flavor, which is Python in torchtitan.",
+    "optimizer": "Learning rate, betas and weight decay are yours.",
+    "training": "Sequences of a step; with a pipeline a local batch is all microbatches"
+    " of a replica.",
+    "parallelism": "Ranks are numbered tp, cp, dp_shard, dp_replicate, pp, innermost "
+    "first.",
+    "activation_checkpoint": "What is computed again in the backward pass.",
+    "compile": "torch.compile: asynchronous tensor parallelism and 8-bit products need "
+    "it.",
+    "quantize": "Products with weights in 8 bits.",
+}
+
+
+def write_torchtitan(job: LaunchJob) -> LaunchFiles:
+    """Write a plan for torchtitan 0.2 (TOML) and 0.3 (command line)."""
+    flavor = flavor_of(job.model)
+    values = _options(job)
+    gaps = [*_model_gaps(job, flavor), *training_gaps(job), *plan_gaps(job)]
+    files: dict[str, str | bytes] = {
+        TOML_FILE: _toml(job, {**_model_options(job, flavor), **values}),
+        SCRIPT_FILE: _script(job, flavor, values),
+    }
+    if flavor is None and is_llama(job.model):
+        files[TRAIN_FILE] = train_file(job.model)
+    function = _own_function(job, flavor)
+    if function is not None:
+        files[CONFIG_FILE] = config_file(function)
+    if not job.is_in_order(DEFAULT_ORDER):
+        files[HOSTS_FILE] = dump_json(_hosts(job))
+    return LaunchFiles(files=files, gaps=tuple(gaps), notes=_NOTES)
+
+
+def _options(job: LaunchJob) -> dict[str, Any]:
+    """Return the options of batch, precision and plan, by names of 0.2.2."""
+    plan, training = job.plan, job.training
+    batch = plan.micro_batch_size * plan.parallel.data_parallel_size
+    values: dict[str, Any] = {
+        "training.seq_len": job.model.sequence_length,
+        "training.local_batch_size": plan.micro_batch_size,
+        "training.global_batch_size": batch * plan.num_microbatches,
+    }
+    if len(plan.stages) > 1:
+        values["training.local_batch_size"] *= plan.num_microbatches
+    pure = training.optimizer == "adam-bf16" and not training.weights_in_fp32
+    values |= {
+        "optimizer.name": "AdamW",
+        "training.dtype": "bfloat16" if pure else "float32",
+        "training.mixed_precision_param": next(
+            (name for name, ours in DTYPES.items() if ours == training.precision),
+            "bfloat16",
+        ),
+        "training.mixed_precision_reduce": "float32",
+        "training.enable_cpu_offload": plan.stages[0].offload[:3] == (1.0, 1.0, 1.0),
+        # Graphs are captured by default, and refused with a pipeline.
+        "training.disable_cuda_graphs": not job.workload.software.cuda_graphs
+        or len(plan.stages) > 1,
+        **_parallelism(job),
+        **_pipeline(job),
+    }
+    modes = [stage.recompute for stage in plan.stages]
+    mode = "full" if {"full", "stage"} & set(modes) else max(modes, key=len)
+    values["activation_checkpoint.mode"] = mode
+    if mode == "selective":
+        values["activation_checkpoint.selective_ac_option"] = "op"
+    overlap = job.workload.execution.tp_comm_overlap
+    values["parallelism.enable_async_tensor_parallel"] = overlap
+    values["compile.enable"] = overlap or training.matmul_precision in _FORMATS
+    return values
+
+
+_FORMATS = tuple(dict.fromkeys(CONVERTERS.values()))
+
+
+def _parallelism(job: LaunchJob) -> dict[str, Any]:
+    """Return the options of sizes and shards."""
+    parallel, stage = job.plan.parallel, job.plan.stages[0]
+    cp, ep = parallel.context_parallel_size, parallel.expert_model_parallel_size
+    tp, dp = parallel.tensor_model_parallel_size, parallel.data_parallel_size
+    shard = max(stage.sharding_group_size // cp, 1) if stage.zero_stage else 1
+    if dp % shard:
+        shard = dp
+    policy = {3: "always", 2: "never"}.get(stage.zero_stage, "default")
+    named: dict[str, Any] = {
+        "data_parallel_replicate_degree": dp // shard,
+        "data_parallel_shard_degree": shard,
+        "fsdp_reshard_after_forward": policy,
+        "tensor_parallel_degree": tp,
+        "enable_sequence_parallel": parallel.sequence_parallel or tp == 1,
+        "pipeline_parallel_degree": parallel.pipeline_model_parallel_size,
+        "context_parallel_degree": cp,
+        "expert_parallel_degree": ep,
+    }
+    if cp > 1:
+        ring = parallel.cp_comm_type == "p2p"
+        named["context_parallel_rotate_method"] = "alltoall" if ring else "allgather"
+    if ep > 1:
+        named["expert_tensor_parallel_degree"] = parallel.grouping.etp or tp
+    return {f"parallelism.{name}": value for name, value in named.items()}
+
+
+def _pipeline(job: LaunchJob) -> dict[str, Any]:
+    """Return the options of schedule, chunks and layout."""
+    plan = job.plan
+    if len(plan.stages) == 1:
+        return {}
+    written = {ours: name for name, ours in SCHEDULE_NAMES.items()}
+    chunks = plan.virtual_pipeline_model_parallel_size
+    usual = "1F1B" if chunks == 1 else "Interleaved1F1B"
+    named: dict[str, Any] = {
+        "pipeline_parallel_schedule": written.get(plan.schedule, usual),
+        "pipeline_parallel_microbatch_size": plan.micro_batch_size,
+    }
+    if plan.schedule == "dualpipe-v":
+        pairs = plan.overlap_moe_expert_parallel_comm
+        named["pipeline_parallel_expert_parallel_overlap"] = pairs
+    blocks = job.blocks_by_virtual_stage()
+    weights = weights_of(blocks)
+    if weights is None:
+        named["module_fqns_per_model_part"] = module_names(blocks, "output")
+    else:
+        per_stage, first, last = weights
+        named |= {
+            "pipeline_parallel_layers_per_stage": per_stage,
+            "pipeline_parallel_first_stage_less_layers": first,
+            "pipeline_parallel_last_stage_less_layers": last,
+        }
+    return {f"parallelism.{name}": value for name, value in named.items()}
+
+
+def _model_options(job: LaunchJob, flavor: Flavor | None) -> dict[str, Any]:
+    """Return the options of the model, in TOML."""
+    model, name = "llama3", flavor_name(job.model)
+    if flavor is not None:
+        model, name = flavor.model, flavor.flavor
+    values: dict[str, Any] = {"model.name": model, "model.flavor": name}
+    precision = job.training.matmul_precision
+    if precision in _FORMATS:
+        names = [name for name, ours in CONVERTERS.items() if ours == precision]
+        values["model.converters"] = names[:1]
+    if job.training.gather_precision == "fp8":
+        values["quantize.linear.float8.enable_fsdp_float8_all_gather"] = True
+    return values
+
+
+def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[Gap]:
+    spec = job.model
+    gaps = []
+    if flavor is None and not is_llama(spec):
+        sizes = {
+            field.name: getattr(spec, field.name)
+            for field in fields(spec)
+            if field.name.startswith(("num_", "hidden_", "ffn_", "moe_", "vocab_"))
+            and getattr(spec, field.name)
+        }
+        gaps.append(
+            Gap(
+                setting="model",
+                value=spec.family,
+                reason="torchtitan has no flavor like it; a new one needs "
+                + ", ".join(f"{name} {value}" for name, value in sizes.items())
+                + ". The files name one that is not there.",
+            )
+        )
+    for version, has in _versions(flavor):
+        if not has:
+            gaps.append(
+                Gap(
+                    setting="model",
+                    value=flavor.flavor if flavor else spec.family,
+                    reason=f"torchtitan {version} does not have this flavor.",
+                )
+            )
+    if spec.mtp_num_layers:
+        gaps.append(
+            Gap(
+                setting="model.mtp_num_layers",
+                value=spec.mtp_num_layers,
+                reason="The flavor is trained without layers that predict further "
+                "ahead.",
+            )
+        )
+    return gaps
+
+
+def _versions(flavor: Flavor | None) -> list[tuple[str, bool]]:
+    if flavor is None:
+        return []
+    return [(TOML_VERSION, flavor.in_toml), (COMMAND_VERSION, flavor.in_command)]
+
+
+def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | None:
+    """Return the function that 0.3 needs and does not have; None if it has it."""
+    precision = job.training.matmul_precision
+    precision = precision if precision in _FORMATS else ""
+    if flavor is None:
+        if not is_llama(job.model):
+            return None
+        name = function_name(f"llama3_{flavor_name(job.model)}", precision)
+        like = Flavor("llama3", "8B")
+        return ConfigFunction(
+            name=name, flavor=like, spec=job.model, precision=precision
+        )
+    if not flavor.in_command:
+        return None
+    converters = REGISTRY.get(flavor.function, ("", {}))[1].get("model.converters", [])
+    is_there = flavor.function in REGISTRY
+    if is_there and [CONVERTERS[name] for name in converters] == [precision] * bool(
+        precision
+    ):
+        return None
+    name = function_name(flavor.function, precision)
+    return ConfigFunction(name=name, flavor=flavor, precision=precision)
+
+
+def _torchrun(job: LaunchJob) -> list[str]:
+    """Return the words that start the processes of every node."""
+    per_node = job.devices_per_node
+    nodes = -(-job.network.num_devices // per_node)
+    words = ["torchrun", f"--nnodes={nodes}", f"--nproc_per_node={per_node}"]
+    if nodes > 1:
+        words += [
+            "--node_rank=$NODE_RANK",
+            "--rdzv_backend=static",
+            "--master_addr=$MASTER_ADDR",
+            "--master_port=$MASTER_PORT",
+        ]
+    return words
+
+
+_ENVIRONMENT = 'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"'
+
+
+def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
+    """Return the options as TOML, with a word on each table."""
+    own = flavor_of(job.model) is None and is_llama(job.model)
+    program = TRAIN_FILE if own else "-m torchtitan.train"
+    lines = [
+        f"# {job.scenario.name}: torchtitan {TOML_VERSION}.".replace("\n", " "),
+        "#",
+        "# On each node:",
+        "#",
+        f"#     {_ENVIRONMENT} \\",
+        f"#     {' '.join(_torchrun(job))} {program} \\",
+        f"#         --job.config_file={TOML_FILE}",
+    ]
+    tables: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if OPTIONS[name].since == TOML:
+            table, _, key = name.rpartition(".")
+            tables.setdefault(table, []).append(f"{key} = {_toml_value(value)}")
+    for table, entries in tables.items():
+        comment = _COMMENTS[table.split(".")[0]]
+        lines += ["", f"# {comment}", f"[{table}]", *entries]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _script(job: LaunchJob, flavor: Flavor | None, values: Mapping[str, Any]) -> str:
+    """Return the command line of 0.3, as a script that runs on each node."""
+    own = _own_function(job, flavor)
+    if own is not None:
+        module, function = CONFIG_FILE.removesuffix(".py"), own.name
+    elif flavor is not None:
+        module, function = flavor.model, flavor.function
+    else:
+        module, function = "llama3", flavor_name(job.model)
+    words = [
+        " ".join([*_torchrun(job), "-m torchtitan.train"]),
+        f"--module {module} --config {function}",
+        *_command_options(values),
+    ]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {job.scenario.name}: torchtitan {COMMAND_VERSION}.".replace("\n", " "),
+            "# Runs on each node; data, tokenizer and checkpoints are yours to add.",
+            "set -e",
+            f"export {_ENVIRONMENT}",
+            *(['export PYTHONPATH="$PWD:$PYTHONPATH"'] * (own is not None)),
+            " \\\n    ".join(words),
+            "",
+        ]
+    )
+
+
+def _command_options(values: Mapping[str, Any]) -> list[str]:
+    """Return the options as words; what is computed again is a word at the end."""
+    words = []
+    for name, value in values.items():
+        option = OPTIONS[name]
+        written = name if option.newer is None else option.newer
+        if not written:
+            continue
+        if isinstance(value, bool):
+            section, _, key = written.rpartition(".")
+            words.append(f"--{section}.{'' if value else 'no-'}{key}")
+        elif name == "parallelism.module_fqns_per_model_part":
+            words.insert(0, f"--{written} {' '.join(map(_listed, value))}")
+        else:
+            words.append(f"--{written} {value}")
+    return [*words, f"activation_checkpoint:{values['activation_checkpoint.mode']}"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the modules of a part; the head has another name since 0.3."""
+    return ",".join("lm_head" if name == "output" else name for name in names)
+
+
+def _hosts(job: LaunchJob) -> dict[str, Any]:
+    """Return where the processes must run for the placement to come true."""
+    per_node = job.devices_per_node
+    devices = job.devices_of_ranks(DEFAULT_ORDER).tolist()
+    return {
+        "ranks": [
+            {"rank": rank, "node": device // per_node, "device": device % per_node}
+            for rank, device in enumerate(devices)
+        ]
+    }

@@ -1,0 +1,202 @@
+"""What is written for torchtitan is read by torchtitan itself.
+
+Needs torchtitan, which needs triton and a recent torch: it is no part of the
+development environment. Run with 0.2.2 for the TOML file, with 0.3.0 for the command
+line.
+"""
+
+import dataclasses
+import importlib.metadata
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.models.library.catalog import load_model
+from nestsim.launch.formats.torchtitan.flavors import FLAVORS, REGISTRY
+from nestsim.launch.formats.torchtitan.names import COMMAND, OPTIONS, TOML
+from nestsim.launch.formats.torchtitan.splits import shared_blocks
+from nestsim.launch.formats.torchtitan.writing import write_torchtitan
+from tests.nestsim.launch.test_torchtitan_round_trip import PLANS
+from tests.nestsim.launch.torchtitan_jobs import EXPERTS, small_job, text_of
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("torchtitan")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+needs_toml = pytest.mark.skipif(
+    not _version().startswith("0.2"), reason="needs torchtitan 0.2, which reads TOML"
+)
+needs_command = pytest.mark.skipif(
+    not _version().startswith("0.3"),
+    reason="needs torchtitan 0.3, which has a registry and a command line",
+)
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _parsed_toml(folder: Path, text: str) -> Any:
+    from torchtitan.config import ConfigManager
+
+    path = folder / "torchtitan.toml"
+    path.write_text(text)
+    return ConfigManager().parse_args(["--job.config_file", str(path)])
+
+
+def _parsed_command(text: str) -> Any:
+    from torchtitan.config import ConfigManager
+
+    line = next(
+        line
+        for line in text.replace("\\\n", " ").splitlines()
+        if line.startswith("torchrun")
+    )
+    words = shlex.split(line)
+    return ConfigManager().parse_args(words[words.index("torchtitan.train") + 1 :])
+
+
+def _option(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = getattr(config, part)
+    return config
+
+
+@needs_toml
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_0_2_reads_the_toml(plan: Mapping[str, Any], tmp_path: Path) -> None:
+    job = small_job(plan)
+    config = _parsed_toml(tmp_path, text_of(write_torchtitan(job), "torchtitan.toml"))
+    degrees = config.parallelism
+    sizes = job.plan.parallel
+    assert degrees.tensor_parallel_degree == sizes.tensor_model_parallel_size
+    assert (
+        degrees.data_parallel_replicate_degree * degrees.data_parallel_shard_degree
+        == sizes.data_parallel_size
+    )
+    assert config.model.flavor == "h256_l8_a8_g8_f768_v1024"
+
+
+@needs_toml
+def test_names_and_defaults_are_those_of_0_2() -> None:
+    from torchtitan.config import JobConfig
+
+    config = JobConfig()
+    for name, option in OPTIONS.items():
+        if (
+            option.since == TOML
+            and name != "parallelism.pipeline_parallel_split_points"
+        ):
+            assert _option(config, name) == option.default, name
+
+
+@needs_toml
+def test_blocks_are_shared_out_as_0_2_does() -> None:
+    from torchtitan.distributed.pipeline_parallel import (
+        generate_llm_fqn_per_model_part as generated,
+    )
+
+    for layers, stages, first, last in ((32, 4, 1, 1), (126, 8, 1, 2), (10, 3, 0, 0)):
+        names = generated(stages, layers, first, last)
+        counts = [sum(one.startswith("layers.") for one in part) for part in names]
+        assert list(shared_blocks(layers, stages, first=first, last=last)) == counts
+
+
+@needs_toml
+def test_a_new_flavor_of_0_2_has_the_sizes_of_the_model(tmp_path: Path) -> None:
+    model = {"name": "llama2-7b", "sequence_length": 512}
+    files = write_torchtitan(small_job({}, model=model))
+    config = _parsed_toml(tmp_path, text_of(files, "torchtitan.toml"))
+    scope: dict[str, Any] = {"__name__": "train"}
+    exec(text_of(files, "torchtitan_train.py"), scope)
+    arguments = scope["llama3_args"][config.model.flavor]
+    width = int(2 * 4 * arguments.dim / 3)
+    if arguments.ffn_dim_multiplier is not None:
+        width = int(arguments.ffn_dim_multiplier * width)
+    multiple = arguments.multiple_of
+    assert multiple * -(-width // multiple) == 11008
+    assert (arguments.dim, arguments.n_layers, arguments.vocab_size) == (
+        4096,
+        32,
+        32000,
+    )
+
+
+@needs_command
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+def test_0_3_reads_the_command_line(
+    plan: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(plan)
+    files = write_torchtitan(job)
+    (tmp_path / "torchtitan_config.py").write_text(
+        text_of(files, "torchtitan_config.py")
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "torchtitan_config", raising=False)
+    config = _parsed_command(text_of(files, "torchtitan.sh"))
+    model = config.model_spec.model
+    assert (model.dim, len(model.layers), model.vocab_size) == (256, 8, 1024)
+    assert model.layers[0].feed_forward.w1.out_features == 768
+    assert config.training.global_batch_size == 64
+    degrees, sizes = config.parallelism, job.plan.parallel
+    assert degrees.tensor_parallel_degree == sizes.tensor_model_parallel_size
+    assert degrees.pipeline_parallel_degree == len(job.plan.stages)
+
+
+@needs_command
+def test_0_3_reads_the_command_line_of_experts() -> None:
+    plan = {"expert_model_parallel_size": 8, "recompute": "full"}
+    files = write_torchtitan(small_job(plan, model=EXPERTS))
+    config = _parsed_command(text_of(files, "torchtitan.sh"))
+    assert config.model_spec.flavor == "30B-A3B"
+    assert config.parallelism.expert_parallel_degree == 8
+
+
+@needs_command
+def test_names_and_defaults_are_those_of_0_3() -> None:
+    from torchtitan.trainer import Trainer
+
+    config = Trainer.Config()
+    for name, option in OPTIONS.items():
+        written = name if option.newer is None else option.newer
+        if written:
+            assert _option(config, written) == option.default, name
+    assert any(option.since == COMMAND for option in OPTIONS.values())
+
+
+@needs_command
+@pytest.mark.parametrize("name", [n for n in FLAVORS if FLAVORS[n].in_command])
+def test_flavors_of_0_3_have_the_sizes_of_the_library(name: str) -> None:
+    flavor, spec = FLAVORS[name], load_model(name)
+    module = importlib.import_module(f"torchtitan.models.{flavor.model}")
+    model = module.model_registry(flavor.flavor).model
+    assert (len(model.layers), model.dim, model.vocab_size) == (
+        spec.num_layers,
+        spec.hidden_size,
+        spec.vocab_size,
+    )
+
+
+@needs_command
+@pytest.mark.parametrize("function", REGISTRY)
+def test_functions_of_the_registry_set_what_the_table_says(function: str) -> None:
+    name, values = REGISTRY[function]
+    model = FLAVORS[name].model
+    module = importlib.import_module(f"torchtitan.models.{model}.config_registry")
+    if "model.converters" in values:
+        pytest.importorskip("torchao", reason="8-bit products need torchao")
+    config = getattr(module, function)()
+    assert config.model_spec.flavor == FLAVORS[name].flavor
+    for option in OPTIONS:
+        known = OPTIONS[option]
+        written = option if known.newer is None else known.newer
+        if written and dataclasses.is_dataclass(config):
+            assert _option(config, written) == values.get(option, known.default)
+    kind = type(config.activation_checkpoint).__qualname__.split(".")[0]
+    mode = values.get("activation_checkpoint.mode", "selective")
+    assert kind == {"full": "FullAC", "selective": "SelectiveAC"}[mode]
