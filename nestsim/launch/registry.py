@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
+from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
@@ -28,7 +30,7 @@ class LaunchReader:
 
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
-    {"plan": write_plan}
+    {"megatron": write_megatron, "plan": write_plan}
 )
 """Name of a format -> what writes it."""
 
@@ -38,6 +40,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a Hugging Face config.json",
             recognizes=is_huggingface,
             read=read_huggingface,
+        ),
+        "megatron": LaunchReader(
+            title="a launch script or command line of Megatron-LM",
+            recognizes=is_megatron,
+            read=read_megatron,
         ),
     }
 )
