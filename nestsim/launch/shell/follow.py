@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from nestsim.launch.shell.conditions import holds
 from nestsim.launch.shell.syntax import (
     Assignment,
-    Case,
-    Chain,
-    Command,
-    For,
-    Function,
-    Group,
-    If,
+    Branches,
+    ForLoop,
+    Grouped,
+    Joined,
     Node,
-    While,
+    ShellFunction,
+    SimpleCommand,
+    Switch,
+    WhileLoop,
     parse,
 )
 from nestsim.launch.shell.words import (
@@ -122,25 +122,25 @@ class _Shell:
             raise InputError(
                 "the script does not come to an end", expected="a launch script"
             )
-        if isinstance(node, Function):
+        if isinstance(node, ShellFunction):
             self.functions[node.name] = node.body
             return True
-        if isinstance(node, Group | While):
+        if isinstance(node, Grouped | WhileLoop):
             return self._list(node.body, depth + 1)
-        if isinstance(node, If | For | Case):
+        if isinstance(node, Branches | ForLoop | Switch):
             return self._compound(node, depth)
-        if isinstance(node, Chain):
+        if isinstance(node, Joined):
             return self._chain(node, depth)
         return self._command(node, depth)
 
-    def _compound(self, node: If | For | Case, depth: int) -> bool | None:
-        if isinstance(node, If):
+    def _compound(self, node: Branches | ForLoop | Switch, depth: int) -> bool | None:
+        if isinstance(node, Branches):
             return self._if(node, depth)
-        if isinstance(node, For):
+        if isinstance(node, ForLoop):
             return self._for(node, depth)
         return self._case(node, depth)
 
-    def _chain(self, node: Chain, depth: int) -> bool | None:
+    def _chain(self, node: Joined, depth: int) -> bool | None:
         """Follow ``a && b || c``; what a command returns is not known, and taken."""
         result = self._node(node.first, depth)
         for op, following in node.others:
@@ -148,7 +148,7 @@ class _Shell:
                 result = self._node(following, depth)
         return result
 
-    def _if(self, node: If, depth: int) -> bool | None:
+    def _if(self, node: Branches, depth: int) -> bool | None:
         for condition, body in node.branches:
             if self._condition(condition, depth):
                 return self._list(body, depth + 1)
@@ -157,27 +157,29 @@ class _Shell:
     def _condition(self, nodes: Sequence[Node], depth: int) -> bool:
         result = self._list(nodes, depth + 1)
         if result is None:
-            line = next((one.line for one in nodes if isinstance(one, Command)), 0)
+            line = next(
+                (one.line for one in nodes if isinstance(one, SimpleCommand)), 0
+            )
             self.assumptions.append(
                 f"The condition in line {line} of the script does not hold."
             )
         return bool(result)
 
-    def _case(self, node: Case, depth: int) -> bool | None:
+    def _case(self, node: Switch, depth: int) -> bool | None:
         word = without_unknown(self.surroundings.one(node.word))
         for patterns, body in node.branches:
             if any(holds([word, "==", self.surroundings.one(one)]) for one in patterns):
                 return self._list(body, depth + 1)
         return True
 
-    def _for(self, node: For, depth: int) -> bool | None:
+    def _for(self, node: ForLoop, depth: int) -> bool | None:
         words = [word for raw in node.words for word in self.surroundings.fields(raw)]
         for word in words[:_MOST_ROUNDS]:
             self.surroundings.assign(node.name, word)
             self._list(node.body, depth + 1)
         return True
 
-    def _command(self, node: Command, depth: int) -> bool | None:
+    def _command(self, node: SimpleCommand, depth: int) -> bool | None:
         if node.is_condition:
             return holds([self.surroundings.one(raw) for raw in node.words])
         if node.is_arithmetic:
@@ -199,7 +201,7 @@ class _Shell:
             value = [word for raw in one.items for word in shell.fields(raw)]
         shell.assign(one.name, value, adds=one.adds)
 
-    def _start(self, node: Command, words: list[str], depth: int) -> bool | None:
+    def _start(self, node: SimpleCommand, words: list[str], depth: int) -> bool | None:
         name = words[0]
         if name in ("exit", "return", "exec") and len(words) < 3:
             raise _End
@@ -213,11 +215,13 @@ class _Shell:
             return self._other(node, words, depth)
         return True
 
-    def _is_done(self, node: Command, words: list[str]) -> bool:
+    def _is_done(self, node: SimpleCommand, words: list[str]) -> bool:
         """Do what changes variables, or reads other files; return whether it is so."""
         name = words[0]
         if name in _DECLARE:
             self._declare(node, words)
+        elif name == "shift":
+            self._shift(words)
         elif name == "unset":
             for one in words[1:]:
                 self.surroundings.variables.pop(one, None)
@@ -227,7 +231,7 @@ class _Shell:
             return False
         return True
 
-    def _declare(self, node: Command, words: list[str]) -> None:
+    def _declare(self, node: SimpleCommand, words: list[str]) -> None:
         for one in node.assignments:
             self._assign(one)
         for word in words[1:]:
@@ -241,17 +245,32 @@ class _Shell:
         before = dict(shell.variables)
         for number, word in enumerate(arguments[:9], start=1):
             shell.variables[str(number)] = word
-        shell.variables["@"] = arguments
+        shell.variables["@"] = list(arguments)
         self._list(self.functions[name], depth + 1)
         for key in ("@", *map(str, range(1, 10))):
             shell.variables.pop(key, None)
             if key in before:
                 shell.variables[key] = before[key]
 
-    def _other(self, node: Command, words: list[str], depth: int) -> bool | None:
+    def _shift(self, words: list[str]) -> None:
+        """Move positional parameters down."""
+        variables = self.surroundings.variables
+        given = variables.get("@")
+        by = int(words[1]) if words[1:] and words[1].isdecimal() else 1
+        if isinstance(given, list):
+            left = given[min(by, len(given)) :]
+            variables["@"] = left
+            for number in range(1, 10):
+                variables.pop(str(number), None)
+            for number, word in enumerate(left[:9], start=1):
+                variables[str(number)] = word
+
+    def _other(self, node: SimpleCommand, words: list[str], depth: int) -> bool | None:
         """Note a command, and follow what it hands to another shell."""
         if words[0] == "eval":
             self._list(parse(" ".join(words[1:])), depth + 1)
+            return True
+        if words[0] in ("echo", "printf"):
             return True
         self.commands.append(Started(words=tuple(words), line=node.line))
         runs = words[0] in _SHELLS or words[0] in ("sbatch", "srun", "salloc")

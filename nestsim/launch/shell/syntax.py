@@ -57,7 +57,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class SimpleCommand:
     """Assignments, and the words of a command."""
 
     words: tuple[str, ...]
@@ -70,7 +70,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Joined:
     """Commands joined by ``&&``, ``||`` or a pipe."""
 
     first: "Node"
@@ -78,15 +78,15 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class If:
-    """Branches with their conditions, and what is done otherwise."""
+class Branches:
+    """The branches of an if with their conditions, and what is done otherwise."""
 
     branches: tuple[tuple[tuple["Node", ...], tuple["Node", ...]], ...]
     otherwise: tuple["Node", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Switch:
     """A word, and branches with their patterns."""
 
     word: str
@@ -94,7 +94,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class For:
+class ForLoop:
     """A variable that takes some words in turn."""
 
     name: str
@@ -103,28 +103,37 @@ class For:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class While:
+class WhileLoop:
     """A loop whose rounds nobody can count."""
 
     body: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Grouped:
     """Commands in brackets or braces."""
 
     body: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class ShellFunction:
     """Commands under a name."""
 
     name: str
     body: tuple["Node", ...]
 
 
-Node = Command | Chain | If | Case | For | While | Group | Function
+Node = (
+    SimpleCommand
+    | Joined
+    | Branches
+    | Switch
+    | ForLoop
+    | WhileLoop
+    | Grouped
+    | ShellFunction
+)
 
 
 def parse(text: str) -> tuple[Node, ...]:
@@ -361,7 +370,7 @@ class _Parser:
                 self.position += 1
             if self.more():
                 others.append((op, self._one()))
-        return Chain(first=first, others=tuple(others)) if others else first
+        return Joined(first=first, others=tuple(others)) if others else first
 
     def _peek(self) -> str:
         """Return the operator or keyword here; empty behind the end."""
@@ -410,7 +419,7 @@ class _Parser:
             self.position += 1
             otherwise = self.nodes(("fi",))
         self._take("fi")
-        return If(branches=tuple(branches), otherwise=otherwise)
+        return Branches(branches=tuple(branches), otherwise=otherwise)
 
     def _case(self) -> Node:
         self.position += 1
@@ -431,7 +440,7 @@ class _Parser:
             self._take(")")
             branches.append((tuple(patterns), self.nodes(("esac",))))
         self._take("esac")
-        return Case(word=word, branches=tuple(branches))
+        return Switch(word=word, branches=tuple(branches))
 
     def _for(self) -> Node:
         self.position += 1
@@ -444,7 +453,7 @@ class _Parser:
             while self.more() and self.tokens[self.position].is_word:
                 words.append(self._peek())
                 self.position += 1
-        return For(name=name, words=tuple(words), body=self._loop_body())
+        return ForLoop(name=name, words=tuple(words), body=self._loop_body())
 
     def _loop_body(self) -> tuple[Node, ...]:
         self._take("do")
@@ -455,19 +464,19 @@ class _Parser:
     def _while(self) -> Node:
         self.position += 1
         self.nodes(("do",))
-        return While(body=self._loop_body())
+        return WhileLoop(body=self._loop_body())
 
     def _braces(self) -> Node:
         self.position += 1
         body = self.nodes(("}",))
         self._take("}")
-        return Group(body=body)
+        return Grouped(body=body)
 
     def _brackets(self) -> Node:
         self.position += 1
         body = self.nodes(())
         self._take(")")
-        return Group(body=body)
+        return Grouped(body=body)
 
     def _function(self) -> Node:
         if self._peek() == "function":
@@ -476,8 +485,8 @@ class _Parser:
         self.position += 1
         while self._peek() in ("(", ")", "\n"):
             self.position += 1
-        body = self._one() if self.more() else Group(body=())
-        return Function(name=name, body=(body,))
+        body = self._one() if self.more() else Grouped(body=())
+        return ShellFunction(name=name, body=(body,))
 
     def _command(self) -> Node:
         """Read a simple command, a condition in ``[[``, or arithmetic in ``((``."""
@@ -487,10 +496,10 @@ class _Parser:
         if start.text.startswith("((") and start.is_word:
             self.position += 1
             inner = start.text[2:].removesuffix("))")
-            return Command(words=(inner,), line=start.line, is_arithmetic=True)
+            return SimpleCommand(words=(inner,), line=start.line, is_arithmetic=True)
         return self._simple(start)
 
-    def _simple(self, start: Token) -> Command:
+    def _simple(self, start: Token) -> SimpleCommand:
         """Read assignments and words up to the end of the command."""
         words: list[str] = []
         assignments: list[Assignment] = []
@@ -511,7 +520,7 @@ class _Parser:
                 words.append(token.text)
         if self.position == begin:
             raise self.refusal("a command")
-        return Command(
+        return SimpleCommand(
             words=tuple(words),
             line=start.line,
             assignments=tuple(assignments),
@@ -541,7 +550,7 @@ class _Parser:
             self.position += 1
         self._take("]]")
         plain = tuple(word for word in words if word != "\n")
-        return Command(words=plain, line=start.line, is_condition=True)
+        return SimpleCommand(words=plain, line=start.line, is_condition=True)
 
 
 def _assignment(token: Token) -> Assignment:

@@ -365,6 +365,7 @@ class _Expansion:
 
     def _looked_up(self, name: str, index: str | None) -> str | None:
         if name in ("@", "*") or index in ("@", "*"):
+            name = "@" if name == "*" else name
             if name not in self.shell.variables:
                 return "" if name in ("@", "*") else None
             return " ".join(self._list(name))

@@ -52,6 +52,9 @@ class TrainingCommand:
     devices_per_node: int | None
     """Devices of a node; None if nothing says how many."""
 
+    world: int | None = None
+    """Ranks, where the script counts them itself."""
+
 
 def find_command(source: LaunchSource) -> TrainingCommand:
     """Return the command of a script, or the options of a plain file, that trains.
@@ -83,6 +86,7 @@ def find_command(source: LaunchSource) -> TrainingCommand:
         script=_program(first.words),
         nodes=started.nodes(first),
         devices_per_node=started.per_node(first),
+        world=started.world(first),
     )
 
 
@@ -173,6 +177,15 @@ class _Devices:
     def nodes(self, command: Started) -> int | None:
         """Return the nodes of a command."""
         return self._first(command, _NODES, "nodes")
+
+    def world(self, command: Started) -> int | None:
+        """Return the ranks where no launcher counts them: what the script says."""
+        if self._launched(command, _PER_NODE) is not None:
+            return None
+        size = self.run.variables.get("WORLD_SIZE")
+        if isinstance(size, str) and size.isdecimal() and 0 < len(size) < 9:
+            return int(size) or None
+        return None
 
     def per_node(self, command: Started) -> int | None:
         """Return the devices of a node."""

@@ -76,7 +76,7 @@ def _devices(
         given.assume("The job runs on one node.")
     if node is None:
         return None, None
-    count = (command.nodes or 1) * node
+    count = command.world or (command.nodes or 1) * node
     needed = 1
     for name in _SIZES:
         needed *= given.whole(f"{name.replace('_', '-')}-parallel-size") or 1
@@ -87,5 +87,4 @@ def _devices(
             f"script starts {count:,}."
         )
         count = larger
-        node = node if count % node == 0 else None
-    return count, node
+    return count, node if count % node == 0 else None
