@@ -26,6 +26,8 @@ MOST_NESTED = 50
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Marks around the name of what is not known: no characters of any script."""
 
+_UNBROKEN = "\u00a0"
+
 _MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]|[@*#?$!-]")
 _BODY = re.compile(
@@ -56,18 +58,21 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = MappingProxyTy
 )
 _LARGEST = 2**62
 _LONGEST_SUM = 200
+_MOST_DIGITS = 19
 
 
 def unknown(name: str) -> str:
     """Return the mark of something whose value nobody knows."""
     plain = name.replace(_OPEN, "").replace(_CLOSE, "")
-    return f"{_OPEN}{plain[:80]}{_CLOSE}"
+    # Not to be split where it stands without quotes.
+    unbroken = re.sub(r"\s+", _UNBROKEN, plain[:80])
+    return f"{_OPEN}{unbroken}{_CLOSE}"
 
 
 def first_unknown(word: str) -> str | None:
     """Return what is not known in a word, as the script writes it; None if all is."""
     found = _MARK.search(word)
-    return None if found is None else found[1]
+    return None if found is None else found[1].replace(_UNBROKEN, " ")
 
 
 def without_unknown(word: str) -> str:
@@ -77,7 +82,7 @@ def without_unknown(word: str) -> str:
 
 def readable(word: str) -> str:
     """Return a word with names in place of what is not known."""
-    return _MARK.sub(lambda found: found[1], word)
+    return _MARK.sub(lambda found: found[1].replace(_UNBROKEN, " "), word)
 
 
 @dataclass(slots=True)
@@ -167,7 +172,8 @@ class Surroundings:
             return node.value if type(node.value) is int else None
         if isinstance(node, ast.Name):
             text = (self.text(node.id) or "").replace("_", "x")
-            return int(text) if text.isascii() and text.isdecimal() else None
+            plain = text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS
+            return int(text) if plain else None
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
             inner = self._value(node.operand)
             if inner is None:

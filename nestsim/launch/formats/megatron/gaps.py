@@ -17,7 +17,7 @@ from estimators.models.spec import TransformerSpec
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.given import GivenOptions
-from nestsim.launch.formats.megatron.settings import script_of
+from nestsim.launch.formats.megatron.settings import rank_order, script_of
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import Gap
 from nestsim.presets import NAMED_PRESETS
@@ -238,12 +238,12 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Gap]:
 
 def _orders(job: LaunchJob) -> Iterator[Gap]:
     """Yield a placement that is no order of ranks that Megatron-LM has."""
-    orders = ("tp-cp-ep-dp-pp", known.PP_INSIDE_ORDER)
-    if not any(job.is_in_order(order) for order in orders):
+    if rank_order(job) is None:
         yield Gap(
             setting="placement",
             value=job.plan.placement,
-            reason="Megatron-LM numbers ranks as tp-cp-ep-dp-pp or tp-cp-ep-pp-dp; "
+            reason="Megatron-LM numbers ranks as tp-cp-ep-dp-pp, or as "
+            "tp-cp-ep-pp-dp where experts have as many replicas as the rest; "
             "rank_map.csv says on which device each rank runs, and the script starts "
             "them there one by one.",
         )

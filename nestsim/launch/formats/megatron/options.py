@@ -288,6 +288,9 @@ COMM_TYPES: Mapping[str, str] = MappingProxyType(
 )
 """``--cp-comm-type`` -> setting."""
 
+USUAL_ORDER = "tp-cp-ep-dp-pp"
+"""Order of ranks by default."""
+
 PP_INSIDE_ORDER = "tp-cp-ep-pp-dp"
 """Order of ranks with ``--use-tp-pp-dp-mapping``."""
 

@@ -67,6 +67,27 @@ def script_of(model: TransformerSpec) -> str:
     return known.SCRIPTS.get(model.family, known.GPT_SCRIPT)
 
 
+def rank_order(job: LaunchJob) -> str | None:
+    """Return the order in which Megatron-LM's ranks are the devices in turn.
+
+    With the stages inside, replicas of experts must be as many as those of the rest
+    (``initialize_model_parallel`` of ``megatron/core/parallel_state.py``).
+
+    Returns
+    -------
+    str or None
+        None if there is none, so that ranks need a map.
+    """
+    if job.is_in_order(known.USUAL_ORDER):
+        return known.USUAL_ORDER
+    parallel = job.plan.parallel
+    alike = parallel.expert_data_size == parallel.data_parallel_size
+    possible = alike or parallel.pipeline_model_parallel_size == 1
+    if possible and job.is_in_order(known.PP_INSIDE_ORDER):
+        return known.PP_INSIDE_ORDER
+    return None
+
+
 def strongest(modes: tuple[str, ...]) -> str:
     """Return the recompute mode that keeps least."""
     return max(modes, key=MODE_STRENGTH.index)
@@ -220,7 +241,7 @@ def _parallel(job: LaunchJob) -> Options:
     if job.model.num_moe_experts and plan.expert_model_parallel_size > 1:
         tp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
         options["expert-tensor-parallel-size"] = (str(tp),)
-    if not job.is_in_order("tp-cp-ep-dp-pp") and job.is_in_order(known.PP_INSIDE_ORDER):
+    if rank_order(job) == known.PP_INSIDE_ORDER:
         options["use-tp-pp-dp-mapping"] = ()
     return options | _layout(job)
 

@@ -7,6 +7,7 @@ from nestsim.launch.formats.megatron.gaps import find_gaps
 from nestsim.launch.formats.megatron.settings import (
     OptionGroup,
     job_options,
+    rank_order,
     script_of,
 )
 from nestsim.launch.job import LaunchJob
@@ -17,8 +18,6 @@ VERSION = "Megatron Core 0.16"
 
 SCRIPT, RANK_MAP = "launch.sh", "rank_map.csv"
 """Names of the files."""
-
-_USUAL_ORDER = "tp-cp-ep-dp-pp"
 
 
 def write_megatron(job: LaunchJob) -> LaunchFiles:
@@ -40,17 +39,12 @@ def write_megatron(job: LaunchJob) -> LaunchFiles:
 def needs_rank_map(job: LaunchJob) -> bool:
     """Whether ranks are not started node by node in order."""
     world, node = job.plan.parallel.num_devices, job.devices_per_node
-    in_order = any(
-        job.is_in_order(order) for order in (_USUAL_ORDER, known.PP_INSIDE_ORDER)
-    )
-    return not in_order or (world > node and world % node > 0)
+    return rank_order(job) is None or (world > node and world % node > 0)
 
 
 def rank_map(job: LaunchJob) -> str:
     """Return the node and the device of every rank, as lines of a table."""
-    order = _USUAL_ORDER
-    if not job.is_in_order(order) and job.is_in_order(known.PP_INSIDE_ORDER):
-        order = known.PP_INSIDE_ORDER
+    order = rank_order(job) or known.USUAL_ORDER
     node = job.devices_per_node
     rows = (
         f"{rank},{device // node},{device % node}"
@@ -161,7 +155,7 @@ def _sizes(job: LaunchJob, *, mapped: bool) -> Iterator[str]:
 
 
 def _mapped_nodes(job: LaunchJob) -> int:
-    devices = job.devices_of_ranks(_USUAL_ORDER)
+    devices = job.devices_of_ranks(known.USUAL_ORDER)
     return int(devices.max()) // job.devices_per_node + 1
 
 

@@ -14,6 +14,7 @@ from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.written import LaunchFiles
 from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
+from tests.nestsim.launch.megatron.small import CHANGED, small_scenario
 
 SCENARIOS = Path("scenarios")
 FAST = (
@@ -73,128 +74,6 @@ def test_every_published_plan_comes_back(name: str) -> None:
     _check(name)
 
 
-MODEL = {
-    "family": "mixtral",
-    "num_layers": 8,
-    "hidden_size": 512,
-    "num_attention_heads": 8,
-    "vocab_size": 1024,
-    "sequence_length": 256,
-    "num_moe_experts": 8,
-    "moe_router_topk": 2,
-}
-CLUSTER = {
-    "accelerator": "h100-sxm",
-    "num_devices": 16,
-    "network": {
-        "kind": "fat-tree",
-        "nic": "device",
-        "levels": [
-            {
-                "name": "node",
-                "fan_out": 8,
-                "bandwidth": "450 GB/s",
-                "latency": "500 ns",
-                "efficiency": 0.8,
-            },
-            {
-                "name": "fabric",
-                "fan_out": 2,
-                "bandwidth": "400 Gbit/s",
-                "latency": "1 us",
-                "efficiency": 0.9,
-            },
-        ],
-    },
-}
-PLAN = {
-    "micro_batch_size": 1,
-    "tensor_model_parallel_size": 2,
-    "pipeline_model_parallel_size": 2,
-    "sequence_parallel": True,
-    "zero_stage": 1,
-    "recompute": "none",
-}
-
-
-def _scenario(plan: dict[str, Any], **tables: dict[str, Any]) -> Scenario:
-    return Scenario.from_dict(
-        {
-            "name": "small",
-            "model": MODEL | tables.get("model", {}),
-            "training": {"global_batch_size": 64} | tables.get("training", {}),
-            "software": {"preset": "megatron-core"} | tables.get("software", {}),
-            "cluster": CLUSTER,
-            "plan": PLAN | plan,
-        }
-    )
-
-
-CHANGED: dict[str, dict[str, Any]] = {
-    "micro_batch_size": {"micro_batch_size": 2},
-    "tensor_model_parallel_size": {"tensor_model_parallel_size": 4},
-    "pipeline_model_parallel_size": {"pipeline_model_parallel_size": 4},
-    "virtual_pipeline_model_parallel_size": {"virtual_pipeline_model_parallel_size": 2},
-    "data_parallel_size": {"data_parallel_size": 2},
-    "num_microbatches": {"num_microbatches": 6, "micro_batch_size": 3},
-    "context_parallel_size": {"context_parallel_size": 2},
-    "expert_model_parallel_size": {"expert_model_parallel_size": 4},
-    "expert_tensor_parallel_size": {
-        "expert_tensor_parallel_size": 1,
-        "expert_model_parallel_size": 4,
-    },
-    "cp_comm_type": {"context_parallel_size": 2, "cp_comm_type": "all_gather"},
-    "hierarchical_context_parallel_sizes": {
-        "tensor_model_parallel_size": 1,
-        "context_parallel_size": 4,
-        "cp_comm_type": "a2a+p2p",
-        "hierarchical_context_parallel_sizes": [2, 2],
-    },
-    "sequence_parallel": {"sequence_parallel": False},
-    "schedule": {"schedule": "gpipe"},
-    "overlap_moe_expert_parallel_comm": {
-        "overlap_moe_expert_parallel_comm": True,
-        "expert_model_parallel_size": 4,
-        "virtual_pipeline_model_parallel_size": 2,
-    },
-    "recompute": {"recompute": ["full", "none"]},
-    "zero_stage": {"zero_stage": [1, 0]},
-    "sharding_group_size": {
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": 1,
-        "sharding_group_size": 8,
-    },
-    "recompute_num_layers": {"recompute": "full", "recompute_num_layers": 2},
-    "offload_weights": {"offload_weights": 0.5},
-    "offload_gradients": {"offload_gradients": 0.5},
-    "offload_optimizer": {"offload_optimizer": 0.25},
-    "offload_activations": {"offload_activations": 0.5},
-    "num_layers_in_first_pipeline_stage": {"num_layers_in_first_pipeline_stage": 3},
-    "num_layers_in_last_pipeline_stage": {"num_layers_in_last_pipeline_stage": 3},
-    "num_layers_per_pipeline_stage": {
-        "pipeline_model_parallel_size": 4,
-        "num_layers_per_pipeline_stage": [1, 3, 2, 2],
-    },
-    "pipeline_model_parallel_layout": {
-        "virtual_pipeline_model_parallel_size": 2,
-        "pipeline_model_parallel_layout": [1, 3, 3, 1],
-    },
-    "account_for_embedding_in_pipeline_split": {
-        "account_for_embedding_in_pipeline_split": True,
-        "account_for_loss_in_pipeline_split": True,
-    },
-    "account_for_loss_in_pipeline_split": {
-        "account_for_embedding_in_pipeline_split": True,
-        "account_for_loss_in_pipeline_split": True,
-        "pipeline_model_parallel_size": 1,
-    },
-    "order": {"order": "tp-cp-pp-ep-dp", "expert_model_parallel_size": 2},
-    "placement": {"placement": "tp2 pp2 ep2 dp2", "expert_model_parallel_size": 2},
-    "gradient_algorithm": {"gradient_algorithm": "double-binary-tree"},
-    "tensor_algorithm": {"tensor_algorithm": "double-binary-tree"},
-}
-"""Field of a plan -> settings in which it is not its default."""
-
 MADE_OF = {
     "order": "placement",
     "num_layers_per_pipeline_stage": "layout",
@@ -209,7 +88,7 @@ def test_all_fields_of_a_plan_are_tried() -> None:
 
 @pytest.mark.parametrize("field", sorted(CHANGED))
 def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
-    scenario = _scenario(CHANGED[field])
+    scenario = small_scenario(CHANGED[field])
     job, files = _written(scenario)
     told = {gap.setting for gap in files.gaps}
     assert all(gap.reason.endswith(".") for gap in files.gaps)
@@ -239,12 +118,12 @@ def test_nothing_of_a_plan_is_dropped_silently(field: str) -> None:
     ],
 )
 def test_what_megatron_has_options_for_is_no_gap(field: str, expected: bool) -> None:
-    _, files = _written(_scenario(CHANGED[field]))
+    _, files = _written(small_scenario(CHANGED[field]))
     assert (files.gaps == ()) == expected
 
 
 def test_ranks_out_of_order_have_a_map_to_devices() -> None:
-    job, files = _written(_scenario(CHANGED["placement"]))
+    job, files = _written(small_scenario(CHANGED["placement"]))
     table = files.files[RANK_MAP]
     assert isinstance(table, str)
     rows = [list(map(int, row)) for row in list(csv.reader(table.splitlines()))[1:]]
@@ -258,16 +137,26 @@ def test_ranks_out_of_order_have_a_map_to_devices() -> None:
 
 
 def test_the_other_order_of_ranks_is_an_option() -> None:
-    scenario = _scenario({"order": "tp-cp-ep-pp-dp"})
+    scenario = small_scenario({"order": "tp-cp-ep-pp-dp"})
     job, files = _written(scenario)
     assert "--use-tp-pp-dp-mapping" in str(files.files[SCRIPT])
     assert set(files.files) == {SCRIPT}
     assert _again(scenario, _read(files)).plan == job.plan
 
 
+def test_experts_do_not_go_with_the_other_order_of_ranks() -> None:
+    plan = {"order": "tp-cp-ep-pp-dp", "expert_model_parallel_size": 2}
+    _, files = _written(small_scenario(plan))
+    assert "--use-tp-pp-dp-mapping" not in str(files.files[SCRIPT])
+    assert [gap.setting for gap in files.gaps] == ["placement"]
+    assert RANK_MAP in files.files
+
+
 def test_zero_2_and_3_are_megatron_fsdp() -> None:
     for stage, word in ((2, "optim_grads"), (3, "optim_grads_params")):
-        scenario = _scenario({"zero_stage": stage, "pipeline_model_parallel_size": 1})
+        scenario = small_scenario(
+            {"zero_stage": stage, "pipeline_model_parallel_size": 1}
+        )
         job, files = _written(scenario)
         text = str(files.files[SCRIPT])
         assert f"--data-parallel-sharding-strategy {word}\n" in text
@@ -301,7 +190,7 @@ def test_zero_2_and_3_are_megatron_fsdp() -> None:
     ],
 )
 def test_a_model_comes_back_or_is_a_gap(model: dict[str, Any], gap: str | None) -> None:
-    scenario = _scenario({}, model=model)
+    scenario = small_scenario({}, model=model)
     _, files = _written(scenario)
     assert [one.setting for one in files.gaps] == ([gap] if gap else [])
     if gap is None:
@@ -325,7 +214,7 @@ def test_a_model_comes_back_or_is_a_gap(model: dict[str, Any], gap: str | None) 
 def test_training_comes_back_or_is_a_gap(
     training: dict[str, Any], gaps: list[str]
 ) -> None:
-    scenario = _scenario({}, training=training)
+    scenario = small_scenario({}, training=training)
     job, files = _written(scenario)
     assert [one.setting for one in files.gaps] == gaps
     if not gaps:
