@@ -7,6 +7,8 @@ from types import MappingProxyType
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
+from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
 from nestsim.launch.formats.torchtitan.reading import (
     is_torchtitan,
@@ -36,9 +38,10 @@ class LaunchReader:
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
     {
-        "plan": write_plan,
-        "deepspeed": write_deepspeed,
+        "megatron": write_megatron,
         "torchtitan": write_torchtitan,
+        "deepspeed": write_deepspeed,
+        "plan": write_plan,
     }
 )
 """Name of a format -> what writes it."""
@@ -60,6 +63,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a TOML file or command line of torchtitan",
             recognizes=is_torchtitan,
             read=read_torchtitan,
+        ),
+        "megatron": LaunchReader(
+            title="a launch script or command line of Megatron-LM",
+            recognizes=is_megatron,
+            read=read_megatron,
         ),
     }
 )

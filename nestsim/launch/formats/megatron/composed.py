@@ -1,0 +1,582 @@
+"""Options of Megatron-LM read into the tables of a scenario.
+
+Single options are read by `options.TABLES`; here is what takes several. Defaults are
+Megatron-LM's (`options`), and no assumptions; what is one is noted with the options.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.patterns import (
+    read_layout,
+    read_list,
+    write_list,
+)
+from nestsim.scenario.base import Table
+from nestsim.scenario.model import SpelledOutModel
+from nestsim.scenario.search import TrainingTable
+from topologies.errors import InputError
+
+_LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
+_PADDED_SWIGLU = 64
+
+TOKENIZERS: Mapping[str, int] = MappingProxyType(
+    {
+        # By type, Megatron-LM's and its files' (GPT-2's and BERT's vocabularies).
+        "GPT2BPETokenizer": 50_257,
+        "BertWordPieceLowerCase": 30_522,
+        "BertWordPieceCase": 28_996,
+        "Llama2Tokenizer": 32_000,
+        # By name on the Hugging Face hub: vocab_size of config.json.
+        "deepseek-ai/DeepSeek-V3": 129_280,
+        "unsloth/DeepSeek-V3": 129_280,
+        "Qwen/Qwen3-30B-A3B": 151_936,
+        "Qwen/Qwen3-235B-A22B": 151_936,
+        "mistralai/Mixtral-8x7B-v0.1": 32_000,
+        "mistralai/Mixtral-8x22B-v0.1": 32_000,
+        "meta-llama/Meta-Llama-3-8B": 128_256,
+        "meta-llama/Meta-Llama-3-70B": 128_256,
+    }
+)
+"""Tokenizer, by type or by name -> entries of its vocabulary."""
+
+DEFAULT_VOCABULARY = 50_257
+"""Entries that are assumed where nothing is known of the tokenizer: GPT-2's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """How a job is started."""
+
+    script: str = known.GPT_SCRIPT
+    """The program, without its folder."""
+
+    num_devices: int | None = None
+    """Devices of the job; None if nothing says how many."""
+
+    vocab_size: int | None = None
+    """Entries of the vocabulary that the user gave beside the script."""
+
+
+def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, Any]]:
+    """Return the tables ``model``, ``training``, ``software`` and ``plan``.
+
+    Raises
+    ------
+    InputError
+        If an option has a value that it cannot have, or one is missing.
+    """
+    preset = _preset(given)
+    model = _model(given, launched, preset)
+    return {
+        "model": _said(model, SpelledOutModel),
+        "training": _said(_training(given, launched), TrainingTable),
+        "software": _software(given, preset),
+        "plan": _plan(given, launched, model),
+    }
+
+
+def _said(table: Mapping[str, Any], form: type[Table]) -> dict[str, Any]:
+    """Return a table without what the scenario has where it is silent."""
+    return {
+        name: value
+        for name, value in table.items()
+        if name not in form.model_fields
+        or form.model_fields[name].is_required()
+        or form.model_fields[name].default != value
+    }
+
+
+def _preset(given: GivenOptions) -> str:
+    """Return the framework: Megatron Core, the older Megatron-LM, or with DeepSpeed."""
+    if given.any_of("deepspeed", "deepspeed-activation-checkpointing"):
+        return "deepspeed"
+    local = given.word("transformer-impl", "transformer_engine") == "local"
+    if local or given.any_of("use-legacy-models", *_LEGACY):
+        return "megatron-lm"
+    return "megatron-core"
+
+
+def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, Any]:
+    families = {script: family for family, script in known.SCRIPTS.items()}
+    special = families.get(launched.script)
+    if special == "t5":
+        return _encoder_decoder(given, launched, preset)
+    if special == "vit":
+        return _vision(given, preset)
+    model = given.table(known.ARCHITECTURE)
+    _need(model, "num_layers", "num-layers")
+    _need(model, "hidden_size", "hidden-size")
+    _need(model, "num_attention_heads", "num-attention-heads")
+    _need(model, "sequence_length", "seq-length")
+    model["vocab_size"] = _vocabulary(given, launched)
+    model |= _activation(given, model)
+    model |= _positions(given, model)
+    model |= _groups(given)
+    model |= _windows(given)
+    model |= _experts(given)
+    model |= _latent(given, model)
+    model["attention"] = _attention(given, preset)
+    if special == "mamba":
+        model |= _mamba(given)
+    family = special or _decoder_family(model)
+    if family == "bert":
+        model = _bert(given, model)
+    return {"family": family, **model}
+
+
+def _decoder_family(model: Mapping[str, Any]) -> str:
+    if "num_moe_experts" in model:
+        return "mixtral"
+    rms = model["normalization"] == "rmsnorm"
+    return "llama" if rms and model["gated_linear_unit"] else "gpt"
+
+
+def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
+    if setting not in table:
+        raise InputError(
+            "is missing",
+            where=f"--{option}",
+            expected="a command that trains a model of Megatron-LM",
+        )
+
+
+def _vocabulary(given: GivenOptions, launched: Launched) -> int:
+    for name in ("vocab-size", "pad-vocab-size-to", "padded-vocab-size"):
+        size = given.whole(name)
+        if size:
+            return size
+    if launched.vocab_size is not None:
+        return launched.vocab_size
+    names = (
+        given.values.get("tokenizer-model", ("",)),
+        given.values.get("tokenizer-name-or-path", ("",)),
+        given.values.get("tokenizer-type", ("",)),
+    )
+    for name in (one for values in names for one in values[:1]):
+        if name in TOKENIZERS:
+            given.assume(f"The tokenizer {name} has {TOKENIZERS[name]:,} entries.")
+            return TOKENIZERS[name]
+    by_script = {known.SCRIPTS["bert"]: 30_522, known.SCRIPTS["t5"]: 28_996}
+    size = by_script.get(launched.script, DEFAULT_VOCABULARY)
+    given.assume(
+        f"The vocabulary has {size:,} entries (--set VOCAB_SIZE=N for others)."
+    )
+    return size
+
+
+def _activation(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+    if given.any_of("quick-geglu"):
+        given.assume("--quick-geglu: The nonlinearity is a GELU.")
+        return {"gated_linear_unit": True, "activation_func": "gelu"}
+    if given.flag("swiglu"):
+        found: dict[str, Any] = {"gated_linear_unit": True}
+        if "ffn_hidden_size" not in model:
+            hidden = model["hidden_size"]
+            # validate_args: two thirds of four times the width, in steps of 64.
+            found["ffn_hidden_size"] = (
+                int(4 * hidden * 2 / 3 / _PADDED_SWIGLU) * _PADDED_SWIGLU
+            )
+        return found
+    if given.flag("squared-relu"):
+        return {"gated_linear_unit": False, "activation_func": "squared_relu"}
+    return {"gated_linear_unit": False}
+
+
+def _positions(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+    kind = model["position_embedding_type"]
+    if given.any_of("use-rotary-position-embeddings"):
+        kind = "rope"
+    return {"position_embedding_type": kind}
+
+
+def _groups(given: GivenOptions) -> dict[str, Any]:
+    groups = given.whole("num-query-groups")
+    if not given.flag("group-query-attention"):
+        return {}
+    return {"num_query_groups": groups or 1}
+
+
+def _windows(given: GivenOptions) -> dict[str, Any]:
+    word = given.word("window-size")
+    if not word:
+        return {}
+    reach = word.strip("()").split(",")[0]
+    size = given.whole_number("window-size", reach.strip()) + 1
+    freq = given.word("window-attn-skip-freq")
+    if not freq:
+        return {"window_size": size}
+    where = "--window-attn-skip-freq"
+    found = read_list(freq, where)
+    if isinstance(found, list):
+        full = [index for index, mark in enumerate(found, start=1) if not mark]
+        every = full[0] if full else 0
+        rest = [n for n in range(1, len(found) + 1) if every and n % every == 0]
+        if full != rest:
+            raise InputError(
+                "has no regular windows",
+                where=where,
+                got=freq,
+                expected="a block without a window after each of N - 1 with one",
+            )
+        found = every
+    return {"window_size": size, "window_attn_skip_freq": found}
+
+
+def _experts(given: GivenOptions) -> dict[str, Any]:
+    if not given.whole("num-experts"):
+        return {}
+    found: dict[str, Any] = given.table(known.EXPERTS)
+    freq = given.word("moe-layer-freq")
+    if freq:
+        marks = read_list(freq, "--moe-layer-freq")
+        found["moe_layer_freq"] = marks if isinstance(marks, int) else write_list(marks)
+    return found
+
+
+def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+    if not given.flag("multi-latent-attention"):
+        return {}
+    if model.get("qk_layernorm"):
+        given.assume("Norms of latent attention are those of its latents.")
+    return {**given.table(known.LATENT), "qk_layernorm": False}
+
+
+def _mamba(given: GivenOptions) -> dict[str, Any]:
+    found: dict[str, Any] = given.table(known.MAMBA)
+    pattern = given.word("hybrid-override-pattern")
+    return found | ({"hybrid_override_pattern": pattern} if pattern else {})
+
+
+def _attention(given: GivenOptions, preset: str) -> str:
+    backend = given.word("attention-backend", "auto")
+    if backend in ("unfused", "local"):
+        return "plain"
+    named = backend in ("flash", "fused")
+    flash = any(name.startswith("use-flash-attn") for name in given.values)
+    return "flash" if named or flash or preset == "megatron-core" else "plain"
+
+
+def _bert(given: GivenOptions, model: dict[str, Any]) -> dict[str, Any]:
+    if given.any_of("bert-no-binary-head"):
+        given.assume("BERT has its head for the next sentence.")
+    left_out = ("mtp_num_layers", "embedding_layernorm", "softmax_type")
+    return {name: one for name, one in model.items() if name not in left_out}
+
+
+def _encoder_decoder(
+    given: GivenOptions, launched: Launched, preset: str
+) -> dict[str, Any]:
+    model = given.table(known.ARCHITECTURE)
+    _need(model, "num_layers", "encoder-num-layers")
+    _need(model, "hidden_size", "hidden-size")
+    _need(model, "num_attention_heads", "num-attention-heads")
+    _need(model, "sequence_length", "seq-length")
+    if model["position_embedding_type"] != "relative" or model["add_bias_linear"]:
+        given.assume(
+            "The T5 has its published RMSNorm, relative positions and no biases."
+        )
+    gated = given.any_of("swiglu", "quick-geglu")
+    table = {
+        "family": "t5",
+        "encoder_num_layers": model["num_layers"],
+        "decoder_num_layers": given.whole("decoder-num-layers"),
+        "sequence_length": model["sequence_length"],
+        "decoder_sequence_length": given.whole("decoder-seq-length"),
+        "vocab_size": _vocabulary(given, launched),
+        "gated_linear_unit": gated,
+        "attention": _attention(given, preset),
+    }
+    widths = ("hidden_size", "num_attention_heads", "ffn_hidden_size", "kv_channels")
+    alike = (*widths, "tie_word_embeddings", "hidden_dropout", "attention_dropout")
+    table |= {name: model[name] for name in alike if name in model}
+    return {name: value for name, value in table.items() if value is not None}
+
+
+def _vision(given: GivenOptions, preset: str) -> dict[str, Any]:
+    model = given.table(known.ARCHITECTURE)
+    for name in ("num_layers", "hidden_size", "num_attention_heads"):
+        _need(model, name, name.replace("_", "-"))
+    sizes = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
+    alike = (*sizes, "hidden_dropout", "attention_dropout")
+    # Defaults of arguments.py.
+    return {
+        "family": "vit",
+        **{name: model[name] for name in alike if name in model},
+        "image_size": given.whole("img-h") or 224,
+        "patch_size": given.whole("patch-dim") or 16,
+        "num_classes": given.whole("num-classes") or 1000,
+        "attention": _attention(given, preset),
+    }
+
+
+def _training(given: GivenOptions, launched: Launched) -> dict[str, Any]:
+    training: dict[str, Any] = given.table(known.TRAINING)
+    if "global_batch_size" not in training:
+        # validate_args: one microbatch on each replica.
+        sizes = given.table(known.PARALLEL)
+        replicas = _replicas(sizes, launched.num_devices)
+        training["global_batch_size"] = int(str(sizes.get("micro_batch_size", 1))) * (
+            replicas or 1
+        )
+        given.assume(
+            "A step takes one microbatch on each replica, as nothing gives "
+            "--global-batch-size."
+        )
+    if given.any_of("rampup-batch-size"):
+        given.assume("The batch is that after its ramp.")
+    training["precision"] = next(
+        (name for name in ("bf16", "fp16") if given.flag(name)), "fp32"
+    )
+    training |= _gradients(given, training["precision"])
+    narrow = _narrow(given)
+    return training | ({"matmul_precision": narrow} if narrow else {})
+
+
+def _gradients(given: GivenOptions, precision: str) -> dict[str, Any]:
+    """Return the format of gradients; validate_args has fp32 with bf16."""
+    if precision == "fp32":
+        return {"gradient_precision": "fp32"}
+    wide = given.any_of("accumulate-allreduce-grads-in-fp32") or precision == "bf16"
+    narrow = given.any_of("grad-reduce-in-bf16")
+    narrow = narrow or given.word("main-grads-dtype", "fp32") == "bf16"
+    return {"gradient_precision": "fp32" if wide and not narrow else "bf16"}
+
+
+def _narrow(given: GivenOptions) -> str:
+    if given.any_of("fp4-format"):
+        return "nvfp4"
+    if not given.any_of("fp8-format", "fp8-hybrid", "fp8-e4m3"):
+        return ""
+    return given.choice("fp8-recipe", known.NARROW_RECIPES, "fp8")
+
+
+def _software(given: GivenOptions, preset: str) -> dict[str, Any]:
+    software: dict[str, Any] = {"preset": preset, **given.table(known.OVERLAPS)}
+    backend = given.word("attention-backend", "auto")
+    if backend in ("flash", "fused"):
+        software["attention_kernel"] = backend
+    elif any(name.startswith("use-flash-attn") for name in given.values):
+        software["attention_kernel"] = "flash"
+    software |= _recomputed_modules(given)
+    graphs = given.word("cuda-graph-impl", "none") != "none"
+    if graphs and given.word("cuda-graph-scope", "full") == "full_iteration":
+        software["cuda_graphs"] = True
+    elif graphs:
+        given.assume("Kernels are launched one by one; graphs of layers are left out.")
+    return software
+
+
+def _recomputed_modules(given: GivenOptions) -> dict[str, Any]:
+    """Return what selective recompute runs again, if not the core of attention."""
+    modules = given.words("recompute-modules")
+    if given.word("recompute-granularity") != "selective" or not modules:
+        return {}
+    others = [name for name in modules if name not in RECOMPUTE_MODULES]
+    if others:
+        given.assume(f"Recompute of {', '.join(others)} is left out.")
+    found = [name for name in modules if name in RECOMPUTE_MODULES]
+    return {"recompute_modules": found} if found != list(ATTENTION_CORE) else {}
+
+
+def _replicas(sizes: Mapping[str, object], num_devices: int | None) -> int | None:
+    """Return the data-parallel size; None if nothing says how many devices."""
+    if num_devices is None:
+        return None
+    names = ("tensor_model", "pipeline_model", "context")
+    taken = 1
+    for name in names:
+        taken *= int(str(sizes.get(f"{name}_parallel_size", 1)))
+    return max(num_devices // max(taken, 1), 1)
+
+
+def _plan(
+    given: GivenOptions, launched: Launched, model: Mapping[str, Any]
+) -> dict[str, Any]:
+    plan: dict[str, Any] = given.table(known.PARALLEL)
+    _need(plan, "micro_batch_size", "micro-batch-size")
+    plan = {
+        name: value
+        for name, value in plan.items()
+        if value is not False or name == "sequence_parallel"
+    }
+    replicas = _replicas(plan, launched.num_devices)
+    if replicas is not None:
+        plan["data_parallel_size"] = replicas
+    ranks = (replicas or 1) * plan["context_parallel_size"]
+    plan |= _context(given, plan)
+    if not _splits_experts(plan):
+        plan.pop("expert_tensor_parallel_size", None)
+    plan |= _split(given, plan, model)
+    plan |= _recompute(given, plan, model)
+    plan |= _sharding(given, ranks if replicas else None)
+    plan |= _offload(given, model)
+    if given.flag("use-tp-pp-dp-mapping"):
+        plan["order"] = known.PP_INSIDE_ORDER
+    return plan
+
+
+def _splits_experts(plan: Mapping[str, Any]) -> bool:
+    """Whether experts have a tensor-parallel size of their own."""
+    tp = plan["tensor_model_parallel_size"]
+    return bool(plan.get("expert_tensor_parallel_size", tp) != tp)
+
+
+def _context(given: GivenOptions, plan: Mapping[str, Any]) -> dict[str, Any]:
+    if plan["context_parallel_size"] == 1:
+        return {}
+    kinds = {known.COMM_TYPES.get(word, word) for word in given.words("cp-comm-type")}
+    if "ds-sequence-parallel-size" in given:
+        kinds = {"a2a"}
+    if len(kinds) > 1:
+        raise InputError(
+            "differs from block to block",
+            where="--cp-comm-type",
+            got=" ".join(given.words("cp-comm-type")),
+            expected="one way for all blocks",
+        )
+    found: dict[str, Any] = {"cp_comm_type": next(iter(kinds), "p2p")}
+    where = "hierarchical-context-parallel-sizes"
+    sizes = [given.whole_number(where, word) for word in given.words(where)]
+    if sizes and found["cp_comm_type"] == "a2a+p2p":
+        found["hierarchical_context_parallel_sizes"] = sizes
+    return found
+
+
+def _split(
+    given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the chunks of stages, and blocks that are given one by one."""
+    layout = given.word("pipeline-model-parallel-layout")
+    stages = plan["pipeline_model_parallel_size"]
+    if layout:
+        blocks, _ = read_layout(layout, stages)
+        v = len(blocks) // stages
+        return {
+            "virtual_pipeline_model_parallel_size": v,
+            "pipeline_model_parallel_layout": list(blocks),
+        }
+    chunks = given.whole("num-virtual-stages-per-pipeline-rank")
+    in_chunk = given.whole("num-layers-per-virtual-pipeline-stage")
+    if chunks is None and in_chunk:
+        ends = [
+            name
+            for name in plan
+            if name.startswith("account_for_") and plan[name] is True
+        ]
+        layers = _num_blocks(model) + len(ends)
+        if layers % (stages * in_chunk):
+            raise InputError(
+                "does not divide the blocks of a stage",
+                where="--num-layers-per-virtual-pipeline-stage",
+                got=in_chunk,
+                expected=f"a divisor of {layers} layers over {stages} stages",
+            )
+        chunks = layers // (stages * in_chunk)
+    found: dict[str, Any] = {}
+    if chunks is not None and chunks > 1:
+        found["virtual_pipeline_model_parallel_size"] = chunks
+    if "embedding" in given.word("pp-partition-method"):
+        # "type:transformer|embedding": the ends of the chain count as a block each.
+        found["account_for_embedding_in_pipeline_split"] = True
+        found["account_for_loss_in_pipeline_split"] = True
+    return found
+
+
+def _num_blocks(model: Mapping[str, Any]) -> int:
+    if "num_layers" in model:
+        return int(model["num_layers"])
+    encoder = int(model["encoder_num_layers"])
+    return encoder + int(model.get("decoder_num_layers", encoder))
+
+
+def _recompute(
+    given: GivenOptions, plan: Mapping[str, Any], model: Mapping[str, Any]
+) -> dict[str, Any]:
+    granularity, method = _granularity(given)
+    if granularity == "selective":
+        modules = given.words("recompute-modules") or ATTENTION_CORE
+        runs = [name for name in modules if name in RECOMPUTE_MODULES]
+        return {"recompute": "selective" if runs else "none"}
+    if granularity == "none":
+        return {"recompute": "none"}
+    names = ("recompute-num-layers", "activations-checkpoint-num-layers")
+    older = (*names, "checkpoint-num-layers")
+    count = next((n for name in older if (n := given.whole(name)) is not None), 1)
+    if method == "block":
+        return {"recompute": "full", "recompute_num_layers": count}
+    stages = plan["pipeline_model_parallel_size"]
+    blocks = plan.get("pipeline_model_parallel_layout")
+    most = max(blocks) if blocks else -(-_num_blocks(model) // max(stages, 1))
+    chunks = plan.get("virtual_pipeline_model_parallel_size", 1)
+    if count > 1 and count >= most and chunks == 1:
+        return {"recompute": "stage"}
+    if count > 1:
+        given.assume(
+            f"Each block is recomputed by itself, not {count} blocks together."
+        )
+    return {"recompute": "full"}
+
+
+def _granularity(given: GivenOptions) -> tuple[str, str]:
+    """Return what is recomputed, none, selective or full, and by which method.
+
+    Older versions had other options for it.
+    """
+    words = {"full": "full", "selective": "selective"}
+    method = given.word("recompute-method") or given.word(
+        "activations-checkpoint-method"
+    )
+    for name in ("recompute-granularity", "activations-checkpoint-granularity"):
+        if name in given:
+            return given.choice(name, words, "none"), method
+    if given.any_of("recompute-activations"):
+        return "selective", method
+    older = ("checkpoint-activations", "deepspeed-activation-checkpointing")
+    return "full" if method or given.any_of(*older) else "none", method
+
+
+def _sharding(given: GivenOptions, ranks: int | None) -> dict[str, Any]:
+    stage = int(given.flag("use-distributed-optimizer"))
+    if given.any_of("use-megatron-fsdp", "use-custom-fsdp"):
+        strategy = given.word("data-parallel-sharding-strategy", "no_shard")
+        words = {name: name for name in known.SHARDING}
+        chosen = given.choice("data-parallel-sharding-strategy", words, strategy)
+        stage = known.SHARDING[chosen]
+    if given.any_of("use-torch-fsdp2"):
+        stage = 2 if given.any_of("torch-fsdp2-no-reshard-after-forward") else 3
+    if given.any_of("deepspeed"):
+        stage = given.whole("zero-stage") or 0
+        if given.any_of("bf16") and stage == 0:
+            # DeepSpeed's BF16_Optimizer shards its states (runtime/bf16_optimizer.py).
+            stage = 1
+    if given.word("optimizer") == "dist_muon":
+        stage = 1
+    found: dict[str, Any] = {"zero_stage": stage}
+    instances = given.whole("num-distributed-optimizer-instances") or 1
+    if instances > 1 and stage and ranks:
+        if ranks % instances:
+            raise InputError(
+                "does not divide the data- and context-parallel ranks",
+                where="--num-distributed-optimizer-instances",
+                got=instances,
+                expected=f"a divisor of {ranks}",
+            )
+        found["sharding_group_size"] = ranks // instances
+    return found
+
+
+def _offload(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if given.flag("optimizer-cpu-offload"):
+        part = given.real("optimizer-offload-fraction")
+        found["offload_optimizer"] = 1.0 if part is None else part
+    layers = given.whole("cpu-offloading-num-layers")
+    if layers:
+        found["offload_activations"] = layers / _num_blocks(model)
+    return found

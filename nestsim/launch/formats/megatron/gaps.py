@@ -1,0 +1,249 @@
+"""What of a job Megatron-LM's options do not say, found by reading them back.
+
+The options that were written are read as any command line is; whatever differs from the
+job is a gap. So nothing is dropped silently, whoever forgets an option.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from estimators.models.limits import MODULE_FAMILY
+from estimators.models.spec import TransformerSpec
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.composed import Launched, read_tables
+from nestsim.launch.formats.megatron.given import GivenOptions
+from nestsim.launch.formats.megatron.settings import rank_order, script_of
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import Gap
+from nestsim.presets import NAMED_PRESETS
+from nestsim.scenario.model import WHICH_MODEL, AnyModel
+from nestsim.scenario.plan import PlanTable
+from nestsim.scenario.search import TrainingTable
+from planner.plans.build import outline_plan
+from planner.step.plan import Plan, Stage
+from topologies.errors import InputError
+
+_MODEL: TypeAdapter[Any] = TypeAdapter(
+    Annotated[AnyModel, Field(discriminator=WHICH_MODEL)]
+)
+
+_OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
+"""What of the training is the framework's own way."""
+
+_ALL_DECODERS = frozenset({"family", "whole_because"})
+"""What of the model says how it is built here."""
+
+REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "schedule": "Megatron-LM has 1F1B, interleaved where stages have chunks, and "
+        "its combined form that hides all-to-alls; one of these runs.",
+        "num_microbatches": "Megatron-LM takes full microbatches only: choose a "
+        "global batch that they divide.",
+        "recompute": "All stages recompute alike: the launch recomputes as the stage "
+        "that keeps least.",
+        "recompute_num_layers": "--recompute-num-layers is one number for all stages, "
+        "and goes with full recompute only.",
+        "zero_stage": "The sharding is one for the job: the launch has the highest.",
+        "sharding_group_size": "Instances of the distributed optimizer are as many in "
+        "all stages: the launch has the smallest groups.",
+        "offload_weights": "Megatron-LM has no option that keeps weights on the host.",
+        "offload_gradients": "Megatron-LM has no option that keeps gradients on the "
+        "host.",
+        "offload_optimizer": "--optimizer-offload-fraction is one for all stages: the "
+        "launch has the largest.",
+        "offload_activations": "--cpu-offloading-num-layers keeps whole layers, "
+        "without a pipeline and without recompute; the launch keeps none.",
+        "gradient_algorithm": "NCCL chooses its algorithm call by call; NCCL_ALGO "
+        "would bind all collectives alike.",
+        "tensor_algorithm": "NCCL chooses its algorithm call by call; NCCL_ALGO would "
+        "bind all collectives alike.",
+        "layout": "This program of Megatron-LM shares its blocks out evenly.",
+        "moe_dispatch_precision": "The dispatcher sends tokens in the precision of the "
+        "model.",
+        "weights_in_fp32": "Weights are kept in 16 bits beside a master copy.",
+        "gather_precision": "Weights travel as they are kept.",
+        "reduce_precision": "Gradients travel as they are accumulated.",
+        "vocab_size": "Megatron-LM pads the vocabulary by itself.",
+        "mamba_chunk_size": "The chunk of Mamba-2's scan is that of its kernel, 128.",
+    }
+)
+"""What cannot be said -> why, and what the launch does."""
+
+
+def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[Gap, ...]:
+    """Return what a job has and its options do not say.
+
+    Parameters
+    ----------
+    job
+        The job.
+    values
+        The options, without their dashes.
+    """
+    launched = Launched(
+        script=script_of(job.model), num_devices=job.plan.parallel.num_devices
+    )
+    found: list[Gap] = []
+    try:
+        tables = read_tables(GivenOptions(values=values), launched)
+    except InputError as error:
+        return (Gap(setting=error.where, value=error.got, reason=error.problem),)
+    found += _model_gaps(job, tables["model"])
+    found += _training_gaps(job, tables)
+    found += _plan_gaps(job, tables)
+    found += _overlap_gaps(job, tables["software"])
+    found += _orders(job)
+    return tuple(found)
+
+
+def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[Gap]:
+    model = job.model
+    if model.family == MODULE_FAMILY:
+        yield Gap(
+            setting="model",
+            value=job.scenario.name,
+            reason="A module of your own is none of Megatron-LM's models: its sizes "
+            "are those of the nearest decoder.",
+        )
+        return
+    try:
+        read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
+    except (InputError, ValidationError) as error:
+        where = error.where if isinstance(error, InputError) else "model"
+        yield Gap(
+            setting=where or "model",
+            value=getattr(model, where, model.family),
+            reason="Megatron-LM's options make no such model here.",
+        )
+        return
+    left_out = set(_ALL_DECODERS)
+    if model.position_embedding_type != "learned":
+        left_out.add("max_position_embeddings")
+    if model.nonlinearity == read.nonlinearity:
+        left_out.add("activation_func")
+    for one in fields(TransformerSpec):
+        if one.name not in left_out:
+            yield from _differing(
+                one.name, getattr(model, one.name), getattr(read, one.name)
+            )
+
+
+def _differing(name: str, asked: object, launched: object) -> Iterator[Gap]:
+    """Yield a gap where the launch has something else."""
+    if asked == launched:
+        return
+    default = (
+        "Megatron-LM has no option for it: the launch has "
+        f"{'nothing' if launched in ('', None) else _short(launched)}."
+    )
+    yield Gap(setting=name, value=asked, reason=REASONS.get(name, default))
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 60 else text[:60] + ".."
+
+
+def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
+    preset = NAMED_PRESETS[tables["software"]["preset"]]
+    read = TrainingTable.model_validate(tables["training"]).build(preset)
+    for one in fields(type(job.training)):
+        asked = getattr(job.training, one.name)
+        if one.name == "keep_fp8_transpose_cache" and not job.training.fp8_param_gather:
+            continue
+        if one.name not in _OF_THE_FRAMEWORK:
+            yield from _differing(one.name, asked, getattr(read, one.name))
+
+
+def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
+    preset = NAMED_PRESETS[tables["software"]["preset"]]
+    plan = job.plan
+    try:
+        spec = PlanTable.model_validate(tables["plan"]).build(preset)
+        read = outline_plan(job.workload, spec, job.network.num_devices)
+    except InputError as error:
+        yield from _impossible(job, error)
+        return
+    for name in ("parallel", "micro_batch_size", "num_microbatches", "schedule"):
+        yield from _differing(name, getattr(plan, name), getattr(read, name))
+    yield from _stage_gaps(plan, read)
+    for name in ("gradient_algorithm", "tensor_algorithm"):
+        yield from _differing(name, getattr(job.settings, name), "auto")
+
+
+def _impossible(job: LaunchJob, error: InputError) -> Iterator[Gap]:
+    """Yield why the options make no plan that Megatron-LM would run."""
+    asked = job.settings
+    if asked.schedule is not None:
+        yield Gap(setting="schedule", value=asked.schedule, reason=REASONS["schedule"])
+    if asked.num_microbatches is not None:
+        yield Gap(
+            setting="num_microbatches",
+            value=asked.num_microbatches,
+            reason=REASONS["num_microbatches"],
+        )
+        return
+    yield Gap(
+        setting=error.where or "plan",
+        value=error.got,
+        reason=f"Megatron-LM would refuse it: {error.problem}; {error.expected}.",
+    )
+
+
+def _stage_gaps(plan: Plan, read: Plan) -> Iterator[Gap]:
+    """Yield what stages have, and have not in the launch."""
+    columns: dict[str, list[tuple[Any, Any]]] = {}
+    for stage, other in zip(plan.stages, read.stages, strict=False):
+        for name, value in _savings(stage).items():
+            columns.setdefault(name, []).append((value, _savings(other)[name]))
+    for name, pairs in columns.items():
+        asked = [one for one, _ in pairs]
+        if asked != [other for _, other in pairs]:
+            alike = asked[0] if len(set(map(str, asked))) == 1 else asked
+            yield from _differing(name, alike, [other for _, other in pairs])
+
+
+def _savings(stage: Stage) -> dict[str, Any]:
+    """Return what a stage holds and saves, by the names of settings."""
+    return {
+        "layout": stage.chunks,
+        "recompute": stage.recompute,
+        "recompute_num_layers": stage.recompute_num_layers,
+        "zero_stage": stage.zero_stage,
+        "sharding_group_size": stage.sharding_group_size,
+        **{f"offload_{name}": part for name, part in stage.offload._asdict().items()},
+    }
+
+
+def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Gap]:
+    execution, settings = job.workload.execution, job.settings
+    matters = {
+        "overlap_grad_reduce": settings.data_parallel_size != 1,
+        "overlap_param_gather": max(settings.zero_stage_by_stage()) > 0,
+        "tp_comm_overlap": settings.tensor_model_parallel_size > 1,
+        "overlap_p2p_comm": settings.virtual_pipeline_model_parallel_size > 1,
+    }
+    for option in known.OVERLAPS:
+        if matters[option.setting]:
+            asked = getattr(execution, option.setting)
+            yield from _differing(
+                option.setting, asked, software.get(option.setting, option.default)
+            )
+
+
+def _orders(job: LaunchJob) -> Iterator[Gap]:
+    """Yield a placement that is no order of ranks that Megatron-LM has."""
+    if rank_order(job) is None:
+        yield Gap(
+            setting="placement",
+            value=job.plan.placement,
+            reason="Megatron-LM numbers ranks as tp-cp-ep-dp-pp, or as "
+            "tp-cp-ep-pp-dp where experts have as many replicas as the rest; "
+            "rank_map.csv says on which device each rank runs, and the script starts "
+            "them there one by one.",
+        )

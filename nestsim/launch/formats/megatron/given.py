@@ -1,0 +1,214 @@
+"""Options as they were given: looked up, turned into numbers, ticked off.
+
+Whoever reads an option ticks it off; what nobody reads is told in the end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.known import is_harmless, is_silent
+from nestsim.launch.formats.megatron.options import Option
+from nestsim.launch.shell.words import first_unknown
+from nestsim.scenario.errors import nearest, one_of
+from topologies.errors import InputError
+
+_LONGEST_NUMBER = 18
+
+
+@dataclass(slots=True)
+class GivenOptions:
+    """The options of one command, and what is assumed on the way."""
+
+    values: Mapping[str, tuple[str, ...]]
+    """Option without its dashes -> what stands behind it."""
+
+    assumptions: list[str] = field(default_factory=list)
+    """What was assumed, a sentence each."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether an option is given."""
+        return name in self.values
+
+    def assume(self, sentence: str) -> None:
+        """Note what is taken, once."""
+        if sentence not in self.assumptions:
+            self.assumptions.append(sentence)
+
+    def any_of(self, *names: str) -> bool:
+        """Whether one of some options is given."""
+        return any(name in self.values for name in names)
+
+    def word(self, name: str, default: str = "") -> str:
+        """Return the one word behind an option.
+
+        Raises
+        ------
+        InputError
+            If there is none, or more than one, or a variable that nothing sets.
+        """
+        values = self.values.get(name)
+        if values is None:
+            return default
+        if len(values) != 1:
+            raise InputError(
+                "takes one value",
+                where=f"--{name}",
+                got=" ".join(values) or "none",
+                expected="one",
+            )
+        return self._known(name, values[0])
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """Return the words behind an option."""
+        return tuple(self._known(name, one) for one in self.values.get(name, ()))
+
+    def choice(self, name: str, words: Mapping[str, str], default: str) -> str:
+        """Return what the word behind an option stands for.
+
+        Raises
+        ------
+        InputError
+            If it stands for nothing.
+        """
+        word = self.word(name)
+        if not word:
+            return default
+        if word not in words:
+            raise InputError(
+                "is not one of the values that are known",
+                where=f"--{name}",
+                got=word,
+                expected=one_of(list(words)),
+                hint=nearest(word, list(words)),
+            )
+        return words[word]
+
+    def whole(self, name: str) -> int | None:
+        """Return the whole number behind an option; None if it is not given.
+
+        Raises
+        ------
+        InputError
+            If it is no whole number.
+        """
+        word = self.word(name)
+        if not word:
+            return None
+        return self.whole_number(name, word)
+
+    @staticmethod
+    def whole_number(name: str, word: str) -> int:
+        """Return a whole number of at least 0, as Python's ``int`` reads it."""
+        plain = word.replace("_", "")
+        if not plain.isascii() or not plain.isdecimal() or len(plain) > _LONGEST_NUMBER:
+            raise InputError(
+                "is no whole number", where=f"--{name}", got=word, expected="e.g. 8"
+            )
+        return int(plain)
+
+    def real(self, name: str) -> float | None:
+        """Return the number behind an option; None if it is not given.
+
+        Raises
+        ------
+        InputError
+            If it is no number.
+        """
+        word = self.word(name)
+        if not word:
+            return None
+        try:
+            return float(word)
+        except ValueError:
+            raise InputError(
+                "is no number", where=f"--{name}", got=word, expected="e.g. 0.1"
+            ) from None
+
+    def flag(self, name: str) -> bool:
+        """Whether a flag is given.
+
+        Raises
+        ------
+        InputError
+            If something stands behind it.
+        """
+        if self.values.get(name):
+            raise InputError(
+                "takes no value",
+                where=f"--{name}",
+                got=" ".join(self.values[name]),
+                expected=f"--{name} alone",
+            )
+        return name in self.values
+
+    def setting(self, option: Option) -> object:
+        """Return what an option says of its setting, or Megatron-LM's default."""
+        names = [name for name in (option.name, *option.older) if name in self.values]
+        if not names:
+            return option.default
+        name = names[0]
+        if option.kind in (known.FLAG, known.OFF):
+            return self.flag(name) == (option.kind == known.FLAG)
+        if option.kind == known.WORD:
+            return self.choice(name, option.words, str(option.default))
+        if option.kind == known.REAL:
+            return self.real(name)
+        return self.whole(name)
+
+    def table(self, options: Sequence[Option]) -> dict[str, object]:
+        """Return the settings of a table that are known, by name."""
+        values = {option.setting: self.setting(option) for option in options}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def sort_out(self) -> tuple[str, ...]:
+        """Return the options that make no difference; refuse those that are not known.
+
+        Raises
+        ------
+        InputError
+            If one changes what is trained in a way that is not modelled, or is none of
+            Megatron-LM and could.
+        """
+        names = known.known_names()
+        ignored = []
+        for name, values in self.values.items():
+            if name in known.REFUSED:
+                raise InputError(
+                    "is not read",
+                    where=f"--{name}",
+                    got=" ".join(values)[:100] or None,
+                    expected=known.REFUSED[name],
+                )
+            if name in known.ASSUMED:
+                self.assume(f"--{name}: {known.ASSUMED[name]}")
+            elif name not in names:
+                self._check_known(name)
+                ignored.append(f"--{name}")
+        return tuple(ignored)
+
+    def _check_known(self, name: str) -> None:
+        if is_silent(name) or is_harmless(name):
+            return
+        raise InputError(
+            "is no option of Megatron-LM that is known, and may change the plan",
+            where=f"--{name}",
+            expected="an option of Megatron-LM, or to be left out",
+            hint=nearest(name, sorted(known.known_names())),
+        )
+
+    @staticmethod
+    def _known(name: str, word: str) -> str:
+        """Return a word in which every variable is set."""
+        unknown = first_unknown(word)
+        if unknown is None:
+            return word
+        raise InputError(
+            "takes its value from a variable that nothing sets",
+            where=f"--{name}",
+            got=unknown,
+            expected="a value in the script",
+            hint=f"--set {unknown.strip('$')}=VALUE gives one"
+            if unknown.strip("$").isidentifier() or unknown.strip("$").isdecimal()
+            else "",
+        )

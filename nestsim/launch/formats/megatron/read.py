@@ -1,0 +1,90 @@
+"""Launch scripts and command lines of Megatron-LM, read into a job.
+
+What is not in a script is Megatron-LM's default, which is no assumption: dropout 0.1,
+LayerNorm, tied embeddings, biases, gradients in fp32 beside bf16 (``arguments.py``).
+"""
+
+import re
+
+from nestsim.launch.formats.megatron.arguments import TrainingCommand, find_command
+from nestsim.launch.formats.megatron.composed import Launched, read_tables
+from nestsim.launch.read import ImportedJob, LaunchSource
+from topologies.errors import InputError
+
+_SIZES = ("tensor_model", "pipeline_model", "context")
+_LOOKS = re.compile(r"--(num-layers|hidden-size|tensor-model-parallel-size)\b")
+
+
+def is_megatron(source: LaunchSource) -> bool:
+    """Whether a file looks like a command line of Megatron-LM."""
+    return len(set(_LOOKS.findall(source.text))) > 1
+
+
+def read_megatron(source: LaunchSource) -> ImportedJob:
+    """Read a shell script, a command line, or a file of options.
+
+    Raises
+    ------
+    InputError
+        If it is not understood where that matters to the plan.
+    """
+    try:
+        return _read(source)
+    except InputError as error:
+        raise error.at(str(source.path), ": ") from None
+
+
+def _read(source: LaunchSource) -> ImportedJob:
+    command = find_command(source)
+    given = command.given
+    num_devices, node = _devices(source, command)
+    vocabulary = source.variables.get("VOCAB_SIZE")
+    launched = Launched(
+        script=command.script,
+        num_devices=num_devices,
+        vocab_size=None
+        if vocabulary is None
+        else given.whole_number("vocab-size", vocabulary),
+    )
+    ignored = given.sort_out()
+    tables = read_tables(given, launched)
+    return ImportedJob(
+        name=source.path.stem,
+        tables=tables,
+        num_devices=num_devices,
+        devices_per_node=node,
+        assumptions=tuple(given.assumptions),
+        ignored=ignored,
+    )
+
+
+def _devices(
+    source: LaunchSource, command: TrainingCommand
+) -> tuple[int | None, int | None]:
+    """Return the devices of the job and of a node.
+
+    Examples of Megatron-LM start one node, "change for multinode config": where the
+    parallel sizes need more devices than the script starts, the job has those.
+    """
+    given, node = command.given, command.devices_per_node
+    if source.num_devices is not None:
+        count = source.num_devices
+        return count, None if node is None or count % node else node
+    if command.nodes is None and node is None:
+        return None, None
+    if command.nodes is None:
+        given.assume("The job runs on one node.")
+    if node is None:
+        return None, None
+    count = command.world or (command.nodes or 1) * node
+    needed = 1
+    for name in _SIZES:
+        needed *= given.whole(f"{name.replace('_', '-')}-parallel-size") or 1
+    if count % max(needed, 1):
+        larger = -(-count // needed) * needed
+        given.assume(
+            f"The job has {larger:,} devices, which its parallel sizes need; the "
+            f"script starts {count:,}."
+        )
+        count = larger
+    return count, node if count % node == 0 else None

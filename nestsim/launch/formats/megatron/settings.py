@@ -1,0 +1,384 @@
+"""A job as options of Megatron-LM, in groups that a person can read.
+
+What an option says beside its setting in `options.TABLES` is written from there; here
+is what takes several options: norms of experts, layouts, recompute, sharding, number
+formats. What Megatron-LM has no option for is left to `gaps`, which reads the options
+back and tells what is missing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from estimators.layers.recompute_modules import ATTENTION_CORE
+from estimators.models.library.mamba import HYBRID_KINDS
+from estimators.models.spec import FIRST_DECODER_BLOCK, TransformerSpec
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.options import Option
+from nestsim.launch.formats.megatron.patterns import write_layout, write_list
+from nestsim.launch.job import LaunchJob
+
+Values = tuple[str, ...]
+"""What stands behind an option; nothing behind a flag."""
+
+Options = dict[str, Values]
+"""Options without their dashes, in order."""
+
+MODE_STRENGTH = ("none", "selective", "full", "stage")
+"""Recompute modes, from keeping most to keeping least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionGroup:
+    """Options that belong together."""
+
+    name: str
+    """Name of the shell variable that holds them."""
+
+    comment: str
+    """What they are, in a line."""
+
+    options: Mapping[str, Values]
+    """The options."""
+
+
+def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
+    """Return the options of a job, group by group, those without any left out."""
+    model = job.model
+    groups = (
+        ("MODEL_ARGS", "The architecture.", _architecture(job)),
+        ("MOE_ARGS", "Mixture of experts.", _experts(job)),
+        ("MLA_ARGS", "Multi-head latent attention.", _latent(model)),
+        ("MAMBA_ARGS", "Mamba-2 layers among the blocks.", _mamba(model)),
+        ("PARALLEL_ARGS", "How ranks share the work.", _parallel(job)),
+        ("BATCH_ARGS", "Batch and optimizer.", _training(job)),
+        ("PRECISION_ARGS", "Number formats.", _precision(job)),
+        ("MEMORY_ARGS", "What saves memory.", _memory(job)),
+        ("OVERLAP_ARGS", "What is hidden behind compute.", _overlaps(job)),
+    )
+    return tuple(
+        OptionGroup(name=name, comment=comment, options=options)
+        for name, comment, options in groups
+        if options
+    )
+
+
+def script_of(model: TransformerSpec) -> str:
+    """Return the program of Megatron-LM that trains a model."""
+    return known.SCRIPTS.get(model.family, known.GPT_SCRIPT)
+
+
+def rank_order(job: LaunchJob) -> str | None:
+    """Return the order in which Megatron-LM's ranks are the devices in turn.
+
+    With the stages inside, replicas of experts must be as many as those of the rest
+    (``initialize_model_parallel`` of ``megatron/core/parallel_state.py``).
+
+    Returns
+    -------
+    str or None
+        None if there is none, so that ranks need a map.
+    """
+    if job.is_in_order(known.USUAL_ORDER):
+        return known.USUAL_ORDER
+    parallel = job.plan.parallel
+    alike = parallel.expert_data_size == parallel.data_parallel_size
+    possible = alike or parallel.pipeline_model_parallel_size == 1
+    if possible and job.is_in_order(known.PP_INSIDE_ORDER):
+        return known.PP_INSIDE_ORDER
+    return None
+
+
+def strongest(modes: tuple[str, ...]) -> str:
+    """Return the recompute mode that keeps least."""
+    return max(modes, key=MODE_STRENGTH.index)
+
+
+def _written(
+    options: tuple[Option, ...], source: object
+) -> Iterator[tuple[str, Values]]:
+    """Yield the options of a table whose setting is not Megatron-LM's default."""
+    for option in options:
+        value = getattr(source, option.setting, None)
+        if value is not None and (option.always or value != option.default):
+            yield from _one(option, value)
+
+
+def _one(option: Option, value: object) -> Iterator[tuple[str, Values]]:
+    """Yield an option for a value that is not its default, if it has words for it."""
+    if option.kind in (known.FLAG, known.OFF):
+        if bool(value) == (option.kind == known.FLAG):
+            yield option.name, ()
+    elif option.kind == known.WORD:
+        words = [theirs for theirs, ours in option.words.items() if ours == value]
+        if words:
+            yield option.name, (words[0],)
+    elif value or option.kind == known.REAL:
+        yield option.name, (f"{value}",)
+
+
+def _architecture(job: LaunchJob) -> Options:
+    model = job.model
+    options = dict(_written(known.ARCHITECTURE, model))
+    if model.family == "t5":
+        options |= _encoder_decoder(model)
+    if model.family == "vit":
+        options |= {
+            "num-classes": (str(model.vocab_size),),
+            "img-h": (str(model.image_size),),
+            "img-w": (str(model.image_size),),
+            "patch-dim": (str(model.patch_size),),
+        }
+    if model.family == "bert" and not model.bert_binary_head:
+        options["bert-no-binary-head"] = ()
+    # Options of Megatron-DeepSpeed, which Megatron-LM would refuse.
+    options.pop("embed-layernorm", None)
+    if model.position_embedding_type == "alibi":
+        options.pop("position-embedding-type")
+    options |= _activation(model)
+    options["max-position-embeddings"] = (
+        str(max(model.max_position_embeddings, model.sequence_length)),
+    )
+    groups = model.num_query_groups
+    if groups != model.num_attention_heads and not model.kv_lora_rank:
+        options |= {"group-query-attention": (), "num-query-groups": (str(groups),)}
+    options |= _windows(model)
+    if model.attention_implementation == "plain":
+        options["attention-backend"] = ("unfused",)
+    if job.scenario.software_preset == "megatron-lm":
+        # Megatron-LM's own layers, those of its papers.
+        options["transformer-impl"] = ("local",)
+    return options
+
+
+def _encoder_decoder(model: TransformerSpec) -> Options:
+    encoder = model.block_pattern.index(FIRST_DECODER_BLOCK)
+    return {
+        "encoder-num-layers": (str(encoder),),
+        "decoder-num-layers": (str(model.num_layers - encoder),),
+        "encoder-seq-length": (str(model.sequence_length),),
+        "decoder-seq-length": (str(model.decoder_sequence_length),),
+    }
+
+
+def _activation(model: TransformerSpec) -> Options:
+    """Return the nonlinearity; of gated ones Megatron-LM has SwiGLU alone."""
+    if model.gated_linear_unit:
+        return {"swiglu": ()}
+    if model.nonlinearity == "squared_relu":
+        return {"squared-relu": ()}
+    return {}
+
+
+def _windows(model: TransformerSpec) -> Options:
+    if not model.window_size:
+        return {}
+    kinds = model.block_pattern or (model.last_block_kind,) * model.num_layers
+    marks = [int("window" in kind.split("+")) for kind in kinds]
+    options: Options = {"window-size": (f"{model.window_size - 1},0",)}
+    full = [index for index, mark in enumerate(marks, start=1) if not mark]
+    if full:
+        every = full[0]
+        regular = [index for index in range(1, len(marks) + 1) if index % every == 0]
+        freq = str(every) if full == regular else write_list(marks)
+        options["window-attn-skip-freq"] = (freq,)
+    return options
+
+
+def _experts(job: LaunchJob) -> Options:
+    model = job.model
+    if not model.num_moe_experts:
+        return {}
+    options = dict(_written(known.EXPERTS, model))
+    marks = [int("experts" in kind.split("+")) for kind in model.block_pattern]
+    if marks and not all(marks) and model.family != "mamba":
+        options["moe-layer-freq"] = (f"({write_list(marks)})",)
+    options |= {
+        "moe-router-load-balancing-type": ("aux_loss",),
+        "moe-aux-loss-coeff": ("1e-3",),
+        "moe-token-dispatcher-type": ("alltoall",),
+    }
+    if job.training.precision == "bf16":
+        options["moe-grouped-gemm"] = ()
+    if job.workload.software.ranks_per_node:
+        # DeepEP sends a token once to each node that has experts for it.
+        options |= {
+            "moe-token-dispatcher-type": ("flex",),
+            "moe-enable-deepep": (),
+            "moe-router-dtype": ("fp32",),
+        }
+    return options
+
+
+def _latent(model: TransformerSpec) -> Options:
+    if not model.kv_lora_rank:
+        return {}
+    options: Options = {"multi-latent-attention": (), "qk-layernorm": ()}
+    for option in known.LATENT:
+        if value := getattr(model, option.setting):
+            options[option.name] = (str(value),)
+    return options
+
+
+def _mamba(model: TransformerSpec) -> Options:
+    if not model.has_mamba:
+        return {}
+    letters = {kind: letter for letter, kind in HYBRID_KINDS.items()}
+    kinds = "".join(letters.get(kind, "?") for kind in model.block_pattern)
+    options: Options = {"spec": known.MAMBA_SPEC, "is-hybrid-model": ()}
+    if "?" not in kinds:
+        options["hybrid-override-pattern"] = (kinds,)
+    return options | dict(_written(known.MAMBA, model))
+
+
+def _parallel(job: LaunchJob) -> Options:
+    plan = job.settings
+    options = dict(_written(known.PARALLEL, plan))
+    if plan.context_parallel_size > 1:
+        options["cp-comm-type"] = (plan.cp_comm_type,)
+    if plan.hierarchical_context_parallel_sizes:
+        sizes = plan.hierarchical_context_parallel_sizes
+        options["hierarchical-context-parallel-sizes"] = tuple(map(str, sizes))
+    if job.model.num_moe_experts and plan.expert_model_parallel_size > 1:
+        tp = plan.expert_tensor_parallel_size or plan.tensor_model_parallel_size
+        options["expert-tensor-parallel-size"] = (str(tp),)
+    if rank_order(job) == known.PP_INSIDE_ORDER:
+        options["use-tp-pp-dp-mapping"] = ()
+    return options | _layout(job)
+
+
+def _layout(job: LaunchJob) -> Options:
+    """Return how blocks are shared out: evenly, by the ends, or by a layout."""
+    plan = job.settings
+    v = plan.virtual_pipeline_model_parallel_size
+    blocks = job.blocks_by_virtual_stage()
+    if len(set(blocks)) == 1:
+        return {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
+    if v == 1 and len(set(blocks[1:-1])) <= 1 and 0 not in blocks:
+        middle = blocks[1] if len(blocks) > 2 else 0
+        return {
+            name: (str(count),)
+            for name, count in (
+                ("decoder-first-pipeline-num-layers", blocks[0]),
+                ("decoder-last-pipeline-num-layers", blocks[-1]),
+            )
+            if count != middle
+        }
+    return {
+        "pipeline-model-parallel-layout": (
+            write_layout(blocks, job.model.mtp_num_layers),
+        )
+    }
+
+
+def _training(job: LaunchJob) -> Options:
+    options = dict(_written(known.TRAINING, job.training))
+    states = ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    if any(name in options for name in states):
+        options["use-precision-aware-optimizer"] = ()
+    if job.training.optimizer == "muon" and max(job.settings.zero_stage_by_stage()):
+        # Muon with its states spread over ranks, layer by layer.
+        options["optimizer"] = ("dist_muon",)
+    return options
+
+
+def _precision(job: LaunchJob) -> Options:
+    training = job.training
+    options: Options = {}
+    if training.precision != "fp32":
+        options[training.precision] = ()
+    wide = training.gradient_precision == "fp32"
+    if training.precision == "bf16" and not wide:
+        options["grad-reduce-in-bf16"] = ()
+    elif training.precision != "fp32" and wide:
+        options["accumulate-allreduce-grads-in-fp32"] = ()
+    for name, value in known.NARROW.get(training.matmul_precision, ()):
+        options[name] = (value,)
+    return options
+
+
+def _memory(job: LaunchJob) -> Options:
+    return _recompute(job) | _sharding(job) | _offload(job)
+
+
+def _recompute(job: LaunchJob) -> Options:
+    plan = job.settings
+    mode = strongest(plan.recompute_by_stage())
+    if mode == "none":
+        return {}
+    if mode == "selective":
+        options: Options = {"recompute-granularity": ("selective",)}
+        modules = job.workload.software.recompute_modules
+        if modules != ATTENTION_CORE:
+            options["recompute-modules"] = tuple(modules)
+        return options
+    counts = [count for count in plan.recompute_num_layers_by_stage() if count]
+    method, count = "uniform", 1
+    if mode == "stage":
+        count = max(job.blocks_by_virtual_stage())
+    elif counts:
+        method, count = "block", max(counts)
+    return {
+        "recompute-granularity": ("full",),
+        "recompute-method": (method,),
+        "recompute-num-layers": (str(count),),
+    }
+
+
+def _sharding(job: LaunchJob) -> Options:
+    plan = job.settings
+    stage = max(plan.zero_stage_by_stage())
+    if stage == 0 or job.training.optimizer == "muon":
+        return {}
+    options: Options = {"use-distributed-optimizer": ()}
+    if stage > 1:
+        words = {number: word for word, number in known.SHARDING.items()}
+        options |= {
+            "use-megatron-fsdp": (),
+            "data-parallel-sharding-strategy": (words[stage],),
+            "no-gradient-accumulation-fusion": (),
+            "ckpt-format": ("fsdp_dtensor",),
+        }
+        if job.training.fp8_param_gather and job.training.keep_fp8_transpose_cache:
+            options["keep-fp8-transpose-cache"] = ()
+    ranks = job.plan.parallel.data_parallel_size * plan.context_parallel_size
+    group = min(plan.sharding_group_by_stage(ranks))
+    if group < ranks:
+        options["num-distributed-optimizer-instances"] = (str(ranks // group),)
+    return options
+
+
+def _offload(job: LaunchJob) -> Options:
+    kept = job.settings.offload_by_stage()
+    options: Options = {}
+    if part := max(one.optimizer for one in kept):
+        options |= {
+            "optimizer-cpu-offload": (),
+            "optimizer-offload-fraction": (f"{part!r}",),
+            "use-precision-aware-optimizer": (),
+        }
+        if job.workload.execution.cpu_adam:
+            options["overlap-cpu-optimizer-d2h-h2d"] = ()
+    layers = max(one.activations for one in kept) * job.num_blocks
+    alone = len(kept) == 1 and job.settings.recompute == "none"
+    if 0 < layers < job.num_blocks and layers == int(layers) and alone:
+        options["cpu-offloading-num-layers"] = (str(int(layers)),)
+    return options
+
+
+def _overlaps(job: LaunchJob) -> Options:
+    execution, plan = job.workload.execution, job.settings
+    options = dict(_written(known.OVERLAPS, execution))
+    if plan.virtual_pipeline_model_parallel_size == 1:
+        options.pop("no-overlap-p2p-communication", None)
+    if not plan.sequence_parallel or plan.tensor_model_parallel_size == 1:
+        options.pop("tp-comm-overlap", None)
+    if not _sharding(job) or "overlap-grad-reduce" not in options:
+        options.pop("overlap-param-gather", None)
+    if job.workload.software.cuda_graphs:
+        options |= {
+            "cuda-graph-impl": ("local",),
+            "cuda-graph-scope": ("full_iteration",),
+            "no-check-for-nan-in-loss-and-grad": (),
+            "te-rng-tracker": (),
+        }
+    return options

@@ -1,0 +1,213 @@
+"""A launch script of Megatron-LM: complete, commented, ready but for the data."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nestsim.launch.formats.megatron import options as known
+from nestsim.launch.formats.megatron.gaps import find_gaps
+from nestsim.launch.formats.megatron.settings import (
+    OptionGroup,
+    job_options,
+    rank_order,
+    script_of,
+)
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import LaunchFiles
+
+VERSION = "Megatron Core 0.16"
+"""Version whose options are written."""
+
+SCRIPT, RANK_MAP = "launch.sh", "rank_map.csv"
+"""Names of the files."""
+
+
+def write_megatron(job: LaunchJob) -> LaunchFiles:
+    """Write a plan as a script around torchrun, and a rank map where one is needed."""
+    groups = job_options(job)
+    values = {name: one for group in groups for name, one in group.options.items()}
+    values |= _data(job)
+    mapped = needs_rank_map(job)
+    files: dict[str, str | bytes] = {
+        SCRIPT: "\n".join(_lines(job, groups, mapped=mapped)) + "\n"
+    }
+    if mapped:
+        files[RANK_MAP] = rank_map(job)
+    return LaunchFiles(
+        files=files, gaps=find_gaps(job, values), notes=tuple(_notes(job))
+    )
+
+
+def needs_rank_map(job: LaunchJob) -> bool:
+    """Whether ranks are not started node by node in order."""
+    world, node = job.plan.parallel.num_devices, job.devices_per_node
+    return rank_order(job) is None or (world > node and world % node > 0)
+
+
+def rank_map(job: LaunchJob) -> str:
+    """Return the node and the device of every rank, as lines of a table."""
+    order = rank_order(job) or known.USUAL_ORDER
+    node = job.devices_per_node
+    rows = (
+        f"{rank},{device // node},{device % node}"
+        for rank, device in enumerate(job.devices_of_ranks(order).tolist())
+    )
+    return "\n".join(("rank,node,device", *rows)) + "\n"
+
+
+def environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> tuple[str, str]:
+    """Return what ``CUDA_DEVICE_MAX_CONNECTIONS`` is, empty if unset, and why.
+
+    ``validate_args`` of ``megatron/training/arguments.py`` asks for it.
+    """
+    if "use-megatron-fsdp" in values:
+        return "", "Megatron FSDP asks for it to be unset."
+    if "overlap-moe-expert-parallel-comm" in values:
+        return "32", "all-to-alls of experts run beside compute on streams of their own"
+    tp = job.settings.tensor_model_parallel_size
+    if tp > 1 or job.settings.context_parallel_size > 1:
+        return "1", "tensor and context parallelism ask for it before Blackwell"
+    return "1", "communication starts before the compute that it hides behind"
+
+
+def _notes(job: LaunchJob) -> Iterator[str]:
+    yield (
+        "Data, tokenizer, checkpoints and learning rates are yours: DATA_ARGS and "
+        "SCHEDULE_ARGS hold placeholders that run on made-up data."
+    )
+    yield f"The options are those of {VERSION}."
+    if not job.scenario.software_preset.startswith(("megatron", "nemo")):
+        yield (
+            f"The plan was made for {job.scenario.software_preset}: Megatron-LM takes "
+            "other times and other memory."
+        )
+    stages = job.settings.pipeline_model_parallel_size
+    if stages > 1 and job.settings.virtual_pipeline_model_parallel_size == 1:
+        yield "Without interleaving, Megatron-LM waits for transfers between stages."
+    if needs_rank_map(job):
+        yield f"{RANK_MAP} says on which node and device each rank runs."
+
+
+def _lines(
+    job: LaunchJob, groups: Sequence[OptionGroup], *, mapped: bool
+) -> Iterator[str]:
+    values = {name: one for group in groups for name, one in group.options.items()}
+    yield "#!/bin/bash"
+    title = "".join(c if c.isprintable() else "?" for c in job.scenario.name)
+    yield f"# {title}"
+    yield "#"
+    yield f"# {VERSION}, from the root of Megatron-LM: start this on every node, with"
+    yield "# NODE_RANK (0, 1, ..) and MASTER_ADDR (the first node) set."
+    yield "set -euo pipefail"
+    yield ""
+    yield from _environment(values, job)
+    yield from _sizes(job, mapped=mapped)
+    for group in groups:
+        yield from _group(group.name, group.comment, group.options)
+    yield from _group(
+        "SCHEDULE_ARGS",
+        "Yours: how long, and how fast.",
+        {"train-iters": ("100",), "lr": ("1e-4",), "lr-decay-style": ("constant",)},
+    )
+    yield from _group(
+        "DATA_ARGS",
+        "Yours: tokenizer and data; made-up tokens run at the same speed.",
+        _data(job),
+    )
+    names = [group.name for group in groups] + ["SCHEDULE_ARGS", "DATA_ARGS"]
+    yield from (_mapped_start if mapped else _torchrun)(job, names)
+
+
+def _data(job: LaunchJob) -> dict[str, tuple[str, ...]]:
+    if job.model.family == "vit":
+        return {"data-path": ("train", "valid")}
+    return {
+        "mock-data": (),
+        "tokenizer-type": ("NullTokenizer",),
+        "vocab-size": (str(job.model.vocab_size),),
+        "split": ("99,1,0",),
+    }
+
+
+def _environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> Iterator[str]:
+    number, why = environment(values, job)
+    yield f"# {why[0].upper()}{why[1:].rstrip('.')}."
+    if number:
+        yield f"export CUDA_DEVICE_MAX_CONNECTIONS={number}"
+    else:
+        yield "unset CUDA_DEVICE_MAX_CONNECTIONS"
+    yield ""
+
+
+def _sizes(job: LaunchJob, *, mapped: bool) -> Iterator[str]:
+    world, node = job.plan.parallel.num_devices, job.devices_per_node
+    parallel = job.plan.parallel.sizes()
+    per_node = min(world, node)
+    nodes = -(-world // per_node) if not mapped else _mapped_nodes(job)
+    yield (
+        f"# {world:,} devices = tensor {parallel.tp} x context {parallel.cp} x "
+        f"pipeline {parallel.pp} x data {parallel.dp}."
+    )
+    yield f"NUM_NODES={nodes}"
+    yield f"GPUS_PER_NODE={per_node}"
+    yield "NODE_RANK=${NODE_RANK:-0}"
+    yield "MASTER_ADDR=${MASTER_ADDR:-localhost}"
+    yield "MASTER_PORT=${MASTER_PORT:-6000}"
+    yield ""
+
+
+def _mapped_nodes(job: LaunchJob) -> int:
+    devices = job.devices_of_ranks(known.USUAL_ORDER)
+    return int(devices.max()) // job.devices_per_node + 1
+
+
+def _group(
+    name: str, comment: str, options: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    yield f"# {comment}"
+    yield f"{name}=("
+    yield from (f"    {text}" for text in _written(options))
+    yield ")"
+    yield ""
+
+
+def _written(options: Mapping[str, Sequence[str]]) -> Iterable[str]:
+    for name, words in options.items():
+        yield " ".join((f"--{name}", *map(_quoted, words)))
+
+
+def _quoted(word: str) -> str:
+    """Return a word in quotes where a shell would read it otherwise."""
+    plain = all(c.isalnum() or c in "_./,+-=%:" for c in word)
+    return word if plain and word else "'" + word.replace("'", "") + "'"
+
+
+def _torchrun(job: LaunchJob, names: Sequence[str]) -> Iterator[str]:
+    yield "torchrun \\"
+    yield '    --nnodes "$NUM_NODES" --nproc_per_node "$GPUS_PER_NODE" \\'
+    yield '    --node_rank "$NODE_RANK" \\'
+    yield '    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\'
+    yield f"    {script_of(job.model)} \\"
+    yield from _arguments(names, "    ")
+
+
+def _arguments(names: Sequence[str], indent: str) -> Iterator[str]:
+    for index, name in enumerate(names):
+        last = index == len(names) - 1
+        yield f'{indent}"${{{name}[@]}}"' + ("" if last else " \\")
+
+
+def _mapped_start(job: LaunchJob, names: Sequence[str]) -> Iterator[str]:
+    """Yield a function that starts one rank, and a loop over those of this node."""
+    world = job.plan.parallel.num_devices
+    yield "# One rank, in the environment that torch.distributed reads."
+    yield "start_rank() {"
+    yield f"    python -u {script_of(job.model)} \\"
+    yield from _arguments(names, "        ")
+    yield "}"
+    yield ""
+    yield f"# The ranks that {RANK_MAP} has on this node, each on its device."
+    yield f"export MASTER_ADDR MASTER_PORT WORLD_SIZE={world}"
+    yield "while IFS=, read -r rank node device; do"
+    yield '    [ "$node" = "$NODE_RANK" ] || continue'
+    yield "    RANK=$rank LOCAL_RANK=$device start_rank &"
+    yield f'done < <(tail -n +2 "$(dirname "$0")/{RANK_MAP}")'
+    yield "wait"

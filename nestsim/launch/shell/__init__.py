@@ -1,0 +1,1 @@
+"""Shell scripts as the commands that they would start: followed, never executed."""
