@@ -16,7 +16,7 @@ from nestsim.compare.networks.record import ComparedNetwork, NetworkComparison
 from nestsim.compare.networks.text import relative
 from nestsim.compare.text import format_ratio, listed
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
-from nestsim.report.figures.lettering import shortened, wrapped
+from nestsim.report.figures.lettering import DPI, shortened, wrapped
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour
 from nestsim.report.wording import difference, number, percent, plan_label
 from topologies.units import format_bandwidth, format_duration
@@ -32,6 +32,9 @@ _LETTERS = 12.0
 
 _NAMES = 2.5
 """Width of the names at the left [inch]."""
+
+_LEGEND = 0.5
+"""Distance of the legend from the axis [inch]."""
 
 _ROOM = 1.3
 """End of an axis over its longest bar: numbers stand behind bars."""
@@ -226,13 +229,15 @@ def _cross(axes: "Axes", place: float) -> None:
 
 
 def _legend(axes: "Axes", columns: int) -> None:
+    """Write what colours mean, below the axis."""
+    inches = axes.get_window_extent().height / DPI
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         axes.legend(
             handles,
             labels,
             loc="upper left",
-            bbox_to_anchor=(-0.02, -0.13),
+            bbox_to_anchor=(-0.02, -_LEGEND / inches),
             ncols=columns,
             frameon=False,
             fontsize=11,
