@@ -196,14 +196,13 @@ def relative(
 def _made_of(comparison: NetworkComparison) -> Table:
     numbers = ("NIC ports", "Switches", "Their ports", "Ports", "Cables", "Of them")
     more = ("Bisection", "Oversub.")
-    table = new_table("Network", "Kind", *numbers, *more, numbers=(*numbers, *more))
+    table = new_table("Network", *numbers, *more, numbers=(*numbers, *more))
     for network in comparison.networks:
         parts = network.inventory
         ratio = network.oversubscription
         add_row(
             table,
             network.label,
-            network.kind,
             number(parts.num_nic_ports),
             number(parts.num_switches),
             number(parts.num_switch_ports),
@@ -218,10 +217,11 @@ def _made_of(comparison: NetworkComparison) -> Table:
 
 def _tiers(comparison: NetworkComparison) -> Table:
     numbers = ("Cables", "Each", "Switches", "Ports used by each")
-    table = new_table("Network", "Tier", *numbers, numbers=numbers)
+    table = new_table("Network", "Kind", "Tier", *numbers, numbers=numbers)
     for network in comparison.networks:
         for tier in network.inventory.tiers:
-            add_row(table, network.label, tier_name(tier), *_tier_cells(tier))
+            names = (network.label, network.kind, tier_name(tier))
+            add_row(table, *names, *_tier_cells(tier))
     return table
 
 
@@ -394,7 +394,7 @@ def _bisections(comparison: NetworkComparison) -> list[str]:
     for network in comparison.networks:
         rules.setdefault(network.bisection_rule, []).append(network.label)
     parts = [f"{rule} ({_names(names)})" for rule, names in rules.items()]
-    return [f"Bisections are what crosses two halves one way: {'; '.join(parts)}."]
+    return [f"Bisections are what links reach, one way: {'; '.join(parts)}."]
 
 
 def _names(names: Sequence[str]) -> str:
