@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from estimators.collectives.transports import library_network
 from estimators.platform import Platform
+from nestsim.cost.cluster import ClusterCost, cluster_cost
 from nestsim.presets import NAMED_PRESETS
 from topologies.builders import build_network
 from topologies.degrade import Degradation, degrade, slowdowns
@@ -33,16 +34,35 @@ def cluster_network(scenario: "Scenario") -> "Network":
         If there is no such network, what is degraded is not there, or devices are
         cut off from others.
     """
-    try:
-        network = build_network(scenario.network_spec)
-    except InputError as error:
-        raise scenario.network_spec.located(error, "cluster.network") from None
+    network = _built_network(scenario)
     if scenario.degradation is None:
         return network
     try:
         return degrade(network, scenario.degradation)
     except InputError as error:
         raise error.at(_WHERE) from None
+
+
+def _built_network(scenario: "Scenario") -> "Network":
+    try:
+        return build_network(scenario.network_spec)
+    except InputError as error:
+        raise scenario.network_spec.located(error, "cluster.network") from None
+
+
+def priced_cluster(scenario: "Scenario") -> ClusterCost | None:
+    """Return what the cluster of a scenario costs, None if it does not say.
+
+    What is slow or gone was bought and is paid for.
+
+    Raises
+    ------
+    InputError
+        If there is no such network, or no such level of it.
+    """
+    if scenario.cost is None:
+        return None
+    return cluster_cost(scenario.cost, _built_network(scenario))
 
 
 def job_network(scenario: "Scenario") -> "Network":

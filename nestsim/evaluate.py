@@ -13,7 +13,13 @@ from estimators.layers.work import Degrees
 from estimators.software import Software
 from estimators.tracing.trace import trace_model
 from estimators.user_files.constants import constants_with
-from nestsim.cluster import cluster_software, device_slowdowns, job_network
+from nestsim.cluster import (
+    cluster_software,
+    device_slowdowns,
+    job_network,
+    priced_cluster,
+)
+from nestsim.cost.cluster import ClusterCost
 from nestsim.lowering.lower import lower_plan
 from nestsim.results import Candidate, Throughput
 from nestsim.scenario.load import Scenario
@@ -76,6 +82,9 @@ class Evaluator:
     """What each device's compute times are multiplied by, shape ``(N,)``; None for
     devices that are equally fast. Plans take them to be; the replay does not."""
 
+    cost: ClusterCost | None = None
+    """What the cluster costs; None where nobody says or asks."""
+
     @classmethod
     def of(cls, scenario: Scenario, progress: Progress | None = None) -> "Evaluator":
         """Build the network of a scenario, and trace its model.
@@ -85,7 +94,8 @@ class Evaluator:
         InputError
             If parts of the scenario do not go together.
         """
-        return cls.on(scenario, *build_job(scenario, progress))
+        cost = priced_cluster(scenario)
+        return replace(cls.on(scenario, *build_job(scenario, progress)), cost=cost)
 
     @classmethod
     def on(

@@ -161,6 +161,7 @@ def job_result(
         device_memory=workload.accelerator.memory_bytes,
         usable_memory=workload.tensor_memory(scenario.search.memory_reserve),
         band=None if scenario.constants else _band(network, workload),
+        cost=evaluator.cost,
         candidates=candidates,
         max_trace_events=scenario.simulation.trace_events,
     )

@@ -10,6 +10,8 @@ from estimators.software import Software
 from estimators.training import ParameterBytes, TrainingSpec
 from estimators.user_files.constants import UserConstants
 from estimators.user_files.links import UserLinks
+from nestsim.cost.cluster import ClusterCost
+from nestsim.cost.run import RunCost
 from nestsim.simulator.outcome import Replay
 from nestsim.uncertainty import Band
 from nestsim.verdict import Verdict
@@ -148,6 +150,9 @@ class JobResult(Generic[C]):
     """Factors on a simulated time, the ends of its 80 % band; None where times are
     not those of software that was measured."""
 
+    cost: ClusterCost | None = None
+    """What the cluster costs and draws; None if the scenario does not say."""
+
     candidates: tuple[C, ...]
     """Of a search, best first; replayed ones by simulated throughput, confirmed or
     not; or the plan that was given."""
@@ -179,6 +184,16 @@ class JobResult(Generic[C]):
     """Whether finding nothing means that nothing of the space fits."""
 
     __repr__ = short_repr
+
+    def cost_of(self, reached: Throughput) -> RunCost | None:
+        """Return what a replayed plan costs, None if the scenario does not say."""
+        if self.cost is None:
+            return None
+        return RunCost(
+            cluster=self.cost,
+            iteration_time=reached.iteration_time,
+            tokens_per_second=reached.tokens_per_second,
+        )
 
     @property
     def candidate(self) -> C:

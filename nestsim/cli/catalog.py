@@ -72,6 +72,7 @@ def _facts(device: "Accelerator") -> dict[str, object]:
         "memory_bandwidth_bytes_per_s": device.memory_bandwidth,
         "num_compute_units": device.num_compute_units,
         "interconnect_bandwidth_bytes_per_s": device.interconnect_bandwidth,
+        **({} if device.tdp is None else {"tdp_w": device.tdp}),
         **({"measured_as": device.measured_as} if device.measured_as else {}),
         "sources": dict(device.sources),
     }

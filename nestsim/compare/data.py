@@ -19,6 +19,7 @@ from typing import Any
 from nestsim.compare.measure import belief_gap, differences
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.compare.text import print_comparison, sentences
+from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import _throughput, dump_json, plain_values
 from nestsim.report.tables import plain_text
@@ -93,6 +94,7 @@ def _entry_json(
         if made
         else None,
         "simulated": simulated,
+        **_cost_json(group, entry),
         "gap": gap,
         "relative_throughput": {
             "planned": group.planned_ratio(entry),
@@ -107,8 +109,22 @@ def _entry_json(
     }
 
 
+def _cost_json(group: ScenarioEntries, entry: PlannerEntry) -> dict[str, Any]:
+    """Return what a plan costs; nothing where the scenario does not say."""
+    run = group.cost_of(entry)
+    if run is None:
+        return {} if group.cost is None else {"cost": None}
+    return {"cost": cost_json(run)}
+
+
 def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
     """Return one row for each scenario and planner, in SI units."""
+    priced = {
+        (group.scenario, entry.planner): cost_cells(group.cost_of(entry))
+        for group in comparison.groups
+        for entry in group.entries
+    }
+    columns = dict.fromkeys(name for cells in priced.values() for name in cells)
     return [
         {
             "scenario": group.scenario,
@@ -117,6 +133,7 @@ def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
             "planner": entry.planner,
             **_plan_cells(group, entry),
             **_search_cells(entry),
+            **{n: priced[group.scenario, entry.planner].get(n) for n in columns},
             "obstacle": entry.obstacle,
         }
         for group in comparison.groups

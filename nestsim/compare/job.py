@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli
 
+from nestsim.cluster import priced_cluster
 from nestsim.compare.measure import for_comparison, measure
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
 from nestsim.evaluate import build_job
@@ -268,6 +269,7 @@ def compare_job(
 def _check(scenario: Scenario) -> None:
     """Refuse parts that do not go together, before hours of work."""
     try:
+        priced_cluster(scenario)
         build_job(scenario, None)
     except InputError as error:
         raise error.at(str(scenario.path), ": ") from None
@@ -290,6 +292,7 @@ def _group(
         device_memory=workload.accelerator.memory_bytes,
         base=base,
         entries=tuple(entries),
+        cost=priced_cluster(scenario),
     )
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nestsim.cost.cluster import ClusterCost
+from nestsim.cost.run import RunCost
 from nestsim.results import Throughput
 from nestsim.store import Row
 from planner.step.plan import Plan
@@ -205,6 +207,9 @@ class ScenarioEntries:
     entries: tuple[PlannerEntry, ...]
     """In the order of the planners, the same in every group."""
 
+    cost: ClusterCost | None = None
+    """What the cluster costs and draws; None if the scenario does not say."""
+
     __repr__ = short_repr
 
     @property
@@ -219,6 +224,16 @@ class ScenarioEntries:
         return any(
             entry.found is not None and entry.found.verdict == "confirmed"
             for entry in self.entries
+        )
+
+    def cost_of(self, entry: PlannerEntry) -> RunCost | None:
+        """Return what a planner's plan costs; None without a plan or prices."""
+        if self.cost is None or entry.found is None or not entry.is_valid:
+            return None
+        return RunCost(
+            cluster=self.cost,
+            iteration_time=entry.found.simulated.iteration_time,
+            tokens_per_second=entry.found.simulated.tokens_per_second,
         )
 
     def simulated_ratio(self, entry: PlannerEntry) -> float:

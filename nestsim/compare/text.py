@@ -18,6 +18,7 @@ from nestsim.compare.measure import (
     turned_by,
 )
 from nestsim.compare.record import BestPlan, Comparison, PlannerEntry, ScenarioEntries
+from nestsim.report.cost import cost_rows, cost_sentences
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
@@ -224,6 +225,10 @@ def _print_group(group: ScenarioEntries, console: Console, *, with_times: bool) 
     )
     print_section(console, title, _times_table(group, with_times=with_times))
     print_section(console, "Plans", _plans_table(group))
+    if group.cost is not None:
+        print_section(console, "Cost and power, by the replay", _cost_table(group))
+        said = Text("\n".join(f"  - {one}" for one in cost_sentences(group.cost)))
+        print_section(console, "What cost and power rest on", said)
     obstacles = {
         entry.planner: entry.obstacle for entry in group.entries if entry.obstacle
     }
@@ -276,6 +281,22 @@ def _plans_table(group: ScenarioEntries) -> Table:
             made.verdict,
         )
     table.columns[-1].no_wrap = True
+    return table
+
+
+def _cost_table(group: ScenarioEntries) -> Table:
+    """Return what each planner's plan costs, as far as there are prices and powers."""
+    names: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    for entry in group.entries:
+        run = group.cost_of(entry)
+        rows[entry.planner] = {} if run is None else cost_rows(run)
+        names |= dict.fromkeys(rows[entry.planner])
+    for shared in ("the cluster", "power", "the network"):
+        names.pop(shared, None)
+    table = new_table("Planner", *names)
+    for planner, cells in rows.items():
+        add_row(table, planner, *(cells.get(name, NOTHING) for name in names))
     return table
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.assertions import Checked, check_assertions, exit_status
+from nestsim.cost.run import RunCost
 from nestsim.face.calls import (
     ProgressTarget,
     ScenarioSource,
@@ -15,6 +16,7 @@ from nestsim.face.calls import (
 )
 from nestsim.face.report import Contents, FolderReport, Report, table
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
+from nestsim.report.cost import cost_cells
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,
@@ -58,6 +60,12 @@ class JobReport(FolderReport):
         return reported_candidate(self.result)
 
     @property
+    def cost(self) -> RunCost | None:
+        """What the reported plan costs; None without one or without a table [cost]."""
+        best = self.best
+        return None if best is None else self.result.cost_of(best.simulated)
+
+    @property
     def confirmed(self) -> bool:
         """Whether the replay confirms the plan."""
         return self.result.chosen is not None
@@ -87,6 +95,7 @@ class JobReport(FolderReport):
             "mfu": best.simulated.mfu,
             "peak_memory_bytes": best.simulated.peak_memory,
             "num_plans_replayed": len(self.result.candidates),
+            **cost_cells(self.cost),
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +108,7 @@ class JobReport(FolderReport):
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row for each replayed plan, fastest first."""
-        return table(summary_rows(self.result.candidates))
+        return table(summary_rows(self.result))
 
     def print_to(self, console: "Console") -> None:
         """Print verdict, plan, planned beside simulated time, and assertions."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nestsim.report.assumptions import assumptions_json
+from nestsim.report.cost import cost_cells
 from nestsim.report.figures.data import hottest_link_use
 from nestsim.report.json import dump_json, reported_candidate
 from nestsim.report.tables import plain_text
@@ -53,7 +54,7 @@ def result_writers(
     writers: dict[str, Callable[[Path], object]] = {
         "scenario.toml": lambda path: path.write_bytes(scenario_bytes),
         "result.json": lambda path: _write_json(path, result_json(result)),
-        "summary.csv": lambda path: _write_summary(path, result.candidates),
+        "summary.csv": lambda path: _write_summary(path, summary_rows(result)),
         "report.txt": lambda path: path.write_text(
             plain_text(lambda console: print_result(result, console)), encoding="utf-8"
         ),
@@ -109,7 +110,7 @@ def _write_json(path: Path, data: dict[str, Any]) -> None:
     path.write_text(dump_json(data), encoding="utf-8")
 
 
-def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
+def summary_rows(result: "ReplayedResult") -> list[dict[str, Any]]:
     """Return one row for each replayed plan, fastest first, in SI units."""
     return [
         {
@@ -124,8 +125,9 @@ def summary_rows(candidates: Sequence["Candidate"]) -> list[dict[str, Any]]:
             "simulated_mfu": one.simulated.mfu,
             "planned_peak_memory_bytes": one.planned.peak_memory,
             "simulated_peak_memory_bytes": one.simulated.peak_memory,
+            **cost_cells(result.cost_of(one.simulated)),
         }
-        for one in candidates
+        for one in result.candidates
     ]
 
 
@@ -166,8 +168,7 @@ _SUMMARY_KEYS = ("planner_rank", "verdict")
 """The heading of a summary without rows."""
 
 
-def _write_summary(path: Path, candidates: Sequence["Candidate"]) -> None:
-    rows = summary_rows(candidates)
+def _write_summary(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     # Plans have some settings only where they are not what is usual.
     heading = [*dict.fromkeys(key for row in rows for key in row)] or [*_SUMMARY_KEYS]
     with path.open("w", encoding="utf-8", newline="") as stream:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nestsim.report.assumptions import assumptions_json
+from nestsim.report.cost import cost_json
 from nestsim.report.statistics import (
     bubble_fraction,
     hottest_links,
@@ -120,9 +121,18 @@ def job_json(result: "ReplayedResult") -> dict[str, Any]:
         "assumptions": assumptions_json(result.assumptions),
         "candidates": [_replayed_row(candidate) for candidate in result.candidates],
         "search": _search_json(result),
+        **(priced_json(result, best) if best else {}),
     }
     plain: dict[str, Any] = plain_values(report)
     return plain
+
+
+def priced_json(
+    result: "JobResult[Any]", candidate: "Candidate"
+) -> dict[str, dict[str, Any]]:
+    """Return what a replayed plan costs; nothing where the scenario does not say."""
+    run = result.cost_of(candidate.simulated)
+    return {} if run is None else {"cost": cost_json(run)}
 
 
 def broken_rules_json(candidate: "Candidate") -> list[dict[str, str]]:

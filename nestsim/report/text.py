@@ -18,6 +18,7 @@ from nestsim.assertions import Checked
 from nestsim.lowering.notes import left_out_level_notes
 from nestsim.presets import IDEAL_PRESET
 from nestsim.report.assumptions import assumptions_json, assumptions_rows
+from nestsim.report.cost import print_cost
 from nestsim.report.json import (
     band_json,
     broken_rules_json,
@@ -26,6 +27,7 @@ from nestsim.report.json import (
     optimality_gap,
     plain_values,
     planned_json,
+    priced_json,
     promised_time,
     reported_candidate,
     simulated_json,
@@ -237,6 +239,7 @@ def print_times(console: Console, result: "JobResult[Any]", best: "Candidate") -
     print_section(console, "Simulated iteration, by cause", table)
     print_section(console, "Stages", stage_table(best, result.layer_names))
     print_section(console, "Where the time goes", _time_facts(best))
+    print_cost(console, result.cost_of(best.simulated))
 
 
 def _print_assumptions(result: "JobResult[Any]", console: Console) -> None:
@@ -429,6 +432,7 @@ def simulation_json(result: "ReplayedResult") -> dict[str, Any]:
         "optimality_gap": None,
         "device_memory_bytes": result.device_memory,
         "assumptions": assumptions_json(result.assumptions),
+        **priced_json(result, candidate),
     }
     plain: dict[str, Any] = plain_values(report)
     return plain

@@ -325,10 +325,11 @@ class Scenario:
     def content(self) -> str:
         """Return all that it says, defaults and files resolved, to be told apart by.
 
-        Where it lies and how it is written does not matter.
+        Where it lies and how it is written does not matter, nor do prices: plans and
+        replays do not depend on them.
         """
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
-        parts |= {"path": Path(), "text": b""}
+        parts |= {"path": Path(), "text": b"", "cost": None}
         said = ", ".join(f"{name}={value!r}" for name, value in parts.items())
         return f"Scenario({said})"
 

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nestsim.report.cost import cost_sentences
 from nestsim.report.network import degraded_json
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.report import plan_names
@@ -12,7 +13,7 @@ from nestsim.stress.report import plan_names
 if TYPE_CHECKING:
     from nestsim.scenario.settings import ConditionSpec
     from nestsim.stress.evaluator import ConditionResult
-    from nestsim.stress.results import RobustChoice, StressResult
+    from nestsim.stress.results import InverseAnswer, RobustChoice, StressResult
 
 
 def stress_json(result: "StressResult") -> dict[str, Any]:
@@ -48,9 +49,42 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
             {"planner": planner, "condition": name, "reason": reason}
             for (planner, name), reason in result.why_not.items()
         ],
+        **_costs_json(result),
         "failed": dict(result.failed),
         "stopped": [list(one) for one in sorted(result.stopped)],
         "reproducible": result.is_reproducible,
+    }
+
+
+def _costs_json(result: "StressResult") -> dict[str, Any]:
+    """Return what each condition's cluster costs; nothing without prices."""
+    if not result.costs:
+        return {}
+    front = result.front()
+    costs = {
+        name: {
+            "cost_per_s": cost.rate,
+            "saved_share": result.saved(name),
+            "capital": cost.capital,
+            "power_w": cost.power,
+            "network_cost_per_s": cost.network_rate,
+            "network_capital": cost.network_capital,
+            "network_power_w": cost.network_power,
+        }
+        for name, cost in result.costs.items()
+    }
+    return {
+        "cost": {
+            "currency": result.currency or None,
+            "conditions": costs,
+            "pareto": [
+                {"planner": planner, "condition": name}
+                for planner in result.planners
+                for name in result.names
+                if (planner, name) in front
+            ],
+            "assumptions": list(cost_sentences(result.costs[AS_BUILT])),
+        }
     }
 
 
@@ -92,9 +126,23 @@ def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
                 "lost_bytes_per_s": one.bandwidths[1],
                 "is_monotone": one.is_monotone,
                 "tried": [list(pair) for pair in one.tried],
+                **_saved_json(one),
             }
             for one in result.answers
         ],
+    }
+
+
+def _saved_json(answer: "InverseAnswer") -> dict[str, Any]:
+    """Return what the network costs at 1:1 and where the share is still kept."""
+    if answer.costs is None:
+        return {}
+    before, after = answer.costs
+    return {
+        "full_cost_per_s": before.rate,
+        "kept_cost_per_s": after.rate,
+        "full_network_cost_per_s": before.network_rate,
+        "kept_network_cost_per_s": after.network_rate,
     }
 
 
@@ -148,8 +196,32 @@ def _row(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
         }
     row["planned_regret"] = result.regret(planner, name, planned=True)
     row["simulated_regret"] = result.regret(planner, name)
+    row |= _price_cells(result, planner, name)
     row["reason"] = result.why_not.get((planner, name)) or result.failed.get(name)
     return row
+
+
+def _price_cells(result: "StressResult", planner: str, name: str) -> dict[str, Any]:
+    """Return the cells of a row on what a plan costs; none without prices."""
+    if name not in result.costs:
+        return {}
+    made = {
+        "kept": result.cost_of(name, result.cell(planner, AS_BUILT, name)),
+        "remade": result.cost_of(name, result.cell(planner, name, name)),
+    }
+    cost = result.costs[name]
+    return {
+        "currency": result.currency or None,
+        "cost_per_s": cost.rate,
+        "saved_share": result.saved(name),
+        "network_cost_per_s": cost.network_rate,
+        "power_w": cost.power,
+        **{
+            f"{whose}_tokens_per_currency": run and run.tokens_per_money
+            for whose, run in made.items()
+        },
+        "pareto": (planner, name) in result.front(),
+    }
 
 
 def matrix_rows(result: "StressResult") -> list[dict[str, Any]]:

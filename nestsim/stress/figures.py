@@ -21,6 +21,7 @@ from nestsim.report.figures.heat_maps import (
 from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
 from nestsim.report.figures.palette import INK, level_colour, planner_colours
 from nestsim.report.figures.panels import write_beside
+from nestsim.report.figures.pareto import PricedPoint, draw_pareto
 from nestsim.report.wording import percent, signed_percent
 from nestsim.stress.conditions import AS_BUILT
 from nestsim.stress.report import headline, shown_conditions
@@ -218,8 +219,33 @@ def stress_figures(result: "StressResult") -> Mapping[str, Callable[[Path], None
         figures["map.png"] = lambda path: draw_map(result, path)
     if len(matrix_names(result)) > 1:
         figures["matrix.png"] = lambda path: draw_matrix(result, path)
+    if priced_points(result):
+        figures["pareto.png"] = lambda path: _draw_front(result, path)
     figures["links.png"] = lambda path: draw_hottest(result, path)
     return figures
+
+
+def priced_points(result: "StressResult") -> list[PricedPoint]:
+    """Return what each planner's re-made plans cost and reach; none without prices."""
+    front, points = result.front(), []
+    for planner in result.planners if result.currency else ():
+        for name in result.names:
+            run = result.cost_of(name, result.cell(planner, name, name))
+            if run is None or run.cluster.rate is None:
+                continue
+            on_front = (planner, name) in front
+            label = f"{planner}, {name}"
+            points.append(
+                PricedPoint(label, run.cluster.rate, run.tokens_per_second, on_front)
+            )
+    return points
+
+
+def _draw_front(result: "StressResult", path: Path) -> None:
+    subject = f"{result.scenario_name}, plans re-made"
+    heading = "planner, condition"
+    points = priced_points(result)
+    draw_pareto(points, result.currency, subject, path, heading=heading)
 
 
 def draw_throughput(result: "StressResult", path: Path) -> None:

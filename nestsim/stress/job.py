@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nestsim.cluster import priced_cluster
+from nestsim.cost.cluster import ClusterCost
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import ConditionSpec, StressSpec
 from nestsim.store import Point, PointFailedError, PointTask, Row, Store, content_key
 from nestsim.stress.conditions import (
     all_conditions,
+    apply_condition,
     axes_of,
     canonical,
     network_ratios,
@@ -232,6 +235,7 @@ def stress_job(
     axes = axes_of(spec, built)
     conditions = all_conditions(spec, axes, built)
     asked = _asked(spec, network, built)
+    costs = _costs(scenario, conditions)
     # What one process would say later of each point is said once, and at once.
     evaluator = evaluator_of(scenario, scenario_digest(scenario))
     for number, condition in enumerate(conditions):
@@ -257,7 +261,26 @@ def stress_job(
         asked=asked,
         answers=_answers(sweeps, scenario, asked),
         tokens=scenario.training.global_batch_size * scenario.spec.sequence_length,
+        costs=costs,
     )
+
+
+def _costs(
+    scenario: Scenario, conditions: Sequence[ConditionSpec]
+) -> dict[str, ClusterCost]:
+    """Return what the cluster costs under each condition; nothing without prices.
+
+    Only networks with other ratios are other networks to buy.
+    """
+    costs: dict[str, ClusterCost] = {}
+    for condition in conditions if scenario.cost is not None else ():
+        try:
+            cost = priced_cluster(apply_condition(scenario, condition))
+        except InputError as error:
+            raise error.at("stress", ": ") from None
+        assert cost is not None
+        costs[condition.name] = cost
+    return costs
 
 
 def _check_planners(scenario: Scenario) -> None:
@@ -368,14 +391,27 @@ def _answers(
         "answers", points, Narrow(**Narrow.subject(scenario), planner=planner)
     )
     return tuple(
-        _answer(outcome.point["policy"], outcome.row)
+        _answer(outcome.point["policy"], outcome.row, scenario, asked)
         for outcome in found.outcomes
         if outcome.row is not None
     )
 
 
-def _answer(policy: str, row: Mapping[str, Any]) -> InverseAnswer:
+def _answer(
+    policy: str, row: Mapping[str, Any], scenario: Scenario, asked: InverseRequest
+) -> InverseAnswer:
     low, high = row["bandwidths"]
+    costs: tuple[ClusterCost, ClusterCost] | None = None
+    kept: float | None = row["kept"]
+    if asked.quantity == "oversubscription" and kept is not None:
+        built = network_ratios(scenario)
+        ends = [
+            ratio_condition(canonical(built, {asked.level: ratio}))
+            for ratio in (1.0, kept)
+        ]
+        known = _costs(scenario, ends)
+        if known:
+            costs = known[ends[0].name], known[ends[1].name]
     return InverseAnswer(
         policy=policy,
         kept=row["kept"],
@@ -384,6 +420,7 @@ def _answer(policy: str, row: Mapping[str, Any]) -> InverseAnswer:
         tried=tuple((worsening, share) for worsening, share in row["tried"]),
         is_monotone=row["is_monotone"],
         base_time=row["base_s"],
+        costs=costs,
     )
 
 

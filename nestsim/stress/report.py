@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from nestsim.report.cost import cost_sentences, hourly
 from nestsim.report.tables import print_line, print_section
 from nestsim.report.wording import (
     UNREPEATABLE,
@@ -171,7 +172,26 @@ def answer_in_words(result: "StressResult", answer: "InverseAnswer") -> str:
             "; throughput does not fall all the way there, so this is one crossing of "
             "perhaps several"
         )
-    return text + "."
+    return f"{text}. {_saved_in_words(answer)}".rstrip()
+
+
+def _saved_in_words(answer: "InverseAnswer") -> str:
+    """Say what the network saves that keeps the share; empty without prices."""
+    if answer.costs is None or answer.kept is None:
+        return ""
+    before, after = answer.costs
+    if before.rate is None or after.rate is None:
+        return ""
+    code, left = before.currency, after.rate / before.rate
+    text = (
+        f"Against 1:1 it saves {percent(1 - left)} of the cost of the cluster, "
+        f"{hourly(before.rate - after.rate, code)} of {hourly(before.rate, code)}"
+    )
+    if before.network_rate and after.network_rate is not None:
+        share = 1.0 - after.network_rate / before.network_rate
+        text += f", and {percent(share)} of that of its network"
+    gained = dict(answer.tried)[answer.kept] / left - 1.0
+    return f"{text}; tokens for a {code}: {signed_percent(gained)}."
 
 
 def robust_in_words(result: "StressResult", names: dict[str, str]) -> tuple[str, ...]:
@@ -234,6 +254,11 @@ def print_stress(result: "StressResult", console: "Console") -> None:
     print_section(console, "Where the best plan changes", _changes_text(result))
     if result.asked is not None:
         print_section(console, "How far it can go", _answers_text(result))
+    if result.currency:
+        title = "How much is saved (*: on the Pareto front of throughput and cost)"
+        print_section(console, title, _savings_table(result, shown))
+        body = Text("\n".join(cost_sentences(result.costs[AS_BUILT])))
+        print_section(console, "What costs rest on", body)
     print_section(console, "The robust choice", _robust_text(result, names))
     problems = _problems(result)
     if problems:
@@ -267,6 +292,34 @@ def _condition_table(result: "StressResult", shown: tuple[str, ...]) -> Table:
             _signed(result.regret(planner, name)),
             _signed(result.regret(planner, name, planned=True)),
             limits_in_words(result, planner, AS_BUILT, name),
+        )
+    return table
+
+
+def _savings_table(result: "StressResult", shown: tuple[str, ...]) -> Table:
+    """Return what each condition's cluster costs, and what a planner makes of it."""
+    planner, code, front = result.planners[0], result.currency, result.front()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("condition")
+    paid = ("the cluster", "saved", "its network")
+    for heading in (*paid, f"tokens/{code} kept", "re-made", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name in shown:
+        cost, saved = result.costs[name], result.saved(name)
+        kept = result.cost_of(name, result.cell(planner, AS_BUILT, name))
+        fresh = result.cost_of(name, result.cell(planner, name, name))
+        assert cost.rate is not None
+        assert saved is not None
+        table.add_row(
+            name,
+            hourly(cost.rate, code),
+            percent(saved),
+            "-" if cost.network_rate is None else hourly(cost.network_rate, code),
+            *(
+                "-" if run is None else number(run.tokens_per_money or 0.0)
+                for run in (kept, fresh)
+            ),
+            "*" if (planner, name) in front else "",
         )
     return table
 

@@ -4,12 +4,16 @@ That is the plan whose regret over all conditions is the least. Letters: ``P`` p
 ``C`` conditions.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from nestsim.cost.cluster import ClusterCost
+from nestsim.cost.pareto import pareto_front
+from nestsim.cost.run import RunCost
 from nestsim.scenario.settings import ConditionSpec
 from nestsim.stress.conditions import AS_BUILT, canonical, ratio_condition
 from nestsim.stress.evaluator import ConditionResult, limiting_term
@@ -105,6 +109,10 @@ class InverseAnswer:
     base_time: float
     """Simulated time of a step before anything is worsened, of which shares are [s]."""
 
+    costs: tuple[ClusterCost, ClusterCost] | None = None
+    """What the cluster costs before anything is worsened, and with the worsening
+    `kept`; None without prices, or where nothing is saved, as links are only slow."""
+
     __repr__ = short_repr
 
 
@@ -164,6 +172,9 @@ class StressResult:
     tokens: int
     """Of one step."""
 
+    costs: Mapping[str, ClusterCost] = field(default_factory=dict)
+    """Condition -> what its cluster costs; empty if the scenario does not say."""
+
     __repr__ = short_repr
 
     @property
@@ -203,6 +214,50 @@ class StressResult:
     def throughput(self, cell: ConditionResult) -> float:
         """Return the replay's [token/s]."""
         return self.tokens / cell.simulated
+
+    def cost_of(self, name: str, cell: ConditionResult | None) -> RunCost | None:
+        """Return what a plan costs under a condition; None without plan or prices."""
+        if cell is None or name not in self.costs:
+            return None
+        return RunCost(
+            cluster=self.costs[name],
+            iteration_time=cell.simulated,
+            tokens_per_second=self.throughput(cell),
+        )
+
+    @property
+    def currency(self) -> str:
+        """Of all costs; empty without any."""
+        rates = [cost.rate for cost in self.costs.values()]
+        if not rates or None in rates:
+            return ""
+        return self.costs[AS_BUILT].currency
+
+    def saved(self, name: str) -> float | None:
+        """Return the share of the cluster's cost that a condition's network saves.
+
+        Of that of the cluster as built; None without prices.
+        """
+        if not self.currency:
+            return None
+        built, now = self.costs[AS_BUILT].rate, self.costs[name].rate
+        assert built is not None
+        assert now is not None
+        return 1.0 - now / built
+
+    def front(self) -> frozenset[tuple[str, str]]:
+        """Return planners and conditions that nothing dominates; none without prices.
+
+        By the replayed throughput of the plan re-made there, and the cluster's cost.
+        """
+        if not self.currency:
+            return frozenset()
+        made = list(self.made)
+        runs = [self.cost_of(name, self.cell(who, name, name)) for who, name in made]
+        costs = np.array([math.nan if r is None else r.cluster.rate for r in runs])
+        gains = np.array([math.nan if r is None else r.tokens_per_second for r in runs])
+        front = pareto_front(costs, gains)
+        return frozenset(one for one, on in zip(made, front, strict=True) if on)
 
     def at(self, ratios: Mapping[str, float]) -> str:
         """Return the name of the condition of some ratios."""

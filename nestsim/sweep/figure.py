@@ -7,7 +7,8 @@ The folder of a sweep: its store, and everything that is made of it at the end.
 
 Beside ``sweep.sqlite``, which grows point by point: ``scenario.toml`` (a copy of the
 input), ``points.csv``, ``points.parquet``, ``result.json``, a picture of
-sweeps over one or two settings (``sweep.png``), and ``manifest.json`` with the hash of
+sweeps over one or two settings (``sweep.png``), one of throughput over cost where the
+scenario has prices (``pareto.png``), and ``manifest.json`` with the hash of
 each. None of these depends on the number of workers, or on interruptions.
 """
 
@@ -31,16 +32,18 @@ from nestsim.report.figures.heat_maps import draw_heat_map, draw_scale, one_deci
 from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
 from nestsim.report.figures.palette import INK
 from nestsim.report.figures.panels import Colours, write_beside
+from nestsim.report.figures.pareto import PricedPoint, draw_pareto
 from nestsim.report.json import dump_json
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.job import STORE, ScenarioSweepResult, write_csv, write_parquet
-from nestsim.sweep.report import (
+from nestsim.sweep.ranking import (
     best_first,
-    short_names,
-    sweep_json,
+    currency_of,
+    front_of,
+    rate_of,
     throughput_of,
-    value_label,
 )
+from nestsim.sweep.report import short_names, sweep_json, value_label
 from topologies.arrays import FloatArray
 from topologies.errors import InputError
 from topologies.units import BASE_UNITS, parse_quantity
@@ -111,6 +114,36 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
         else:
             _draw_bars(figure, varied[0], grid, colours)
         save_figure(figure, path)
+
+
+def priced_points(result: ScenarioSweepResult) -> list[PricedPoint]:
+    """Return the points that cost something and reach something."""
+    front = front_of(result.outcomes)
+    paths = [axis.path for axis in _varied(result)]
+    names = short_names(paths) if paths else []
+    points = []
+    for one in result.outcomes if front else ():
+        rate, throughput = rate_of(one), throughput_of(one)
+        if rate is None or throughput is None:
+            continue
+        label = ", ".join(
+            f"{name} {value_label(one.point[path])}"
+            for name, path in zip(names, paths, strict=True)
+        )
+        values = ", ".join(value_label(one.point[path]) for path in paths)
+        on_front = one.number in front
+        points.append(PricedPoint(label, rate, throughput, on_front, values))
+    return points
+
+
+def _draw_front(result: ScenarioSweepResult, path: Path) -> None:
+    draw_pareto(
+        priced_points(result),
+        currency_of(result.outcomes),
+        result.scenario_name,
+        path,
+        heading=", ".join(short_names([axis.path for axis in _varied(result)])),
+    )
 
 
 def positions(values: Sequence[object]) -> "FloatArray | None":
@@ -253,7 +286,10 @@ def _draw_maps(
     )
 
 
-FILES = ("scenario.toml", "points.csv", "points.parquet", "result.json", "sweep.png")
+FILES = (
+    *("scenario.toml", "points.csv", "points.parquet", "result.json"),
+    *("sweep.png", "pareto.png"),
+)
 """Files of the folder, but the store and the manifest."""
 
 
@@ -271,6 +307,8 @@ def sweep_writers(
     }
     if is_drawn(result):
         writers["sweep.png"] = lambda path: draw_sweep(result, path)
+        if priced_points(result):
+            writers["pareto.png"] = lambda path: _draw_front(result, path)
     return writers
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nestsim.store import Outcome, Point, Store, plain_json
 from nestsim.sweep.axes import Axis, merged, product
+from nestsim.sweep.ranking import front_of
 from nestsim.sweep.runner import run_sweep
 from nestsim.sweep.scenario_task import ScenarioTask
 from topologies.short_repr import short_repr
@@ -153,11 +154,13 @@ def columns_of(outcomes: Sequence[Outcome]) -> dict[str, list[Any]]:
     """Return the columns of the table, None where a point has no such value."""
     settings = _names(one.point for one in outcomes)
     results = _names(one.row or {} for one in outcomes)
+    front = front_of(outcomes)
     columns: dict[str, list[Any]] = {
         "number": [one.number for one in outcomes],
         **{name: [_cell(one.point, name) for one in outcomes] for name in settings},
         "state": ["failed" if one.row is None else "done" for one in outcomes],
         "failure": [one.reason or None for one in outcomes],
+        **({"pareto": [one.number in front for one in outcomes]} if front else {}),
     }
     for name in results:
         column = f"result.{name}" if name in columns else name

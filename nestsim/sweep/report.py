@@ -7,10 +7,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from nestsim.report.cost import HOUR
 from nestsim.report.tables import add_row, new_table, print_line, print_section
 from nestsim.report.wording import percent, plural
 from nestsim.store import Outcome, plain_json
 from nestsim.sweep.job import ScenarioSweepResult
+from nestsim.sweep.ranking import (
+    best_first,
+    currency_of,
+    front_of,
+    rate_of,
+    throughput_of,
+)
 from topologies.units import format_duration, format_size
 
 MOST_SHOWN = 20
@@ -42,27 +50,10 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return list(paths)
 
 
-def throughput_of(outcome: Outcome) -> float | None:
-    """Return the throughput of a point, simulated if it was [token/s]; None if none.
-
-    A plan that does not fit into memory has none.
-    """
-    row = outcome.row
-    if row is None or row.get("verdict") == "infeasible":
-        return None
-    rate = row.get("simulated_tokens_per_s", row.get("planned_tokens_per_s"))
-    return None if rate is None else float(rate)
-
-
-def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the points with a throughput, fastest first, ties in their order."""
-    known = [one for one in outcomes if throughput_of(one) is not None]
-    return sorted(known, key=lambda one: (-(throughput_of(one) or 0.0), one.number))
-
-
 def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
     """Return everything that a sweep found, for programs."""
     best = best_first(result.outcomes)
+    front = front_of(result.outcomes)
     return {
         "scenario": result.scenario_name,
         "what": result.what,
@@ -70,12 +61,14 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
         "num_points": len(result.outcomes),
         "num_failed": sum(one.row is None for one in result.outcomes),
         "best": best[0].number if best else None,
+        **({"pareto": sorted(front)} if front else {}),
         "points": [
             {
                 "number": one.number,
                 "settings": dict(one.point),
                 "state": "failed" if one.row is None else "done",
                 "failure": one.reason or None,
+                **({"pareto": one.number in front} if front else {}),
                 "result": None if one.row is None else dict(one.row),
             }
             for one in result.outcomes
@@ -97,6 +90,10 @@ def print_sweep(result: ScenarioSweepResult, console: Console) -> None:
         title = "Points" if shown is done else f"The fastest {len(shown)}"
         best = ranked[0].number if ranked else None
         print_section(console, title, _table(result, shown, best))
+    front = front_of(result.outcomes)
+    if front:
+        title = "The Pareto front: no other point is both no dearer and no slower"
+        print_section(console, title, _front_table(result, front))
     if failed:
         print_section(console, "Failed", _failures(failed))
 
@@ -125,6 +122,27 @@ def _table(
             row.get("verdict", "planned")
             + (", best" if outcome.number == best else ""),
             style="bold" if outcome.number == best else "",
+        )
+    return table
+
+
+def _front_table(result: ScenarioSweepResult, front: frozenset[int]) -> Any:
+    """Return what the points of the Pareto front cost, the cheapest first."""
+    paths, code = [axis.path for axis in result.axes], currency_of(result.outcomes)
+    numbers = ("tokens/s", f"{code}/h", f"tokens/{code}")
+    names = ("point", *short_names(paths))
+    table = new_table(*names, *numbers, numbers=("point", *numbers))
+    chosen = [one for one in result.outcomes if one.number in front]
+    chosen.sort(key=lambda one: (rate_of(one), throughput_of(one), one.number))
+    for outcome in chosen[:MOST_SHOWN]:
+        rate, speed = rate_of(outcome) or 0.0, throughput_of(outcome) or 0.0
+        add_row(
+            table,
+            str(outcome.number),
+            *(value_label(outcome.point[path]) for path in paths),
+            f"{speed:,.0f}",
+            f"{HOUR * rate:,.4g}",
+            f"{speed / rate:,.0f}" if rate else "-",
         )
     return table
 

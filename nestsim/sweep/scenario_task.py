@@ -15,6 +15,7 @@ from estimators.operators import profile
 from estimators.tracing import user_module
 from estimators.user_files import tables
 from nestsim.job import plan_job, run_job, simulate_job
+from nestsim.report.cost import cost_cells
 from nestsim.scenario.editing import Path as SettingPath
 from nestsim.scenario.editing import parse_path, spelt, with_values
 from nestsim.scenario.load import scenario_of
@@ -26,7 +27,12 @@ from topologies.errors import InputError
 from topologies.input_file import parse_toml, read_file
 
 if TYPE_CHECKING:
-    from nestsim.results import Candidate, PlannedCandidate, Throughput
+    from nestsim.results import (
+        Candidate,
+        PlannedCandidate,
+        ReplayedResult,
+        Throughput,
+    )
     from nestsim.scenario.load import Scenario
 
 FILE_SETTINGS: Mapping[str, tuple[str, int]] = MappingProxyType(
@@ -176,7 +182,7 @@ def _inner(value: object, path: SettingPath) -> str | None:
 
 def _simulate(scenario: "Scenario") -> Row:
     result = simulate_job(scenario)
-    return _replayed(result.candidate)
+    return _replayed(result, result.candidate)
 
 
 def _run(scenario: "Scenario") -> Row:
@@ -185,7 +191,7 @@ def _run(scenario: "Scenario") -> Row:
         raise PointFailedError(result.shortfall or NOTHING)
     best = result.candidates[result.chosen or 0]
     return {
-        **_replayed(best),
+        **_replayed(result, best),
         "planner_rank": best.rank,
         "lower_bound_s": _finite(result.lower_bound),
         "stopped_by": result.spent.stopped_by or None,
@@ -208,7 +214,7 @@ def _plan(scenario: "Scenario") -> Row:
 _TASKS = {"simulate": _simulate, "plan": _plan, "run": _run}
 
 
-def _replayed(candidate: "Candidate") -> Row:
+def _replayed(result: "ReplayedResult", candidate: "Candidate") -> Row:
     return {
         "verdict": candidate.verdict.kind,
         "reason": candidate.verdict.reason,
@@ -216,6 +222,7 @@ def _replayed(candidate: "Candidate") -> Row:
         **_throughput("planned", candidate.planned),
         "gap_s": candidate.verdict.gap.total,
         **_settings(candidate),
+        **cost_cells(result.cost_of(candidate.simulated)),
     }
 
 

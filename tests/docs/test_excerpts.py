@@ -87,3 +87,23 @@ def test_the_networks_on_the_page_are_what_the_folder_says(tmp_path: Path) -> No
     report = plain((tmp_path / "report.txt").read_text(encoding="utf-8"))
     shown = next(one.text for one in blocks("text") if one.text.startswith("Ports "))
     assert plain(shown) in report
+
+
+def test_costs_on_the_page_are_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, *_ = (one for name, one in commands() if name == "cost.md")
+    report = printed(shlex.split(line)[1:], tmp_path / "results", capsys)
+    shown, *_ = (one for one in blocks("text") if one.page.name == "cost.md")
+    assert plain(shown.text) in report
+
+
+@pytest.mark.slow
+def test_savings_on_the_page_are_what_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, line, *_ = (one for name, one in commands() if name == "cost.md")
+    words = shlex.split(line.partition(" --output")[0])[1:]
+    report = printed(words, tmp_path / "results", capsys)
+    _, shown, *_ = (one for one in blocks("text") if one.page.name == "cost.md")
+    assert plain(shown.text) in report

@@ -47,7 +47,7 @@ def test_json_says_what_a_run_of_the_same_plan_says(shape: Shape) -> None:
 def test_a_given_plan_has_no_rank_and_is_chosen_if_confirmed() -> None:
     result = given(FOUR_STAGES[0])
     assert "rank" not in shown(result)
-    assert [row["planner_rank"] for row in summary_rows(result.candidates)] == [0]
+    assert [row["planner_rank"] for row in summary_rows(result)] == [0]
     assert reported_candidate(result) is result.candidate
     confirmed = result.candidate.verdict.kind == "confirmed"
     assert (result.chosen == 0) is confirmed
