@@ -13,7 +13,6 @@ from rich.text import Text
 
 from nestsim.compare.measure import differences, largest
 from nestsim.compare.networks.equality import (
-    HOUR,
     are_equal,
     equality_sentence,
     network_rate,
@@ -34,6 +33,7 @@ from nestsim.compare.text import (
     format_time,
     listed,
 )
+from nestsim.report.cost import HOUR, cost_sentences
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
@@ -48,6 +48,7 @@ from topologies.units import (
     format_bandwidth,
     format_duration,
     format_money,
+    format_power,
     format_size,
 )
 
@@ -99,7 +100,10 @@ def print_networks(
     for title, lines in (
         ("What decides", decisions(comparison)),
         ("What is the same, and what is not", fairness(comparison)),
+        ("What cost and power rest on", assumptions(comparison)),
     ):
+        if not lines:
+            continue
         body = Table.grid(padding=(0, 1, 0, 0))
         for sentence in lines:
             body.add_row(Text("  -"), Text(sentence))
@@ -240,7 +244,8 @@ def _tier_cells(tier: TierParts) -> list[str]:
 
 def _costs(comparison: NetworkComparison) -> Table:
     currency = comparison.currency
-    numbers = ("Network bought", "Network/h", "Cluster/h", f"Tokens/{currency}")
+    tokens = f"Tokens/{currency}"
+    numbers = ("Network bought", "Network/h", "Cluster/h", tokens, "Power")
     table = new_table("Network", *numbers, numbers=numbers)
     for network in comparison.networks:
         cost = network.cost
@@ -253,6 +258,7 @@ def _costs(comparison: NetworkComparison) -> Table:
             network.label,
             *(_money(amount, currency) for amount in amounts),
             number(tokens_per_money(network, network.best)),
+            "-" if cost.power is None else format_power(cost.power),
         )
     return table
 
@@ -326,6 +332,17 @@ def fairness(comparison: NetworkComparison) -> list[str]:
         "have enough ports.",
         *_bisections(comparison),
     ]
+
+
+def assumptions(comparison: NetworkComparison) -> list[str]:
+    """Say what cost and power rest on; nothing without prices."""
+    said = (
+        sentence
+        for network in comparison.networks
+        if network.cost is not None
+        for sentence in cost_sentences(network.cost)
+    )
+    return list(dict.fromkeys(said))
 
 
 def _proofs(comparison: NetworkComparison) -> list[str]:
