@@ -181,7 +181,7 @@ def _loads(comparison: NetworkComparison) -> Table:
 def relative(
     comparison: NetworkComparison, network: ComparedNetwork, one: NetworkEntry
 ) -> list[float]:
-    """Return throughput, for each port and for money, relative to the first network.
+    """Return throughput, for each port and for money, relative to the base.
 
     The last one where there are prices; NaN where one of both is not known.
     """

@@ -24,6 +24,7 @@ from nestsim.compare.networks.files import on_network, read_network_files
 from nestsim.compare.networks.job import networks_job
 from nestsim.compare.networks.record import NetworkComparison, NetworkEntry, spread
 from nestsim.compare.networks.text import decisions, fairness
+from nestsim.compare.record import PlannerEntry
 from nestsim.scenario import Scenario, load_scenario
 from tests.nestsim.compare.small import TEXT, load, write
 from topologies.errors import InputError
@@ -304,6 +305,24 @@ def test_without_any_plan_there_is_still_a_report(tmp_path: Path) -> None:
     draw_networks(found, tmp_path / "empty.png")
     data = networks_json(found)
     assert [one["best"] for one in data["networks"]] == [None, None]
+
+
+def test_the_first_network_with_a_plan_is_what_others_are_measured_by(
+    comparison: NetworkComparison, tmp_path: Path
+) -> None:
+    tree, _, torus = comparison.networks
+    lost = replace(
+        tree,
+        entries=tuple(
+            NetworkEntry.of(PlannerEntry(planner="nest", why_not="No."), None, math.nan)
+            for _ in tree.entries
+        ),
+    )
+    left = replace(comparison, networks=(lost, torus))
+    assert left.base.label == "torus"
+    assert [row["relative_speed"] for row in networks_rows(left)][1] == 1.0
+    assert f"{lost.label}: No." in decisions(left)
+    draw_networks(left, tmp_path / "left.png")
 
 
 WRONG: list[tuple[dict[str, str], str]] = [
