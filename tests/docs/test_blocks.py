@@ -12,6 +12,7 @@ import tomli
 from pydantic import ValidationError
 
 from docs.builder.commands import commands as all_commands
+from nestsim.compare.networks.files import read_network_file
 from nestsim.scenario.load import ScenarioTable, load_scenario
 from tests.docs.pages import ROOT, Block, blocks, commands, read
 
@@ -75,7 +76,9 @@ def test_scenarios_that_a_command_names_are_there(page: str, line: str) -> None:
             files = list(ROOT.glob(word))
             assert files
             for file in files:
-                if file.suffix == ".toml" and not file.stem.endswith("_links"):
+                if file.parent.name == "networks":
+                    read_network_file(file)
+                elif file.suffix == ".toml" and not file.stem.endswith("_links"):
                     load_scenario(file)
 
 

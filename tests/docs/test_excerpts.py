@@ -76,6 +76,19 @@ def test_a_table_on_a_page_is_what_the_command_prints(
     assert [one for one in lines if one not in expected] == []
 
 
+@pytest.mark.slow
+def test_the_networks_on_the_page_are_what_the_folder_says(tmp_path: Path) -> None:
+    (line,) = (line for _, line in commands() if "scenarios/networks/*" in line)
+    words = shlex.split(line)
+    at = words.index("--networks") + 1
+    files = sorted(str(one.relative_to(ROOT)) for one in ROOT.glob(words[at]))
+    asked = [*words[1:at], *files, "-o", str(tmp_path), "--no-figures", "-q"]
+    assert main(asked) == 0
+    report = plain((tmp_path / "report.txt").read_text(encoding="utf-8"))
+    shown = next(one.text for one in blocks("text") if one.text.startswith("Ports "))
+    assert plain(shown) in report
+
+
 def test_costs_on_the_page_are_what_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

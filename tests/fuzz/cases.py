@@ -230,6 +230,8 @@ _OPTIONS = (
     f"stress {SCENARIO} --workers 1 --planners VALUE",
     f"compare {SCENARIO} --json --planners VALUE",
     f"compare {SCENARIO} --json --base VALUE",
+    f"compare {SCENARIO} --json --networks VALUE {SCENARIO}",
+    f"compare {SCENARIO} --json --equal VALUE",
     f"simulate {SCENARIO} --plan VALUE",
     "simulate VALUE",
     "diff VALUE VALUE",

@@ -11,7 +11,6 @@ from typing import Any
 from nestsim.compare.data import TIMES, rows_csv
 from nestsim.compare.networks.equality import (
     are_equal,
-    tokens_per_money,
     tokens_per_port,
     yardsticks,
 )
@@ -23,6 +22,7 @@ from nestsim.compare.networks.record import (
     NetworkEntry,
 )
 from nestsim.compare.networks.text import decisions, fairness, print_networks
+from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
 from nestsim.report.json import _throughput, dump_json, plain_values
 from nestsim.report.tables import plain_text
@@ -68,6 +68,7 @@ def networks_json(
         ],
         "decisions": decisions(comparison),
         "fairness": fairness(comparison),
+        "currency": comparison.currency or None,
     }
     plain: dict[str, Any] = plain_values(report)
     return plain
@@ -121,13 +122,14 @@ def _made_of(network: ComparedNetwork) -> dict[str, Any]:
 
 
 def _cost(network: ComparedNetwork) -> dict[str, Any]:
-    """Return what a network costs, in the currency, by the second; None without."""
+    """Return what a network costs, in the currency; nothing without prices."""
     cost = network.cost
+    if cost is None:
+        return {}
     return {
-        "currency": cost.currency or None if cost else None,
-        "network_capital": cost.network_capital if cost else None,
-        "network_cost_per_s": cost.network_rate if cost else None,
-        "cluster_cost_per_s": cost.rate if cost else None,
+        "network_capital": cost.network_capital,
+        "network_cost_per_s": cost.network_rate,
+        "network_power_w": cost.network_power,
     }
 
 
@@ -139,6 +141,7 @@ def _entry_json(
     with_times: bool,
 ) -> dict[str, Any]:
     entry, made, load = one.entry, one.entry.found, one.load
+    run = network.run_cost(one)
     return {
         "planner": entry.planner,
         "valid": entry.is_valid,
@@ -152,7 +155,11 @@ def _entry_json(
         "hottest_link": asdict(load.busiest) if load and load.busiest else None,
         "relative_speed": comparison.speed(one.tokens_per_second),
         "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
-        "tokens_per_money": tokens_per_money(network, one),
+        **(
+            {}
+            if network.cost is None
+            else {"cost": None if run is None else cost_json(run)}
+        ),
         "lower_bound_s": entry.lower_bound,
         "optimality_gap": one.gap,
         "work": entry.spent.work,
@@ -176,7 +183,7 @@ _PLAN_COLUMNS = (
 
 def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
     """Return one row for each network and planner, in SI units."""
-    return [
+    rows = [
         {
             "network": network.label,
             "file": network.file,
@@ -187,6 +194,9 @@ def networks_rows(comparison: NetworkComparison) -> list[dict[str, Any]]:
         for network in comparison.networks
         for one in network.entries
     ]
+    # A network without a plan has no cost of one.
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def _result_cells(
@@ -216,7 +226,7 @@ def _result_cells(
         "hottest_link_utilisation": hot.utilisation if hot else None,
         "relative_speed": comparison.speed(one.tokens_per_second),
         "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
-        "tokens_per_money": tokens_per_money(network, one),
+        **cost_cells(network.run_cost(one)),
         "lower_bound_s": one.entry.lower_bound,
         "optimality_gap": one.gap,
         "stopped_by": one.entry.spent.stopped_by or None,

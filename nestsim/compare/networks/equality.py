@@ -11,11 +11,9 @@ from nestsim.compare.networks.record import (
     NetworkEntry,
     spread,
 )
+from nestsim.report.cost import HOUR
 from nestsim.report.wording import number, percent
 from topologies.units import format_bandwidth, format_money
-
-HOUR = 3600.0
-"""[s]"""
 
 
 class Yardstick(NamedTuple):

@@ -16,7 +16,7 @@ from nestsim.compare.networks.record import ComparedNetwork, NetworkComparison
 from nestsim.compare.networks.text import relative
 from nestsim.compare.text import format_ratio, listed
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
-from nestsim.report.figures.lettering import shortened, wrapped
+from nestsim.report.figures.lettering import DPI, shortened, widest, wrapped
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour
 from nestsim.report.wording import difference, number, percent, plan_label
 from topologies.units import format_bandwidth, format_duration
@@ -30,8 +30,11 @@ _PER_MONEY, _BUBBLE, _NICS = DISTINCT[4], DISTINCT[7], "#5c6670"
 _LETTERS = 12.0
 """Size of names and numbers [point]."""
 
-_NAMES = 2.5
+_LEAST_NAMES, _MOST_NAMES = 2.2, 4.0
 """Width of the names at the left [inch]."""
+
+_LEGEND = 0.5
+"""Distance of the legend from the axis [inch]."""
 
 _ROOM = 1.3
 """End of an axis over its longest bar: numbers stand behind bars."""
@@ -79,13 +82,15 @@ def draw_networks(comparison: NetworkComparison, path: Path) -> None:
     """Draw all networks."""
     rows = len(comparison.networks)
     height = max(5.0, 2.6 + 0.95 * rows)
+    labels = [network.label for network in comparison.networks]
+    room = min(max(widest(labels, _LETTERS) + 0.3, _LEAST_NAMES), _MOST_NAMES)
     title = networks_title(comparison)
     subtitle = equality_sentence(comparison, comparison.asked or "ports")
     with figure_with_headline(title, subtitle, height) as (figure, _):
         grid = figure.add_gridspec(
             1,
             3,
-            left=_NAMES / WIDTH,
+            left=room / WIDTH,
             right=0.985,
             top=1 - 1.45 / height,
             bottom=1.1 / height,
@@ -97,7 +102,7 @@ def draw_networks(comparison: NetworkComparison, path: Path) -> None:
             axes.tick_params(axis="y", length=0)
             axes.set_yticks(range(rows), [""] * rows)
             axes.spines[["top", "right"]].set_visible(False)
-        names = [_name(network) for network in comparison.networks]
+        names = [_name(network, room - 0.3) for network in comparison.networks]
         panels[0].set_yticklabels(names, size=_LETTERS, parse_math=False)
         _draw_steps(panels[0], comparison)
         _draw_speeds(panels[1], comparison)
@@ -105,9 +110,8 @@ def draw_networks(comparison: NetworkComparison, path: Path) -> None:
         save_figure(figure, path)
 
 
-def _name(network: ComparedNetwork) -> str:
-    """Return a network's name and its plan, as wide as there is room."""
-    room = _NAMES - 0.25
+def _name(network: ComparedNetwork, room: float) -> str:
+    """Return a network's name and its plan, as wide as there is room [inch]."""
     made = network.best.entry.found
     plan = "nothing valid" if made is None else plan_label(made.plan)
     label = shortened(network.label, _LETTERS, room)
@@ -144,7 +148,7 @@ def _first(found: Sequence[StepParts | None]) -> int:
 
 def _draw_speeds(axes: "Axes", comparison: NetworkComparison) -> None:
     """Draw throughput as it is, for each port, and for money."""
-    axes.set_title(f"Throughput, {comparison.base.label} = 1", loc="left", size=14)
+    axes.set_title("Throughput in the replay", loc="left", size=14)
     kinds = [("as it is", _SPEED), ("per port", _PER_PORT)]
     if comparison.currency:
         kinds.append((f"per {comparison.currency}", _PER_MONEY))
@@ -166,7 +170,9 @@ def _draw_speeds(axes: "Axes", comparison: NetworkComparison) -> None:
         axes.barh([0], [0], color=colour, label=name)
     axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=0)
     axes.set_xlim(0, _ROOM * longest)
-    axes.set_xlabel("relative")
+    room = axes.get_window_extent().width / DPI - 0.4
+    label = shortened(comparison.base.label, 14.0, room)
+    axes.set_xlabel(f"{label} = 1", parse_math=False)
     _legend(axes, 3)
 
 
@@ -226,13 +232,15 @@ def _cross(axes: "Axes", place: float) -> None:
 
 
 def _legend(axes: "Axes", columns: int) -> None:
+    """Write what colours mean, below the axis."""
+    inches = axes.get_window_extent().height / DPI
     handles, labels = axes.get_legend_handles_labels()
     if handles:
         axes.legend(
             handles,
             labels,
             loc="upper left",
-            bbox_to_anchor=(-0.02, -0.13),
+            bbox_to_anchor=(-0.02, -_LEGEND / inches),
             ncols=columns,
             frameon=False,
             fontsize=11,

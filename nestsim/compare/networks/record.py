@@ -208,7 +208,7 @@ class NetworkComparison:
     """What was asked to be equal."""
 
     networks: tuple[ComparedNetwork, ...]
-    """In the order of the files; the first one's speed is 1."""
+    """In the order of the files."""
 
     __repr__ = short_repr
 
@@ -220,11 +220,12 @@ class NetworkComparison:
 
     @property
     def base(self) -> ComparedNetwork:
-        """The network that the others are measured by."""
-        return self.networks[0]
+        """The network that the others are measured by: the first one with a plan."""
+        valid = (one for one in self.networks if one.best.entry.is_valid)
+        return next(valid, self.networks[0])
 
     def speed(self, tokens_per_second: float) -> float:
-        """Return a throughput relative to the first network's best, NaN without."""
+        """Return a throughput relative to the base's best one, NaN without."""
         return tokens_per_second / self.base.best.tokens_per_second
 
     @property

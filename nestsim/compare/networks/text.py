@@ -13,7 +13,6 @@ from rich.text import Text
 
 from nestsim.compare.measure import differences, largest
 from nestsim.compare.networks.equality import (
-    HOUR,
     are_equal,
     equality_sentence,
     network_rate,
@@ -34,6 +33,7 @@ from nestsim.compare.text import (
     format_time,
     listed,
 )
+from nestsim.report.cost import HOUR, cost_sentences
 from nestsim.report.tables import add_row, facts, new_table, print_line, print_section
 from nestsim.report.wording import (
     difference,
@@ -48,6 +48,7 @@ from topologies.units import (
     format_bandwidth,
     format_duration,
     format_money,
+    format_power,
     format_size,
 )
 
@@ -99,7 +100,10 @@ def print_networks(
     for title, lines in (
         ("What decides", decisions(comparison)),
         ("What is the same, and what is not", fairness(comparison)),
+        ("What cost and power rest on", assumptions(comparison)),
     ):
+        if not lines:
+            continue
         body = Table.grid(padding=(0, 1, 0, 0))
         for sentence in lines:
             body.add_row(Text("  -"), Text(sentence))
@@ -177,7 +181,7 @@ def _loads(comparison: NetworkComparison) -> Table:
 def relative(
     comparison: NetworkComparison, network: ComparedNetwork, one: NetworkEntry
 ) -> list[float]:
-    """Return throughput, for each port and for money, relative to the first network.
+    """Return throughput, for each port and for money, relative to the base.
 
     The last one where there are prices; NaN where one of both is not known.
     """
@@ -196,14 +200,13 @@ def relative(
 def _made_of(comparison: NetworkComparison) -> Table:
     numbers = ("NIC ports", "Switches", "Their ports", "Ports", "Cables", "Of them")
     more = ("Bisection", "Oversub.")
-    table = new_table("Network", "Kind", *numbers, *more, numbers=(*numbers, *more))
+    table = new_table("Network", *numbers, *more, numbers=(*numbers, *more))
     for network in comparison.networks:
         parts = network.inventory
         ratio = network.oversubscription
         add_row(
             table,
             network.label,
-            network.kind,
             number(parts.num_nic_ports),
             number(parts.num_switches),
             number(parts.num_switch_ports),
@@ -218,10 +221,11 @@ def _made_of(comparison: NetworkComparison) -> Table:
 
 def _tiers(comparison: NetworkComparison) -> Table:
     numbers = ("Cables", "Each", "Switches", "Ports used by each")
-    table = new_table("Network", "Tier", *numbers, numbers=numbers)
+    table = new_table("Network", "Kind", "Tier", *numbers, numbers=numbers)
     for network in comparison.networks:
         for tier in network.inventory.tiers:
-            add_row(table, network.label, tier_name(tier), *_tier_cells(tier))
+            names = (network.label, network.kind, tier_name(tier))
+            add_row(table, *names, *_tier_cells(tier))
     return table
 
 
@@ -240,7 +244,8 @@ def _tier_cells(tier: TierParts) -> list[str]:
 
 def _costs(comparison: NetworkComparison) -> Table:
     currency = comparison.currency
-    numbers = ("Network bought", "Network/h", "Cluster/h", f"Tokens/{currency}")
+    tokens = f"Tokens/{currency}"
+    numbers = ("Network bought", "Network/h", "Cluster/h", tokens, "Power")
     table = new_table("Network", *numbers, numbers=numbers)
     for network in comparison.networks:
         cost = network.cost
@@ -253,6 +258,7 @@ def _costs(comparison: NetworkComparison) -> Table:
             network.label,
             *(_money(amount, currency) for amount in amounts),
             number(tokens_per_money(network, network.best)),
+            "-" if cost.power is None else format_power(cost.power),
         )
     return table
 
@@ -328,6 +334,17 @@ def fairness(comparison: NetworkComparison) -> list[str]:
     ]
 
 
+def assumptions(comparison: NetworkComparison) -> list[str]:
+    """Say what cost and power rest on; nothing without prices."""
+    said = (
+        sentence
+        for network in comparison.networks
+        if network.cost is not None
+        for sentence in cost_sentences(network.cost)
+    )
+    return list(dict.fromkeys(said))
+
+
 def _proofs(comparison: NetworkComparison) -> list[str]:
     """Say how far each search has proven its plan."""
     how = "as planned" if comparison.objective == "planned" else "in the replay"
@@ -394,7 +411,7 @@ def _bisections(comparison: NetworkComparison) -> list[str]:
     for network in comparison.networks:
         rules.setdefault(network.bisection_rule, []).append(network.label)
     parts = [f"{rule} ({_names(names)})" for rule, names in rules.items()]
-    return [f"Bisections are what crosses two halves one way: {'; '.join(parts)}."]
+    return [f"Bisections are what links reach, one way: {'; '.join(parts)}."]
 
 
 def _names(names: Sequence[str]) -> str:
