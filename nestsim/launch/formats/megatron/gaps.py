@@ -19,7 +19,7 @@ from nestsim.launch.formats.megatron.composed import Launched, read_tables
 from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.settings import rank_order, script_of
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap
+from nestsim.launch.written import LaunchGap
 from nestsim.presets import NAMED_PRESETS
 from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
@@ -75,7 +75,9 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """What cannot be said -> why, and what the launch does."""
 
 
-def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[Gap, ...]:
+def find_gaps(
+    job: LaunchJob, values: Mapping[str, tuple[str, ...]]
+) -> tuple[LaunchGap, ...]:
     """Return what a job has and its options do not say.
 
     Parameters
@@ -88,11 +90,11 @@ def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[Ga
     launched = Launched(
         script=script_of(job.model), num_devices=job.plan.parallel.num_devices
     )
-    found: list[Gap] = []
+    found: list[LaunchGap] = []
     try:
         tables = read_tables(GivenOptions(values=values), launched)
     except InputError as error:
-        return (Gap(setting=error.where, value=error.got, reason=error.problem),)
+        return (LaunchGap(setting=error.where, value=error.got, reason=error.problem),)
     found += _model_gaps(job, tables["model"])
     found += _training_gaps(job, tables)
     found += _plan_gaps(job, tables)
@@ -101,10 +103,10 @@ def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[Ga
     return tuple(found)
 
 
-def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[Gap]:
+def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
     model = job.model
     if model.family == MODULE_FAMILY:
-        yield Gap(
+        yield LaunchGap(
             setting="model",
             value=job.scenario.name,
             reason="A module of your own is none of Megatron-LM's models: its sizes "
@@ -115,7 +117,7 @@ def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[Gap]:
         read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
     except (InputError, ValidationError) as error:
         where = error.where if isinstance(error, InputError) else "model"
-        yield Gap(
+        yield LaunchGap(
             setting=where or "model",
             value=getattr(model, where, model.family),
             reason="Megatron-LM's options make no such model here.",
@@ -133,7 +135,7 @@ def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[Gap]:
             )
 
 
-def _differing(name: str, asked: object, launched: object) -> Iterator[Gap]:
+def _differing(name: str, asked: object, launched: object) -> Iterator[LaunchGap]:
     """Yield a gap where the launch has something else."""
     if asked == launched:
         return
@@ -141,7 +143,7 @@ def _differing(name: str, asked: object, launched: object) -> Iterator[Gap]:
         "Megatron-LM has no option for it: the launch has "
         f"{'nothing' if launched in ('', None) else _short(launched)}."
     )
-    yield Gap(setting=name, value=asked, reason=REASONS.get(name, default))
+    yield LaunchGap(setting=name, value=asked, reason=REASONS.get(name, default))
 
 
 def _short(value: object) -> str:
@@ -149,7 +151,7 @@ def _short(value: object) -> str:
     return text if len(text) < 60 else text[:60] + ".."
 
 
-def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
+def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = NAMED_PRESETS[tables["software"]["preset"]]
     read = TrainingTable.model_validate(tables["training"]).build(preset)
     for one in fields(type(job.training)):
@@ -160,7 +162,7 @@ def _training_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
             yield from _differing(one.name, asked, getattr(read, one.name))
 
 
-def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
+def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[LaunchGap]:
     preset = NAMED_PRESETS[tables["software"]["preset"]]
     plan = job.plan
     try:
@@ -176,26 +178,28 @@ def _plan_gaps(job: LaunchJob, tables: Mapping[str, Any]) -> Iterator[Gap]:
         yield from _differing(name, getattr(job.settings, name), "auto")
 
 
-def _impossible(job: LaunchJob, error: InputError) -> Iterator[Gap]:
+def _impossible(job: LaunchJob, error: InputError) -> Iterator[LaunchGap]:
     """Yield why the options make no plan that Megatron-LM would run."""
     asked = job.settings
     if asked.schedule is not None:
-        yield Gap(setting="schedule", value=asked.schedule, reason=REASONS["schedule"])
+        yield LaunchGap(
+            setting="schedule", value=asked.schedule, reason=REASONS["schedule"]
+        )
     if asked.num_microbatches is not None:
-        yield Gap(
+        yield LaunchGap(
             setting="num_microbatches",
             value=asked.num_microbatches,
             reason=REASONS["num_microbatches"],
         )
         return
-    yield Gap(
+    yield LaunchGap(
         setting=error.where or "plan",
         value=error.got,
         reason=f"Megatron-LM would refuse it: {error.problem}; {error.expected}.",
     )
 
 
-def _stage_gaps(plan: Plan, read: Plan) -> Iterator[Gap]:
+def _stage_gaps(plan: Plan, read: Plan) -> Iterator[LaunchGap]:
     """Yield what stages have, and have not in the launch."""
     columns: dict[str, list[tuple[Any, Any]]] = {}
     for stage, other in zip(plan.stages, read.stages, strict=False):
@@ -220,7 +224,7 @@ def _savings(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Gap]:
+def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[LaunchGap]:
     execution, settings = job.workload.execution, job.settings
     matters = {
         "overlap_grad_reduce": settings.data_parallel_size != 1,
@@ -236,10 +240,10 @@ def _overlap_gaps(job: LaunchJob, software: Mapping[str, Any]) -> Iterator[Gap]:
             )
 
 
-def _orders(job: LaunchJob) -> Iterator[Gap]:
+def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield a placement that is no order of ranks that Megatron-LM has."""
     if rank_order(job) is None:
-        yield Gap(
+        yield LaunchGap(
             setting="placement",
             value=job.plan.placement,
             reason="Megatron-LM numbers ranks as tp-cp-ep-dp-pp, or as "
