@@ -17,12 +17,13 @@ Source = Annotated[
 ]
 
 Format = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--to",
         metavar="FORMAT",
         help="megatron, megatron-bridge, torchtitan, deepspeed, maxtext, plan (ours) "
-        "or chakra (execution traces).",
+        "or chakra (execution traces). Default: that of the scenario's framework.",
+        show_default=False,
     ),
 ]
 
@@ -51,7 +52,7 @@ Output = Annotated[
 
 def export(  # noqa: PLR0913, PLR0917 - one for each option
     source: Source,
-    to: Format,
+    to: Format = None,
     scenario: ScenarioOption = None,
     output: Output = None,
     force: Force = False,
@@ -65,7 +66,7 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     placement asks for one. What the framework's configuration cannot express is said
     in words, there and on standard error.
 
-    Example: `nestsim export scenarios/gpt_76b_1024_a100.toml --to megatron`
+    Example: `nestsim export scenarios/gpt_76b_1024_a100.toml`
     """
     import nestsim
     from nestsim.cli.console.output import note, note_all, progress_bar
@@ -73,12 +74,13 @@ def export(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.launch.registry import find_writer
     from nestsim.scenario import load_scenario
 
-    find_writer(to)
+    if to is not None:
+        find_writer(to)
     file, plan = _parts(source, scenario)
     loaded = load_scenario(file)
     with progress_bar(quiet=quiet) as progress:
         report = nestsim.export(loaded, to, plan=plan, progress=progress)
-    names = list(report.launch.files)
+    names = list(report.contents().writers)
     inputs = [*loaded.files(), *([] if plan is None else [plan])]
     with results_folder(output, names, inputs=inputs, force=force) as folder:
         note_all(report.notices, quiet=quiet)

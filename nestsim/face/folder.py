@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nestsim.face.calls import ProgressTarget, calling
+from nestsim.face.launch import launch_snippets
 from nestsim.page.document import page_html
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.page.stored import stored_run
 from nestsim.report.destination import replace_file, writer_of
+from nestsim.report.json import reported_candidate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,5 +68,9 @@ def report_page(
     with calling(progress) as call:
         named = None if scenario is None else Path(scenario)
         found = stored_run(place, named, progress=call.progress)
-    page = result_page(found.result, found.rows)
+        best = reported_candidate(found.result)
+        snippets = (
+            () if best is None else launch_snippets(found.scenario, best.priced.plan)
+        )
+    page = result_page(found.result, found.rows, snippets)
     return ReportPage(page=page, notices=tuple(call.notices))

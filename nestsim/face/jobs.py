@@ -14,6 +14,7 @@ from nestsim.face.calls import (
     calling,
     scenario_from,
 )
+from nestsim.face.launch import launch_snippets
 from nestsim.face.report import Contents, FolderReport, Report, table
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
 from nestsim.page.document import write_page
@@ -141,7 +142,11 @@ class JobReport(FolderReport):
 
     def page(self) -> Page:
         """Return what ``page.html`` shows."""
-        return result_page(self.result, result_json(self.result).get("candidates", ()))
+        best, rows = self.best, result_json(self.result).get("candidates", ())
+        if best is None:
+            return result_page(self.result, rows)
+        snippets = launch_snippets(self.scenario, best.priced.plan)
+        return result_page(self.result, rows, snippets)
 
     def save_page(self, path: "str | os.PathLike[str]") -> None:
         """Write everything to look at into one HTML file, which needs no network.

@@ -6,7 +6,7 @@ assumed.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario
 from nestsim.face.report import Contents, FolderReport, Report, table
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
-from nestsim.launch.registry import find_reader, find_writer
+from nestsim.launch.registry import PRESET_FORMATS, find_reader, find_writer
 from nestsim.launch.written import LaunchFiles
+from nestsim.page.parts import Snippet
 from nestsim.report.destination import writer_of
 from nestsim.scenario.load import Scenario
 from planner.plans.json_file import read_plan
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 
 MAX_FILE = 4_000_000
 """Longest launch configuration that is read [byte]."""
+
+MAX_SNIPPET = 20_000
+"""Longest file that a page shows to be copied [letter]; plans of large clusters name
+all their devices."""
+
+NOTES = "notes.txt"
+"""What the files do not say, in a folder of an export."""
 
 SCENARIO, PLAN = "scenario.toml", "plan.json"
 """Files of a folder of results that an export is made of."""
@@ -91,8 +99,12 @@ class ExportReport(FolderReport):
 
     def contents(self) -> Contents:
         """Return the files."""
+        files = dict(self.launch.files)
+        said = _said(self.launch)
+        if said:
+            files[NOTES] = "".join(f"{one}\n" for one in said)
         return Contents(
-            writers={name: writer_of(one) for name, one in self.launch.files.items()},
+            writers={name: writer_of(one) for name, one in files.items()},
             manifest={
                 "scenario": self.scenario.name,
                 "format": self.format,
@@ -154,7 +166,7 @@ class ImportReport(Report):
 
 def export(
     source: ScenarioSource,
-    to: str,
+    to: str | None = None,
     *,
     plan: Plan | str | os.PathLike[str] | None = None,
     progress: ProgressTarget = None,
@@ -166,7 +178,8 @@ def export(
     source
         A scenario, the path of its file, a dictionary, or a folder of results.
     to
-        Name of the format, one of `nestsim.launch.registry.WRITERS`.
+        Name of the format, one of `nestsim.launch.registry.WRITERS`; None for that of
+        the scenario's framework.
     plan
         A plan, or the path of one in JSON; None for the plan of the folder of results,
         or of the scenario's table [plan].
@@ -179,21 +192,49 @@ def export(
         If there is no such format, or the plan does not go with the scenario. What the
         format cannot express is no error: `ExportReport.launch` lists it.
     """
-    write = find_writer(to)
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         folder = Path(source)
         source, plan = folder / SCENARIO, folder / PLAN if plan is None else plan
     loaded = scenario_from(source)
+    chosen = PRESET_FORMATS[loaded.software_preset] if to is None else to
+    write = find_writer(chosen)
     name = "plan"
     if plan is not None and not isinstance(plan, Plan):
         name, plan = str(plan), read_plan(Path(plan))
     with calling(progress, loaded.path) as call:
         job = LaunchJob.of(loaded, plan, source=name, progress=call.progress)
         launch = write(job)
-    said = (*(f"Not expressed: {gap}" for gap in launch.gaps), *launch.notes)
     return ExportReport(
-        scenario=loaded, format=to, launch=launch, notices=(*call.notices, *said)
+        scenario=loaded,
+        format=chosen,
+        launch=launch,
+        notices=(*call.notices, *_said(launch)),
     )
+
+
+def launch_snippets(scenario: Scenario, plan: Plan) -> tuple[Snippet, ...]:
+    """Return how a plan is launched, to copy from a page of results.
+
+    The configuration of the scenario's framework, and the plan as a scenario has it.
+    """
+    job = LaunchJob.of(scenario, plan)
+    snippets = []
+    for name in (PRESET_FORMATS[scenario.software_preset], "plan"):
+        launch = find_writer(name)(job)
+        snippets += [
+            Snippet(name=f"{file} ({name})", text=text)
+            for file, text in launch.files.items()
+            if isinstance(text, str) and len(text) <= MAX_SNIPPET
+        ]
+        if snippets and _said(launch):
+            last = len(snippets) - 1
+            snippets[last] = replace(snippets[last], note=" ".join(_said(launch)))
+    return tuple(snippets)
+
+
+def _said(launch: LaunchFiles) -> tuple[str, ...]:
+    """Return what the files do not say, and what users must know, a sentence each."""
+    return (*(f"Not expressed: {gap}" for gap in launch.gaps), *launch.notes)
 
 
 def import_launch(

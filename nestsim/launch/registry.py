@@ -46,6 +46,27 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
 )
 """Name of a format -> what writes it."""
 
+PRESET_FORMATS: Mapping[str, str] = MappingProxyType(
+    {
+        "ideal": "megatron",
+        "megatron-lm": "megatron",
+        "megatron-core": "megatron",
+        "nemo": "megatron-bridge",
+        "aceso": "megatron",
+        "internevo": "megatron",
+        "deepspeed": "deepspeed",
+        "mist": "megatron",
+        "fsdp": "torchtitan",
+        "llm-foundry": "torchtitan",
+        "torchtitan": "torchtitan",
+        "ddp": "torchtitan",
+        "maxtext": "maxtext",
+    }
+)
+"""``software.preset`` -> the format in which its plans are launched: its framework's
+own, or the nearest that is written. Aceso and Mist stand on Megatron-LM, InternEvo has
+its parallelism; DDP and FSDP are PyTorch's, which torchtitan launches."""
+
 READERS: Mapping[str, LaunchReader] = MappingProxyType(
     {
         # In front of Megatron-LM, whose options Megatron-DeepSpeed shares.
