@@ -41,7 +41,7 @@ PAINTS: Mapping[str, Paint] = MappingProxyType(
         "backward": Paint(_ORANGE, "rising"),
         "weight": Paint(_YELLOW, "dots"),
         "optimizer": Paint("#4d4d4d", "grid"),
-        "send": Paint("#9a9a9a"),
+        "send": Paint("#9a9a9a", "wide"),
         "reduce": Paint(_GREEN, "falling"),
         "gather": Paint(_PURPLE, "standing"),
         "tied": Paint(_RED, "checks"),

@@ -30,16 +30,17 @@
       if (end < from || start > to) continue;
       const lane = columns.lane[k];
       const last = open.get(lane);
+      const count = columns.counts[k] ?? 1;
       if (end - start < 2 * narrow && last && start - last.end < narrow) {
         last.end = Math.max(last.end, end);
-        last.count += 1;
+        last.count += count;
         if (last.fill !== columns.fills[columns.kind[k]]) last.fill = columns.mixed;
         continue;
       }
       const row = {
         start,
         end,
-        count: 1,
+        count,
         top: columns.tops[lane],
         bottom: columns.bottoms[lane],
         fill: columns.fills[columns.kind[k]],

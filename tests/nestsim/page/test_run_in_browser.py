@@ -126,11 +126,29 @@ def test_a_snippet_is_copied(opened: Open) -> None:
     assert one.view.evaluate("navigator.clipboard.readText()") == SNIPPET.text
 
 
-def test_paints_differ_without_colour() -> None:
-    """In a legend, no two entries have the same texture and nearly the same grey."""
-    for figure in page_of(JOB).figures:
-        names = [entry.name for entry in figure.legend]
-        assert len(names) == len(set(names))
+def test_printing_opens_what_is_folded_and_leaves_out_what_is_to_click(
+    opened: Open,
+) -> None:
+    one = opened(page_of(JOB))
+    folded = one.view.locator("details:not([open])")
+    before = folded.count()
+    assert before > 0
+    one.view.emulate_media(media="print")
+    one.view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert folded.count() == 0
+    assert not one.view.locator("nav, .window, .copy").first.is_visible()
+    assert one.width() <= DESKTOP["viewport"]["width"]
+    one.view.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.count() == before
+
+
+def test_the_page_cannot_reach_a_network(opened: Open) -> None:
+    one = opened(page_of(JOB))
+    said = one.view.evaluate(
+        "fetch('http://127.0.0.1:9/').then(() => 'done', error => error.name)"
+    )
+    assert said == "TypeError"
+    assert any("Content Security Policy" in text for text in one.complaints)
 
 
 def test_no_plan_is_a_page_too(opened: Open) -> None:

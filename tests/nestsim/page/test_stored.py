@@ -11,6 +11,7 @@ import pytest
 import nestsim
 from nestsim.cli import main
 from nestsim.page.document import page_html
+from nestsim.report.destination import claimed_folder, writer_of
 from tests.nestsim.compare.small import write
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
@@ -192,3 +193,25 @@ def test_a_run_that_found_nothing_has_a_page(tmp_path: Path) -> None:
     assert b"NO PLAN FITS" in page
     assert main(["report", str(folder), "-q"]) == 0
     assert (folder / "page.html").read_bytes() == page
+
+
+def test_a_page_is_added_to_no_folder_of_other_origin(tmp_path: Path) -> None:
+    with (
+        claimed_folder(tmp_path / "new") as claimed,
+        pytest.raises(nestsim.InputError, match="holds no results of nestsim"),
+    ):
+        claimed.add("page.html", writer_of("<p>"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_page_of_the_users_own_is_not_replaced(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(folder / "manifest.json", lambda data: data["files"].pop("page.html"))
+    (folder / "page.html").write_text("<p>mine")
+    before = (folder / "manifest.json").read_bytes()
+    assert main(["report", str(folder), "-q"]) == WRONG_INPUT
+    assert "did not write" in capsys.readouterr().err
+    assert (folder / "page.html").read_text() == "<p>mine"
+    assert (folder / "manifest.json").read_bytes() == before
+    assert main(["report", str(folder), "-q", "--force"]) == 0
