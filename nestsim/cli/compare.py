@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFiles
+from nestsim.cli.console.results import (
+    Force,
+    Html,
+    Json,
+    NoFigures,
+    Quiet,
+    ScenarioFiles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,6 +131,7 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
     restart: Restart = False,
     force: Force = False,
     no_figures: NoFigures = False,
+    html: Html = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -171,7 +179,12 @@ def compare(  # noqa: PLR0913, PLR0917 - one for each option
         note_all(report.notices, quiet=quiet)
         if folder is not None and output is not None:
             write_report(
-                folder, report, named=output, figures=not no_figures, quiet=quiet
+                folder,
+                report,
+                named=output,
+                figures=not no_figures,
+                html=html,
+                quiet=quiet,
             )
     print_report(report, as_json=as_json)
     raise typer.Exit(0 if report.succeeded else 1)

@@ -18,9 +18,10 @@ from typing import Any
 
 from nestsim.compare.measure import belief_gap, differences
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.compare.text import print_comparison, sentences
+from nestsim.compare.text import comparison_title, print_comparison, sentences
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.folder import PAGE
 from nestsim.report.json import _throughput, dump_json, plain_values
 from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
@@ -39,6 +40,7 @@ def comparison_json(
         Whether to add how long the searches took, which differs from run to run.
     """
     report = {
+        "headline": comparison_title(comparison),
         "planners": comparison.planners,
         "base": comparison.base,
         "groups": [
@@ -246,7 +248,7 @@ _FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", T
 
 def comparison_files(scenarios: Sequence[Scenario]) -> list[str]:
     """Return the names of all files of the folder, but the store and the manifest."""
-    return [*scenario_copies(scenarios), *_FILES]
+    return [*scenario_copies(scenarios), *_FILES, PAGE]
 
 
 def comparison_writers(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nestsim.compare.record import Comparison, PlannerEntry, ScenarioEntries
-from nestsim.compare.text import fastest, format_ratio, listed
+from nestsim.compare.text import comparison_title, format_ratio
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
 from nestsim.report.figures.lettering import (
     DPI,
@@ -21,14 +21,11 @@ from nestsim.report.figures.lettering import (
     wrapped,
 )
 from nestsim.report.figures.palette import INK, ink_on, planner_colours
-from nestsim.report.wording import percent, plural
+from nestsim.report.wording import plural
 from nestsim.validation.metrics import grouped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-LEAST_LEAD = 5e-4
-"""A lead that a title names."""
 
 _MOST_COLUMNS = 3
 _LARGEST, _SMALLEST = 11.0, 7.0
@@ -97,22 +94,6 @@ def _bar(entry: PlannerEntry, one: float) -> Bar:
         one / entry.planned_time,
         one / belief,
     )
-
-
-def comparison_title(comparison: Comparison) -> str:
-    """Say who is fastest in the replay, and by how much or how often."""
-    groups = comparison.groups
-    wins = [name for group in groups for name in fastest(group)]
-    most = max((wins.count(name) for name in comparison.planners), default=0)
-    if most == 0:
-        return "No planner has a plan that the replay finds room for"
-    winners = [name for name in comparison.planners if wins.count(name) == most]
-    title = f"Fastest in the replay: {listed(winners)}"
-    if len(groups) > 1:
-        return f"{title}, in {most} of {len(groups)} scenarios"
-    times = [entry.simulated_time for entry in groups[0].entries if entry.is_valid]
-    lead = max(times) / min(times) - 1.0
-    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
 
 
 def draw_comparison(comparison: Comparison, path: Path) -> None:

@@ -41,6 +41,26 @@ FAR = 0.05
 """Relative miss of a belief by the replay above which it is worth a sentence."""
 
 
+LEAST_LEAD = 5e-4
+"""A lead that a title names."""
+
+
+def comparison_title(comparison: Comparison) -> str:
+    """Say who is fastest in the replay, and by how much or how often."""
+    groups = comparison.groups
+    wins = [name for group in groups for name in fastest(group)]
+    most = max((wins.count(name) for name in comparison.planners), default=0)
+    if most == 0:
+        return "No planner has a plan that the replay finds room for"
+    winners = [name for name in comparison.planners if wins.count(name) == most]
+    title = f"Fastest in the replay: {listed(winners)}"
+    if len(groups) > 1:
+        return f"{title}, in {most} of {len(groups)} scenarios"
+    times = [entry.simulated_time for entry in groups[0].entries if entry.is_valid]
+    lead = max(times) / min(times) - 1.0
+    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
+
+
 def sentences(group: ScenarioEntries) -> list[str]:
     """Return what is to be said of one scenario."""
     best = group.best

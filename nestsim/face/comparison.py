@@ -31,7 +31,11 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, FolderReport, table
+from nestsim.page.document import write_page
+from nestsim.page.kinds.comparison import comparison_page
+from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
+from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -86,12 +90,19 @@ class CompareReport(FolderReport):
         print_comparison(self.result, console)
 
     def contents(self) -> Contents:
-        """Return copies of the scenarios, tables and the figure."""
+        """Return copies of the scenarios, tables, the figure and the page."""
         return Contents(
-            writers=comparison_writers(self.result, self.scenarios),
+            writers={
+                **comparison_writers(self.result, self.scenarios),
+                PAGE: lambda path: write_page(self.page(), path),
+            },
             manifest=comparison_facts(self.scenarios),
             unhashed=(TIMES,),
         )
+
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+        return comparison_page(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenarios' files."""

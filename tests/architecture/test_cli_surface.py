@@ -33,7 +33,8 @@ SURFACE = {
         *("--zero", "-o", "-q", "SCENARIO"),
     ],
     "compare": [
-        *("--base", "--equal", "--force", "--json", "--networks", "--no-figures"),
+        *("--base", "--equal", "--force", "--html", "--json", "--networks"),
+        "--no-figures",
         *("--output", "--planners"),
         *(
             "--quiet",

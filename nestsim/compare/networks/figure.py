@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nestsim.compare.figure import LEAST_LEAD
 from nestsim.compare.networks.equality import equality_sentence
 from nestsim.compare.networks.record import ComparedNetwork, NetworkComparison
 from nestsim.compare.networks.text import relative
-from nestsim.compare.text import format_ratio, listed
+from nestsim.compare.text import LEAST_LEAD, format_ratio, listed
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
 from nestsim.report.figures.lettering import DPI, shortened, widest, wrapped
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour

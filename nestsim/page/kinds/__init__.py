@@ -1,0 +1,1 @@
+"""Pages of results other than runs, of the JSON that their folders hold."""

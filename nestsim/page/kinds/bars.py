@@ -1,0 +1,151 @@
+"""Bars in groups, from top to bottom: a group's name, then a bar for each member."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nestsim.page.drawing import Drawing, drawing, plain_field, rounded, rows_of
+from nestsim.page.paints import fill
+
+_ROW = 30
+"""Height of a bar [pixel]."""
+
+_WORDS = 78
+"""Width of the column of words at the right [pixel]."""
+
+_APART = "|"
+"""Between the number of a row, by which rows differ, and its label."""
+
+
+class GroupedBar(NamedTuple):
+    """One member of a group."""
+
+    name: str
+    """Stands before the bar."""
+
+    length: float | None
+    """Of the bar, in the unit of the axis; None for no bar."""
+
+    words: str
+    """Stands behind the bar."""
+
+    paint: str
+    """Name of the bar's paint."""
+
+    mark: float | None = None
+    """Where a line across the bar stands; None for none."""
+
+    tip: str = ""
+    """What is told of the bar where somebody points at it."""
+
+
+class BarsOfGroup(NamedTuple):
+    """Bars below one name."""
+
+    name: str
+    """Of the group; empty for none."""
+
+    bars: tuple[GroupedBar, ...]
+
+
+def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
+    """Return groups of bars; lines across them stand for what they are held against.
+
+    Parameters
+    ----------
+    groups
+        From top to bottom.
+    title
+        Of the horizontal axis.
+    """
+    rows = _rows(groups)
+    ends = [end for row in rows for end in (row["length"], row["mark"]) if end]
+    top = rounded(max(ends, default=1.0))
+    row: Drawing = {
+        "field": "row",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"paddingInner": 0.25, "paddingOuter": 0.15},
+        "axis": {
+            "title": None,
+            "ticks": False,
+            "domain": False,
+            "labelLimit": 130,
+            "labelExpr": f"slice(datum.value, indexof(datum.value, '{_APART}') + 1)",
+        },
+    }
+    # The column of words is as wide on a telephone as on a wall.
+    end = f"{top} * width / max(width - {_WORDS}, 40)"
+    across = {
+        "field": "length",
+        "type": "quantitative",
+        "scale": {"domain": [0, {"expr": end}], "nice": False},
+        "axis": {"title": title, "tickCount": 5},
+    }
+    return drawing(
+        {
+            "mark": {"type": "bar", "strokeWidth": 0.8},
+            "encoding": {
+                "y": row,
+                "x": across,
+                "fill": plain_field("fill"),
+                "stroke": {"value": "var(--rule-strong)"},
+                "tooltip": {"field": "tip", "type": "nominal"},
+            },
+        },
+        {
+            "mark": {"type": "tick", "thickness": 3, "tooltip": None},
+            "encoding": {
+                "y": row,
+                "x": {"field": "mark", "type": "quantitative"},
+                "color": {"value": "var(--ink)"},
+            },
+        },
+        {
+            "mark": {"type": "text", "align": "right", "tooltip": None},
+            "encoding": {
+                "y": row,
+                "x": {"value": "width"},
+                "text": {"field": "words"},
+            },
+        },
+        {
+            "transform": [{"filter": "datum.group != ''"}],
+            "mark": {
+                "type": "text",
+                "align": "left",
+                "fontWeight": "bold",
+                "tooltip": None,
+            },
+            "encoding": {
+                "y": row,
+                "x": {"value": 0},
+                "text": {"field": "group"},
+            },
+        },
+        height=max(2 * _ROW, _ROW * len(rows)),
+        data=rows_of({name: [one[name] for one in rows] for name in rows[0]}),
+    )
+
+
+def _rows(groups: Sequence[BarsOfGroup]) -> list[dict[str, Any]]:
+    """Return the rows of the drawing: names of groups, and bars."""
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        if group.name:
+            rows.append(_row(len(rows), GroupedBar("", None, "", "idle"), group.name))
+        rows += [
+            _row(len(rows) + place, bar, "") for place, bar in enumerate(group.bars)
+        ]
+    return rows
+
+
+def _row(number: int, bar: GroupedBar, group: str) -> dict[str, Any]:
+    return {
+        "row": f"{number}{_APART}{bar.name}",
+        "length": None if bar.length is None else rounded(bar.length),
+        "mark": None if bar.mark is None else rounded(bar.mark),
+        "words": bar.words,
+        "fill": fill(bar.paint),
+        "group": group,
+        "tip": bar.tip,
+    }
