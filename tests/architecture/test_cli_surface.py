@@ -47,7 +47,8 @@ SURFACE = {
         ),
     ],
     "stress": [
-        *("--force", "--json", "--keep", "--level", "--no-figures", "--output"),
+        *("--force", "--html", "--json", "--keep", "--level", "--no-figures"),
+        "--output",
         *("--oversubscription", "--planners", "--quiet", "--restart", "--workers"),
         *("-o", "-q", "SCENARIO"),
     ],
