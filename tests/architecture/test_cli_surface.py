@@ -53,7 +53,8 @@ SURFACE = {
         *("-o", "-q", "SCENARIO"),
     ],
     "sweep": [
-        *("--csv", "--force", "--json", "--no-figures", "--output", "--quiet"),
+        *("--csv", "--force", "--html", "--json", "--no-figures", "--output"),
+        "--quiet",
         *("--restart", "--set", "--what", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "diff": ["--json", "A", "B"],

@@ -1,6 +1,7 @@
 """Curves over a number: each with its own colour, dash and shape of points."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nestsim.page.drawing import Drawing, drawing, rounded, rows_of
@@ -22,7 +23,7 @@ class CurvePoint(NamedTuple):
     """What is told of it where somebody points at it."""
 
 
-class Curve(NamedTuple):
+class DrawnCurve(NamedTuple):
     """Points joined by lines, from left to right."""
 
     name: str
@@ -39,7 +40,7 @@ class CurveMarks(NamedTuple):
     """How high they lie."""
 
 
-def curves_legend(curves: Sequence[Curve]) -> tuple[Swatch, ...]:
+def curves_legend(curves: Sequence[DrawnCurve]) -> tuple[Swatch, ...]:
     """Return what the lines stand for."""
     return tuple(
         Swatch(name=curve.name, paint=str(number), line=True)
@@ -48,9 +49,10 @@ def curves_legend(curves: Sequence[Curve]) -> tuple[Swatch, ...]:
 
 
 def curves_drawing(
-    curves: Sequence[Curve],
+    curves: Sequence[DrawnCurve],
     titles: tuple[str, str],
     *,
+    names: Mapping[float, str] | None = None,
     logarithmic: bool = False,
     marks: CurveMarks = CurveMarks(),  # noqa: B008 - a constant
 ) -> Drawing:
@@ -62,6 +64,8 @@ def curves_drawing(
         In the order of the legend; later ones are thinner, so that equal ones show.
     titles
         Of the horizontal and of the vertical axis.
+    names
+        What places on the horizontal axis are called; None for their numbers.
     logarithmic
         Whether the horizontal axis is.
     marks
@@ -85,7 +89,7 @@ def curves_drawing(
         "axis": {
             "title": titles[0],
             "values": xs,
-            "format": "~g",
+            **({"format": "~g"} if names is None else _named(names)),
             "grid": False,
             "labelOverlap": "greedy",
         },
@@ -101,7 +105,7 @@ def curves_drawing(
     for number, curve in enumerate(curves):
         for point in curve.points:
             data["curve"].append(number)
-            data["x"].append(rounded(point.x, 9))
+            data["x"].append(point.x)
             data["y"].append(rounded(point.y))
             data["tip"].append(point.tip)
         layers.append(_line(number, len(curves), across, down))
@@ -135,6 +139,12 @@ def _line(number: int, count: int, across: Drawing, down: Drawing) -> Drawing:
             "tooltip": {"field": "tip", "type": "nominal"},
         },
     }
+
+
+def _named(names: Mapping[float, str]) -> Drawing:
+    """Return what writes names at places, as literals of the grammar."""
+    places, words = (json.dumps(list(one)) for one in (names, names.values()))
+    return {"labelExpr": f"{words}[indexof({places}, datum.value)]", "labelLimit": 110}
 
 
 def _mark(axis: str, place: float) -> Drawing:

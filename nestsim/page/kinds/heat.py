@@ -12,9 +12,6 @@ from nestsim.page.paints import line_colour
 _ROW = 28
 """Height of a row [pixel]."""
 
-_HEAD = 46
-"""Room of the names of columns [pixel]."""
-
 _STRONGEST = 0.55
 """Opacity of the largest number: words on it can be read in the light and the dark."""
 
@@ -26,6 +23,9 @@ _NAMES = 130
 
 ORDINARY, WORSE, _BETTER = 0, 3, 2
 """Series whose colours stand for numbers: any, those that are bad, those below 0."""
+
+_SHORT = 5
+"""Letters of a column's name that stand level above it."""
 
 _APART = "|"
 """Between a number, by which rows and columns differ, and their label."""
@@ -97,7 +97,8 @@ def heat_map(
             **_axis(),
             "title": title,
             "orient": "top",
-            "labelAngle": 0,
+            "labelAngle": -35 if max(map(len, columns), default=0) > _SHORT else 0,
+            "labelLimit": 110,
             "labelOverlap": True,
         },
     }
@@ -140,7 +141,7 @@ def heat_map(
                 "text": {"field": "group"},
             },
         },
-        height=_HEAD + _ROW * count,
+        height=_ROW * count,
         data=rows_of({name: [one[name] for one in rows] for name in _KEYS}),
     )
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
 from nestsim.page.kinds.curves import (
-    Curve,
     CurveMarks,
     CurvePoint,
+    DrawnCurve,
     curves_drawing,
     curves_legend,
 )
@@ -339,7 +339,7 @@ def _line_figure(data: Mapping[str, Any], level: str, place: int) -> PageFigure:
     names, ratios = data["lines"][level], data["oversubscription"][level]
     rows = {(row["planner"], row["condition"]): row for row in data["rows"]}
     curves = [
-        Curve(
+        DrawnCurve(
             f"{planner}, {_WORDS[whose]}",
             tuple(
                 CurvePoint(

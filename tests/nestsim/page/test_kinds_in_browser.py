@@ -1,8 +1,8 @@
-"""Pages of stress tests in a real browser, made of the JSON of their folders."""
+"""Pages of stress tests and sweeps in a real browser, of the JSON of their folders."""
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,19 @@ import pytest
 
 import nestsim
 from nestsim.face.report import FolderReport
+from nestsim.face.sweep import SweepReport
 from nestsim.page.document import page_html
 from nestsim.page.kinds.stress import stress_page
-from nestsim.page.parts import Page
+from nestsim.page.kinds.sweep import sweep_page
+from nestsim.page.parts import Page, PageSection
+from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
+from nestsim.sweep.axes import Axis
+from nestsim.sweep.report import sweep_json
 from tests.nestsim.page.conftest import DESKTOP, PHONE, Opened
 from tests.nestsim.stress.clusters import TEXT
 from tests.nestsim.stress.test_stress_cost import COST, SLOW
+from tests.nestsim.sweep.test_sweep_cost import AXES, priced
 
 Open = Callable[..., Opened]
 
@@ -66,7 +72,19 @@ def stressed(folder: Path) -> Kind:
     )
 
 
-KINDS = {"stress": stressed}
+def swept(folder: Path) -> Kind:
+    path = folder / "small.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return Kind(
+        SweepReport(scenario=load_scenario(path), result=priced()),
+        sweep_page,
+        {"sweep", "pareto"},
+        ("a job", "400 Gbit/s", "oversubscription"),
+        ("points", "tokens/s"),
+    )
+
+
+KINDS = {"stress": stressed, "sweep": swept}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -132,6 +150,30 @@ def renamed(data: Any, names: tuple[str, ...]) -> Any:
         for name in names:
             data = data.replace(name, name + HOSTILE)
     return data
+
+
+def test_curves_and_bars_of_a_sweep_are_drawn_with_any_names(opened: Open) -> None:
+    """One setting makes a curve where its values are numbers, bars where not."""
+    one, _ = AXES
+    named = Axis(path="plan.schedule", values=("1f1b", HOSTILE))
+    figures = []
+    for name, axis in {"curve": one, "bars": named}.items():
+        base = priced()
+        outcomes = tuple(
+            replace(outcome, point={axis.path: value})
+            for value, outcome in zip(axis.values, base.outcomes, strict=False)
+        )
+        data = sweep_json(replace(base, axes=(axis,), outcomes=outcomes))
+        page = sweep_page(renamed(json.loads(dump_json(data)), ("2", "400 Gbit/s")))
+        figures.append(replace(page.figures[0], name=name))
+    section = PageSection(name="all", title="All", blocks=tuple(figures))
+    seen = opened(replace(page, sections=(section,)))
+    assert seen.complaints == []
+    assert seen.violations() == []
+    for name in ("curve", "bars"):
+        words = seen.view.locator(f"#figure-{name} svg").text_content()
+        assert HOSTILE[:9] in words, name
+    assert seen.view.locator("img, main b").count() == 0
 
 
 def test_what_is_found_and_what_is_stored_give_the_same_bytes(kind: Kind) -> None:
