@@ -1,0 +1,114 @@
+"""Bars of parts, one after the other: what makes up each of several things."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from nestsim.page.drawing import Drawing, drawing, plain_field, rounded, rows_of
+from nestsim.page.paints import fill
+
+_ROW = 34
+"""Height of a bar [pixel]."""
+
+_APART = "|"
+"""Between the number of a row, by which rows differ, and its label."""
+
+
+class StackPart(NamedTuple):
+    """A part of a bar."""
+
+    length: float
+    """In the unit of the axis."""
+
+    paint: str
+    """Name of its paint."""
+
+    tip: str
+    """What is told of it where somebody points at it."""
+
+
+class StackedBar(NamedTuple):
+    """A bar of parts."""
+
+    name: str
+    """Stands before the bar."""
+
+    parts: tuple[StackPart, ...]
+    """From left to right; none for nothing to draw."""
+
+    words: str
+    """Stands behind the bar."""
+
+
+def stacked_bars(bars: Sequence[StackedBar], title: str, room: int) -> Drawing:
+    """Return bars of parts.
+
+    Parameters
+    ----------
+    bars
+        From top to bottom.
+    title
+        Of the horizontal axis.
+    room
+        Width of the column of words at the right [pixel].
+    """
+    reach = rounded(max(sum(part.length for part in bar.parts) for bar in bars) or 1.0)
+    # The column of words is as wide on a telephone as on a wall.
+    end = f"{reach} * width / max(width - {room}, 40)"
+    down: Drawing = {
+        "field": "row",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"paddingInner": 0.3, "paddingOuter": 0.15},
+        "axis": {
+            "title": None,
+            "ticks": False,
+            "domain": False,
+            "labelLimit": 130,
+            "labelExpr": f"slice(datum.value, indexof(datum.value, '{_APART}') + 1)",
+        },
+    }
+    return drawing(
+        {
+            "mark": {"type": "bar", "strokeWidth": 0.8},
+            "encoding": {
+                "y": down,
+                "x": {
+                    "field": "from",
+                    "type": "quantitative",
+                    "scale": {"domain": [0, {"expr": end}], "nice": False},
+                    "axis": {"title": title, "tickCount": 5},
+                },
+                "x2": {"field": "to"},
+                "fill": plain_field("fill"),
+                "stroke": {"value": "var(--rule-strong)"},
+                "tooltip": {"field": "tip", "type": "nominal"},
+            },
+        },
+        {
+            "mark": {"type": "text", "align": "right", "tooltip": None},
+            "encoding": {
+                "y": down,
+                "x": {"value": "width"},
+                "text": {"field": "words"},
+            },
+        },
+        height=max(3 * _ROW, _ROW * len(bars)),
+        data=_rows(bars),
+    )
+
+
+def _rows(bars: Sequence[StackedBar]) -> Drawing:
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("row", "from", "to", "fill", "words", "tip")
+    }
+    for number, bar in enumerate(bars):
+        reached = 0.0
+        for place, part in enumerate(bar.parts or (StackPart(0.0, "idle", ""),)):
+            columns["row"].append(f"{number}{_APART}{bar.name}")
+            columns["from"].append(rounded(reached))
+            reached += part.length
+            columns["to"].append(rounded(reached))
+            columns["fill"].append(fill(part.paint))
+            columns["words"].append("" if place else bar.words)
+            columns["tip"].append(part.tip)
+    return rows_of(columns)
