@@ -31,7 +31,11 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, FolderReport, table
+from nestsim.page.document import write_page
+from nestsim.page.kinds.networks import networks_page
+from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
+from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -91,12 +95,19 @@ class NetworksReport(FolderReport):
         print_networks(self.result, console)
 
     def contents(self) -> Contents:
-        """Return copies of what was read, tables and the figure."""
+        """Return copies of what was read, tables, the figure and the page."""
         return Contents(
-            writers=networks_writers(self.result, self.scenario, self.files),
+            writers={
+                **networks_writers(self.result, self.scenario, self.files),
+                PAGE: lambda path: write_page(self.page(), path),
+            },
             manifest=networks_manifest(self.result, self.scenario),
             unhashed=(TIMES,),
         )
+
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+        return networks_page(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the files that were read."""

@@ -11,6 +11,7 @@ from typing import Any
 from nestsim.compare.data import TIMES, rows_csv
 from nestsim.compare.networks.equality import (
     are_equal,
+    equality_sentence,
     tokens_per_port,
     yardsticks,
 )
@@ -20,10 +21,19 @@ from nestsim.compare.networks.record import (
     ComparedNetwork,
     NetworkComparison,
     NetworkEntry,
+    step_parts,
 )
-from nestsim.compare.networks.text import decisions, fairness, print_networks
+from nestsim.compare.networks.text import (
+    assumptions,
+    decisions,
+    fairness,
+    networks_title,
+    print_networks,
+    relative,
+)
 from nestsim.report.cost import cost_cells, cost_json
 from nestsim.report.destination import Writer, writer_of
+from nestsim.report.folder import PAGE
 from nestsim.report.json import _throughput, dump_json, plain_values
 from nestsim.report.tables import plain_text
 from nestsim.scenario.load import Scenario
@@ -43,6 +53,7 @@ def networks_json(
     """
     fastest = comparison.fastest
     report = {
+        "headline": networks_title(comparison),
         "scenario": comparison.scenario,
         "model": comparison.model,
         "num_devices": comparison.num_devices,
@@ -59,6 +70,7 @@ def networks_json(
             what: {
                 "is_equal": are_equal(comparison, what),
                 "spread": {one.name: one.spread for one in sticks},
+                "in_words": equality_sentence(comparison, what),
             }
             for what, sticks in yardsticks(comparison).items()
         },
@@ -68,6 +80,7 @@ def networks_json(
         ],
         "decisions": decisions(comparison),
         "fairness": fairness(comparison),
+        "assumptions": assumptions(comparison),
         "currency": comparison.currency or None,
     }
     plain: dict[str, Any] = plain_values(report)
@@ -77,6 +90,7 @@ def networks_json(
 def _network_json(
     comparison: NetworkComparison, network: ComparedNetwork, *, with_times: bool
 ) -> dict[str, Any]:
+    step = step_parts(network)
     return {
         "network": network.label,
         "file": network.file,
@@ -96,6 +110,7 @@ def _network_json(
             for tier in network.inventory.tiers
         ],
         "confirmed": network.is_confirmed,
+        "step_s": None if step is None else step._asdict(),
         "best": network.best.entry.planner if network.best.entry.is_valid else None,
         "entries": [
             _entry_json(comparison, network, one, with_times=with_times)
@@ -155,6 +170,13 @@ def _entry_json(
         "hottest_link": asdict(load.busiest) if load and load.busiest else None,
         "relative_speed": comparison.speed(one.tokens_per_second),
         "tokens_per_s_per_port": tokens_per_port(network, one.tokens_per_second),
+        "relative_per": dict(
+            zip(
+                ("port", *([comparison.currency] if comparison.currency else ())),
+                relative(comparison, network, one)[1:],
+                strict=True,
+            )
+        ),
         **(
             {}
             if network.cost is None
@@ -239,7 +261,7 @@ _FILES = ("comparison.csv", "comparison.json", "comparison.png", "report.txt", T
 
 def networks_files(scenario: Scenario, files: Sequence[NetworkFile]) -> list[str]:
     """Return the names of all files of the folder, but the store and the manifest."""
-    return [*copies(scenario, files), *_FILES]
+    return [*copies(scenario, files), *_FILES, PAGE]
 
 
 def copies(scenario: Scenario, files: Sequence[NetworkFile]) -> dict[str, bytes]:

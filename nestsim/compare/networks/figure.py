@@ -8,16 +8,21 @@ for money; its ports by tier, with the bisection. An X stands where nothing vali
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nestsim.compare.networks.equality import equality_sentence
-from nestsim.compare.networks.record import ComparedNetwork, NetworkComparison
-from nestsim.compare.networks.text import relative
-from nestsim.compare.text import LEAST_LEAD, format_ratio, listed
+from nestsim.compare.networks.record import (
+    ComparedNetwork,
+    NetworkComparison,
+    StepParts,
+    step_parts,
+)
+from nestsim.compare.networks.text import networks_title, relative
+from nestsim.compare.text import format_ratio
 from nestsim.report.figures.canvas import WIDTH, figure_with_headline, save_figure
 from nestsim.report.figures.lettering import DPI, shortened, widest, wrapped
 from nestsim.report.figures.palette import DISTINCT, INK, ink_on, level_colour
-from nestsim.report.wording import difference, number, percent, plan_label
+from nestsim.report.wording import number, plan_label
 from topologies.units import format_bandwidth, format_duration
 
 if TYPE_CHECKING:
@@ -37,44 +42,6 @@ _LEGEND = 0.5
 
 _ROOM = 1.3
 """End of an axis over its longest bar: numbers stand behind bars."""
-
-
-class StepParts(NamedTuple):
-    """Where the step of a network's best plan goes; they add up to it [s]."""
-
-    work: float
-    """Compute and the optimizer step."""
-
-    exposed: float
-    """Communication that no compute hides."""
-
-    bubble: float
-    """Stages waiting for each other."""
-
-
-def step_parts(network: ComparedNetwork) -> StepParts | None:
-    """Return where the step goes, None without a valid plan."""
-    best = network.best
-    if best.load is None or not best.entry.is_valid:
-        return None
-    exposed, bubble = best.load.exposed, best.load.bubble
-    return StepParts(best.time - exposed - bubble, exposed, bubble)
-
-
-def networks_title(comparison: NetworkComparison) -> str:
-    """Say which network is fastest, and how far ahead of the slowest."""
-    fastest = comparison.fastest
-    if fastest is None:
-        return "On no network is there a plan that the replay finds room for"
-    time = fastest.best.time
-    times = {one.label: one.best.time for one in comparison.networks}
-    winners = [
-        name for name, its in times.items() if difference(time, its) < LEAST_LEAD
-    ]
-    slowest = max(its for its in times.values() if math.isfinite(its))
-    title = f"Fastest network in the replay: {listed(winners)}"
-    lead = difference(time, slowest)
-    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
 
 
 def draw_networks(comparison: NetworkComparison, path: Path) -> None:

@@ -7,7 +7,7 @@ for each planner: the best plan that it found there, replayed.
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from nestsim.compare.record import PlannerEntry
 from nestsim.cost.cluster import ClusterCost
@@ -174,6 +174,28 @@ class ComparedNetwork:
             one.entry.found is not None and one.entry.found.verdict == "confirmed"
             for one in self.entries
         )
+
+
+class StepParts(NamedTuple):
+    """Where the step of a network's best plan goes; they add up to it [s]."""
+
+    work: float
+    """Compute and the optimizer step."""
+
+    exposed: float
+    """Communication that no compute hides."""
+
+    bubble: float
+    """Stages waiting for each other."""
+
+
+def step_parts(network: ComparedNetwork) -> StepParts | None:
+    """Return where the step goes, None without a valid plan."""
+    best = network.best
+    if best.load is None or not best.entry.is_valid:
+        return None
+    exposed, bubble = best.load.exposed, best.load.bubble
+    return StepParts(best.time - exposed - bubble, exposed, bubble)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from nestsim.compare.networks.record import (
 from nestsim.compare.text import (
     CLOSE,
     EQUAL,
+    LEAST_LEAD,
     NOTHING,
     format_ratio,
     format_time,
@@ -51,6 +52,22 @@ from topologies.units import (
     format_power,
     format_size,
 )
+
+
+def networks_title(comparison: NetworkComparison) -> str:
+    """Say which network is fastest, and how far ahead of the slowest."""
+    fastest = comparison.fastest
+    if fastest is None:
+        return "On no network is there a plan that the replay finds room for"
+    time = fastest.best.time
+    times = {one.label: one.best.time for one in comparison.networks}
+    winners = [
+        name for name, its in times.items() if difference(time, its) < LEAST_LEAD
+    ]
+    slowest = max(its for its in times.values() if math.isfinite(its))
+    title = f"Fastest network in the replay: {listed(winners)}"
+    lead = difference(time, slowest)
+    return f"{title}, up to {percent(lead)} ahead" if lead >= LEAST_LEAD else title
 
 
 def print_networks(

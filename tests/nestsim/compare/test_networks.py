@@ -19,11 +19,16 @@ from nestsim.compare.networks.equality import (
     tokens_per_money,
     tokens_per_port,
 )
-from nestsim.compare.networks.figure import draw_networks, networks_title, step_parts
+from nestsim.compare.networks.figure import draw_networks
 from nestsim.compare.networks.files import on_network, read_network_files
 from nestsim.compare.networks.job import networks_job
-from nestsim.compare.networks.record import NetworkComparison, NetworkEntry, spread
-from nestsim.compare.networks.text import decisions, fairness
+from nestsim.compare.networks.record import (
+    NetworkComparison,
+    NetworkEntry,
+    spread,
+    step_parts,
+)
+from nestsim.compare.networks.text import decisions, fairness, networks_title
 from nestsim.compare.record import PlannerEntry
 from nestsim.scenario import Scenario, load_scenario
 from tests.nestsim.compare.small import TEXT, load, write

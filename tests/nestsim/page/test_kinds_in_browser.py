@@ -1,4 +1,4 @@
-"""Pages of stress tests and sweeps in a real browser, of the JSON of their folders."""
+"""Pages of stress tests, sweeps and networks in a real browser, of their JSON."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ import nestsim
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.page.document import page_html
+from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
 from nestsim.page.parts import Page, PageSection
@@ -19,6 +20,8 @@ from nestsim.report.json import dump_json
 from nestsim.scenario import load_scenario
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.report import sweep_json
+from tests.nestsim.compare.small import write
+from tests.nestsim.compare.test_networks import PRICES, TORUS, TREE, put
 from tests.nestsim.page.conftest import DESKTOP, PHONE, Opened
 from tests.nestsim.stress.clusters import TEXT
 from tests.nestsim.stress.test_stress_cost import COST, SLOW
@@ -84,7 +87,20 @@ def swept(folder: Path) -> Kind:
     )
 
 
-KINDS = {"stress": stressed, "sweep": swept}
+def networked(folder: Path) -> Kind:
+    path = write(folder)
+    path.write_text(path.read_text(encoding="utf-8") + PRICES, encoding="utf-8")
+    networks = put(folder, tree=TREE, torus=TORUS)
+    return Kind(
+        nestsim.compare_networks(path, networks),
+        networks_page,
+        {"throughput", "step", "ports"},
+        ("four blocks", "tree", "torus", "spine"),
+        ("throughput", "Iteration"),
+    )
+
+
+KINDS = {"stress": stressed, "sweep": swept, "networks": networked}
 
 
 @pytest.fixture(scope="module", params=KINDS)
