@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
@@ -30,7 +31,11 @@ class LaunchReader:
 
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
-    {"megatron": write_megatron, "plan": write_plan}
+    {
+        "megatron": write_megatron,
+        "megatron-bridge": write_megatron_bridge,
+        "plan": write_plan,
+    }
 )
 """Name of a format -> what writes it."""
 
