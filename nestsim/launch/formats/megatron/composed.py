@@ -24,6 +24,7 @@ from topologies.errors import InputError
 
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 _PADDED_SWIGLU = 64
+_MOST_LETTERS = 100
 
 TOKENIZERS: Mapping[str, int] = MappingProxyType(
     {
@@ -63,6 +64,17 @@ class Launched:
     """Entries of the vocabulary that the user gave beside the script."""
 
 
+def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
+    """Return the table ``model`` alone.
+
+    Raises
+    ------
+    InputError
+        As `read_tables`.
+    """
+    return _said(_model(given, launched, _preset(given)), SpelledOutModel)
+
+
 def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, Any]]:
     """Return the tables ``model``, ``training``, ``software`` and ``plan``.
 
@@ -72,9 +84,9 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
         If an option has a value that it cannot have, or one is missing.
     """
     preset = _preset(given)
-    model = _model(given, launched, preset)
+    model = read_model(given, launched)
     return {
-        "model": _said(model, SpelledOutModel),
+        "model": model,
         "training": _said(_training(given, launched), TrainingTable),
         "software": _software(given, preset),
         "plan": _plan(given, launched, model),
@@ -235,7 +247,8 @@ def _experts(given: GivenOptions) -> dict[str, Any]:
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")
-        found["moe_layer_freq"] = marks if isinstance(marks, int) else write_list(marks)
+        short = write_list(marks) if isinstance(marks, list) else ""
+        found["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
     return found
 
 
@@ -250,6 +263,9 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
 def _mamba(given: GivenOptions) -> dict[str, Any]:
     found: dict[str, Any] = given.table(known.MAMBA)
     pattern = given.word("hybrid-override-pattern")
+    if not given.any_of("squared-relu", "swiglu"):
+        # The family's published models have another one.
+        found["activation_func"] = "gelu"
     return found | ({"hybrid_override_pattern": pattern} if pattern else {})
 
 
