@@ -7,6 +7,7 @@ from types import MappingProxyType
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
@@ -39,6 +40,7 @@ class LaunchReader:
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
     {
         "megatron": write_megatron,
+        "megatron-bridge": write_megatron_bridge,
         "torchtitan": write_torchtitan,
         "deepspeed": write_deepspeed,
         "plan": write_plan,

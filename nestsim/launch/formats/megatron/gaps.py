@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
@@ -75,9 +75,7 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """What cannot be said -> why, and what the launch does."""
 
 
-def find_gaps(
-    job: LaunchJob, values: Mapping[str, tuple[str, ...]]
-) -> tuple[LaunchGap, ...]:
+def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[LaunchGap, ...]:
     """Return what a job has and its options do not say.
 
     Parameters
@@ -95,7 +93,7 @@ def find_gaps(
         tables = read_tables(GivenOptions(values=values), launched)
     except InputError as error:
         return (LaunchGap(setting=error.where, value=error.got, reason=error.problem),)
-    found += _model_gaps(job, tables["model"])
+    found += model_gaps(job.model, tables["model"])
     found += _training_gaps(job, tables)
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
@@ -103,31 +101,43 @@ def find_gaps(
     return tuple(found)
 
 
-def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
-    model = job.model
+def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
+    """Yield what a model has and the one that was read back has not.
+
+    Parameters
+    ----------
+    model
+        The model.
+    table
+        The table that its options are read into.
+    """
     if model.family == MODULE_FAMILY:
         yield LaunchGap(
-            setting="model",
-            value=job.scenario.name,
+            setting="model.family",
+            value=model.family,
             reason="A module of your own is none of Megatron-LM's models: its sizes "
             "are those of the nearest decoder.",
         )
         return
     try:
         read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
-    except (InputError, ValidationError) as error:
-        where = error.where if isinstance(error, InputError) else "model"
+    except InputError as error:
         yield LaunchGap(
-            setting=where or "model",
-            value=getattr(model, where, model.family),
-            reason="Megatron-LM's options make no such model here.",
+            setting=error.where or "model",
+            value=getattr(model, error.where, model.family),
+            reason=f"Megatron-LM's options make no such model here: {error.problem}.",
         )
         return
-    left_out = set(_ALL_DECODERS)
+    if model.has_decoder:
+        yield LaunchGap(
+            setting="activation_func",
+            value=model.nonlinearity,
+            reason="Megatron-LM's T5 has a GELU, or a SwiGLU where it is gated.",
+        )
+    yield from _differing("activation_func", model.nonlinearity, read.nonlinearity)
+    left_out = {*_ALL_DECODERS, "activation_func"}
     if model.position_embedding_type != "learned":
         left_out.add("max_position_embeddings")
-    if model.nonlinearity == read.nonlinearity:
-        left_out.add("activation_func")
     for one in fields(TransformerSpec):
         if one.name not in left_out:
             yield from _differing(
@@ -139,14 +149,13 @@ def _differing(name: str, asked: object, launched: object) -> Iterator[LaunchGap
     """Yield a gap where the launch has something else."""
     if asked == launched:
         return
-    default = (
-        "Megatron-LM has no option for it: the launch has "
-        f"{'nothing' if launched in ('', None) else _short(launched)}."
-    )
+    default = f"Megatron-LM has no option for it: the launch has {_short(launched)}."
     yield LaunchGap(setting=name, value=asked, reason=REASONS.get(name, default))
 
 
 def _short(value: object) -> str:
+    if value in ("", None, False, 0, ()):
+        return "nothing of the kind"
     text = str(value)
     return text if len(text) < 60 else text[:60] + ".."
 
@@ -182,9 +191,7 @@ def _impossible(job: LaunchJob, error: InputError) -> Iterator[LaunchGap]:
     """Yield why the options make no plan that Megatron-LM would run."""
     asked = job.settings
     if asked.schedule is not None:
-        yield LaunchGap(
-            setting="schedule", value=asked.schedule, reason=REASONS["schedule"]
-        )
+        yield LaunchGap(setting="schedule", value=asked.schedule, reason=REASONS["schedule"])
     if asked.num_microbatches is not None:
         yield LaunchGap(
             setting="num_microbatches",

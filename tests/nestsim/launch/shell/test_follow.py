@@ -220,3 +220,22 @@ def test_options_of_older_versions_are_read() -> None:
     assert plan["recompute"] == "full"
     assert job.tables["software"]["preset"] == "megatron-lm"
     assert job.tables["training"]["global_batch_size"] == 16
+
+
+def test_hybrids_by_their_shares_are_read() -> None:
+    """Megatron-LM's ``examples/mamba/train.sh`` (157006d), its smaller model."""
+    text = """
+    torchrun --nproc_per_node 8 pretrain_mamba.py --tensor-model-parallel-size 1 \\
+        --use-distributed-optimizer --untie-embeddings-and-output-weights \\
+        --position-embedding-type none --num-layers 48 --hidden-size 1024 \\
+        --num-attention-heads 16 --group-query-attention --num-query-groups 8 \\
+        --hybrid-attention-ratio 0.08 --hybrid-mlp-ratio 0.5 --seq-length 4096 \\
+        --max-position-embeddings 4096 --micro-batch-size 4 --global-batch-size 32 \\
+        --disable-bias-linear --normalization RMSNorm --bf16 \\
+        --attention-dropout 0.0 --hidden-dropout 0.0 \\
+        --spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec
+    """
+    job = read_megatron(LaunchSource(path=Path("train.sh"), text=text))
+    letters = job.tables["model"]["hybrid_override_pattern"]
+    assert {one: letters.count(one) for one in "M*-"} == {"M": 20, "*": 4, "-": 24}
+    assert job.tables["plan"]["data_parallel_size"] == 8
