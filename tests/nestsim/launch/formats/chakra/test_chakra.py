@@ -223,27 +223,32 @@ def test_groups_agree_on_what_they_do(job):
         assert all(each == first for each in by_device.values())
 
 
+def meetings_of(read: dict[int, list[Node]]) -> list[list[tuple[int, int]]]:
+    """Return the nodes that are one collective: the n-th of a group on each rank."""
+    meets = defaultdict(list)
+    for device, nodes in read.items():
+        counted = defaultdict(int)
+        for node in nodes:
+            if node.type == COLLECTIVE:
+                name = node.attr["pg_name"]
+                meets[name, counted[name]].append((device, node.id))
+                counted[name] += 1
+    return list(meets.values())
+
+
 def needs_of(read: dict[int, list[Node]]) -> dict[tuple[int, int], list]:
     """Return what each node waits for: its own rank, its sender, its group."""
-    senders, meets, counted = {}, defaultdict(list), defaultdict(int)
-    needs = {}
+    senders, receivers, needs = {}, {}, {}
     for device, nodes in read.items():
         for node in nodes:
             key, attr = (device, node.id), node.attr
             needs[key] = [(device, one) for one in node.deps]
-            if node.type == SEND:
-                senders[attr["comm_src"], attr["comm_dst"], attr["comm_tag"]] = key
-            elif node.type == COLLECTIVE:
-                name = attr["pg_name"]
-                meets[name, counted[device, name]].append(key)
-                counted[device, name] += 1
-    for device, nodes in read.items():
-        for node in nodes:
-            attr = node.attr
-            if node.type == RECEIVE:
-                sender = senders[attr["comm_src"], attr["comm_dst"], attr["comm_tag"]]
-                needs[device, node.id].append(sender)
-    for several in meets.values():
+            if node.type in {SEND, RECEIVE}:
+                ends = senders if node.type == SEND else receivers
+                ends[attr["comm_src"], attr["comm_dst"], attr["comm_tag"]] = key
+    for message, key in receivers.items():
+        needs[key].append(senders[message])
+    for several in meetings_of(read):
         together = [one for key in several for one in needs[key]]
         for key in several:
             needs[key] = together
