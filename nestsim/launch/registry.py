@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from nestsim.launch.formats.chakra.writing import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
@@ -44,6 +45,7 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
         "torchtitan": write_torchtitan,
         "deepspeed": write_deepspeed,
         "plan": write_plan,
+        "chakra": write_chakra,
     }
 )
 """Name of a format -> what writes it."""
