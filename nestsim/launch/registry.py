@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
+from nestsim.launch.formats.maxtext.writing import write_maxtext
 from nestsim.launch.formats.plan import write_plan
 from nestsim.launch.formats.torchtitan.reading import (
     is_torchtitan,
@@ -33,7 +35,11 @@ class LaunchReader:
 
 
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
-    {"plan": write_plan, "torchtitan": write_torchtitan}
+    {
+        "plan": write_plan,
+        "torchtitan": write_torchtitan,
+        "maxtext": write_maxtext,
+    }
 )
 """Name of a format -> what writes it."""
 
@@ -48,6 +54,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a TOML file or command line of torchtitan",
             recognizes=is_torchtitan,
             read=read_torchtitan,
+        ),
+        "maxtext": LaunchReader(
+            title="a YAML file or script of MaxText",
+            recognizes=is_maxtext,
+            read=read_maxtext,
         ),
     }
 )

@@ -20,9 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.scenario.errors import nearest
+from nestsim.scenario.formats.plain_yaml import parse_yaml
 from topologies.accelerators import accelerator_names
 from topologies.errors import InputError
-from topologies.input_file import MAX_DEPTH, Value, decode
+from topologies.input_file import Value, decode
 
 SUFFIXES = (".yaml", ".yml")
 """How names of Mist's configurations end."""
@@ -94,6 +95,8 @@ _RUN = (
 )
 """Settings beside the sections."""
 
+_EXPECTED = "a configuration of Mist in YAML"
+
 _REFERENCE = re.compile(r"\$\{([A-Za-z0-9_.]+)\}")
 
 
@@ -113,7 +116,7 @@ def mist_document(text: bytes, name: str) -> dict[str, Any]:
         If it is no configuration of Mist, or says what no scenario can. The message
         starts with the setting.
     """
-    root = Value(_resolved(_parsed(decode(text))))
+    root = Value(_resolved(parse_yaml(decode(text), _EXPECTED)))
     _check_names(root)
     document = {
         "name": f"{root['model'].get('name', name).text()} (Mist)",
@@ -126,35 +129,6 @@ def mist_document(text: bytes, name: str) -> dict[str, Any]:
     if "strategy" in root.table() and root["strategy"].get("enabled", True).flag():
         document["plan"] = _Strategy(root).plan()
     return document
-
-
-def _parsed(text: str) -> Any:
-    """Read YAML without tags, aliases and deep nesting."""
-    import yaml
-
-    try:
-        events = yaml.parse(text, Loader=yaml.SafeLoader)
-        depth = 0
-        for event in events:
-            if isinstance(event, yaml.AliasEvent):
-                raise _unreadable("has references (&, *) between its values")
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise _unreadable(f"is nested more than {MAX_DEPTH} deep")
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f" in line {mark.line + 1}"
-        raise _unreadable(f"is not YAML{line}") from None
-    except InputError:
-        raise
-    except (ValueError, OverflowError):
-        raise _unreadable("has a value that cannot be read") from None
-
-
-def _unreadable(problem: str) -> InputError:
-    return InputError(problem, expected="a configuration of Mist in YAML")
 
 
 def _resolved(root: Any) -> Any:
