@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
-from nestsim.launch.formats.llama import is_llama
+from nestsim.launch.formats.likeness import is_llama, is_published
 from nestsim.launch.formats.maxtext.gaps import plan_gaps, training_gaps
 from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
 from nestsim.launch.formats.maxtext.names import (
@@ -115,27 +114,14 @@ def _model_options(spec: TransformerSpec) -> dict[str, Any]:
 def model_name(spec: TransformerSpec) -> str | None:
     """Return MaxText's name of a model, None if it has none."""
     for name, ours in MODELS.items():
-        known = load_model(ours)
-        alike = replace(
-            spec,
-            sequence_length=known.sequence_length,
-            max_position_embeddings=known.max_position_embeddings,
-            attention_implementation=known.attention_implementation,
-            mtp_num_layers=known.mtp_num_layers,
-        )
-        if alike == known:
+        if is_published(spec, ours):
             return name
     return None
 
 
-def _is_sized(spec: TransformerSpec) -> bool:
-    """Whether sizes alone tell a model without a name."""
-    return is_llama(replace(spec, tie_word_embeddings=False))
-
-
 def _model_gaps(job: LaunchJob) -> Iterator[Gap]:
     spec = job.model
-    if model_name(spec) is None and not _is_sized(spec):
+    if model_name(spec) is None and not is_llama(spec, tied=True):
         named = {
             field.name: getattr(spec, field.name)
             for field in fields(spec)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimators.models.spec import TransformerSpec
-from nestsim.launch.formats.llama import is_llama
+from nestsim.launch.formats.likeness import is_llama
 from nestsim.launch.formats.torchtitan.flavors import (
     FUNCTION_SUFFIXES,
     REGISTRY,
