@@ -48,7 +48,12 @@ _FLAVOR = re.compile("_".join(rf"{letter}(\d{{1,9}})" for letter in _LETTERS))
 
 
 def flavor_name(spec: TransformerSpec) -> str:
-    """Return what a flavor of its own is called: its sizes."""
+    """Return what a flavor of its own is called: the sizes of a Llama.
+
+    Other models have to be written in Python first, and are called by their family.
+    """
+    if not has_arguments(spec):
+        return f"my_{spec.family}"
     values = [getattr(spec, name) for name in _SIZES]
     return "_".join(f"{a}{b}" for a, b in zip(_LETTERS, values, strict=True))
 
