@@ -8,6 +8,8 @@ from nestsim.launch.formats.chakra.writing import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
+from nestsim.launch.formats.maxtext.writing import write_maxtext
 from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
@@ -44,6 +46,7 @@ WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
         "megatron-bridge": write_megatron_bridge,
         "torchtitan": write_torchtitan,
         "deepspeed": write_deepspeed,
+        "maxtext": write_maxtext,
         "plan": write_plan,
         "chakra": write_chakra,
     }
@@ -88,6 +91,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a TOML file or command line of torchtitan",
             recognizes=is_torchtitan,
             read=read_torchtitan,
+        ),
+        "maxtext": LaunchReader(
+            title="a YAML file or script of MaxText",
+            recognizes=is_maxtext,
+            read=read_maxtext,
         ),
         "megatron": LaunchReader(
             title="a launch script or command line of Megatron-LM",

@@ -105,5 +105,8 @@ def test_a_plan_that_nobody_found_room_for_has_no_bar(opened: Open, data: Any) -
     entry.update(valid=False, plan=None, planned=None, simulated=None, verdict=None)
     entry["relative_throughput"] = {"planned": None, "simulated": None}
     one = opened(comparison_page(data))
-    assert "nothing valid" in one.view.locator("#figure-throughput .plot svg").text_content()
+    assert (
+        "nothing valid"
+        in one.view.locator("#figure-throughput .plot svg").text_content()
+    )
     assert one.complaints == []

@@ -14,7 +14,7 @@ from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import Item, StageProgram, numbered
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap, LaunchFiles
+from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.lowering.lower import stage_collectives
 from nestsim.report.json import dump_json
 from nestsim.simulator.work import PipelineWork
@@ -174,9 +174,9 @@ def _traffic(
     )
 
 
-def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[Gap]:
+def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[LaunchGap]:
     for name in ("gradient_algorithm", "tensor_algorithm"):
-        yield Gap(
+        yield LaunchGap(
             setting=name,
             value=getattr(job.plan, name),
             reason="a trace names collectives; the simulator that reads it chooses "
@@ -184,21 +184,21 @@ def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[Gap]:
         )
     execution = job.workload.execution
     if execution.overlap_grad_reduce or execution.overlap_param_gather:
-        yield Gap(
+        yield LaunchGap(
             setting="software.overlap_grad_reduce",
             value=execution.overlap_grad_reduce,
             reason="what is sent once in a step is one collective, behind the last "
             "pass or in front of the first one, not bucket by bucket beside them.",
         )
     if any(any(stage.step_transfers) for stage in priced.stages):
-        yield Gap(
+        yield LaunchGap(
             setting="offload_optimizer",
             value=job.plan.stages[0].offload.optimizer,
             reason="what devices exchange with their hosts around the optimizer step "
             "is left out.",
         )
     if device_slowdowns(job.scenario, job.network.num_devices) is not None:
-        yield Gap(
+        yield LaunchGap(
             setting="cluster.degraded",
             value="slow devices",
             reason="the compute of a trace is that of devices that are not slow.",

@@ -28,7 +28,7 @@ from nestsim.launch.formats.megatron.write import (
     torchrun_lines,
 )
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap, LaunchFiles
+from nestsim.launch.written import LaunchFiles, LaunchGap
 
 VERSION = "Megatron Bridge 0.3"
 """Version whose fields are written."""
@@ -295,16 +295,16 @@ def _expression(option: Option, words: Values) -> str:
     return repr(words[0]) if option.kind == known.WORD else words[0]
 
 
-def _bridge_gaps(job: LaunchJob, recipe: _Recipe) -> Iterator[Gap]:
+def _bridge_gaps(job: LaunchJob, recipe: _Recipe) -> Iterator[LaunchGap]:
     if job.model.family in _NO_RECIPE:
-        yield Gap(
+        yield LaunchGap(
             setting="model.family",
             value=job.model.family,
             reason="Megatron Bridge pre-trains decoders: the recipe has one of these "
             "sizes; --to megatron writes this model.",
         )
     for name, words in recipe.missing:
-        yield Gap(
+        yield LaunchGap(
             setting=f"--{name}",
             value=" ".join(words),
             reason="Megatron Bridge has no field for this option of Megatron-LM.",

@@ -75,7 +75,9 @@ REASONS: Mapping[str, str] = MappingProxyType(
 """What cannot be said -> why, and what the launch does."""
 
 
-def find_gaps(job: LaunchJob, values: Mapping[str, tuple[str, ...]]) -> tuple[LaunchGap, ...]:
+def find_gaps(
+    job: LaunchJob, values: Mapping[str, tuple[str, ...]]
+) -> tuple[LaunchGap, ...]:
     """Return what a job has and its options do not say.
 
     Parameters
@@ -191,7 +193,9 @@ def _impossible(job: LaunchJob, error: InputError) -> Iterator[LaunchGap]:
     """Yield why the options make no plan that Megatron-LM would run."""
     asked = job.settings
     if asked.schedule is not None:
-        yield LaunchGap(setting="schedule", value=asked.schedule, reason=REASONS["schedule"])
+        yield LaunchGap(
+            setting="schedule", value=asked.schedule, reason=REASONS["schedule"]
+        )
     if asked.num_microbatches is not None:
         yield LaunchGap(
             setting="num_microbatches",

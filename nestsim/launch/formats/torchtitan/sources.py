@@ -5,11 +5,11 @@ scripts: with line continuations, comments, and variables.
 """
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nestsim.launch.formats.command_line import started_words
 from nestsim.launch.formats.torchtitan.flavors import REGISTRY
 from nestsim.launch.formats.torchtitan.names import (
     OPTIONS,
@@ -23,11 +23,6 @@ from topologies.errors import InputError
 from topologies.input_file import Value, parse_toml
 
 _START = re.compile(r"torchtitan[./]train|run_train\.sh|--module[ =]")
-_VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)",
-)
-_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")
-_MOST_WORDS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +164,7 @@ def read_command(source: LaunchSource) -> TitanOptions:
     InputError
         If there is none, or it has an option that is not known and may matter.
     """
-    words = command_words(source)
+    words = started_words(source, _START, "torchrun .. -m torchtitan.train --module ..")
     known = {_plain(name): ours for name, ours in command_names().items()}
     values: dict[str, Value] = {}
     ignored: list[str] = []
@@ -255,54 +250,3 @@ def _typed(name: str, text: str, where: str) -> Value:
     else:
         raw = None if text == "None" else text
     return Value(raw, where)
-
-
-def command_words(source: LaunchSource) -> list[str]:
-    """Return the words of a script's command line, variables filled in.
-
-    Raises
-    ------
-    InputError
-        If it has no command, or a variable without a value.
-    """
-    variables = dict(source.variables)
-    text = re.sub(r"\\\r?\n", " ", source.text)
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("#"):
-            continue
-        assigned = _ASSIGNMENT.fullmatch(line)
-        if assigned and not _START.search(line):
-            words = _split(_filled(assigned[2], variables))
-            variables.setdefault(assigned[1], words[0] if words else "")
-            continue
-        if _START.search(line):
-            return _split(_filled(line, variables))
-    raise InputError(
-        "no command line of torchtitan 0.3",
-        expected="torchrun .. -m torchtitan.train --module .. --config ..",
-    )
-
-
-def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """Put variables in; those without a value stay: most of them are of no matter."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        usual = f"${name}" if match[2] is None else match[2]
-        return variables.get(name, usual)
-
-    return _VARIABLE.sub(value, text)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError as error:
-        raise InputError(
-            f"is no command line: {error}", expected="quotes in pairs"
-        ) from None
-    if len(words) > _MOST_WORDS:
-        raise InputError(
-            "is too long a command line", expected=f"at most {_MOST_WORDS:,} words"
-        )
-    return words
