@@ -82,6 +82,13 @@ def test_costs_in_two_currencies_are_not_compared():
     assert not priced_points(result)
 
 
+def test_points_that_cost_nothing_are_not_on_the_front():
+    result = priced()
+    result.outcomes[4].row["cost_per_s"] = 0.0
+    assert front_of(result.outcomes) == {0, 2}
+    assert len(priced_points(result)) == 4
+
+
 def test_sweeps_without_prices_have_no_front():
     result = priced()
     for one in result.outcomes:
