@@ -36,6 +36,26 @@ _STARTERS = frozenset(
 )
 
 
+_LAUNCHERS = frozenset(
+    {
+        "nproc_per_node",
+        "nnodes",
+        "node_rank",
+        "master_addr",
+        "master_port",
+        "max_restarts",
+        "rdzv_id",
+        "rdzv_backend",
+        "rdzv_endpoint",
+        "standalone",
+        "tee",
+        "log_dir",
+        "role",
+    }
+)
+"""Options of torchrun, where no program tells them from those behind it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCommand:
     """The command that trains."""
@@ -126,16 +146,27 @@ def _options(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
     Those behind the program, where there is one: a launcher has options of its own.
     """
-    behind = [n for n, word in enumerate(words) if _PROGRAM.fullmatch(word)]
+    program = _program_index(words)
     found: dict[str, list[str]] = {}
     name = None
-    for word in words[behind[0] + 1 if behind else 0 :]:
+    for word in words[0 if program is None else program + 1 :]:
         if re.match(r"--[A-Za-z]", word):
             name, equals, value = word[2:].partition("=")
             found[name] = [value] if equals else []
         elif name is not None:
             found[name].append(word)
-    return {name: tuple(values) for name, values in found.items()}
+    return {
+        name: tuple(values)
+        for name, values in found.items()
+        if program is not None or name.replace("-", "_") not in _LAUNCHERS
+    }
+
+
+def _program_index(words: Sequence[str]) -> int | None:
+    """Return where the program stands in a command; None if there is none."""
+    known_ones = [n for n, word in enumerate(words) if _PROGRAM.fullmatch(word)]
+    others = [n for n, word in enumerate(words) if word.endswith(".py")]
+    return next(iter((*known_ones, *others)), None)
 
 
 def _slurm(text: str) -> dict[str, str]:
@@ -148,7 +179,11 @@ def _slurm(text: str) -> dict[str, str]:
 
 
 def _launcher_value(words: Sequence[str], names: Sequence[str]) -> int | None:
-    """Return the number behind one of some options of a launcher."""
+    """Return the largest number behind one of some options of a launcher.
+
+    One task a node beside eight GPUs of a node are eight.
+    """
+    numbers = []
     for index, word in enumerate(words):
         plain, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or plain not in names:
@@ -157,9 +192,9 @@ def _launcher_value(words: Sequence[str], names: Sequence[str]) -> int | None:
             value = words[index + 1] if index + 1 < len(words) else ""
         # "gpu:8", "gpu:a100:8(S:0-1)", "1:4" (elastic: from, to)
         found = re.fullmatch(r"(?:gpu:)?(?:\w+:)?(\d{1,7})(?:\(.*)?", value)
-        if found is not None and int(found[1]) > 0:
-            return int(found[1])
-    return None
+        if found is not None:
+            numbers.append(int(found[1]))
+    return max(numbers, default=0) or None
 
 
 @dataclass(slots=True)
@@ -215,10 +250,7 @@ class _Devices:
             if one.words and one.words[0].rpartition("/")[2] in _STARTERS
         ]
         for words in (command.words, *starters):
-            end = next(
-                (n for n, word in enumerate(words) if _PROGRAM.fullmatch(word)),
-                len(words) if words is not command.words else 0,
-            )
+            end = _program_index(words)
             plain = [word for word in words[:end] if first_unknown(word) is None]
             found = _launcher_value(plain, names)
             if found is not None:

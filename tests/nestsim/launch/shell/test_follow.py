@@ -239,3 +239,41 @@ def test_hybrids_by_their_shares_are_read() -> None:
     letters = job.tables["model"]["hybrid_override_pattern"]
     assert {one: letters.count(one) for one in "M*-"} == {"M": 20, "*": 4, "-": 24}
     assert job.tables["plan"]["data_parallel_size"] == 8
+
+
+COMMON = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 64 "
+    "--micro-batch-size 1 --global-batch-size 32"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "devices", "node"),
+    [
+        (f"torchrun --nnodes=2 --nproc-per-node=4 pretrain_gpt.py {COMMON}", 8, 4),
+        (f"torchrun --nnodes 1:2 --nproc_per_node 4 my_train.py {COMMON}", 8, 4),
+        (f"torchrun --nnodes 2 --nproc_per_node 4 $PROGRAM {COMMON}", 8, 4),
+        (f"srun -N 2 -n 16 python pretrain_gpt.py {COMMON}", 16, 8),
+        (f"deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py {COMMON}", 16, 8),
+        (
+            "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"
+            "#SBATCH --gres=gpu:a100:8\n"
+            f"srun bash -c 'python pretrain_gpt.py {COMMON}'",
+            32,
+            8,
+        ),
+        (
+            "#SBATCH -N 2\nGPUS_PER_NODE=8\n"
+            "torchrun --nnodes $SLURM_NNODES --nproc_per_node $GPUS_PER_NODE "
+            f"pretrain_gpt.py {COMMON}",
+            16,
+            8,
+        ),
+        (f"python pretrain_gpt.py {COMMON}", None, None),
+    ],
+)
+def test_devices_are_those_that_launchers_start(
+    script: str, devices: int | None, node: int | None
+) -> None:
+    job = read_megatron(LaunchSource(path=Path("a.sh"), text=script))
+    assert (job.num_devices, job.devices_per_node) == (devices, node)
