@@ -28,7 +28,7 @@ _NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHT: "weight gradients"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class TraceNode:
     """One node of a stage's program."""
 
     what: str
@@ -61,7 +61,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class StageProgram:
+class TraceProgram:
     """Writes the nodes of one stage."""
 
     work: PipelineWork
@@ -77,7 +77,7 @@ class StageProgram:
     """Pairs of devices that hold the tied embedding, shape ``(G, 2)``, and its size
     [byte]; None if this stage has none."""
 
-    items: list[Item] = field(default_factory=list)
+    items: list[TraceNode] = field(default_factory=list)
     """Nodes so far."""
 
     frontier: tuple[int, ...] = ()
@@ -86,7 +86,7 @@ class StageProgram:
     pending: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Number of a collective -> its nodes that were started last."""
 
-    def write(self) -> tuple[Item, ...]:
+    def write(self) -> tuple[TraceNode, ...]:
         """Return the program."""
         work = self.work
         schedule = find_schedule(work.schedule)
@@ -114,7 +114,7 @@ class StageProgram:
 
     def _add(self, what: str, name: str, after: Sequence[int], **rest: object) -> int:
         unique = tuple(dict.fromkeys(after))
-        self.items.append(Item(what=what, name=name, after=unique, **rest))  # type: ignore[arg-type]
+        self.items.append(TraceNode(what=what, name=name, after=unique, **rest))  # type: ignore[arg-type]
         return len(self.items) - 1
 
     def _compute(self, name: str, duration: float) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from nestsim.cluster import device_slowdowns
 from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
-from nestsim.launch.formats.chakra.program import Item, StageProgram, numbered
+from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.lowering.lower import stage_collectives
@@ -45,7 +45,7 @@ def write_chakra(job: LaunchJob) -> LaunchFiles:
     sent = stage_collectives(job.network, job.workload, priced)
     _check_size(job, work)
     programs = [
-        StageProgram(work, stage, sent[stage], _tied(job, work, stage)).write()
+        TraceProgram(work, stage, sent[stage], _tied(job, work, stage)).write()
         for stage in range(len(work.devices))
     ]
     total = sum(
@@ -106,7 +106,7 @@ def _tied(
 
 
 def _nodes(
-    items: Sequence[Item],
+    items: Sequence[TraceNode],
     place: int,
     device: int,
     groups: dict[tuple[int, ...], int],
@@ -137,7 +137,7 @@ def _nodes(
 
 
 def _traffic(
-    item: Item,
+    item: TraceNode,
     place: int,
     device: int,
     groups: dict[tuple[int, ...], int],
