@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         run,
         simulate,
     )
+    from nestsim.face.launch import ExportReport, ImportReport, export, import_launch
     from nestsim.face.memory import MemoryReport, memory
     from nestsim.face.report import FolderReport, Report
     from nestsim.face.stress import StressReport, stress
@@ -39,7 +40,9 @@ __all__ = [
     "CollectivesReport",
     "CompareReport",
     "ExplainReport",
+    "ExportReport",
     "FolderReport",
+    "ImportReport",
     "InputError",
     "JobReport",
     "MemoryReport",
@@ -53,6 +56,8 @@ __all__ = [
     "collectives",
     "compare",
     "explain",
+    "export",
+    "import_launch",
     "load_scenario",
     "memory",
     "plan",
@@ -68,7 +73,9 @@ _HOMES = MappingProxyType(
         "CollectivesReport": "nestsim.face.collectives",
         "CompareReport": "nestsim.face.comparison",
         "ExplainReport": "nestsim.face.jobs",
+        "ExportReport": "nestsim.face.launch",
         "FolderReport": "nestsim.face.report",
+        "ImportReport": "nestsim.face.launch",
         "InputError": "topologies.errors",
         "JobReport": "nestsim.face.jobs",
         "MemoryReport": "nestsim.face.memory",
@@ -82,6 +89,8 @@ _HOMES = MappingProxyType(
         "collectives": "nestsim.face.collectives",
         "compare": "nestsim.face.comparison",
         "explain": "nestsim.face.jobs",
+        "export": "nestsim.face.launch",
+        "import_launch": "nestsim.face.launch",
         "load_scenario": "nestsim.scenario.load",
         "memory": "nestsim.face.memory",
         "plan": "nestsim.face.jobs",

@@ -11,6 +11,8 @@ import typer
 from nestsim.cli.catalog import accelerators, models, schema, topology
 from nestsim.cli.collectives import collectives
 from nestsim.cli.compare import compare, diff
+from nestsim.cli.export import export
+from nestsim.cli.import_ import import_
 from nestsim.cli.memory import memory
 from nestsim.cli.plan import plan
 from nestsim.cli.profile import calibrate, profile
@@ -75,6 +77,8 @@ for _command in (
     stress,
     sweep,
     diff,
+    export,
+    import_,
     validate,
     calibrate,
     collectives,
@@ -84,4 +88,4 @@ for _command in (
     profile,
     schema,
 ):
-    app.command()(_command)
+    app.command(_command.__name__.rstrip("_"))(_command)

@@ -8,6 +8,7 @@ each assumption is listed in the scenario's first lines.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from nestsim.scenario.editing import toml_text
@@ -20,6 +21,9 @@ DEFAULT_ACCELERATOR = "h100-sxm"
 
 DEFAULT_NODE = 8
 """Devices of a node that are assumed where nothing says how many."""
+
+_WIDTH = 86
+"""Letters of a line of the heading, less its mark."""
 
 _NETWORK: Mapping[str, Mapping[str, str | float]] = {
     "node": {
@@ -63,8 +67,9 @@ class LaunchSource:
         """Return the table [model] that `model` stands for; None if not given."""
         if self.model is None:
             return None
-        is_file = self.model.endswith(".json")
-        return {"config" if is_file else "name": self.model}
+        if self.model.endswith(".json"):
+            return {"config": str(Path(self.model).resolve())}
+        return {"name": self.model}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +144,7 @@ def imported_scenario(
     if cluster is None:
         table = _assumed_cluster(job, accelerator, assumed)
     else:
-        table = cluster.document()["cluster"]
+        table = _cluster_table(cluster)
     document = {
         "name": job.name,
         **{
@@ -156,6 +161,17 @@ def imported_scenario(
         assumptions=tuple(assumed),
         ignored=job.ignored,
     )
+
+
+def _cluster_table(cluster: Scenario) -> dict[str, Any]:
+    """Return the table [cluster] of a scenario; its files are found from anywhere."""
+    table: dict[str, Any] = cluster.document()["cluster"]
+    folder = cluster.path.parent.resolve()
+    network = table.get("network", {})
+    for inner, key in ((table, "profile"), (network, "path")):
+        if isinstance(inner.get(key), str):
+            inner[key] = str(folder / inner[key])
+    return table
 
 
 def _assumed_cluster(
@@ -206,8 +222,19 @@ def _heading(origin: str, assumed: Sequence[str], ignored: Sequence[str]) -> str
     """Return the first lines of a scenario: where it comes from, what was assumed."""
     lines = [f"Read of {origin}.", ""]
     if assumed:
-        lines += ["Assumed:", *(f"- {one}" for one in assumed), ""]
+        lines += ["Assumed:"]
+        for one in assumed:
+            lines += wrap(one, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        lines += [""]
     if ignored:
-        lines += ["Without effect on the plan:", "  " + ", ".join(ignored), ""]
+        lines += ["Without effect on the plan:"]
+        lines += wrap(
+            ", ".join(ignored),
+            _WIDTH,
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+        )
+        lines += [""]
     printable = ("".join(c if c.isprintable() else "?" for c in one) for one in lines)
     return "".join(f"# {line}".rstrip() + "\n" for line in printable) + "\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class LaunchGap:
     """Something of the plan that the framework's configuration has no words for."""
 
     setting: str
@@ -34,7 +34,7 @@ class LaunchFiles:
     files: Mapping[str, str | bytes]
     """Content of each file by its name; the first one is what people look at."""
 
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[LaunchGap, ...] = ()
     """What the plan says and the files do not."""
 
     notes: tuple[str, ...] = ()

@@ -51,6 +51,14 @@ SURFACE = {
         *("--restart", "--set", "--what", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "diff": ["--json", "A", "B"],
+    "export": [
+        *("--force", "--json", "--output", "--quiet", "--scenario", "--to"),
+        *("-o", "-q", "SOURCE"),
+    ],
+    "import": [
+        *("--accelerator", "--cluster", "--force", "--from", "--json", "--model"),
+        *("--num-devices", "--output", "--quiet", "--set", "-o", "-q", "FILE"),
+    ],
     "validate": [
         *("--force", "--json", "--markdown", "--no-figures", "--output", "--quiet"),
         *("-o", "-q", "FILE"),

@@ -15,6 +15,7 @@ OPTIONS = "Each is an option of the command, which typer reads from here: {}."
 EXCEPTIONS = {
     "nestsim/cli/collectives.py:collectives": OPTIONS.format(9),
     "nestsim/cli/compare.py:compare": OPTIONS.format(11),
+    "nestsim/cli/import_.py:import_": OPTIONS.format(11),
     "nestsim/cli/memory.py:memory": OPTIONS.format(15),
     "nestsim/cli/profile.py:profile": OPTIONS.format(12),
     "nestsim/cli/profile.py:profile_links": OPTIONS.format(9),

@@ -29,6 +29,7 @@ WRITING = {
     "sweep": ("sweep", "in/job.toml", *SETS),
     "validate": ("validate", "in/rows.csv"),
     "collectives": ("collectives", "in/job.toml", "-e", "1KiB"),
+    "export": ("export", "in/job.toml", "--to", "plan"),
 }
 PICTURE = ("topology", "in/job.toml")
 OURS = {
@@ -39,6 +40,7 @@ OURS = {
     "sweep": "points.csv",
     "validate": "predictions.csv",
     "collectives": "collectives.csv",
+    "export": "plan.toml",
 }
 
 

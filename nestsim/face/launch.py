@@ -1,0 +1,254 @@
+"""Plans written as launch configurations, and launch configurations read as scenarios.
+
+What is written says in words what it could not say; what is read lists what was
+assumed.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nestsim.face.calls import ProgressTarget, ScenarioSource, calling, scenario_from
+from nestsim.face.report import Contents, FolderReport, Report, table
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.read import ImportedScenario, LaunchSource, imported_scenario
+from nestsim.launch.registry import find_reader, find_writer
+from nestsim.launch.written import LaunchFiles
+from nestsim.report.destination import writer_of
+from nestsim.scenario.load import Scenario
+from planner.plans.json_file import read_plan
+from planner.step.plan import Plan
+from topologies.errors import InputError
+from topologies.input_file import decode, read_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+MAX_FILE = 4_000_000
+"""Longest launch configuration that is read [byte]."""
+
+SCENARIO, PLAN = "scenario.toml", "plan.json"
+"""Files of a folder of results that an export is made of."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ExportReport(FolderReport):
+    """A plan as the launch configuration of a framework."""
+
+    scenario: Scenario
+    """The job."""
+
+    format: str
+    """Name of the format."""
+
+    launch: LaunchFiles
+    """The files, and what they could not say."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Always: what the files cannot say, they say in words."""
+        return True
+
+    @property
+    def main_text(self) -> str:
+        """The file that people look at; empty if it is no text."""
+        content = next(iter(self.launch.files.values()))
+        return content if isinstance(content, str) else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the format, the files, and how much could not be said."""
+        return {
+            "scenario": self.scenario.name,
+            "format": self.format,
+            "files": ", ".join(self.launch.files),
+            "num_gaps": len(self.launch.gaps),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the texts of all files, and what they could not say."""
+        return {
+            "scenario": self.scenario.name,
+            "format": self.format,
+            "files": {
+                name: content if isinstance(content, str) else None
+                for name, content in self.launch.files.items()
+            },
+            "gaps": [gap.to_json() for gap in self.launch.gaps],
+            "notes": list(self.launch.notes),
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each thing that could not be said."""
+        return table([gap.to_json() for gap in self.launch.gaps])
+
+    def print_to(self, console: "Console") -> None:
+        """Print the main file as it is; without one, the names of the files."""
+        text = self.main_text or "".join(f"{one}\n" for one in self.launch.files)
+        console.out(text, end="", highlight=False)
+
+    def contents(self) -> Contents:
+        """Return the files."""
+        return Contents(
+            writers={name: writer_of(one) for name, one in self.launch.files.items()},
+            manifest={
+                "scenario": self.scenario.name,
+                "format": self.format,
+                "gaps": [gap.to_json() for gap in self.launch.gaps],
+            },
+        )
+
+    def inputs(self) -> Sequence[Path]:
+        """Return the scenario's files."""
+        return self.scenario.files()
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class ImportReport(Report):
+    """A scenario that was read of a launch configuration."""
+
+    imported: ImportedScenario
+    """The scenario, and what was assumed."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario: what the other functions take."""
+        return self.imported.scenario
+
+    @property
+    def text(self) -> str:
+        """The scenario as TOML; its first lines list what was assumed."""
+        return self.scenario.text.decode()
+
+    @property
+    def succeeded(self) -> bool:
+        """Always: what cannot be read is refused."""
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        """Return which scenario it is, and how much was assumed."""
+        return {
+            "scenario": self.scenario.name,
+            "has_plan": self.scenario.plan is not None,
+            "num_assumptions": len(self.imported.assumptions),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scenario's tables, what was assumed, what was left out."""
+        return {
+            "scenario": self.scenario.document(),
+            "assumptions": list(self.imported.assumptions),
+            "ignored": list(self.imported.ignored),
+        }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row for each assumption."""
+        return table([{"assumption": one} for one in self.imported.assumptions])
+
+    def print_to(self, console: "Console") -> None:
+        """Print the scenario as it is."""
+        console.out(self.text, end="", highlight=False)
+
+
+def export(
+    source: ScenarioSource,
+    to: str,
+    *,
+    plan: Plan | str | os.PathLike[str] | None = None,
+    progress: ProgressTarget = None,
+) -> ExportReport:
+    """Write a plan as the launch configuration of a framework.
+
+    Parameters
+    ----------
+    source
+        A scenario, the path of its file, a dictionary, or a folder of results.
+    to
+        Name of the format, one of `nestsim.launch.registry.WRITERS`.
+    plan
+        A plan, or the path of one in JSON; None for the plan of the folder of results,
+        or of the scenario's table [plan].
+    progress
+        As `nestsim.plan` takes it.
+
+    Raises
+    ------
+    InputError
+        If there is no such format, or the plan does not go with the scenario. What the
+        format cannot express is no error: `ExportReport.launch` lists it.
+    """
+    write = find_writer(to)
+    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+        folder = Path(source)
+        source, plan = folder / SCENARIO, folder / PLAN if plan is None else plan
+    loaded = scenario_from(source)
+    name = "plan"
+    if plan is not None and not isinstance(plan, Plan):
+        name, plan = str(plan), read_plan(Path(plan))
+    with calling(progress, loaded.path) as call:
+        job = LaunchJob.of(loaded, plan, source=name, progress=call.progress)
+        launch = write(job)
+    said = (*(f"Not expressed: {gap}" for gap in launch.gaps), *launch.notes)
+    return ExportReport(
+        scenario=loaded, format=to, launch=launch, notices=(*call.notices, *said)
+    )
+
+
+def import_launch(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002 - what users call it
+    given: Mapping[str, Any] | None = None,
+    cluster: ScenarioSource | None = None,
+    accelerator: str | None = None,
+    saved_as: str | os.PathLike[str] | None = None,
+) -> ImportReport:
+    """Read a launch configuration as a scenario with its plan.
+
+    Parameters
+    ----------
+    path
+        The file: a shell script or arguments of Megatron-LM, a configuration of
+        torchtitan, DeepSpeed or MaxText, a Hugging Face ``config.json``.
+    format
+        Name of the format, one of `nestsim.launch.registry.READERS`; None to tell it by
+        the file.
+    given
+        What stands beside the file, under names of `nestsim.launch.read.LaunchSource`:
+        ``model``, ``num_devices``, ``variables``.
+    cluster
+        A scenario whose cluster the job runs on; None for one that is assumed.
+    accelerator
+        Name in the catalogue, where no cluster is given.
+    saved_as
+        Where the scenario is going to be kept, as its files are found from there; None
+        for the folder of ``path``.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or makes no scenario. The message names the file.
+    """
+    file = Path(path)
+    place = file.with_name(f"{file.stem}.imported.toml")
+    on = None if cluster is None else scenario_from(cluster)
+    try:
+        content = read_file(
+            file, expected="a launch configuration", most_bytes=MAX_FILE
+        )
+        source = LaunchSource(path=file, text=decode(content), **(given or {}))
+        reader = find_reader(source, format)
+        job = reader.read(source)
+    except InputError as error:
+        raise error.at(str(file), separator=": ") from None
+    imported = imported_scenario(
+        job,
+        place if saved_as is None else Path(saved_as),
+        origin=f"{file.name}, {reader.title}",
+        cluster=on,
+        accelerator=accelerator,
+    )
+    assumed = tuple(f"Assumed: {one}" for one in imported.assumptions)
+    return ImportReport(imported=imported, notices=assumed)
