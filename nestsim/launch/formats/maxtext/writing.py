@@ -18,7 +18,7 @@ from nestsim.launch.formats.maxtext.names import (
     VERSION,
 )
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap, LaunchFiles
+from nestsim.launch.written import LaunchFiles, LaunchGap
 
 YAML_FILE = "maxtext.yml"
 """What people look at."""
@@ -119,7 +119,7 @@ def model_name(spec: TransformerSpec) -> str | None:
     return None
 
 
-def _model_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _model_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     spec = job.model
     if model_name(spec) is None and not is_llama(spec, tied=True):
         named = {
@@ -128,7 +128,7 @@ def _model_gaps(job: LaunchJob) -> Iterator[Gap]:
             if field.name.startswith(("num_", "hidden_", "ffn_", "moe_", "vocab_"))
             and getattr(spec, field.name)
         }
-        yield Gap(
+        yield LaunchGap(
             setting="model",
             value=spec.family,
             reason="MaxText has no model of this name and kind; a file of its "

@@ -11,7 +11,7 @@ from nestsim.launch.formats.torchtitan.names import (
     TOML_VERSION,
 )
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap
+from nestsim.launch.written import LaunchGap
 from nestsim.presets import PRESETS
 from planner.plans.spec import DEFAULT_ORDER
 from planner.step.plan import Offload
@@ -19,11 +19,11 @@ from planner.step.plan import Offload
 _ONE_FOR_ALL = "torchtitan has one for the whole job: that of the first stage is taken."
 
 
-def plan_gaps(job: LaunchJob) -> Iterator[Gap]:
+def plan_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what of the plan cannot be expressed."""
     settings = job.settings
     if settings.num_microbatches is not None:
-        yield Gap(
+        yield LaunchGap(
             setting="num_microbatches",
             value=settings.num_microbatches,
             reason="All microbatches are full in torchtitan: the global batch is that "
@@ -35,7 +35,7 @@ def plan_gaps(job: LaunchJob) -> Iterator[Gap]:
     yield from _sharding_gaps(job)
     if not job.is_in_order(DEFAULT_ORDER):
         name = "order" if settings.placement is None else "placement"
-        yield Gap(
+        yield LaunchGap(
             setting=name,
             value=getattr(settings, name) or DEFAULT_ORDER,
             reason="torchtitan numbers its ranks in one order, tp-cp-ep-dp-pp. "
@@ -45,7 +45,7 @@ def plan_gaps(job: LaunchJob) -> Iterator[Gap]:
         )
     for name in ("gradient_algorithm", "tensor_algorithm"):
         if getattr(settings, name) != "auto":
-            yield Gap(
+            yield LaunchGap(
                 setting=name,
                 value=getattr(settings, name),
                 reason="NCCL chooses by itself; NCCL_ALGO would bind all collectives "
@@ -53,25 +53,25 @@ def plan_gaps(job: LaunchJob) -> Iterator[Gap]:
             )
 
 
-def _pipeline_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _pipeline_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     plan = job.plan
     pairs = plan.overlap_moe_expert_parallel_comm
     if len(plan.stages) > 1 and plan.schedule not in SCHEDULE_NAMES.values():
-        yield Gap(
+        yield LaunchGap(
             setting="schedule",
             value=plan.schedule,
             reason="torchtitan has no such schedule; 1F1B is written, interleaved if "
             "stages have several chunks.",
         )
     if len(plan.stages) == 1 and plan.schedule != "1f1b" and not pairs:
-        yield Gap(
+        yield LaunchGap(
             setting="schedule",
             value=plan.schedule,
             reason="Without a pipeline torchtitan accumulates gradients in turn.",
         )
     if pairs:
         has = plan.schedule == "dualpipe-v" and len(plan.stages) > 1
-        yield Gap(
+        yield LaunchGap(
             setting="overlap_moe_expert_parallel_comm",
             value=True,
             reason=f"torchtitan {COMMAND_VERSION} has no such option"
@@ -83,13 +83,13 @@ def _pipeline_gaps(job: LaunchJob) -> Iterator[Gap]:
         )
 
 
-def _group_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _group_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     parallel = job.plan.parallel
     tp, cp = parallel.tensor_model_parallel_size, parallel.context_parallel_size
     ep, etp = parallel.expert_model_parallel_size, parallel.grouping.etp
     if cp > 1 and parallel.cp_comm_type != "all_gather":
         ring = parallel.cp_comm_type == "p2p"
-        yield Gap(
+        yield LaunchGap(
             setting="cp_comm_type",
             value=parallel.cp_comm_type,
             reason=f"torchtitan {COMMAND_VERSION} gathers keys and values"
@@ -100,34 +100,34 @@ def _group_gaps(job: LaunchJob) -> Iterator[Gap]:
             ),
         )
     if parallel.hierarchical_context_parallel_sizes is not None:
-        yield Gap(
+        yield LaunchGap(
             setting="hierarchical_context_parallel_sizes",
             value=list(parallel.hierarchical_context_parallel_sizes),
             reason="torchtitan does not share sequences in two ways at once.",
         )
     if tp > 1 and not parallel.sequence_parallel:
-        yield Gap(
+        yield LaunchGap(
             setting="sequence_parallel",
             value=False,
             reason=f"Tensor parallelism of torchtitan {TOML_VERSION} always splits "
             f"sequences, too; {COMMAND_VERSION} has an option.",
         )
     if ep == 1 and etp:
-        yield Gap(
+        yield LaunchGap(
             setting="expert_tensor_parallel_size",
             value=etp,
             reason="Without expert parallelism torchtitan shards experts as the other "
             "layers.",
         )
     if ep > 1 and tp > 1 and etp != 1:
-        yield Gap(
+        yield LaunchGap(
             setting="expert_tensor_parallel_size",
             value=etp or tp,
             reason=f"torchtitan {COMMAND_VERSION} does not split experts where it "
             f"spreads them; {TOML_VERSION} has 1 and the tensor-parallel size.",
         )
     if ep > 1 and cp > 1 and not etp:
-        yield Gap(
+        yield LaunchGap(
             setting="expert_model_parallel_size",
             value=ep,
             reason="torchtitan spreads experts over the ranks that share a sequence "
@@ -135,18 +135,18 @@ def _group_gaps(job: LaunchJob) -> Iterator[Gap]:
         )
 
 
-def _saving_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _saving_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     settings = job.settings
     yield from _recompute_gaps(job)
     for name in ("zero_stage", "sharding_group_size"):
         value = getattr(settings, name)
         if isinstance(value, tuple):
-            yield Gap(setting=name, value=list(value), reason=_ONE_FOR_ALL)
+            yield LaunchGap(setting=name, value=list(value), reason=_ONE_FOR_ALL)
     kept = {stage.offload for stage in job.plan.stages}
     for part in Offload._fields:
         value = getattr(settings, f"offload_{part}")
         if value != 0.0 and kept != {Offload(1.0, 1.0, 1.0, 0.0)}:
-            yield Gap(
+            yield LaunchGap(
                 setting=f"offload_{part}",
                 value=list(value) if isinstance(value, tuple) else value,
                 reason="torchtitan keeps weights, gradients and optimizer states on "
@@ -154,24 +154,24 @@ def _saving_gaps(job: LaunchJob) -> Iterator[Gap]:
             )
 
 
-def _recompute_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _recompute_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     settings = job.settings
     if isinstance(settings.recompute, tuple):
-        yield Gap(
+        yield LaunchGap(
             setting="recompute",
             value=list(settings.recompute),
             reason="torchtitan has one for the whole job: the one that computes most "
             "again is taken.",
         )
     if settings.recompute == "stage":
-        yield Gap(
+        yield LaunchGap(
             setting="recompute",
             value="stage",
             reason="torchtitan computes blocks again one by one: full is written.",
         )
     selective = settings.recompute == "selective"
     if selective and not job.workload.software.saves_products:
-        yield Gap(
+        yield LaunchGap(
             setting="recompute",
             value="selective",
             reason="torchtitan saves every second product and computes the rest of a "
@@ -179,20 +179,20 @@ def _recompute_gaps(job: LaunchJob) -> Iterator[Gap]:
         )
     if settings.recompute_num_layers is not None:
         value = settings.recompute_num_layers
-        yield Gap(
+        yield LaunchGap(
             setting="recompute_num_layers",
             value=list(value) if isinstance(value, tuple) else value,
             reason="torchtitan computes all blocks again, or none (or every n-th).",
         )
 
 
-def _sharding_gaps(job: LaunchJob) -> Iterator[Gap]:
+def _sharding_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     parallel, stage = job.plan.parallel, job.plan.stages[0]
     cp, dp = parallel.context_parallel_size, parallel.data_parallel_size
     if isinstance(job.settings.zero_stage, tuple) or dp * cp == 1:
         return
     if stage.zero_stage == 1:
-        yield Gap(
+        yield LaunchGap(
             setting="zero_stage",
             value=1,
             reason="FSDP2 shards gradients and weights, too: ZeRO-3 or, with weights "
@@ -201,14 +201,14 @@ def _sharding_gaps(job: LaunchJob) -> Iterator[Gap]:
     if stage.zero_stage == 0:
         others = parallel.tensor_model_parallel_size * len(job.plan.stages)
         if cp > 1:
-            yield Gap(
+            yield LaunchGap(
                 setting="zero_stage",
                 value=0,
                 reason="torchtitan shards weights over the ranks that share a "
                 "sequence.",
             )
         elif others > 1:
-            yield Gap(
+            yield LaunchGap(
                 setting="zero_stage",
                 value=0,
                 reason=f"torchtitan {TOML_VERSION} refuses replicas that share nothing "
@@ -217,7 +217,7 @@ def _sharding_gaps(job: LaunchJob) -> Iterator[Gap]:
     group = stage.sharding_group_size
     whole = group % cp == 0 and dp % max(group // cp, 1) == 0
     if stage.zero_stage and (not whole or group == 1):
-        yield Gap(
+        yield LaunchGap(
             setting="sharding_group_size",
             value=group,
             reason="Shards of torchtitan are those of whole groups of ranks that share "
@@ -225,14 +225,14 @@ def _sharding_gaps(job: LaunchJob) -> Iterator[Gap]:
         )
 
 
-def training_gaps(job: LaunchJob) -> Iterator[Gap]:
+def training_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
     """Yield what of training and execution torchtitan does otherwise."""
     training = job.training
     expected = _usual_training(job)
     for field in fields(training):
         value = getattr(training, field.name)
         if field.name in expected and value != expected[field.name]:
-            yield Gap(
+            yield LaunchGap(
                 setting=f"training.{field.name}",
                 value=value,
                 reason=f"torchtitan has {expected[field.name] or 'the usual'!s}.",
@@ -241,13 +241,13 @@ def training_gaps(job: LaunchJob) -> Iterator[Gap]:
     execution = job.workload.execution
     for name in ("overlap_grad_reduce", "overlap_param_gather", "cpu_adam"):
         if getattr(execution, name) != getattr(usual, name):
-            yield Gap(
+            yield LaunchGap(
                 setting=f"software.{name}",
                 value=getattr(execution, name),
                 reason=f"FSDP2 has it {'on' if getattr(usual, name) else 'off'}.",
             )
     if not execution.overlap_p2p_comm:
-        yield Gap(
+        yield LaunchGap(
             setting="software.overlap_p2p_comm",
             value=False,
             reason="Transfers between stages of torch.distributed.pipelining do not "
@@ -256,7 +256,7 @@ def training_gaps(job: LaunchJob) -> Iterator[Gap]:
     graphs = job.workload.software.cuda_graphs
     if graphs:
         also = " or with a pipeline" if len(job.plan.stages) > 1 else ""
-        yield Gap(
+        yield LaunchGap(
             setting="software.cuda_graphs",
             value=True,
             reason=f"torchtitan {TOML_VERSION} does not capture steps{also}.",

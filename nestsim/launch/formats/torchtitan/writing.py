@@ -35,7 +35,7 @@ from nestsim.launch.formats.torchtitan.snippets import (
 )
 from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import Gap, LaunchFiles
+from nestsim.launch.written import LaunchFiles, LaunchGap
 from nestsim.report.json import dump_json
 from planner.plans.spec import DEFAULT_ORDER
 
@@ -201,7 +201,7 @@ def _model_options(job: LaunchJob, flavor: Flavor | None) -> dict[str, Any]:
     return values
 
 
-def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[Gap]:
+def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[LaunchGap]:
     spec = job.model
     gaps = []
     if flavor is None and not has_arguments(spec):
@@ -212,7 +212,7 @@ def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[Gap]:
             and getattr(spec, field.name)
         }
         gaps.append(
-            Gap(
+            LaunchGap(
                 setting="model",
                 value=spec.family,
                 reason="torchtitan has no flavor like it; a new one needs "
@@ -223,7 +223,7 @@ def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[Gap]:
     for version, has in _versions(flavor):
         if not has:
             gaps.append(
-                Gap(
+                LaunchGap(
                     setting="model",
                     value=flavor.flavor if flavor else spec.family,
                     reason=f"torchtitan {version} does not have this flavor.",
@@ -231,7 +231,7 @@ def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[Gap]:
             )
     if spec.mtp_num_layers:
         gaps.append(
-            Gap(
+            LaunchGap(
                 setting="model.mtp_num_layers",
                 value=spec.mtp_num_layers,
                 reason="The flavor is trained without layers that predict further "
