@@ -138,11 +138,11 @@ class Surroundings:
 
     def fields(self, raw: str, depth: int = 0) -> list[str]:
         """Return the words that one written word becomes."""
-        return _Expansion(self, raw, depth).fields()
+        return _WordExpansion(self, raw, depth).fields()
 
     def one(self, raw: str, depth: int = 0) -> str:
         """Return a written word as one text, not split at blanks."""
-        return " ".join(_Expansion(self, raw, depth, splits=False).fields())
+        return " ".join(_WordExpansion(self, raw, depth, splits=False).fields())
 
     def within(self, text: str, depth: int = 0) -> str:
         """Return a text as in double quotes: quotes in it are letters."""
@@ -206,7 +206,7 @@ class Surroundings:
         return value if abs(value) < _LARGEST else None
 
 
-class _Expansion:
+class _WordExpansion:
     """One written word on its way to fields."""
 
     def __init__(

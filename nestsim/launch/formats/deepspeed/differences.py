@@ -172,7 +172,9 @@ def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
         table = TrainingTable.model_validate(read.training)
     except ValidationError as error:
-        yield LaunchGap(setting="training", value=str(read.training), reason=f"{error}.")
+        yield LaunchGap(
+            setting="training", value=str(read.training), reason=f"{error}."
+        )
         return
     found = table.build(NAMED_PRESETS[PRESET])
     for name in _TRAINING:

@@ -225,7 +225,7 @@ option says it."""
 
 
 @dataclass(slots=True)
-class _Recipe:
+class _BridgeRecipe:
     """Fields of a container, by section."""
 
     sections: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -261,8 +261,8 @@ def write_megatron_bridge(job: LaunchJob) -> LaunchFiles:
     )
 
 
-def _recipe(job: LaunchJob, values: Mapping[str, Values]) -> _Recipe:
-    recipe = _Recipe()
+def _recipe(job: LaunchJob, values: Mapping[str, Values]) -> _BridgeRecipe:
+    recipe = _BridgeRecipe()
     for path, expression in _SILENT_FIELDS.items():
         recipe.put(path, expression)
     by_name = known.by_name()
@@ -295,7 +295,7 @@ def _expression(option: Option, words: Values) -> str:
     return repr(words[0]) if option.kind == known.WORD else words[0]
 
 
-def _bridge_gaps(job: LaunchJob, recipe: _Recipe) -> Iterator[LaunchGap]:
+def _bridge_gaps(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[LaunchGap]:
     if job.model.family in _NO_RECIPE:
         yield LaunchGap(
             setting="model.family",
@@ -334,7 +334,7 @@ _SECTIONS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def _recipe_lines(job: LaunchJob, recipe: _Recipe) -> Iterator[str]:
+def _recipe_lines(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[str]:
     yield from _imports(job, recipe)
     yield "def pretrain_config() -> ConfigContainer:"
     yield '    """Return the configuration of the job."""'
@@ -361,7 +361,7 @@ def _recipe_lines(job: LaunchJob, recipe: _Recipe) -> Iterator[str]:
     yield "    pretrain(pretrain_config(), forward_step)"
 
 
-def _imports(job: LaunchJob, recipe: _Recipe) -> Iterator[str]:
+def _imports(job: LaunchJob, recipe: _BridgeRecipe) -> Iterator[str]:
     module, provider = _provider(job)
     title = "".join(c if c.isprintable() else "?" for c in job.scenario.name)
     title = title.replace("\\", "/").replace('"', "'")
@@ -388,7 +388,9 @@ def _imports(job: LaunchJob, recipe: _Recipe) -> Iterator[str]:
     yield ""
 
 
-def _call(comment: str, section: str, kind: str, recipe: _Recipe) -> Iterator[str]:
+def _call(
+    comment: str, section: str, kind: str, recipe: _BridgeRecipe
+) -> Iterator[str]:
     """Yield a section that is made anew, a field a line."""
     yield f"    # {comment}"
     yield f"    cfg.{section} = {kind}("
