@@ -14,7 +14,7 @@ from nestsim.evaluate import Evaluator
 from nestsim.launch.formats.chakra import wire
 from nestsim.launch.formats.chakra.program import TraceNode, TraceProgram, numbered
 from nestsim.launch.job import LaunchJob
-from nestsim.launch.written import LaunchFiles, LaunchGap
+from nestsim.launch.written import LaunchGap, LaunchFiles
 from nestsim.lowering.lower import stage_collectives
 from nestsim.report.json import dump_json
 from nestsim.simulator.work import PipelineWork
@@ -197,7 +197,7 @@ def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[LaunchGap]:
             reason="what devices exchange with their hosts around the optimizer step "
             "is left out.",
         )
-    if device_slowdowns(job.scenario, job.network.num_devices) is not None:
+    if (device_slowdowns(job.scenario, job.network.num_devices) > 1.0).any():
         yield LaunchGap(
             setting="cluster.degraded",
             value="slow devices",
