@@ -241,6 +241,22 @@ def test_128b_of_the_repository_is_a_llama_scaled_by_128() -> None:
     assert scenario.spec.kv_channels == 128
 
 
+def test_the_command_is_found_where_another_hands_it_on() -> None:
+    """As xpk, ssh and containers are given it; other programs do not train."""
+    script = (
+        "python3 MaxText/convert.py in out\nBATCH=4\n"
+        'xpk workload create --command "echo start; python3 -m MaxText.train '
+        "MaxText/configs/base.yml model_name=llama2-7b per_device_batch_size=${BATCH} "
+        'ici_fsdp_parallelism=${FSDP} run_name=$NAME"\n'
+    )
+    source = LaunchSource(path=PATH, text=script, num_devices=8)
+    with pytest.raises(InputError, match="--set FSDP=VALUE"):
+        read_maxtext(source)
+    told = dataclasses.replace(source, variables={"FSDP": "8", "BATCH": "2"})
+    plan = read_maxtext(told).tables["plan"]
+    assert (plan["data_parallel_size"], plan["micro_batch_size"]) == (8, 2)
+
+
 def test_mixtral_of_the_repository_is_a_yaml_file() -> None:
     assert find_reader(LaunchSource(path=PATH, text=MIXTRAL)).title.endswith("MaxText")
     job = read_text(MIXTRAL, num_devices=16)

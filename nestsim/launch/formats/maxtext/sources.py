@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nestsim.launch.formats.command_line import started_words
 from nestsim.launch.formats.maxtext.names import OPTIONS, WITHOUT_EFFECT
 from nestsim.launch.read import LaunchSource
+from nestsim.launch.shell.training import find_training
+from nestsim.launch.shell.words import known_word, readable
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value, read_text
 from topologies.readers.yaml_text import parse_yaml
 
 _START = re.compile(r"\bpython3?\b.*MaxText[./]", re.IGNORECASE)
+_TRAINS = re.compile(r"(?:\S*/)?MaxText[./]\S*(?:train|\$)\S*", re.IGNORECASE)
+"""The program of a command that trains, or one that a variable names."""
 _EXPECTED = "a configuration of MaxText in YAML"
 _WORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _BASE = "base.yml"
@@ -128,14 +131,21 @@ def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
 
 def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
     """Return what a script's command sets."""
-    words = started_words(
-        source, _START, "python3 -m MaxText.train configs/base.yml name=value .."
-    )
+    start = find_training(source, lambda words: any(map(_TRAINS.fullmatch, words)))
+    if start is None:
+        raise InputError(
+            "starts nothing that is known",
+            expected="python3 -m MaxText.train configs/base.yml name=value ..",
+        )
+    assumed += start.assumptions
     given: dict[str, Any] = {}
-    for word in words:
+    for word in start.words:
         found = _WORD.fullmatch(word)
         if found:
-            given[found[1]] = found[2]
+            name, value = found[1], found[2]
+            given[name] = (
+                known_word(value, name) if name in OPTIONS else readable(value)
+            )
         elif word.endswith((".yml", ".yaml")) and Path(word).name != _BASE:
             assumed.append(
                 f"{Path(word).name} sets nothing that the command does not set."

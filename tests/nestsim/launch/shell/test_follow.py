@@ -83,6 +83,54 @@ def test_what_nothing_sets_is_marked_by_its_name() -> None:
     assert first_unknown(taken) == "$1"
 
 
+def test_what_is_not_known_keeps_its_name_in_another_shell() -> None:
+    text = "bash -c \"run $DATA/x $(ls 'a b' | head -n 1) y\""
+    _, (_, path, made, last) = started(text)
+    assert first_unknown(path) == "$DATA"
+    assert first_unknown(made) == "$(ls 'a b' | head -n 1)"
+    assert last == "y"
+
+
+DOCUMENTS = [
+    'A=4\ncat <<EOF > made\n{"a": $A, "b": "x\\"y", "c": "\\$A\\n"}\nEOF',
+    "A=4\ncat > made <<'EOF'\n{\"a\": $A}\nEOF",
+    "cat > made <<-EOF\n\tone\n\ttwo\n\tEOF",
+    "A=made\ncat <<EOF >$A\none\nEOF\ncat >> $A <<EOF\ntwo\nEOF",
+    "tee made <<EOF >/dev/null\none 'two' \"three\"\nEOF",
+    'A=2\necho "{\\"a\\": $A}" > made 2> /dev/null',
+    "cat <<EOF 2> other > made\none\nEOF",
+    "cat <<EOF >| made\n\n  ${B:-two}\nEOF",
+]
+"""Scripts that write a file ``made``."""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no Bash")
+@pytest.mark.parametrize("script", DOCUMENTS)
+def test_files_are_those_that_bash_writes(script: str, tmp_path: Path) -> None:
+    subprocess.run(["bash", "-c", script], check=True, timeout=20, cwd=tmp_path)
+    files = follow_script(script, {}).files
+    assert files["made"] == (tmp_path / "made").read_text()
+    assert set(files) <= {"made", "/dev/null"}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("A='x", "' is left open in line 1"),
+        ('A=1\nB="\n"\nrun "x', '" is left open in line 4'),
+        ("run ${A", "${ is left open"),
+        ("run $(date", "$( is left open"),
+        ("run `date", "` is left open"),
+        ("A=(a", "does not close"),
+        ("if true; then", "ends too early"),
+    ],
+)
+def test_what_is_left_open_is_said(script: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        follow_script(script, {})
+    assert said in str(caught.value)
+
+
 def test_what_the_user_gives_stays() -> None:
     assert started("N=1\nrun $N $1", N="16", **{"1": "data"}) == [("run", "16", "data")]
 
