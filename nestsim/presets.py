@@ -300,3 +300,39 @@ NAMED_PRESETS: Mapping[str, Preset] = MappingProxyType(
     {"ideal": IDEAL_PRESET, **PRESETS}
 )
 """What a scenario may name."""
+
+REMAT_POLICIES: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        # MaxText's remat_policy (src/maxtext/layers/decoders.py): which results of a
+        # block are kept. What repeats less than half of a block's products is
+        # "selective" here, what repeats more is "full".
+        "minimal": ("selective", "MaxText's minimal: all products are kept"),
+        "minimal_flash": (
+            "selective",
+            "MaxText's minimal_flash: all products are kept",
+        ),
+        "minimal_with_context": (
+            "selective",
+            "MaxText's minimal_with_context: all products are kept",
+        ),
+        "save_dot_except_mlpwi": (
+            "selective",
+            "MaxText's save_dot_except_mlpwi as if all products were kept",
+        ),
+        "save_dot_except_mlp": (
+            "full",
+            "MaxText's save_dot_except_mlp as full recompute",
+        ),
+        "save_dot_with_context_except_mlp": (
+            "full",
+            "MaxText's save_dot_with_context_except_mlp as full recompute",
+        ),
+        "save_qkv_proj": ("full", "MaxText's save_qkv_proj as full recompute"),
+        "save_out_proj": ("full", "MaxText's save_out_proj as full recompute"),
+        "qkv_proj_offloaded": (
+            "full",
+            "full recompute but for products kept in the host's memory",
+        ),
+    }
+)
+"""MaxText's rematerialisation policies -> the nearest mode, and what is noted."""

@@ -7,11 +7,13 @@ from pathlib import Path
 from nestsim.face.calls import ProgressTarget, calling
 from nestsim.face.launch import launch_snippets
 from nestsim.page.document import page_html
+from nestsim.page.kinds.stored import stored_page
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.page.stored import stored_run
 from nestsim.report.destination import replace_file, writer_of
 from nestsim.report.json import reported_candidate
+from topologies.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +49,13 @@ def report_page(
     scenario: str | os.PathLike[str] | None = None,
     progress: ProgressTarget = None,
 ) -> ReportPage:
-    """Return a page about a folder of results; its plan is replayed anew.
+    """Return a page about a folder of results; the plan of a run is replayed anew.
 
     Parameters
     ----------
     folder
-        As ``nestsim run`` or ``nestsim simulate`` writes it.
+        As ``nestsim run``, ``simulate``, ``compare``, ``stress`` or ``sweep`` writes
+        it.
     scenario
         The scenario's file where it was, if it names files beside it; None for its
         copy in the folder.
@@ -62,9 +65,20 @@ def report_page(
     Raises
     ------
     InputError
-        If the folder holds no such results, or the replay differs from them.
+        If the folder holds no such results, they were changed, or the replay differs
+        from them.
     """
     place = Path(folder)
+    stored = stored_page(place)
+    if stored is not None:
+        if scenario is not None:
+            raise InputError(
+                "is for folders of nestsim run and nestsim simulate",
+                where="--scenario",
+                got=str(scenario),
+                expected="left out",
+            )
+        return ReportPage(page=stored)
     with calling(progress) as call:
         named = None if scenario is None else Path(scenario)
         found = stored_run(place, named, progress=call.progress)

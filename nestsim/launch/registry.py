@@ -4,9 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from nestsim.launch.formats.chakra.writing import write_chakra
 from nestsim.launch.formats.deepspeed.reading import is_deepspeed, read_deepspeed
 from nestsim.launch.formats.deepspeed.writing import write_deepspeed
 from nestsim.launch.formats.huggingface import is_huggingface, read_huggingface
+from nestsim.launch.formats.maxtext.reading import is_maxtext, read_maxtext
+from nestsim.launch.formats.maxtext.writing import write_maxtext
+from nestsim.launch.formats.megatron.bridge import write_megatron_bridge
 from nestsim.launch.formats.megatron.read import is_megatron, read_megatron
 from nestsim.launch.formats.megatron.write import write_megatron
 from nestsim.launch.formats.plan import write_plan
@@ -39,9 +43,12 @@ class LaunchReader:
 WRITERS: Mapping[str, Callable[[LaunchJob], LaunchFiles]] = MappingProxyType(
     {
         "megatron": write_megatron,
+        "megatron-bridge": write_megatron_bridge,
         "torchtitan": write_torchtitan,
         "deepspeed": write_deepspeed,
+        "maxtext": write_maxtext,
         "plan": write_plan,
+        "chakra": write_chakra,
     }
 )
 """Name of a format -> what writes it."""
@@ -84,6 +91,11 @@ READERS: Mapping[str, LaunchReader] = MappingProxyType(
             title="a TOML file or command line of torchtitan",
             recognizes=is_torchtitan,
             read=read_torchtitan,
+        ),
+        "maxtext": LaunchReader(
+            title="a YAML file or script of MaxText",
+            recognizes=is_maxtext,
+            read=read_maxtext,
         ),
         "megatron": LaunchReader(
             title="a launch script or command line of Megatron-LM",

@@ -30,12 +30,13 @@ from nestsim.lowering.notes import (
 )
 from nestsim.lowering.passes import Experts, Pass, StagePasses
 from nestsim.lowering.step_end import (
+    StepCollective,
     StepEnd,
     collective_phases,
     gather_buckets,
     reduce_buckets,
 )
-from nestsim.lowering.traffic import StageTraffic
+from nestsim.lowering.traffic import Message, StageTraffic
 from nestsim.simulator.replay import ReplaySettings
 from nestsim.simulator.work import (
     Bucket,
@@ -53,7 +54,7 @@ from planner.cost.stage import passes_differ
 from planner.step import recompute
 from planner.step.execution import Workload
 from planner.step.exposure import PassProgress, bucket_parameters
-from planner.step.ledger import LEDGER
+from planner.step.ledger import AFTER_OPTIMIZER, BEFORE_OPTIMIZER, LEDGER
 from planner.step.memory import STEP_END, stage_activations, stage_share
 from planner.step.offload import STAGING, is_beside_passes
 from planner.step.plan import Plan, Stage
@@ -229,21 +230,69 @@ def _stages(
     priced: PricedPlan,
     rates: PlacementRates | None,
 ) -> list[_StageWork]:
+    return [
+        _stage(writer, step_end, cost)
+        for (writer, step_end), cost in zip(
+            _writers(network, workload, priced, rates), priced.stages, strict=True
+        )
+    ]
+
+
+def _writers(
+    network: Network,
+    workload: Workload,
+    priced: PricedPlan,
+    rates: PlacementRates | None,
+) -> Iterator[tuple[StagePasses, StepEnd]]:
+    """Yield what writes each stage."""
     plan, skew = priced.plan, workload.execution.expert_skew
     groups = plan_groups(plan)
     experts = Experts(*np.zeros((3, len(workload.graph.names))))
     if skew > 1.0 and groups.ep > 1:
         experts = Experts(*workload.expert_times(plan_degrees(plan)))
-    lowered = []
     for index in range(len(plan.stages)):
         devices = groups._replace(grid=groups.grid[index : index + 1])
         traffic = StageTraffic(network, plan, devices, index, skew)
-        writer = StagePasses(workload, plan, traffic, experts, rates)
-        step_end = StepEnd(
-            network, plan, plan.stages[index], devices, workload.parameter_bytes
+        yield (
+            StagePasses(workload, plan, traffic, experts, rates),
+            StepEnd(
+                network, plan, plan.stages[index], devices, workload.parameter_bytes
+            ),
         )
-        lowered.append(_stage(writer, step_end, priced.stages[index]))
-    return lowered
+
+
+class StageCollectives(NamedTuple):
+    """What one stage sends, before any algorithm divides it into phases."""
+
+    in_passes: tuple[tuple[Message, IntArray], ...]
+    """Messages of its passes as its moves number them, and the devices of each group,
+    shape ``(G, n)``."""
+
+    before: tuple[StepCollective, ...]
+    """What reduces gradients before the optimizer step."""
+
+    after: tuple[StepCollective, ...]
+    """What gathers weights after it."""
+
+
+def stage_collectives(
+    network: Network, workload: Workload, priced: PricedPlan
+) -> tuple[StageCollectives, ...]:
+    """Return what each stage of a plan sends, as `lower_plan` has it in phases."""
+    rates = rates_of(network, workload, priced.plan)
+    found = []
+    for writer, step_end in _writers(network, workload, priced, rates):
+        writer.write()
+        share = stage_share(writer.table, writer.stage, priced.plan)
+        traffic = writer.traffic
+        found.append(
+            StageCollectives(
+                tuple((one, traffic.groups_of(one)) for one in traffic.numbers),
+                step_end.collectives(BEFORE_OPTIMIZER, share.dense, share.expert),
+                step_end.collectives(AFTER_OPTIMIZER, share.dense, share.expert),
+            )
+        )
+    return tuple(found)
 
 
 def _stage(writer: StagePasses, step_end: StepEnd, cost: StageCost) -> _StageWork:

@@ -7,6 +7,7 @@ behind the backward pass that completes them, parameters behind the next forward
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,19 @@ Phases = tuple[Phase, ...]
 
 _EXPERTS = "experts"
 """Groups of devices that hold the same experts, beside those of the ledger."""
+
+
+class StepCollective(NamedTuple):
+    """A collective of one stage around its optimizer step, before any algorithm."""
+
+    operation: str
+    """One of `estimators.collectives.algorithms.OPERATIONS`."""
+
+    groups: IntArray
+    """Devices of each group, shape ``(G, n)``."""
+
+    num_bytes: float
+    """Size of the full tensor [byte]."""
 
 
 class StepEnd:
@@ -105,13 +119,34 @@ class StepEnd:
 
     def _written(self, moment: str, dense: float, expert: float) -> Phases:
         phases: Phases = ()
+        for group, operation, num_bytes in self._parts(moment, dense, expert):
+            phases += self._over(group, operation, num_bytes)
+        return phases
+
+    def collectives(
+        self, moment: str, dense: float, expert: float
+    ) -> tuple[StepCollective, ...]:
+        """Return what some parameters have a device send at a moment, undivided.
+
+        Those of a single rank are left out.
+        """
+        found = (
+            StepCollective(operation, self._members(group), num_bytes)
+            for group, operation, num_bytes in self._parts(moment, dense, expert)
+            if num_bytes > 0.0
+        )
+        return tuple(one for one in found if one.groups.shape[1] > 1)
+
+    def _parts(
+        self, moment: str, dense: float, expert: float
+    ) -> Iterator[tuple[str, str, float]]:
+        """Yield group, operation and size of what is sent at a moment [byte]."""
         for sent in LEDGER[self.stage.zero_stage].sent_at(moment):
             width = wire_bytes(sent, self.parameter_bytes)
             part = self.stage.sharding_group_size if sent.group == ACROSS else 1
-            phases += self._over(sent.group, sent.operation, dense * width / part)
+            yield sent.group, sent.operation, dense * width / part
             if sent.group != ACROSS:
-                phases += self._over(_EXPERTS, sent.operation, expert * width)
-        return phases
+                yield _EXPERTS, sent.operation, expert * width
 
     def _members(self, group: str) -> IntArray:
         """Return the groups of devices that a collective is done by."""

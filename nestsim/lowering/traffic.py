@@ -123,6 +123,10 @@ class StageTraffic:
             return self.plan.parallel.expert_data_size > 1
         return self.plan.stages[self.index].sharding_group_size > 1
 
+    def groups_of(self, message: Message) -> IntArray:
+        """Return the devices of each group that sends a message, shape ``(G, n)``."""
+        return self._members(message)
+
     def collectives(self) -> tuple[LockstepTraffic, ...]:
         """Return what the moves of the stage's passes number."""
         collectives = []

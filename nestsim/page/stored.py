@@ -14,9 +14,10 @@ from typing import Any
 
 from nestsim.job import nothing_found, simulate_job
 from nestsim.report.destination import MANIFEST
+from nestsim.report.wording import VERDICT_WORDS
 from nestsim.results import Candidate, JobKind, ReplayedResult
 from nestsim.scenario.load import Scenario, load_scenario
-from nestsim.verdict import Gap, Verdict
+from nestsim.verdict import Verdict
 from planner.plans.json_file import read_plan
 from planner.search.space import OBJECTIVES
 from planner.work import TIME_LIMIT, WORK_LIMIT, Progress, Spent
@@ -87,7 +88,7 @@ def stored_run(
     else:
         result = nothing_found(loaded, progress=progress)
     try:
-        result = replace(result, kind=kind, scenario_name=data["scenario"].text())
+        result = replace(result, kind=kind, scenario_name=_words(data["scenario"]))
         if has_plan:
             result = _judged(result, data)
         if is_run:
@@ -140,17 +141,11 @@ def _judged(result: ReplayedResult, data: Value) -> ReplayedResult:
     found: Candidate = result.candidate
     _check_time(found.planned.iteration_time, data["planned"])
     _check_time(found.simulated.iteration_time, data["simulated"])
-    gap = data["gap"]
+    # A search has another tolerance than a plan that is given, but not another gap.
     verdict = Verdict(
-        kind=data["verdict"].choice(("confirmed", "slower", "infeasible")),
-        reason=data["reason"].text(),
-        gap=Gap(
-            total=gap["total_s"].number(least=-math.inf),
-            terms={
-                name: seconds.number(least=-math.inf)
-                for name, seconds in gap["terms"].items()
-            },
-        ),
+        kind=data["verdict"].choice(tuple(VERDICT_WORDS)),
+        reason=_words(data["reason"]),
+        gap=found.verdict.gap,
     )
     # A plan that was given has no rank, which is 0.
     rank = data.get("planner_rank", 0).whole(least=0, most=_MANY)
@@ -196,9 +191,16 @@ def _searched(result: ReplayedResult, data: Value) -> ReplayedResult:
             ),
             time_limit=None if limit.raw is None else limit.number(),
         ),
-        shortfall="" if is_found else str(data["reason"].raw),
+        shortfall="" if is_found else _words(data["reason"]),
         covers_space=data["verdict"].raw != "not found",
     )
+
+
+def _words(value: Value) -> str:
+    """Return a text of any length: names in it may be long."""
+    if not isinstance(value.raw, str):
+        raise value.error("has the wrong type", "a text in quotes")
+    return value.raw
 
 
 def _number_or(value: Value, otherwise: float) -> float:

@@ -180,7 +180,7 @@ def _saved_in_words(answer: "InverseAnswer") -> str:
     if answer.costs is None or answer.kept is None:
         return ""
     before, after = answer.costs
-    if before.rate is None or after.rate is None:
+    if not before.rate or not after.rate:
         return ""
     code, left = before.currency, after.rate / before.rate
     text = (

@@ -227,9 +227,8 @@ class StressResult:
 
     @property
     def currency(self) -> str:
-        """Of all costs; empty without any."""
-        rates = [cost.rate for cost in self.costs.values()]
-        if not rates or None in rates:
+        """Of all costs; empty without any, or where a cluster costs nothing."""
+        if not self.costs or not all(cost.rate for cost in self.costs.values()):
             return ""
         return self.costs[AS_BUILT].currency
 

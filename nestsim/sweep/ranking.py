@@ -29,9 +29,9 @@ def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def rate_of(outcome: Outcome) -> float | None:
-    """Return what a point's cluster costs [currency/s]; None if nobody says."""
+    """Return what a point's cluster costs [currency/s]; None if nothing is said."""
     rate = (outcome.row or {}).get("cost_per_s")
-    return None if rate is None else float(rate)
+    return float(rate) if rate else None
 
 
 def currency_of(outcomes: Sequence[Outcome]) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from planner.step.plan import MOST_DEVICES, Plan, parsed_ranges
+from planner.step.plan import MOST_DEVICES, Offload, Plan, parsed_ranges
 from topologies.errors import InputError
 from topologies.input_file import Value, read_json
 
@@ -31,9 +31,7 @@ def read_plan(path: Path) -> Plan:
         the file and the key.
     """
     try:
-        file = Value(
-            read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE, whole_numbers=True)
-        )
+        file = Value(read_json(path, expected=_EXPECTED, most_bytes=MAX_FILE))
         _check_forms(file)
         return Plan.from_json(file.table())
     except InputError as error:
@@ -49,11 +47,11 @@ def _check_forms(file: Value) -> None:
             value.text()
         elif name == "hierarchical_context_parallel_sizes":
             for size in value.array(least=1):
-                size.whole(least=1, most=MOST)
+                _count(size)
         else:
-            value.whole(least=1, most=MOST)
+            _count(value)
     for name in _COUNTS:
-        file[name].whole(least=1, most=MOST)
+        _count(file[name])
     stages = file["stages"]
     if sum(_check_stage(stage) for stage in stages.array(least=1)) > MOST_DEVICES:
         raise InputError(
@@ -63,10 +61,23 @@ def _check_forms(file: Value) -> None:
         )
 
 
+def _count(value: Value, *, least: int = 1, most: int = MOST) -> None:
+    """Refuse what is no whole number; the fractions of a plan are those of hosts."""
+    if isinstance(value.raw, float):
+        raise value.error("must be a whole number", "whole numbers: 8, not 8.0")
+    value.whole(least=least, most=most)
+
+
 def _check_stage(stage: Value) -> int:
     """Check a stage and count its devices."""
-    stage["zero_stage"].whole(least=0, most=3)
-    stage["sharding_group_size"].whole(least=1, most=MOST)
+    _count(stage["zero_stage"], least=0, most=3)
+    _count(stage["sharding_group_size"])
+    for name, part in stage.get("offload", {}).items():
+        if name not in Offload._fields:
+            raise part.error("is nothing that hosts keep", ", ".join(Offload._fields))
+        part.number()
+    if stage.get("recompute_num_layers", None).raw is not None:
+        _count(stage["recompute_num_layers"], least=0)
     for chunk in stage["chunks"].array(least=1):
         ends = [end.whole(least=0, most=MOST) for end in chunk.array(least=2)]
         if len(ends) > 2:

@@ -7,6 +7,7 @@ their names.
 
 from planner.plans.spec import DEFAULT_ORDER, DIMENSIONS, PlanSpec, T
 from planner.step.plan import Plan
+from planner.step.recompute import SENDING_AGAIN
 from planner.step.schedules import find_schedule, schedule_name
 from planner.step.virtual import block_span
 from topologies.arrays import FloatArray
@@ -29,7 +30,7 @@ def plan_settings(plan: Plan, is_block: FloatArray, global_batch_size: int) -> P
         Sequences per optimizer step.
     """
     parallel, v = plan.parallel, plan.virtual_pipeline_model_parallel_size
-    pairs = plan.overlap_moe_expert_parallel_comm
+    pairs = _hides_experts(plan)
     in_order = order_of(plan.placement)
     stages = plan.stages
     ranks = parallel.data_parallel_size * parallel.context_parallel_size
@@ -95,6 +96,17 @@ def order_of(placement: str) -> str | None:
             before = [order.index(one) for one in DIMENSIONS[:place]]
             order.insert(max(before, default=-1) + 1, name)
     return "-".join(order)
+
+
+def _hides_experts(plan: Plan) -> bool:
+    """Return whether settings may say that all-to-alls of experts are hidden.
+
+    A schedule that pairs passes may be there by its name alone: without experts, or
+    with passes that send their tokens again (`planner.plans.spec.PlanSpec`).
+    """
+    again = any(stage.recompute in SENDING_AGAIN for stage in plan.stages)
+    has_experts = plan.parallel.expert_model_parallel_size > 1
+    return plan.overlap_moe_expert_parallel_comm and has_experts and not again
 
 
 def _one_or_each(values: list[T]) -> T | tuple[T, ...]:

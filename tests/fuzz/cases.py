@@ -12,6 +12,7 @@ from tests.fuzz.case import OUTPUT, Case, Content, Special
 from tests.fuzz.documents import LINKS, PROFILE, measurements
 from tests.fuzz.formats import Tree, dump
 from tests.fuzz.mutations import Place, mutated_bytes, mutated_trees
+from tests.fuzz.network_files import LOG, network_file_cases
 from tests.fuzz.scenarios import CONFIG, SCENARIO, SHIPPED, World, worlds
 from tests.planner.nest_artifact.nest_cases import instances
 
@@ -288,6 +289,7 @@ def _place_cases(draw: st.DrawFn, results: Results) -> Case:
 _PLACES = (
     (f"plan {SCENARIO}", SCENARIO),
     (f"topology {SCENARIO} --json", LINKS),
+    (f"profile --nccl-tests {LOG} -o {OUTPUT}", LOG),
     (f"plan {SCENARIO}", CONFIG),
     (f"plan {SCENARIO}", PROFILE),
     (f"simulate {SCENARIO} --plan {PLAN}", PLAN),
@@ -365,6 +367,7 @@ KINDS: Mapping[str, Callable[[Results], st.SearchStrategy[Case]]] = MappingProxy
         "report": _report_cases,
         "NEST": _nest_cases,
         "CSV": _measurement_cases,
+        "network file": lambda results: network_file_cases(),
         "option": _option_cases,
         "place": _place_cases,
     }
@@ -377,6 +380,7 @@ _WEIGHTS = {
     "NEST": 12,
     "CSV": 14,
     "links": 12,
+    "network file": 12,
     "report": 14,
     "[plan]": 12,
     "config": 10,

@@ -13,8 +13,12 @@ from topologies.units import (
     BASE_UNITS,
     EXAMPLES,
     RANGES,
+    currency,
     format_bandwidth,
     format_duration,
+    format_energy,
+    format_money,
+    format_power,
     format_rate,
     format_size,
     parse_quantity,
@@ -35,6 +39,12 @@ from topologies.units import (
         ("0 s", "duration", 0.0),
         ("989.4 TFLOP/s", "rate", 989.4e12),
         ("2 PFLOP", "work", 2e15),
+        ("1.2 kW", "power", 1200.0),
+        ("1200 USD", "price", 1200.0),
+        ("2.50EUR / h", "price of time", 2.5 / 3600),
+        ("36 CNY/min", "price of time", 0.6),
+        ("0.08 USD/kWh", "price of energy", 0.08 / 3.6e6),
+        ("80 USD/MWh", "price of energy", 0.08 / 3.6e6),
     ],
 )
 def test_quantities_become_base_units(text, dimension, value):
@@ -59,6 +69,13 @@ def test_quantities_become_base_units(text, dimension, value):
         ("1 degC", "bandwidth", "not a quantity"),
         ("1 dB", "bandwidth", "not a quantity"),
         ("1 Hz", "bandwidth", "unknown unit"),
+        ("1 USD", "bandwidth", "unknown unit"),
+        ("1 usd", "price", "unknown unit"),
+        ("1 W", "price", "not one of price"),
+        ("1 USD/W", "price of time", "not one of price of time"),
+        ("1 USD", "price of energy", "not one of price of energy"),
+        ("1 USDD", "price", "unknown unit"),
+        ("1 $", "price", "not a quantity"),
         ("8 radian", "size", "unknown unit"),
         ("1e400 GB/s", "bandwidth", "not negative"),
         ("GB/s +", "bandwidth", "not a quantity"),
@@ -98,6 +115,29 @@ def test_units_are_those_of_pints_own_list(dimension):
 def test_every_dimensions_example_is_one(dimension):
     for example in EXAMPLES[dimension].split('"')[1::2]:
         assert parse_quantity(example, dimension) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("2.50 USD/h", "USD"),
+        ("1e3EUR", "EUR"),
+        ("5 W", ""),
+        ("5 usd", ""),
+        (5, ""),
+        ("USD 5", ""),
+    ],
+)
+def test_the_currency_of_an_amount_is_its_three_letters(text, code):
+    assert currency(text) == code
+
+
+def test_money_power_and_energy_are_written_for_people():
+    assert format_money(2.5, "USD") == "2.5 USD"
+    assert format_money(1_234_567.0, "EUR") == "1,235,000 EUR"
+    assert format_money(1234.4, "EUR") == "1,234 EUR"
+    assert format_power(716_800.0) == "716.8 kW"
+    assert format_energy(3.6e9) == "1 MWh"
 
 
 @given(value=st.integers(1, 10**15))

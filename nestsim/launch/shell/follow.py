@@ -49,6 +49,9 @@ class Started:
     line: int
     """Line of the script, from 1."""
 
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are set for it alone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
@@ -59,6 +62,10 @@ class ScriptRun:
 
     variables: Mapping[str, str | list[str]]
     """Variables at the end."""
+
+    files: Mapping[str, str]
+    """Files that it writes, by their names there: here-documents, and what it echoes.
+    """
 
     assumptions: tuple[str, ...]
     """What was taken where only running it would tell."""
@@ -84,6 +91,7 @@ def follow_script(text: str, variables: Mapping[str, str]) -> ScriptRun:
     return ScriptRun(
         commands=tuple(shell.commands),
         variables=shell.surroundings.variables,
+        files=shell.files,
         assumptions=tuple(dict.fromkeys(shell.assumptions)),
     )
 
@@ -98,6 +106,7 @@ class _Shell:
 
     surroundings: Surroundings
     commands: list[Started] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
     functions: dict[str, Sequence[Node]] = field(default_factory=dict)
     steps: int = 0
@@ -270,21 +279,46 @@ class _Shell:
         if words[0] == "eval":
             self._list(parse(" ".join(words[1:])), depth + 1)
             return True
+        document = node.heredoc
+        if document and node.heredoc_expands:
+            document = self.surroundings.within(document)
+        self._write(node, words, document)
         if words[0] in ("echo", "printf"):
             return True
-        self.commands.append(Started(words=tuple(words), line=node.line))
+        self.commands.append(
+            Started(
+                words=tuple(words),
+                line=node.line,
+                environment={
+                    one.name: self.surroundings.one(one.word)
+                    for one in node.assignments
+                },
+            )
+        )
         runs = words[0] in _SHELLS or words[0] in ("sbatch", "srun", "salloc")
-        if node.heredoc and runs:
-            inner = node.heredoc
-            if node.heredoc_expands:
-                inner = self.surroundings.within(inner)
-            self._list(parse(inner), depth + 1)
+        if document and runs:
+            self._list(parse(document), depth + 1)
         for index, word in enumerate(words[:-1]):
             if word in _SHELLS:
                 script = _handed_over(words[index + 1 :])
                 if script is not None:
                     self._list(parse(script), depth + 1)
         return None
+
+    def _write(self, node: SimpleCommand, words: list[str], document: str) -> None:
+        """Keep the text of a file that ``cat``, ``tee`` or ``echo`` writes."""
+        names = [self.surroundings.one(node.target)] if node.target else []
+        text = document
+        if words[0] == "tee":
+            names += [word for word in words[1:] if not word.startswith("-")]
+        elif words[0] == "echo":
+            text = " ".join(word for word in words[1:] if word not in ("-e", "-n"))
+        elif words[0] != "cat":
+            return
+        for name in names if text else ():
+            before = self.files.get(name, "") if node.adds else ""
+            self.files[name] = f"{before}{text}\n"
+            self.surroundings.grow(len(self.files[name]))
 
 
 def _handed_over(words: Sequence[str]) -> str | None:

@@ -5,10 +5,11 @@ After POSIX, "Shell Command Language", sections 2.3, 2.9 and 2.10, with Bash's a
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from nestsim.launch.shell.words import behind_quotes, closing
+from nestsim.launch.shell.words import behind_mark, behind_quotes, closing
 from topologies.errors import InputError
 
 MOST_LETTERS = 1_000_000
@@ -17,8 +18,15 @@ MOST_LETTERS = 1_000_000
 _MOST_DEPTH = 40
 _BLANKS = " \t\r"
 _OPERATORS = (";;", "&&", "||", "|&", "|", "&", ";", "(", ")", "\n")
+_CLOSERS: Mapping[str, str] = MappingProxyType(
+    {"'": "'", '"': '"', "`": "`", "$(": ")", "${": "}"}
+)
+"""What opens a part of a word -> what closes it."""
 _CONTINUED = re.compile(r"\\\r?\n")
 _REDIRECT = re.compile(r"\d*(?:<<<|>>|>&|>\||<&|<>|>|<)|&>>?")
+_ADDS = frozenset({">>>", ">1>>", ">&>>"})
+_WRITES = _ADDS | {">>", ">1>", ">>|", ">1>|", ">&>"}
+"""Redirections of what a command prints, as `_Lexer` marks them."""
 _HEREDOC = re.compile(r"\d*<<(-?)(?!<)[ \t]*(\\?)(['\"]?)([\w.!%-]+)\3")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?(\+?)=")
 
@@ -65,6 +73,8 @@ class SimpleCommand:
     assignments: tuple[Assignment, ...] = ()
     heredoc: str = ""
     heredoc_expands: bool = True
+    target: str = ""
+    adds: bool = False
     is_condition: bool = False
     is_arithmetic: bool = False
 
@@ -163,6 +173,7 @@ class _Lexer:
 
     text: str
     position: int = 0
+    start: int = 0
     line: int = 1
     found: list[Token] = field(default_factory=list)
     pending: list[tuple[Token, str, bool]] = field(default_factory=list)
@@ -200,7 +211,7 @@ class _Lexer:
         found = _REDIRECT.match(text, at)
         if found is None or text.startswith(("<(", ">("), at):
             return False
-        self._operator(">" + found[0].strip("0123456789"), len(found[0]))
+        self._operator(">" + found[0], len(found[0]))
         return True
 
     def _bracketed(self) -> bool:
@@ -249,7 +260,8 @@ class _Lexer:
                 end = len(self.text) if end < 0 else end
                 one = self.text[self.position : end]
                 self.position, self.line = end + 1, self.line + 1
-                if (one.lstrip("\t") if strips else one).rstrip("\r") == delimiter:
+                one = one.lstrip("\t") if strips else one
+                if one.rstrip("\r") == delimiter:
                     break
                 lines.append(one)
             token.heredoc = "\n".join(lines)
@@ -258,6 +270,7 @@ class _Lexer:
     def _word(self) -> None:
         """Read a word with its quotes and brackets; an array with its words."""
         text, start = self.text, self.position
+        self.start = start
         while self.position < len(text):
             letter = text[self.position]
             if letter in _BLANKS or letter in "\n;|&<>":
@@ -269,10 +282,21 @@ class _Lexer:
                 break
             if letter == ")":
                 break
-            self.position = _behind_part(text, self.position)
+            self.position = self._behind_part()
         if self.position == start:
             self.position += 1
         self._token(text[start : self.position])
+
+    def _behind_part(self) -> int:
+        """Return the position behind a part of a word, which must be closed."""
+        text, at = self.text, self.position
+        end = _behind_part(text, at)
+        mark = text[at : at + 2] if text[at] == "$" else text[at]
+        closer = _CLOSERS.get(mark)
+        if closer and (end < at + 2 or text[end - 1] != closer):
+            line = self.line + text.count("\n", self.start, at)
+            raise InputError(f"{mark} is left open in line {line}", expected=closer)
+        return end
 
     def _array(self, name: str) -> None:
         """Read the words of an array up to its bracket."""
@@ -316,7 +340,7 @@ def _behind_part(text: str, at: int) -> int:
         return behind_quotes(text, at + 1)
     if letter == "$" and text[at + 1 : at + 2] in ("(", "{"):
         return closing(text, at + 1)
-    return at + 1
+    return behind_mark(text, at)
 
 
 @dataclass(slots=True)
@@ -503,7 +527,7 @@ class _Parser:
         """Read assignments and words up to the end of the command."""
         words: list[str] = []
         assignments: list[Assignment] = []
-        heredoc = Token("", start.line)
+        heredoc, target, adds = Token("", start.line), "", False
         begin = self.position
         while self.more():
             token = self.tokens[self.position]
@@ -513,7 +537,9 @@ class _Parser:
             if token.heredoc is not None:
                 heredoc = token
             elif not token.is_word:
-                self._skip_target()
+                name = self._target()
+                if token.text in _WRITES:
+                    target, adds = name, token.text in _ADDS
             elif self._sets(token, words):
                 assignments.append(_assignment(token))
             else:
@@ -526,6 +552,8 @@ class _Parser:
             assignments=tuple(assignments),
             heredoc=heredoc.heredoc or "",
             heredoc_expands=heredoc.expands,
+            target=target,
+            adds=adds,
         )
 
     @staticmethod
@@ -535,10 +563,12 @@ class _Parser:
             not words and _ASSIGNED.match(token.text) is not None
         )
 
-    def _skip_target(self) -> None:
-        """Pass over the file of a redirection."""
-        if self.more() and self.tokens[self.position].is_word:
-            self.position += 1
+    def _target(self) -> str:
+        """Return the file of a redirection, which is passed."""
+        if not self.more() or not self.tokens[self.position].is_word:
+            return ""
+        self.position += 1
+        return self.tokens[self.position - 1].text
 
     def _condition(self) -> Node:
         start = self.tokens[self.position]

@@ -36,6 +36,7 @@ _BODY = re.compile(
     r"(?P<op>:?[-=?+]|//?|%%?|##?|\^\^?|,,?|:)?(?P<word>.*)",
     re.DOTALL,
 )
+_LETTERS = re.compile(r'(\\[$`\\\n])|[\\"]')
 _BLANK = re.compile(r"[ \t\n]+")
 _BINARY: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyType(
     {
@@ -69,10 +70,39 @@ def unknown(name: str) -> str:
     return f"{_OPEN}{unbroken}{_CLOSE}"
 
 
+def behind_mark(text: str, position: int) -> int:
+    """Return the position behind the mark, or the other letter, that begins here."""
+    found = _MARK.match(text, position)
+    return position + 1 if found is None else found.end()
+
+
 def first_unknown(word: str) -> str | None:
     """Return what is not known in a word, as the script writes it; None if all is."""
     found = _MARK.search(word)
     return None if found is None else found[1].replace(_UNBROKEN, " ")
+
+
+def known_word(word: str, where: str) -> str:
+    """Return a word in which every variable is set.
+
+    Raises
+    ------
+    InputError
+        If one is not: with its name, and how its value is given.
+    """
+    name = first_unknown(word)
+    if name is None:
+        return word
+    plain = name.strip("${}")
+    raise InputError(
+        "takes its value from a variable that nothing sets",
+        where=where,
+        got=name,
+        expected="a value in the script",
+        hint=f"--set {plain}=VALUE gives one"
+        if plain.isidentifier() or plain.isdecimal()
+        else "",
+    )
 
 
 def without_unknown(word: str) -> str:
@@ -138,16 +168,20 @@ class Surroundings:
 
     def fields(self, raw: str, depth: int = 0) -> list[str]:
         """Return the words that one written word becomes."""
-        return _Expansion(self, raw, depth).fields()
+        return _WordExpansion(self, raw, depth).fields()
 
     def one(self, raw: str, depth: int = 0) -> str:
         """Return a written word as one text, not split at blanks."""
-        return " ".join(_Expansion(self, raw, depth, splits=False).fields())
+        return " ".join(_WordExpansion(self, raw, depth, splits=False).fields())
 
-    def within(self, text: str, depth: int = 0) -> str:
-        """Return a text as in double quotes: quotes in it are letters."""
-        escaped = re.sub(r'(?<!\\)"', r"\"", text)
-        return self.one(f'"{escaped}"', depth)
+    def within(self, text: str) -> str:
+        """Return a here-document expanded: quotes in it are letters.
+
+        A backslash is one, too, but in front of a dollar, a backquote, a backslash or
+        the end of a line.
+        """
+        escaped = _LETTERS.sub(lambda found: found[1] or "\\" + found[0], text)
+        return self.one(f'"{escaped}"')
 
     def sum(self, text: str) -> int | None:
         """Return the value of an arithmetic expression; None if it is not known.
@@ -206,7 +240,7 @@ class Surroundings:
         return value if abs(value) < _LARGEST else None
 
 
-class _Expansion:
+class _WordExpansion:
     """One written word on its way to fields."""
 
     def __init__(
@@ -240,8 +274,7 @@ class _Expansion:
             elif letter in "$`":
                 position = self._dollar(position, quoted=False)
             else:
-                self._add(letter)
-                position += 1
+                position = self._letter(position)
         if self.current is not None:
             self.done.append(self.current)
         self.shell.grow(sum(map(len, self.done)))
@@ -289,9 +322,14 @@ class _Expansion:
             elif letter in "$`":
                 position = self._dollar(position, quoted=True)
             else:
-                self._add(letter)
-                position += 1
+                position = self._letter(position)
         return position + 1
+
+    def _letter(self, position: int) -> int:
+        """Add a letter, or a mark as it is; return the position behind it."""
+        end = behind_mark(self.raw, position)
+        self._add(self.raw[position:end])
+        return end
 
     def _all(self, words: list[str]) -> None:
         """Add each word of a list as a field of its own."""
@@ -428,6 +466,7 @@ def closing(text: str, start: int, depth: int = 0) -> int:
             if inside == 0:
                 return position + 1
             position += letter == "\\"
+            position = behind_mark(text, position) - 1
         position += 1
     return len(text)
 
@@ -440,7 +479,7 @@ def behind_quotes(text: str, position: int, depth: int = 0) -> int:
         elif text[position] == "$" and text[position + 1 : position + 2] in ("(", "{"):
             position = closing(text, position + 1, depth + 1)
         else:
-            position += 1
+            position = behind_mark(text, position)
     return min(position + 1, len(text))
 
 

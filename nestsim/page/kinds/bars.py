@@ -60,11 +60,16 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
     rows = _rows(groups)
     ends = [end for row in rows for end in (row["length"], row["mark"]) if end]
     top = rounded(max(ends, default=1.0))
-    row: Drawing = {
+    place: Drawing = {
         "field": "row",
         "type": "nominal",
         "sort": None,
-        "scale": {"paddingInner": 0.25, "paddingOuter": 0.15},
+        # Named one by one: rows without a bar would come last.
+        "scale": {
+            "domain": [row["row"] for row in rows],
+            "paddingInner": 0.25,
+            "paddingOuter": 0.15,
+        },
         "axis": {
             "title": None,
             "ticks": False,
@@ -85,7 +90,7 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
         {
             "mark": {"type": "bar", "strokeWidth": 0.8},
             "encoding": {
-                "y": row,
+                "y": place,
                 "x": across,
                 "fill": plain_field("fill"),
                 "stroke": {"value": "var(--rule-strong)"},
@@ -95,7 +100,7 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
         {
             "mark": {"type": "tick", "thickness": 3, "tooltip": None},
             "encoding": {
-                "y": row,
+                "y": place,
                 "x": {"field": "mark", "type": "quantitative"},
                 "color": {"value": "var(--ink)"},
             },
@@ -103,7 +108,7 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
         {
             "mark": {"type": "text", "align": "right", "tooltip": None},
             "encoding": {
-                "y": row,
+                "y": place,
                 "x": {"value": "width"},
                 "text": {"field": "words"},
             },
@@ -117,7 +122,7 @@ def grouped_bars(groups: Sequence[BarsOfGroup], title: str) -> Drawing:
                 "tooltip": None,
             },
             "encoding": {
-                "y": row,
+                "y": place,
                 "x": {"value": 0},
                 "text": {"field": "group"},
             },

@@ -227,15 +227,13 @@ def _words(groups: Sequence[Group]) -> tuple[Block, ...]:
     """Return what is to be said of each scenario."""
     if len(groups) == 1:
         return (Sentences(sentences=tuple(groups[0]["sentences"])),)
-    return (
-        DataTable(
-            caption="What is to be said of each scenario",
-            columns=("Scenario", "In words"),
-            rows=tuple(
-                (group["scenario"], " ".join(group["sentences"])) for group in groups
-            ),
-        ),
-    )
+    names = [group["scenario"] for group in groups]
+    told = [
+        name if names.count(name) == 1 else f"{name} ({place})"
+        for place, name in enumerate(names, start=1)
+    ]
+    words = [" ".join(group["sentences"]) for group in groups]
+    return (FactList(rows=dict(zip(told, words, strict=True))),)
 
 
 def _sight(groups: Sequence[Group]) -> tuple[Block, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from estimators.models.spec import TransformerSpec
 from estimators.software import Software
 from estimators.training import TrainingSpec
+from nestsim.presets import REMAT_POLICIES
 from nestsim.validation.rows.cluster import read_accelerator, read_network, slice_size
 from nestsim.validation.rows.columns import (
     COUNT,
@@ -362,8 +363,8 @@ def _recompute(reading: Reading) -> str:
         reading.assume(f"recompute {reading.preset.recompute}")
         return reading.preset.recompute
     policy = re.match(r"[a-z_]+", written)
-    if policy is not None and policy[0] in _XLA_POLICIES:
-        mode, assumption = _XLA_POLICIES[policy[0]]
+    if policy is not None and policy[0] in REMAT_POLICIES:
+        mode, assumption = REMAT_POLICIES[policy[0]]
         reading.assume(assumption)
         return mode
     if re.match(r"activation (cpu )?offload", written):
@@ -409,37 +410,6 @@ def _offload(reading: Reading) -> Offload:
         keeps = keeps._replace(activations=1.0)
     return keeps
 
-
-_XLA_POLICIES = {
-    # MaxText's remat_policy (src/maxtext/layers/decoders.py): which results of a block
-    # are kept. What repeats less than half of a block's products is "selective" here,
-    # what repeats more is "full".
-    "minimal": ("selective", "MaxText's minimal: all products are kept"),
-    "minimal_flash": ("selective", "MaxText's minimal_flash: all products are kept"),
-    "minimal_with_context": (
-        "selective",
-        "MaxText's minimal_with_context: all products are kept",
-    ),
-    "save_dot_except_mlpwi": (
-        "selective",
-        "MaxText's save_dot_except_mlpwi as if all products were kept",
-    ),
-    "save_dot_except_mlp": (
-        "full",
-        "MaxText's save_dot_except_mlp as full recompute",
-    ),
-    "save_dot_with_context_except_mlp": (
-        "full",
-        "MaxText's save_dot_with_context_except_mlp as full recompute",
-    ),
-    "save_qkv_proj": ("full", "MaxText's save_qkv_proj as full recompute"),
-    "save_out_proj": ("full", "MaxText's save_out_proj as full recompute"),
-    "qkv_proj_offloaded": (
-        "full",
-        "full recompute but for products kept in the host's memory",
-    ),
-}
-"""MaxText's rematerialisation policies -> the nearest mode, and what is noted."""
 
 _ZERO = (
     (r"zero-?3|full_shard|fsdp|hsdp|hybrid_shard", 3),

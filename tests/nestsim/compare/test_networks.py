@@ -11,6 +11,7 @@ import pytest
 
 from nestsim.cli import main
 from nestsim.cli.console.several import repeated
+from nestsim.compare.networks import job as task
 from nestsim.compare.networks.data import networks_json, networks_rows
 from nestsim.compare.networks.equality import (
     are_equal,
@@ -21,7 +22,7 @@ from nestsim.compare.networks.equality import (
 )
 from nestsim.compare.networks.figure import draw_networks
 from nestsim.compare.networks.files import on_network, read_network_files
-from nestsim.compare.networks.job import networks_job
+from nestsim.compare.networks.job import networks_facts, networks_job
 from nestsim.compare.networks.record import (
     NetworkComparison,
     NetworkEntry,
@@ -31,6 +32,7 @@ from nestsim.compare.networks.record import (
 from nestsim.compare.networks.text import decisions, fairness, networks_title
 from nestsim.compare.record import PlannerEntry
 from nestsim.scenario import Scenario, load_scenario
+from nestsim.store import Store
 from tests.nestsim.compare.small import TEXT, load, write
 from topologies.errors import InputError
 
@@ -390,6 +392,31 @@ def test_an_option_takes_all_words_up_to_the_next_one() -> None:
     ]
     assert list(repeated(["--networks"])) == ["--networks"]
     assert list(repeated(["a", "b"])) == ["a", "b"]
+
+
+def test_finished_points_are_taken_from_the_store(
+    job: Scenario,
+    comparison: NetworkComparison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paths = put(tmp_path, tree=TREE, leaves=LEAVES, torus=TORUS)
+    files = read_network_files(paths)
+    facts = networks_facts(job, files, ("nest",))
+    with Store(tmp_path / "points.sqlite", facts) as store:
+        networks_job(job, files, store=store)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("is searched again")
+
+    monkeypatch.setattr(task, "measured", never)
+    with Store(tmp_path / "points.sqlite", facts) as store:
+        again = networks_job(job, files, store=store)
+    assert [said(one.best) for one in again.networks] == [
+        said(one.best) for one in comparison.networks
+    ]
+    other = networks_facts(job, files[:2], ("nest",))
+    assert other["networks"] != facts["networks"]
 
 
 Run = Callable[..., tuple[int, str]]

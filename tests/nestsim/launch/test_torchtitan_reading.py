@@ -1,6 +1,8 @@
 """Configurations of torchtitan as people have them, and as nobody should."""
 
 import contextlib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +143,56 @@ def test_a_command_line_of_0_3_takes_what_its_registry_says() -> None:
     assert job.tables["training"]["matmul_precision"] == "fp8"
     assert job.tables["software"]["tp_comm_overlap"]
     assert job.ignored == ("--training.steps",)
+
+
+RUN_TRAIN = """
+#!/usr/bin/bash
+set -ex
+NGPU=${NGPU:-"8"}
+MODULE=${MODULE:-"llama3"}
+CONFIG=${CONFIG:-"llama3_8b"}
+TRAIN_FILE=${TRAIN_FILE:-"torchtitan.train"}
+COMM_MODE=${COMM_MODE:-""}
+if [ -n "$COMM_MODE" ]; then
+    NGPU="${NGPU}" python3 -m "${TRAIN_FILE}" --module $MODULE --config $CONFIG "$@" \\
+        --comm.mode=${COMM_MODE}
+else
+    PYTORCH_ALLOC_CONF="expandable_segments:True" \\
+    torchrun --nproc_per_node=${NGPU} --rdzv_backend c10d --local-ranks-filter 0 \\
+        -m ${TRAIN_FILE} --module ${MODULE} --config ${CONFIG} "$@"
+fi
+"""
+"""What torchtitan 0.3's ``run_train.sh`` does."""
+
+
+def test_the_script_of_torchtitan_is_read_with_variables_of_its_surroundings() -> None:
+    source = LaunchSource(path=Path("run_train.sh"), text=RUN_TRAIN)
+    job = find_reader(source).read(source)
+    assert (job.num_devices, job.devices_per_node) == (8, 8)
+    assert job.tables["model"]["name"] == "llama3-8b"
+    told = replace(source, variables={"NGPU": "16", "CONFIG": "llama3_70b"})
+    job = find_reader(told).read(told)
+    assert (job.num_devices, job.tables["model"]["name"]) == (16, "llama3-70b")
+
+
+def test_what_starts_the_script_of_torchtitan_is_read() -> None:
+    source = LaunchSource(
+        path=Path("start.sh"),
+        text="#SBATCH --nodes=2\nfor TP in 2 4; do\n  NGPU=8 MODULE=llama3 "
+        "CONFIG=llama3_8b ./run_train.sh "
+        "--parallelism.tensor_parallel_degree $TP\ndone\n",
+    )
+    job = find_reader(source).read(source)
+    assert (job.num_devices, job.devices_per_node) == (16, 8)
+    assert job.tables["plan"]["tensor_model_parallel_size"] == 2
+    assert any("trains 2 times" in one for one in job.assumptions)
+
+
+def test_a_variable_that_nothing_sets_is_named_with_what_sets_it() -> None:
+    text = "torchrun -m torchtitan.train --config llama3_8b --training.seq_len ${LEN}"
+    with pytest.raises(InputError, match=r"(?s)\$LEN.*--set LEN=VALUE") as caught:
+        read_text(text, "train.sh")
+    assert "--training.seq_len" in str(caught.value)
 
 
 def test_a_file_is_known_by_what_is_in_it() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from nestsim.launch.formats.torchtitan.writing import (
     TOML_FILE,
     write_torchtitan,
 )
+from nestsim.launch.job import LaunchJob
+from nestsim.scenario.load import Scenario
 from planner.plans.spec import PlanSpec
 from tests.nestsim.launch.torchtitan_jobs import (
     DENSE,
@@ -293,6 +296,18 @@ def test_a_model_without_a_flavor_says_what_one_needs() -> None:
     (gap,) = (one for one in files.gaps if one.setting == "model")
     assert "num_layers 24" in gap.reason
     assert "hidden_size 2048" in gap.reason
+    # Nor is it taken for a Llama of these sizes when it is read.
+    with pytest.raises(InputError, match="my_gpt"):
+        read_back(job, files, TOML_FILE)
+
+
+@pytest.mark.parametrize("name", ["gpt_76b_1024_a100", "deepseek_v3_2048_h800"])
+def test_plans_of_other_frameworks_are_written_with_what_they_lose(name: str) -> None:
+    path = Path(__file__).parents[3] / "scenarios" / f"{name}.toml"
+    job = LaunchJob.of(Scenario.from_toml(path.read_text(), path))
+    files = write_torchtitan(job)
+    assert {"zero_stage", "training.weights_in_fp32"} <= {g.setting for g in files.gaps}
+    assert set(files.files) == set(FILES)
 
 
 def test_a_plan_of_another_framework_says_what_torchtitan_does_otherwise() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import nestsim
+from nestsim.cli import main
 from nestsim.face.report import FolderReport
 from nestsim.face.sweep import SweepReport
 from nestsim.page.document import page_html
@@ -204,3 +205,13 @@ def test_the_folder_has_the_page_where_it_is_asked_for(
     kind.report.save(tmp_path / "out", figures=False, html=True)
     written = (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
     assert written == page_html(kind.report.page())
+
+
+def test_nestsim_report_gives_the_page_of_the_folder(
+    kind: Kind, tmp_path: Path
+) -> None:
+    folder = kind.report.save(tmp_path / "results", figures=False, html=True)
+    expected = (folder / "page.html").read_bytes()
+    target = tmp_path / "again.html"
+    assert main(["report", str(folder), "-q", "-o", str(target)]) == 0
+    assert target.read_bytes() == expected

@@ -128,6 +128,7 @@ MISTAKES: dict[str, tuple[str, Change, str]] = {
         *("result.json", lambda d: d.update(verdict="<b>")),
         "is not one of the known values",
     ),
+    "no reason": ("result.json", lambda d: d.update(reason=3), "has the wrong type"),
     "a row of words": (
         *("result.json", lambda d: d["candidates"][0].update(placement=7)),
         "has the wrong type",

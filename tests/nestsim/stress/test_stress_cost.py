@@ -124,6 +124,21 @@ def test_the_figure_shows_every_priced_plan(result, tmp_path):
     assert len(priced_points(result)) == len(result.names)
 
 
+def test_clusters_that_cost_nothing_are_not_compared(scenario):
+    asked = {
+        "stress.planners": ["manual"],
+        "stress.oversubscription": {"leaf": [2.0, 4.0]},
+        "stress.keep": 0.9,
+        "cost": {"device": "0 USD", "years": 1},
+    }
+    result = stress_job(scenario.replace(asked))
+    assert result.currency == ""
+    assert not result.front()
+    assert "pareto.png" not in stress_figures(result)
+    assert "saved" not in plain_text(lambda console: print_stress(result, console))
+    assert stress_json(result)["cost"]["currency"] is None
+
+
 def test_slower_links_save_nothing(scenario):
     asked = {
         "stress.planners": ["manual"],

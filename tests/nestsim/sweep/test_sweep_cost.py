@@ -82,6 +82,13 @@ def test_costs_in_two_currencies_are_not_compared():
     assert not priced_points(result)
 
 
+def test_points_that_cost_nothing_are_not_on_the_front():
+    result = priced()
+    result.outcomes[4].row["cost_per_s"] = 0.0
+    assert front_of(result.outcomes) == {0, 2}
+    assert len(priced_points(result)) == 4
+
+
 def test_sweeps_without_prices_have_no_front():
     result = priced()
     for one in result.outcomes:
@@ -109,9 +116,11 @@ def test_the_figure_has_the_front_and_what_it_dominates(tmp_path):
 
 
 def test_points_of_a_real_sweep_are_priced_by_their_networks():
-    scenario = nestsim.load_scenario("scenarios/gpt3_175b_1024_h100_cost.toml")
+    scenario = nestsim.load_scenario("scenarios/cost/gpt3_175b_1024_h100.toml")
     ratios = {"cluster.network.oversubscription": [1.0, 8.0]}
     frame = nestsim.sweep(scenario, ratios, workers=1).to_frame()
-    assert frame["cost_per_s"][1] < frame["cost_per_s"][0]
+    costs = frame.groupby("cluster.network.oversubscription")["cost_per_s"]
+    assert (costs.nunique() == 1).all()
+    assert costs.first()[8.0] < costs.first()[1.0]
     found = frame["simulated_tokens_per_s"] / frame["cost_per_s"]
     assert found.tolist() == pytest.approx(frame["tokens_per_currency"].tolist())

@@ -40,6 +40,11 @@ def test_groups_of_their_own_are_read_back(tmp_path, groups):
     assert read_plan(written(tmp_path, plan)) == plan
 
 
+def test_fractions_on_hosts_are_read_back(tmp_path):
+    plan = built(zero_stage=1, offload_optimizer=0.5, offload_weights=0.25)
+    assert read_plan(written(tmp_path, plan)) == plan
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -47,6 +52,7 @@ def test_groups_of_their_own_are_read_back(tmp_path, groups):
         ("hierarchical_context_parallel_sizes", "2"),
         ("hierarchical_context_parallel_sizes", [2, "x"]),
         ("context_parallel_size", "a2a"),
+        ("context_parallel_size", 4.0),
     ],
 )
 def test_values_of_another_type_are_named(tmp_path, name, value):

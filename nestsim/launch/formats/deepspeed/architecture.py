@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from estimators.models.limits import MAX_LAYERS, MAX_VOCABULARY
 from estimators.models.spec import DENSE_BLOCK, EXPERT_BLOCK, TransformerSpec
 from nestsim.launch.formats.deepspeed.options import flag_of, option_of
 from nestsim.launch.formats.deepspeed.script import TrainerOptions
@@ -125,7 +126,7 @@ def _add_vocabulary(
     if "vocab_size" in table:
         return
     padded = str(launch.get("pad-vocab-size-to", ""))
-    if padded.isdecimal():
+    if padded.isdecimal() and len(padded) < len(str(MAX_VOCABULARY)):
         table["vocab_size"] = int(padded)
     elif launch.get("tokenizer-type", "GPT2BPETokenizer") == "GPT2BPETokenizer":
         table["vocab_size"] = GPT2_VOCABULARY
@@ -152,12 +153,12 @@ def _add_experts(table: dict[str, Any], launch: Mapping[str, Any]) -> None:
     table.setdefault("moe_router_topk", 1)
     every = launch.get("expert_interval", EXPERT_INTERVAL)
     blocks = table["num_layers"]
-    if not 1 <= every <= blocks:
+    if not 1 <= every <= blocks <= MAX_LAYERS:
         raise InputError(
             "leaves no block with experts",
             where="--expert-interval",
             got=every,
-            expected=f"1 to {blocks}",
+            expected=f"1 to {blocks}, of at most {MAX_LAYERS} blocks",
         )
     if every > 1:
         table["moe_layer_freq"] = [

@@ -117,7 +117,7 @@ tells 32 from 16 bits."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Facts:
+class ConfigFacts:
     """What a DeepSpeed JSON says, under the names of a scenario."""
 
     train_batch: int | None = None
@@ -175,7 +175,7 @@ def zero_json(
     return table
 
 
-def read_config(raw: object) -> Facts:
+def read_config(raw: object) -> ConfigFacts:
     """Read a DeepSpeed JSON.
 
     Raises
@@ -184,7 +184,7 @@ def read_config(raw: object) -> Facts:
         If a value is of another type, or changes a step in a way that plans here do not
         have. ``where`` is the key.
     """
-    config, facts = Value(raw), Facts()
+    config, facts = Value(raw), ConfigFacts()
     for name, value in config.items():
         if name in CHANGES and value.raw not in (False, None, {}):
             raise value.error(f"is about {CHANGES[name]}", "a configuration without it")
@@ -209,7 +209,7 @@ def read_config(raw: object) -> Facts:
     return facts
 
 
-def _size(table: Value, name: str, facts: Facts) -> int | None:
+def _size(table: Value, name: str, facts: ConfigFacts) -> int | None:
     value = table.get(name, None)
     if value.raw is None:
         return None
@@ -233,7 +233,7 @@ def _tables(table: Value, name: str) -> Iterator[Value]:
         yield value
 
 
-def _read_precision(config: Value, facts: Facts) -> None:
+def _read_precision(config: Value, facts: ConfigFacts) -> None:
     enabled = [
         precision
         for name, precision in _SECTIONS
@@ -266,7 +266,7 @@ def _read_precision(config: Value, facts: Facts) -> None:
         )
 
 
-def _is_on(table: Value, precision: str, facts: Facts) -> bool:
+def _is_on(table: Value, precision: str, facts: ConfigFacts) -> bool:
     """Return whether a number format is on; note it if that is left to the trainer."""
     enabled = table.get("enabled", False)
     if enabled.raw == AUTO:
@@ -287,7 +287,7 @@ def _known(value: Value, known: Mapping[str, str]) -> str:
     return known[text]
 
 
-def _read_zero(zero: Value, facts: Facts) -> None:
+def _read_zero(zero: Value, facts: ConfigFacts) -> None:
     if isinstance(zero.raw, bool):  # the oldest form
         facts.zero_stage = int(zero.raw)
         return
@@ -312,7 +312,7 @@ def _read_zero(zero: Value, facts: Facts) -> None:
     _read_groups(zero, facts)
 
 
-def _read_groups(zero: Value, facts: Facts) -> None:
+def _read_groups(zero: Value, facts: ConfigFacts) -> None:
     """Read who shares the shards, and what is sent in fewer bits."""
     group = zero.get("mics_shard_size", -1)
     if group.raw != -1:
@@ -329,7 +329,7 @@ def _read_groups(zero: Value, facts: Facts) -> None:
             )
 
 
-def _read_offload(zero: Value, facts: Facts) -> None:
+def _read_offload(zero: Value, facts: ConfigFacts) -> None:
     for name, old, setting in (
         ("offload_optimizer", "cpu_offload", "offload_optimizer"),
         ("offload_param", "cpu_offload_param", "offload_weights"),
@@ -352,7 +352,7 @@ def _read_offload(zero: Value, facts: Facts) -> None:
             facts.plan[setting] = part
 
 
-def _read_optimizer(config: Value, facts: Facts) -> None:
+def _read_optimizer(config: Value, facts: ConfigFacts) -> None:
     for table in _tables(config, "optimizer"):
         kind = table.get("type", "Adam")
         facts.training["optimizer"] = _known(kind, OPTIMIZERS)
@@ -360,7 +360,7 @@ def _read_optimizer(config: Value, facts: Facts) -> None:
             facts.ignored.append(f"{table.where}.params")
 
 
-def _read_checkpointing(config: Value, facts: Facts) -> None:
+def _read_checkpointing(config: Value, facts: ConfigFacts) -> None:
     """Read where recomputed activations stay; that they are is said elsewhere."""
     for table in _tables(config, "activation_checkpointing"):
         if _flag(table, "partition_activations", default=False):
@@ -372,7 +372,7 @@ def _read_checkpointing(config: Value, facts: Facts) -> None:
             facts.plan["offload_activations"] = 1.0
 
 
-def _read_sizes(config: Value, facts: Facts) -> None:
+def _read_sizes(config: Value, facts: ConfigFacts) -> None:
     size = _size(config, "sequence_parallel_size", facts)
     if size is not None:
         facts.sizes["context_parallel_size"] = size

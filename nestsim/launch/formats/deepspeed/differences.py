@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from estimators.layers.recompute_modules import ATTENTION_CORE
 from nestsim.launch.formats.deepspeed.architecture import built_model
-from nestsim.launch.formats.deepspeed.tables import PRESET, Tables
+from nestsim.launch.formats.deepspeed.tables import PRESET, LaunchTables
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.written import LaunchGap
 from nestsim.presets import NAMED_PRESETS
@@ -108,7 +108,7 @@ _GPTS = frozenset({"gpt", "llama", "mixtral"})
 """Families that are the same modules under the same settings."""
 
 
-def differences(job: LaunchJob, read: Tables) -> tuple[LaunchGap, ...]:
+def differences(job: LaunchJob, read: LaunchTables) -> tuple[LaunchGap, ...]:
     """Return each setting of a job that its launch, read back, does not give again.
 
     Parameters
@@ -138,7 +138,7 @@ def _gap(setting: str, wanted: object, found: object, reason: str) -> LaunchGap:
     )
 
 
-def _plan_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
+def _plan_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     found = PlanTable.model_validate(read.plan).build(NAMED_PRESETS[PRESET])
     for field in fields(found):
         name = field.name
@@ -147,7 +147,7 @@ def _plan_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
             yield _gap(name, wanted, has, _REASONS.get(name, _OTHER_REASON))
 
 
-def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
+def _model_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     wanted = job.model
     if wanted.family not in _GPTS:
         yield LaunchGap(
@@ -168,7 +168,7 @@ def _model_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
             yield _gap(f"model.{field.name}", value, has, _MODEL_REASON)
 
 
-def _training_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
+def _training_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     try:
         table = TrainingTable.model_validate(read.training)
     except ValidationError as error:
@@ -184,7 +184,7 @@ def _training_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
             yield _gap(setting, wanted, has, _REASONS.get(setting, _OTHER_REASON))
 
 
-def _software_gaps(job: LaunchJob, read: Tables) -> Iterator[LaunchGap]:
+def _software_gaps(job: LaunchJob, read: LaunchTables) -> Iterator[LaunchGap]:
     found = SoftwareTable.model_validate(read.software).build_execution({})
     for name in _EXECUTION:
         wanted, has = getattr(job.workload.execution, name), getattr(found, name)

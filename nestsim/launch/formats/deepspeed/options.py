@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 
-class Option(NamedTuple):
+class TrainerOption(NamedTuple):
     """What an option with a value stands for."""
 
     table: str
@@ -25,90 +25,104 @@ class Option(NamedTuple):
     """Type of the value."""
 
 
-class Flag(NamedTuple):
+class TrainerFlag(NamedTuple):
     """What an option without a value stands for."""
 
     table: str
-    """As in `Option`."""
+    """As in `TrainerOption`."""
     setting: str
-    """As in `Option`."""
+    """As in `TrainerOption`."""
     value: object
     """Value of the setting where the option is there."""
 
 
-VALUES: Mapping[str, Option] = MappingProxyType(
+VALUES: Mapping[str, TrainerOption] = MappingProxyType(
     {
-        "num-layers": Option("model", "num_layers", int),
-        "hidden-size": Option("model", "hidden_size", int),
-        "ffn-hidden-size": Option("model", "ffn_hidden_size", int),
-        "num-attention-heads": Option("model", "num_attention_heads", int),
-        "num-key-value-heads": Option("model", "num_query_groups", int),
-        "kv-channels": Option("model", "kv_channels", int),
-        "seq-length": Option("model", "sequence_length", int),
-        "max-position-embeddings": Option("model", "max_position_embeddings", int),
-        "vocab-size": Option("model", "vocab_size", int),
-        "normalization": Option("model", "normalization", str),
-        "rotary-percent": Option("model", "rotary_percent", float),
-        "hidden-dropout": Option("model", "hidden_dropout", float),
-        "attention-dropout": Option("model", "attention_dropout", float),
-        "num-experts": Option("model", "num_moe_experts", int),
-        "topk": Option("model", "moe_router_topk", int),
-        "expert-interval": Option("launch", "expert_interval", int),
-        "position-embedding-type": Option("launch", "position_embedding_type", str),
-        "micro-batch-size": Option("plan", "micro_batch_size", int),
-        "global-batch-size": Option("training", "global_batch_size", int),
-        "tensor-model-parallel-size": Option("plan", "tensor_model_parallel_size", int),
-        "pipeline-model-parallel-size": Option(
+        "num-layers": TrainerOption("model", "num_layers", int),
+        "hidden-size": TrainerOption("model", "hidden_size", int),
+        "ffn-hidden-size": TrainerOption("model", "ffn_hidden_size", int),
+        "num-attention-heads": TrainerOption("model", "num_attention_heads", int),
+        "num-key-value-heads": TrainerOption("model", "num_query_groups", int),
+        "kv-channels": TrainerOption("model", "kv_channels", int),
+        "seq-length": TrainerOption("model", "sequence_length", int),
+        "max-position-embeddings": TrainerOption(
+            "model", "max_position_embeddings", int
+        ),
+        "vocab-size": TrainerOption("model", "vocab_size", int),
+        "normalization": TrainerOption("model", "normalization", str),
+        "rotary-percent": TrainerOption("model", "rotary_percent", float),
+        "hidden-dropout": TrainerOption("model", "hidden_dropout", float),
+        "attention-dropout": TrainerOption("model", "attention_dropout", float),
+        "num-experts": TrainerOption("model", "num_moe_experts", int),
+        "topk": TrainerOption("model", "moe_router_topk", int),
+        "expert-interval": TrainerOption("launch", "expert_interval", int),
+        "position-embedding-type": TrainerOption(
+            "launch", "position_embedding_type", str
+        ),
+        "micro-batch-size": TrainerOption("plan", "micro_batch_size", int),
+        "global-batch-size": TrainerOption("training", "global_batch_size", int),
+        "tensor-model-parallel-size": TrainerOption(
+            "plan", "tensor_model_parallel_size", int
+        ),
+        "pipeline-model-parallel-size": TrainerOption(
             "plan", "pipeline_model_parallel_size", int
         ),
-        "ds-sequence-parallel-size": Option("plan", "context_parallel_size", int),
-        "moe-expert-parallel-size": Option("plan", "expert_model_parallel_size", int),
-        "optimizer": Option("training", "optimizer", str),
-        "zero-stage": Option("launch", "zero_stage", int),
-        "checkpoint-num-layers": Option("launch", "checkpoint_num_layers", int),
-        "recompute-granularity": Option("launch", "recompute_granularity", str),
-        "recompute-method": Option("launch", "recompute_method", str),
-        "recompute-num-layers": Option("launch", "recompute_num_layers", int),
-        "pp-partition-method": Option("launch", "partition_method", str),
-        "deepspeed-config": Option("launch", "config", str),
+        "ds-sequence-parallel-size": TrainerOption(
+            "plan", "context_parallel_size", int
+        ),
+        "moe-expert-parallel-size": TrainerOption(
+            "plan", "expert_model_parallel_size", int
+        ),
+        "optimizer": TrainerOption("training", "optimizer", str),
+        "zero-stage": TrainerOption("launch", "zero_stage", int),
+        "checkpoint-num-layers": TrainerOption("launch", "checkpoint_num_layers", int),
+        "recompute-granularity": TrainerOption("launch", "recompute_granularity", str),
+        "recompute-method": TrainerOption("launch", "recompute_method", str),
+        "recompute-num-layers": TrainerOption("launch", "recompute_num_layers", int),
+        "pp-partition-method": TrainerOption("launch", "partition_method", str),
+        "deepspeed-config": TrainerOption("launch", "config", str),
     }
 )
 """Name of an option of Megatron-DeepSpeed with a value -> what it stands for."""
 
-FLAGS: Mapping[str, Flag] = MappingProxyType(
+FLAGS: Mapping[str, TrainerFlag] = MappingProxyType(
     {
-        "swiglu": Flag("model", "gated_linear_unit", True),
-        "squared-relu": Flag("model", "activation_func", "squared_relu"),
-        "untie-embeddings-and-output-weights": Flag(
+        "swiglu": TrainerFlag("model", "gated_linear_unit", True),
+        "squared-relu": TrainerFlag("model", "activation_func", "squared_relu"),
+        "untie-embeddings-and-output-weights": TrainerFlag(
             "model", "tie_word_embeddings", False
         ),
-        "disable-bias-linear": Flag("model", "add_bias_linear", False),
-        "embed-layernorm": Flag("model", "embedding_layernorm", True),
-        "use-rotary-position-embeddings": Flag(
+        "disable-bias-linear": TrainerFlag("model", "add_bias_linear", False),
+        "embed-layernorm": TrainerFlag("model", "embedding_layernorm", True),
+        "use-rotary-position-embeddings": TrainerFlag(
             "model", "position_embedding_type", "rope"
         ),
-        "no-position-embedding": Flag("launch", "no_position_embedding", True),
-        "use-flash-attn-v2": Flag("model", "attention", "flash"),
-        "use-flash-attn": Flag("model", "attention", "flash"),
-        "use-flash-attn-v1": Flag("model", "attention", "flash"),
-        "use-flash-attn-triton": Flag("model", "attention", "flash"),
-        "use-flash-attn-builder": Flag("model", "attention", "flash"),
-        "sequence-parallel": Flag("plan", "sequence_parallel", True),
-        "enable-zbh1-pipeline": Flag("plan", "schedule", "zb-h1"),
-        "enable-expert-tensor-parallelism": Flag("launch", "expert_tensor", True),
-        "checkpoint-activations": Flag("launch", "checkpoint_activations", True),
-        "recompute-activations": Flag("launch", "recompute_granularity", "selective"),
-        "checkpoint-in-cpu": Flag("launch", "checkpoint_in_cpu", True),
-        "bf16": Flag("training", "precision", "bf16"),
-        "fp16": Flag("training", "precision", "fp16"),
-        "fp8-hybrid": Flag("training", "matmul_precision", "fp8"),
-        "no-pipeline-parallel": Flag("launch", "no_pipeline", True),
-        "cpu-optimizer": Flag("launch", "cpu_optimizer", True),
-        "deepspeed": Flag("launch", "deepspeed", True),
-        "deepspeed-activation-checkpointing": Flag(
+        "no-position-embedding": TrainerFlag("launch", "no_position_embedding", True),
+        "use-flash-attn-v2": TrainerFlag("model", "attention", "flash"),
+        "use-flash-attn": TrainerFlag("model", "attention", "flash"),
+        "use-flash-attn-v1": TrainerFlag("model", "attention", "flash"),
+        "use-flash-attn-triton": TrainerFlag("model", "attention", "flash"),
+        "use-flash-attn-builder": TrainerFlag("model", "attention", "flash"),
+        "sequence-parallel": TrainerFlag("plan", "sequence_parallel", True),
+        "enable-zbh1-pipeline": TrainerFlag("plan", "schedule", "zb-h1"),
+        "enable-expert-tensor-parallelism": TrainerFlag(
+            "launch", "expert_tensor", True
+        ),
+        "checkpoint-activations": TrainerFlag("launch", "checkpoint_activations", True),
+        "recompute-activations": TrainerFlag(
+            "launch", "recompute_granularity", "selective"
+        ),
+        "checkpoint-in-cpu": TrainerFlag("launch", "checkpoint_in_cpu", True),
+        "bf16": TrainerFlag("training", "precision", "bf16"),
+        "fp16": TrainerFlag("training", "precision", "fp16"),
+        "fp8-hybrid": TrainerFlag("training", "matmul_precision", "fp8"),
+        "no-pipeline-parallel": TrainerFlag("launch", "no_pipeline", True),
+        "cpu-optimizer": TrainerFlag("launch", "cpu_optimizer", True),
+        "deepspeed": TrainerFlag("launch", "deepspeed", True),
+        "deepspeed-activation-checkpointing": TrainerFlag(
             "launch", "deepspeed_checkpointing", True
         ),
-        "accumulate-allreduce-grads-in-fp32": Flag(
+        "accumulate-allreduce-grads-in-fp32": TrainerFlag(
             "training", "gradient_precision", "fp32"
         ),
     }
@@ -116,25 +130,27 @@ FLAGS: Mapping[str, Flag] = MappingProxyType(
 """Name of an option of Megatron-DeepSpeed without a value -> what it stands for. Of
 several for one setting the first is written."""
 
-TRAINER_VALUES: Mapping[str, Option] = MappingProxyType(
+TRAINER_VALUES: Mapping[str, TrainerOption] = MappingProxyType(
     {
-        "per-device-train-batch-size": Option("plan", "micro_batch_size", int),
-        "gradient-accumulation-steps": Option("launch", "accumulation", int),
-        "max-seq-len": Option("launch", "sequence_length", int),
-        "max-seq-length": Option("launch", "sequence_length", int),
-        "max-length": Option("launch", "sequence_length", int),
-        "model-max-length": Option("launch", "sequence_length", int),
-        "cutoff-len": Option("launch", "sequence_length", int),
-        "block-size": Option("launch", "sequence_length", int),
-        "model-name-or-path": Option("launch", "model", str),
-        "zero-stage": Option("launch", "zero_stage", int),
-        "deepspeed": Option("launch", "config", str),
-        "deepspeed-config": Option("launch", "config", str),
-        "gradient-checkpointing": Option("launch", "gradient_checkpointing", bool),
-        "bf16": Option("training", "bf16", bool),
-        "fp16": Option("training", "fp16", bool),
-        "dtype": Option("training", "precision", str),
-        "offload": Option("launch", "offload", bool),
+        "per-device-train-batch-size": TrainerOption("plan", "micro_batch_size", int),
+        "gradient-accumulation-steps": TrainerOption("launch", "accumulation", int),
+        "max-seq-len": TrainerOption("launch", "sequence_length", int),
+        "max-seq-length": TrainerOption("launch", "sequence_length", int),
+        "max-length": TrainerOption("launch", "sequence_length", int),
+        "model-max-length": TrainerOption("launch", "sequence_length", int),
+        "cutoff-len": TrainerOption("launch", "sequence_length", int),
+        "block-size": TrainerOption("launch", "sequence_length", int),
+        "model-name-or-path": TrainerOption("launch", "model", str),
+        "zero-stage": TrainerOption("launch", "zero_stage", int),
+        "deepspeed": TrainerOption("launch", "config", str),
+        "deepspeed-config": TrainerOption("launch", "config", str),
+        "gradient-checkpointing": TrainerOption(
+            "launch", "gradient_checkpointing", bool
+        ),
+        "bf16": TrainerOption("training", "bf16", bool),
+        "fp16": TrainerOption("training", "fp16", bool),
+        "dtype": TrainerOption("training", "precision", str),
+        "offload": TrainerOption("launch", "offload", bool),
     }
 )
 """Name of an option of other trainers -> what it stands for. Flags are yes or no, and

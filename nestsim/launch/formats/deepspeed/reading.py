@@ -16,8 +16,8 @@ from nestsim.launch.formats.deepspeed.script import (
     option_words,
     read_options,
 )
-from nestsim.launch.formats.deepspeed.shell import Script, read_script
-from nestsim.launch.formats.deepspeed.tables import Launch, launch_tables
+from nestsim.launch.formats.deepspeed.shell import ReadScript, read_script
+from nestsim.launch.formats.deepspeed.tables import DeepSpeedLaunch, launch_tables
 from nestsim.launch.read import ImportedJob, LaunchSource
 from topologies.errors import InputError
 from topologies.input_file import parse_json, read_text
@@ -65,7 +65,7 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
         words = {
             name.replace("_", "-"): (value,) for name, value in source.variables.items()
         }
-        launch = Launch(
+        launch = DeepSpeedLaunch(
             options=_sizes_given(words),
             config=_at(source.path, source.text),
             num_devices=source.num_devices,
@@ -76,7 +76,7 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
     script = read_script(source.text, {**_scheduled(source.text), **source.variables})
     started = _started(script)
     options = read_options(option_words(started.options))
-    launch = Launch(
+    launch = DeepSpeedLaunch(
         options=options,
         config=_config(options, script, folder),
         num_devices=source.num_devices or started.num_devices,
@@ -96,7 +96,10 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
 
 
 def _job(
-    source: LaunchSource, launch: Launch, node: int | None, assumptions: Sequence[str]
+    source: LaunchSource,
+    launch: DeepSpeedLaunch,
+    node: int | None,
+    assumptions: Sequence[str],
 ) -> ImportedJob:
     tables = launch_tables(launch)
     return ImportedJob(
@@ -137,7 +140,7 @@ def _node(said: int | None, num_devices: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
+class _StartCommand:
     """The command that starts a job."""
 
     options: tuple[str, ...]
@@ -150,7 +153,7 @@ class _Started:
     """Whether ranks are told by a rank map."""
 
 
-def _started(script: Script) -> _Started:
+def _started(script: ReadScript) -> _StartCommand:
     """Return the command of a script that starts DeepSpeed, its last one."""
     for command in reversed(script.commands):
         words = tuple(part for word in command for part in _parts(word))
@@ -186,7 +189,7 @@ def _parts(word: str) -> list[str]:
         return word.split()
 
 
-def _read_command(words: tuple[str, ...], script: Script) -> _Started:
+def _read_command(words: tuple[str, ...], script: ReadScript) -> _StartCommand:
     begin = next(
         (place for place, word in enumerate(words) if word.endswith(".py")), None
     )
@@ -216,7 +219,7 @@ def _read_command(words: tuple[str, ...], script: Script) -> _Started:
             got=total,
             expected=f"at most {MOST_DEVICES:,}",
         )
-    return _Started(
+    return _StartCommand(
         options=words[begin + 1 :] if begin else words,
         num_devices=total,
         devices_per_node=per_node,
@@ -233,7 +236,7 @@ def _count(options: Mapping[str, Sequence[str]], names: Sequence[str]) -> int | 
 
 
 def _slots(
-    launcher: Mapping[str, Sequence[str]], script: Script
+    launcher: Mapping[str, Sequence[str]], script: ReadScript
 ) -> tuple[int, int] | None:
     """Return the hosts of a host file that the script writes, and slots of each."""
     named = launcher.get("hostfile", ())
@@ -244,12 +247,12 @@ def _slots(
         int(part.removeprefix("slots="))
         for line in text.splitlines()
         for part in line.split()[1:2]
-        if part.startswith("slots=") and part.removeprefix("slots=").isdecimal()
+        if re.fullmatch(r"slots=\d{1,8}", part)
     ]
     return (len(counts), counts[0]) if counts and len(set(counts)) == 1 else None
 
 
-def _config(options: TrainerOptions, script: Script, folder: Path) -> object | None:
+def _config(options: TrainerOptions, script: ReadScript, folder: Path) -> object | None:
     """Return the JSON that a script names: written by itself, or a file beside it."""
     name = options.launch.get("config")
     if name is None:
@@ -268,7 +271,7 @@ def _config(options: TrainerOptions, script: Script, folder: Path) -> object | N
     return _at(name, text)
 
 
-def _rank_map(started: _Started, script: Script, folder: Path) -> str | None:
+def _rank_map(started: _StartCommand, script: ReadScript, folder: Path) -> str | None:
     if not started.is_mapped:
         return None
     return script.files.get(RANK_MAP) or _beside(RANK_MAP, folder)

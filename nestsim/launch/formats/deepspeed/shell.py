@@ -32,7 +32,7 @@ _CLOSERS = frozenset({"done", "esac"})
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ReadScript:
     """What a script would run, as far as that can be told without running it."""
 
     commands: tuple[tuple[str, ...], ...]
@@ -48,7 +48,7 @@ class Script:
     """Conditions that could not be told, a sentence each."""
 
 
-def read_script(text: str, variables: Mapping[str, str]) -> Script:
+def read_script(text: str, variables: Mapping[str, str]) -> ReadScript:
     """Return the commands of a script.
 
     Parameters
@@ -63,11 +63,14 @@ def read_script(text: str, variables: Mapping[str, str]) -> Script:
     InputError
         If quotes or brackets are left open, or it is far too long.
     """
-    return _Reader(text, variables).read()
+    try:
+        return _ScriptReader(text, variables).read()
+    except RecursionError:
+        raise InputError("is nested too deeply", expected="a plain script") from None
 
 
 @dataclass(slots=True)
-class _Branch:
+class _OpenIf:
     """One ``if`` that is open."""
 
     taken: bool
@@ -77,7 +80,7 @@ class _Branch:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ScriptReader:
     """Walks through a script once."""
 
     text: str
@@ -87,19 +90,19 @@ class _Reader:
     commands: list[tuple[str, ...]] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
     assumptions: list[str] = field(default_factory=list)
-    branches: list[_Branch] = field(default_factory=list)
+    branches: list[_OpenIf] = field(default_factory=list)
     loops: int = 0
     pending: list[tuple[str, bool]] = field(default_factory=list)
     num_words: int = 0
 
-    def read(self) -> Script:
+    def read(self) -> ReadScript:
         self.text = self.text.replace("\r\n", "\n").replace("\\\n", " ")
         self.values.update({name: (value,) for name, value in self.given.items()})
         while self.position < len(self.text):
             self._command(self.words())
         if self.branches:
             raise InputError("an if is left open", expected="fi behind it")
-        return Script(
+        return ReadScript(
             tuple(self.commands),
             dict(self.values),
             dict(self.files),
@@ -297,7 +300,7 @@ class _Reader:
 
     def _inside(self, text: str) -> str:
         """Return a piece of the script with its variables put in."""
-        return " ".join(_Reader(text, {}, values=self.values).words())
+        return " ".join(_ScriptReader(text, {}, values=self.values).words())
 
     def _split(
         self, value: tuple[str, ...] | None, quoted: bool, unknown: str
@@ -320,7 +323,7 @@ class _Reader:
         names = re.sub(r"\$\{(\w+)\}|\$?([A-Za-z_]\w*)", self._number, inner)
         try:
             return str(_value(ast.parse(names.strip(), mode="eval").body))
-        except (SyntaxError, ArithmeticError, ValueError, RecursionError, KeyError):
+        except (SyntaxError, ArithmeticError, ValueError, KeyError, MemoryError):
             return whole
 
     def _number(self, found: re.Match[str]) -> str:
@@ -360,7 +363,7 @@ class _Reader:
 
     def _document(self, body: str) -> str:
         escaped = body.replace("\\", "\\\\").replace('"', '\\"')
-        inner = _Reader(f'"{escaped}"', {}, values=self.values)
+        inner = _ScriptReader(f'"{escaped}"', {}, values=self.values)
         return "".join(inner.words())
 
     # Commands.
@@ -394,7 +397,7 @@ class _Reader:
             held = all(branch.active for branch in self.branches[:-1])
             branch = self.branches[-1]
         else:
-            branch = _Branch(taken=False, active=False)
+            branch = _OpenIf(taken=False, active=False)
             self.branches.append(branch)
         known = _truth(words)
         if known is None and held and not branch.taken:
@@ -462,6 +465,10 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) < len(str(MAX_NUMBER))
+
+
 def _truth(words: list[str]) -> bool | None:
     """Return whether a test of plain values holds; None if that cannot be told."""
     inner = [word for word in words if word not in {"[", "]", "[[", "]]", "test"}]
@@ -474,7 +481,7 @@ def _truth(words: list[str]) -> bool | None:
             return (how == "!=") != (left == right)
         case ["true" | "false" as word]:
             return word == "true"
-        case [left, how, right] if left.isdecimal() and right.isdecimal():
+        case [left, how, right] if _is_number(left) and _is_number(right):
             compare = _COMPARISONS.get(how)
             return None if compare is None else compare(int(left), int(right))
     return None

@@ -15,7 +15,7 @@ from nestsim.launch.formats.deepspeed.architecture import (
     num_blocks_of,
     ties_of,
 )
-from nestsim.launch.formats.deepspeed.config import Facts, read_config
+from nestsim.launch.formats.deepspeed.config import ConfigFacts, read_config
 from nestsim.launch.formats.deepspeed.ranks import placement_settings
 from nestsim.launch.formats.deepspeed.script import TrainerOptions
 from nestsim.launch.formats.deepspeed.split import BLOCKS, METHODS, shared_blocks
@@ -53,7 +53,7 @@ SIZES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class DeepSpeedLaunch:
     """What starts a job with DeepSpeed."""
 
     options: TrainerOptions
@@ -79,7 +79,7 @@ class Launch:
 
 
 @dataclass(slots=True)
-class Tables:
+class LaunchTables:
     """Tables of a scenario, and how they were come by."""
 
     model: dict[str, Any]
@@ -100,7 +100,7 @@ class Tables:
         }
 
 
-def launch_tables(launch: Launch) -> Tables:
+def launch_tables(launch: DeepSpeedLaunch) -> LaunchTables:
     """Return what a launch says.
 
     Raises
@@ -109,7 +109,7 @@ def launch_tables(launch: Launch) -> Tables:
         If sizes contradict each other or are missing, or something of it is not known
         here.
     """
-    facts = Facts() if launch.config is None else read_config(launch.config)
+    facts = ConfigFacts() if launch.config is None else read_config(launch.config)
     assumptions, options = list(facts.assumptions), launch.options
     model = dict(launch.model or architecture(options, assumptions))
     if "sequence_length" in options.launch and "family" not in model:
@@ -137,7 +137,7 @@ def launch_tables(launch: Launch) -> Tables:
     plan |= _placement(launch.devices, plan)
     plan |= _algorithms(launch.environment)
     used = plan["data_parallel_size"] * _model_ranks(plan)
-    return Tables(
+    return LaunchTables(
         model=model,
         training=training,
         software=_software(facts, plan),
@@ -154,7 +154,7 @@ def _model_ranks(plan: Mapping[str, Any]) -> int:
     return tp * pp * cp
 
 
-def _sizes(options: TrainerOptions, facts: Facts) -> dict[str, Any]:
+def _sizes(options: TrainerOptions, facts: ConfigFacts) -> dict[str, Any]:
     """Return the parallel sizes but for the replicas."""
     plan: dict[str, Any] = dict.fromkeys(SIZES, 1)
     plan |= facts.sizes
@@ -182,14 +182,14 @@ def _sizes(options: TrainerOptions, facts: Facts) -> dict[str, Any]:
 
 def _batch(
     options: TrainerOptions,
-    facts: Facts,
+    facts: ConfigFacts,
     plan: dict[str, Any],
     ranks: int | None,
     assumptions: list[str],
 ) -> int:
     """Put micro-batch and replicas into the plan, and return the global batch."""
     # What the JSON says holds; options of the script fill in what it leaves open.
-    batch = _Batch(
+    batch = _BatchNumbers(
         total=facts.train_batch or options.training.get("global_batch_size") or 0,
         micro=facts.micro_batch or options.plan.get("micro_batch_size") or 0,
         steps=facts.accumulation or options.launch.get("accumulation") or 0,
@@ -226,7 +226,7 @@ def _replicas(ranks: int | None, inner: int) -> int:
 
 
 @dataclass(slots=True)
-class _Batch:
+class _BatchNumbers:
     """The four numbers of a batch; 0 for those that are not known yet."""
 
     total: int
@@ -280,7 +280,9 @@ class _Batch:
             self.steps = max(self.total // (self.micro * self.replicas), 1)
 
 
-def _zero_stage(options: TrainerOptions, facts: Facts, plan: Mapping[str, Any]) -> int:
+def _zero_stage(
+    options: TrainerOptions, facts: ConfigFacts, plan: Mapping[str, Any]
+) -> int:
     stage = facts.zero_stage
     if stage is None:
         stage = options.launch.get("zero_stage", 0)
@@ -362,6 +364,13 @@ def _add_layout(
         )
     blocks = num_blocks_of(model, folder)
     tied = ties_of(model, folder)
+    if pp > blocks + 2:  # the ends of the chain may be stages of their own
+        raise InputError(
+            "are more stages than the model has blocks",
+            where="--pipeline-model-parallel-size",
+            got=pp,
+            expected=f"at most {blocks + 2}",
+        )
     counts = shared_blocks(blocks, pp, method, tied=tied)
     if len(set(counts)) > 1:
         plan["pipeline_model_parallel_layout"] = list(counts)
@@ -392,7 +401,7 @@ def _algorithms(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _training(
-    options: TrainerOptions, facts: Facts, batch: int, assumptions: list[str]
+    options: TrainerOptions, facts: ConfigFacts, batch: int, assumptions: list[str]
 ) -> dict[str, Any]:
     """Return the table [training]; the JSON decides, as in DeepSpeed."""
     given = {
@@ -409,7 +418,7 @@ def _training(
     return table
 
 
-def _software(facts: Facts, plan: Mapping[str, Any]) -> dict[str, Any]:
+def _software(facts: ConfigFacts, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table [software]: a pipeline reduces behind its last pass."""
     table: dict[str, Any] = {"preset": PRESET}
     if plan["pipeline_model_parallel_size"] == 1:

@@ -23,7 +23,7 @@ from nestsim.launch.formats.deepspeed.split import METHODS, shared_blocks
 from nestsim.launch.formats.deepspeed.tables import (
     ALGORITHMS,
     SIZES,
-    Launch,
+    DeepSpeedLaunch,
     launch_tables,
 )
 from nestsim.launch.job import LaunchJob
@@ -48,7 +48,7 @@ _MODES = ("none", "selective", "full", "stage")
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _WordGroup:
     """Options that belong together."""
 
     name: str
@@ -64,7 +64,7 @@ def write_deepspeed(job: LaunchJob) -> LaunchFiles:
     in_order = job.is_in_order(DEFAULT_ORDER) and devices.size == num_devices
     words = {name: value for group in groups for name, value in group.words.items()}
     read = launch_tables(
-        Launch(
+        DeepSpeedLaunch(
             options=read_options(words),
             config=config,
             num_devices=num_devices,
@@ -169,16 +169,18 @@ def _environment(job: LaunchJob) -> dict[str, str]:
     return variables
 
 
-def _groups(job: LaunchJob) -> tuple[_Group, ...]:
+def _groups(job: LaunchJob) -> tuple[_WordGroup, ...]:
     """Return the options of the script, group by group."""
     plan = job.settings
     return (
-        _Group("MODEL", "The model.", model_words(job.model)),
-        _Group("PARALLEL", "How ranks share the work.", _parallel(job)),
-        _Group("BATCH", "The batch, as in the JSON.", _batch(job)),
-        _Group("PRECISION", "Number formats, as in the JSON.", _formats(job.training)),
-        _Group("RECOMPUTE", "What is computed again.", _recompute(plan)),
-        _Group(
+        _WordGroup("MODEL", "The model.", model_words(job.model)),
+        _WordGroup("PARALLEL", "How ranks share the work.", _parallel(job)),
+        _WordGroup("BATCH", "The batch, as in the JSON.", _batch(job)),
+        _WordGroup(
+            "PRECISION", "Number formats, as in the JSON.", _formats(job.training)
+        ),
+        _WordGroup("RECOMPUTE", "What is computed again.", _recompute(plan)),
+        _WordGroup(
             "ZERO",
             "ZeRO and the host, as in the JSON.",
             {
@@ -293,7 +295,7 @@ def _hosts(job: LaunchJob) -> str:
 
 def _script(
     job: LaunchJob,
-    groups: Sequence[_Group],
+    groups: Sequence[_WordGroup],
     environment: Mapping[str, str],
     *,
     mapped: bool,

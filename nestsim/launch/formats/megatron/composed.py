@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from estimators.layers.recompute_modules import ATTENTION_CORE, RECOMPUTE_MODULES
+from estimators.models.limits import MAX_LAYERS
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.patterns import (
+    hybrid_letters,
     read_layout,
     read_list,
     write_list,
@@ -24,6 +26,7 @@ from topologies.errors import InputError
 
 _LEGACY = ("DDP-impl", "checkpoint-activations", "activations-checkpoint-method")
 _PADDED_SWIGLU = 64
+_MOST_LETTERS = 100
 
 TOKENIZERS: Mapping[str, int] = MappingProxyType(
     {
@@ -63,6 +66,17 @@ class Launched:
     """Entries of the vocabulary that the user gave beside the script."""
 
 
+def read_model(given: GivenOptions, launched: Launched) -> dict[str, Any]:
+    """Return the table ``model`` alone.
+
+    Raises
+    ------
+    InputError
+        As `read_tables`.
+    """
+    return _said(_model(given, launched, _preset(given)), SpelledOutModel)
+
+
 def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, Any]]:
     """Return the tables ``model``, ``training``, ``software`` and ``plan``.
 
@@ -72,9 +86,9 @@ def read_tables(given: GivenOptions, launched: Launched) -> dict[str, dict[str, 
         If an option has a value that it cannot have, or one is missing.
     """
     preset = _preset(given)
-    model = _model(given, launched, preset)
+    model = read_model(given, launched)
     return {
-        "model": _said(model, SpelledOutModel),
+        "model": model,
         "training": _said(_training(given, launched), TrainingTable),
         "software": _software(given, preset),
         "plan": _plan(given, launched, model),
@@ -109,7 +123,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
         return _encoder_decoder(given, launched, preset)
     if special == "vit":
         return _vision(given, preset)
-    model = given.table(known.ARCHITECTURE)
+    model: dict[str, Any] = given.table(known.ARCHITECTURE)
     _need(model, "num_layers", "num-layers")
     _need(model, "hidden_size", "hidden-size")
     _need(model, "num_attention_heads", "num-attention-heads")
@@ -123,7 +137,7 @@ def _model(given: GivenOptions, launched: Launched, preset: str) -> dict[str, An
     model |= _latent(given, model)
     model["attention"] = _attention(given, preset)
     if special == "mamba":
-        model |= _mamba(given)
+        model |= _mamba(given, _num_blocks(model))
     family = special or _decoder_family(model)
     if family == "bert":
         model = _bert(given, model)
@@ -138,11 +152,16 @@ def _decoder_family(model: Mapping[str, Any]) -> str:
 
 
 def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
+    """Refuse a command without a size, or with one that is none."""
     if setting not in table:
         raise InputError(
             "is missing",
             where=f"--{option}",
             expected="a command that trains a model of Megatron-LM",
+        )
+    if int(table[setting]) < 1:
+        raise InputError(
+            "must be at least 1", where=f"--{option}", got=table[setting], expected="1"
         )
 
 
@@ -235,7 +254,8 @@ def _experts(given: GivenOptions) -> dict[str, Any]:
     freq = given.word("moe-layer-freq")
     if freq:
         marks = read_list(freq, "--moe-layer-freq")
-        found["moe_layer_freq"] = marks if isinstance(marks, int) else write_list(marks)
+        short = write_list(marks) if isinstance(marks, list) else ""
+        found["moe_layer_freq"] = short if 0 < len(short) < _MOST_LETTERS else marks
     return found
 
 
@@ -247,10 +267,27 @@ def _latent(given: GivenOptions, model: Mapping[str, Any]) -> dict[str, Any]:
     return {**given.table(known.LATENT), "qk_layernorm": False}
 
 
-def _mamba(given: GivenOptions) -> dict[str, Any]:
+def _mamba(given: GivenOptions, num_layers: int) -> dict[str, Any]:
     found: dict[str, Any] = given.table(known.MAMBA)
     pattern = given.word("hybrid-override-pattern")
-    return found | ({"hybrid_override_pattern": pattern} if pattern else {})
+    shares = [
+        given.real(f"hybrid-{name}-ratio") or 0.0 for name in ("attention", "mlp")
+    ]
+    if min(shares) < 0.0 or not shares[0] + shares[1] <= 1.0:
+        raise InputError(
+            "are no shares of the blocks",
+            where="--hybrid-attention-ratio",
+            got=f"{shares[0]} and {shares[1]}",
+            expected="numbers of at least 0, together at most 1",
+        )
+    if not pattern and any(shares) and num_layers <= MAX_LAYERS:
+        pattern = hybrid_letters(num_layers, *shares)
+    if pattern:
+        found["hybrid_override_pattern"] = pattern
+    if not given.any_of("squared-relu", "swiglu"):
+        # The family's published models have another one.
+        found["activation_func"] = "gelu"
+    return found
 
 
 def _attention(given: GivenOptions, preset: str) -> str:
@@ -400,6 +437,9 @@ def _plan(
 ) -> dict[str, Any]:
     plan: dict[str, Any] = given.table(known.PARALLEL)
     _need(plan, "micro_batch_size", "micro-batch-size")
+    for name in plan:
+        if name.endswith("parallel_size"):
+            _need(plan, name, name.replace("_", "-"))
     plan = {
         name: value
         for name, value in plan.items()

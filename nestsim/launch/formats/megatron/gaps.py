@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from estimators.models.limits import MODULE_FAMILY
 from estimators.models.spec import TransformerSpec
@@ -25,6 +25,8 @@ from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from planner.plans.build import outline_plan
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
 from planner.step.plan import Plan, Stage
 from topologies.errors import InputError
 
@@ -37,6 +39,17 @@ _OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
 
 _ALL_DECODERS = frozenset({"family", "whole_because"})
 """What of the model says how it is built here."""
+
+_REFUSED_AT_START = frozenset(
+    {
+        "microbatches",
+        "tensor_parallelism",
+        "context_parallelism",
+        "expert_parallelism",
+        "expert_overlap",
+    }
+)
+"""Rules of `planner.search.launch_rules` that no option is missing for."""
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -95,39 +108,52 @@ def find_gaps(
         tables = read_tables(GivenOptions(values=values), launched)
     except InputError as error:
         return (LaunchGap(setting=error.where, value=error.got, reason=error.problem),)
-    found += _model_gaps(job, tables["model"])
+    found += model_gaps(job.model, tables["model"])
     found += _training_gaps(job, tables)
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
     found += _orders(job)
+    found += _refusals(job)
     return tuple(found)
 
 
-def _model_gaps(job: LaunchJob, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
-    model = job.model
+def model_gaps(model: TransformerSpec, table: Mapping[str, Any]) -> Iterator[LaunchGap]:
+    """Yield what a model has and the one that was read back has not.
+
+    Parameters
+    ----------
+    model
+        The model.
+    table
+        The table that its options are read into.
+    """
     if model.family == MODULE_FAMILY:
         yield LaunchGap(
-            setting="model",
-            value=job.scenario.name,
+            setting="model.family",
+            value=model.family,
             reason="A module of your own is none of Megatron-LM's models: its sizes "
             "are those of the nearest decoder.",
         )
         return
     try:
         read: TransformerSpec = _MODEL.validate_python(dict(table)).build(Path())
-    except (InputError, ValidationError) as error:
-        where = error.where if isinstance(error, InputError) else "model"
+    except InputError as error:
         yield LaunchGap(
-            setting=where or "model",
-            value=getattr(model, where, model.family),
-            reason="Megatron-LM's options make no such model here.",
+            setting=error.where or "model",
+            value=getattr(model, error.where, model.family),
+            reason=f"Megatron-LM's options make no such model here: {error.problem}.",
         )
         return
-    left_out = set(_ALL_DECODERS)
+    if model.has_decoder:
+        yield LaunchGap(
+            setting="activation_func",
+            value=model.nonlinearity,
+            reason="Megatron-LM's T5 has a GELU, or a SwiGLU where it is gated.",
+        )
+    yield from _differing("activation_func", model.nonlinearity, read.nonlinearity)
+    left_out = {*_ALL_DECODERS, "activation_func"}
     if model.position_embedding_type != "learned":
         left_out.add("max_position_embeddings")
-    if model.nonlinearity == read.nonlinearity:
-        left_out.add("activation_func")
     for one in fields(TransformerSpec):
         if one.name not in left_out:
             yield from _differing(
@@ -139,14 +165,13 @@ def _differing(name: str, asked: object, launched: object) -> Iterator[LaunchGap
     """Yield a gap where the launch has something else."""
     if asked == launched:
         return
-    default = (
-        "Megatron-LM has no option for it: the launch has "
-        f"{'nothing' if launched in ('', None) else _short(launched)}."
-    )
+    default = f"Megatron-LM has no option for it: the launch has {_short(launched)}."
     yield LaunchGap(setting=name, value=asked, reason=REASONS.get(name, default))
 
 
 def _short(value: object) -> str:
+    if value in ("", None, False, 0, ()):
+        return "nothing of the kind"
     text = str(value)
     return text if len(text) < 60 else text[:60] + ".."
 
@@ -251,3 +276,16 @@ def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
             "rank_map.csv says on which device each rank runs, and the script starts "
             "them there one by one.",
         )
+
+
+def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield what can be said, and Megatron-LM would refuse when it starts."""
+    facts = LaunchFacts.of(job.workload, job.network.num_devices, idle_devices=True)
+    for broken in broken_rules(job.plan, LAUNCH_RULES["megatron-core"], facts):
+        if broken.rule in _REFUSED_AT_START:
+            yield LaunchGap(
+                setting=broken.rule,
+                value=broken.found,
+                reason=f"Megatron-LM would refuse it: it takes {broken.expected} "
+                f"({broken.source}).",
+            )

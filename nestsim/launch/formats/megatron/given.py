@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.known import is_harmless, is_silent
 from nestsim.launch.formats.megatron.options import Option
-from nestsim.launch.shell.words import first_unknown
+from nestsim.launch.shell.words import known_word
 from nestsim.scenario.errors import nearest, one_of
 from topologies.errors import InputError
 
@@ -57,11 +57,11 @@ class GivenOptions:
                 got=" ".join(values) or "none",
                 expected="one",
             )
-        return self._known(name, values[0])
+        return known_word(values[0], f"--{name}")
 
     def words(self, name: str) -> tuple[str, ...]:
         """Return the words behind an option."""
-        return tuple(self._known(name, one) for one in self.values.get(name, ()))
+        return tuple(known_word(one, f"--{name}") for one in self.values.get(name, ()))
 
     def choice(self, name: str, words: Mapping[str, str], default: str) -> str:
         """Return what the word behind an option stands for.
@@ -195,20 +195,4 @@ class GivenOptions:
             where=f"--{name}",
             expected="an option of Megatron-LM, or to be left out",
             hint=nearest(name, sorted(known.known_names())),
-        )
-
-    @staticmethod
-    def _known(name: str, word: str) -> str:
-        """Return a word in which every variable is set."""
-        unknown = first_unknown(word)
-        if unknown is None:
-            return word
-        raise InputError(
-            "takes its value from a variable that nothing sets",
-            where=f"--{name}",
-            got=unknown,
-            expected="a value in the script",
-            hint=f"--set {unknown.strip('$')}=VALUE gives one"
-            if unknown.strip("$").isidentifier() or unknown.strip("$").isdecimal()
-            else "",
         )

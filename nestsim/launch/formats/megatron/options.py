@@ -318,7 +318,8 @@ data-parallel-sharding-strategy ddp-impl decoder-num-layers decoder-seq-length
 deepspeed deepspeed-activation-checkpointing delay-wgrad-compute encoder-num-layers
 encoder-seq-length fp16 fp4-format fp4-recipe fp8-e4m3 fp8-format fp8-hybrid
 fp8-recipe grad-reduce-in-bf16 group-query-attention
-hierarchical-context-parallel-sizes hybrid-override-pattern img-h img-w
+hierarchical-context-parallel-sizes hybrid-attention-ratio hybrid-mlp-ratio
+hybrid-override-pattern img-h img-w
 keep-fp8-transpose-cache main-grads-dtype
 microbatch-group-size-per-virtual-pipeline-stage moe-enable-deepep
 moe-flex-dispatcher-backend moe-grouped-gemm moe-layer-freq
@@ -398,8 +399,6 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "perform-rl-step": "pre-training",
         "experimental-attention-variant": "attention without it",
         "moe-latent-size": "experts of the hidden width",
-        "hybrid-attention-ratio": "--hybrid-override-pattern, a letter for each block",
-        "hybrid-mlp-ratio": "--hybrid-override-pattern, a letter for each block",
         "ict-head-size": "BERT itself",
         "num-layers-per-pipeline-stage": "--pipeline-model-parallel-layout",
         "hybrid-context-parallel": "sequences of one length",

@@ -9,7 +9,7 @@ block, ``m`` a layer of multi-token prediction, ``L`` the loss
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from estimators.models.limits import MAX_LAYERS
@@ -90,6 +90,48 @@ def write_list(marks: Sequence[int]) -> str:
     """
     runs = [(mark, len(list(group))) for mark, group in groupby(marks)]
     return "+".join(f"[{mark}]*{length}" for mark, length in runs)
+
+
+def hybrid_letters(num_layers: int, attention: float, mlp: float) -> str:
+    """Return the letters of a hybrid of Mamba-2 that is given by its shares.
+
+    Attention is spread evenly with Mamba-2 at both ends; feed-forward layers evenly
+    over what is left, so that they come late (``megatron/core/ssm/
+    mamba_hybrid_layer_allocation.py``).
+
+    Parameters
+    ----------
+    num_layers
+        Blocks.
+    attention, mlp
+        Shares of attention and of feed-forward layers.
+
+    Examples
+    --------
+    >>> hybrid_letters(9, 0.12, 0.5)
+    'M-M-*M-M-'
+    """
+    letters = ["M"] * num_layers
+    count = round(num_layers * attention)
+    for index in _spaced(range(num_layers), (num_layers - count) / (count + 1)):
+        letters[index] = "*"
+    free = [index for index, letter in enumerate(letters) if letter == "M"]
+    count = round(num_layers * mlp)
+    if count:
+        for index in _spaced(free, (len(free) - count) / count):
+            letters[index] = "-"
+    return "".join(letters)
+
+
+def _spaced(places: Sequence[int], between: float) -> Iterator[int]:
+    """Yield places that have as many others between them on average."""
+    left = between
+    for place in places:
+        if left < 0.5:
+            yield place
+            left += between
+        else:
+            left -= 1.0
 
 
 def write_layout(blocks: Sequence[int], num_mtp: int = 0) -> str:

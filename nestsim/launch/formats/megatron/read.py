@@ -66,17 +66,16 @@ def _devices(
     Examples of Megatron-LM start one node, "change for multinode config": where the
     parallel sizes need more devices than the script starts, the job has those.
     """
-    given, node = command.given, command.devices_per_node
-    if source.num_devices is not None:
-        count = source.num_devices
+    given, start = command.given, command.start
+    node = None if start is None else start.devices_per_node
+    count = source.num_devices
+    if count is not None:
         return count, None if node is None or count % node else node
-    if command.nodes is None and node is None:
+    if start is None or node is None:
         return None, None
-    if command.nodes is None:
+    count = start.num_devices or node
+    if start.nodes is None:
         given.assume("The job runs on one node.")
-    if node is None:
-        return None, None
-    count = command.world or (command.nodes or 1) * node
     needed = 1
     for name in _SIZES:
         needed *= given.whole(f"{name.replace('_', '-')}-parallel-size") or 1

@@ -45,8 +45,8 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
     """Return the options of a job, group by group, those without any left out."""
     model = job.model
     groups = (
-        ("MODEL_ARGS", "The architecture.", _architecture(job)),
-        ("MOE_ARGS", "Mixture of experts.", _experts(job)),
+        ("MODEL_ARGS", "The architecture.", _architecture(model) | _layers(job)),
+        ("MOE_ARGS", "Mixture of experts.", _experts(model) | _dispatch(job)),
         ("MLA_ARGS", "Multi-head latent attention.", _latent(model)),
         ("MAMBA_ARGS", "Mamba-2 layers among the blocks.", _mamba(model)),
         ("PARALLEL_ARGS", "How ranks share the work.", _parallel(job)),
@@ -60,6 +60,17 @@ def job_options(job: LaunchJob) -> tuple[OptionGroup, ...]:
         for name, comment, options in groups
         if options
     )
+
+
+def model_options(model: TransformerSpec) -> Options:
+    """Return the options of an architecture alone."""
+    return {
+        **_architecture(model),
+        **_experts(model),
+        **_latent(model),
+        **_mamba(model),
+        "vocab-size": (str(model.vocab_size),),
+    }
 
 
 def script_of(model: TransformerSpec) -> str:
@@ -116,10 +127,10 @@ def _one(option: Option, value: object) -> Iterator[tuple[str, Values]]:
         yield option.name, (f"{value}",)
 
 
-def _architecture(job: LaunchJob) -> Options:
-    model = job.model
+def _architecture(model: TransformerSpec) -> Options:
     options = dict(_written(known.ARCHITECTURE, model))
     if model.family == "t5":
+        del options["num-layers"], options["seq-length"]
         options |= _encoder_decoder(model)
     if model.family == "vit":
         options |= {
@@ -144,10 +155,13 @@ def _architecture(job: LaunchJob) -> Options:
     options |= _windows(model)
     if model.attention_implementation == "plain":
         options["attention-backend"] = ("unfused",)
-    if job.scenario.software_preset == "megatron-lm":
-        # Megatron-LM's own layers, those of its papers.
-        options["transformer-impl"] = ("local",)
     return options
+
+
+def _layers(job: LaunchJob) -> Options:
+    """Return whose layers run: Megatron-LM's own, those of its papers, if asked for."""
+    own = job.scenario.software_preset == "megatron-lm"
+    return {"transformer-impl": ("local",)} if own else {}
 
 
 def _encoder_decoder(model: TransformerSpec) -> Options:
@@ -184,15 +198,21 @@ def _windows(model: TransformerSpec) -> Options:
     return options
 
 
-def _experts(job: LaunchJob) -> Options:
-    model = job.model
+def _experts(model: TransformerSpec) -> Options:
     if not model.num_moe_experts:
         return {}
     options = dict(_written(known.EXPERTS, model))
     marks = [int("experts" in kind.split("+")) for kind in model.block_pattern]
     if marks and not all(marks) and model.family != "mamba":
         options["moe-layer-freq"] = (f"({write_list(marks)})",)
-    options |= {
+    return options
+
+
+def _dispatch(job: LaunchJob) -> Options:
+    """Return how tokens travel to experts, and what balances them."""
+    if not job.model.num_moe_experts:
+        return {}
+    options: Options = {
         "moe-router-load-balancing-type": ("aux_loss",),
         "moe-aux-loss-coeff": ("1e-3",),
         "moe-token-dispatcher-type": ("alltoall",),
@@ -203,7 +223,7 @@ def _experts(job: LaunchJob) -> Options:
         # DeepEP sends a token once to each node that has experts for it.
         options |= {
             "moe-token-dispatcher-type": ("flex",),
-            "moe-enable-deepep": (),
+            "moe-flex-dispatcher-backend": ("deepep",),
             "moe-router-dtype": ("fp32",),
         }
     return options
@@ -253,6 +273,8 @@ def _layout(job: LaunchJob) -> Options:
     blocks = job.blocks_by_virtual_stage()
     if len(set(blocks)) == 1:
         return {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
+    if job.model.has_mamba or job.model.has_decoder:
+        return {}  # their blocks are shared out evenly
     if v == 1 and len(set(blocks[1:-1])) <= 1 and 0 not in blocks:
         middle = blocks[1] if len(blocks) > 2 else 0
         return {

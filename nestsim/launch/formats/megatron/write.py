@@ -98,8 +98,8 @@ def _lines(
     yield "# NODE_RANK (0, 1, ..) and MASTER_ADDR (the first node) set."
     yield "set -euo pipefail"
     yield ""
-    yield from _environment(values, job)
-    yield from _sizes(job, mapped=mapped)
+    yield from environment_lines(values, job)
+    yield from size_lines(job, mapped=mapped)
     for group in groups:
         yield from _group(group.name, group.comment, group.options)
     yield from _group(
@@ -113,7 +113,11 @@ def _lines(
         _data(job),
     )
     names = [group.name for group in groups] + ["SCHEDULE_ARGS", "DATA_ARGS"]
-    yield from (_mapped_start if mapped else _torchrun)(job, names)
+    program = script_of(job.model)
+    if mapped:
+        yield from mapped_lines(job, program, names)
+    else:
+        yield from torchrun_lines(program, names)
 
 
 def _data(job: LaunchJob) -> dict[str, tuple[str, ...]]:
@@ -127,7 +131,10 @@ def _data(job: LaunchJob) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> Iterator[str]:
+def environment_lines(
+    values: Mapping[str, Sequence[str]], job: LaunchJob
+) -> Iterator[str]:
+    """Yield the environment that the options ask for, with its reason."""
     number, why = environment(values, job)
     yield f"# {why[0].upper()}{why[1:].rstrip('.')}."
     if number:
@@ -137,7 +144,8 @@ def _environment(values: Mapping[str, Sequence[str]], job: LaunchJob) -> Iterato
     yield ""
 
 
-def _sizes(job: LaunchJob, *, mapped: bool) -> Iterator[str]:
+def size_lines(job: LaunchJob, *, mapped: bool) -> Iterator[str]:
+    """Yield how many nodes and devices there are, and how they find each other."""
     world, node = job.plan.parallel.num_devices, job.devices_per_node
     parallel = job.plan.parallel.sizes()
     per_node = min(world, node)
@@ -180,12 +188,13 @@ def _quoted(word: str) -> str:
     return word if plain and word else "'" + word.replace("'", "") + "'"
 
 
-def _torchrun(job: LaunchJob, names: Sequence[str]) -> Iterator[str]:
+def torchrun_lines(program: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the start of a program on every node, with arrays of arguments."""
     yield "torchrun \\"
     yield '    --nnodes "$NUM_NODES" --nproc_per_node "$GPUS_PER_NODE" \\'
     yield '    --node_rank "$NODE_RANK" \\'
     yield '    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\'
-    yield f"    {script_of(job.model)} \\"
+    yield f"    {program}" + (" \\" if names else "")
     yield from _arguments(names, "    ")
 
 
@@ -195,12 +204,12 @@ def _arguments(names: Sequence[str], indent: str) -> Iterator[str]:
         yield f'{indent}"${{{name}[@]}}"' + ("" if last else " \\")
 
 
-def _mapped_start(job: LaunchJob, names: Sequence[str]) -> Iterator[str]:
+def mapped_lines(job: LaunchJob, program: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a function that starts one rank, and a loop over those of this node."""
     world = job.plan.parallel.num_devices
     yield "# One rank, in the environment that torch.distributed reads."
     yield "start_rank() {"
-    yield f"    python -u {script_of(job.model)} \\"
+    yield f"    python -u {program}" + (" \\" if names else "")
     yield from _arguments(names, "        ")
     yield "}"
     yield ""

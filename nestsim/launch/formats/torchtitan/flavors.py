@@ -10,12 +10,12 @@ References
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
+from nestsim.launch.formats.likeness import is_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ under the names of 0.2.2 [2]_."""
 def flavor_of(spec: TransformerSpec) -> Flavor | None:
     """Return the flavor that a model is, None if torchtitan has none."""
     for name, flavor in FLAVORS.items():
-        if _is_alike(spec, load_model(name)):
+        if is_published(spec, name):
             return flavor
     return None
 
@@ -220,20 +220,3 @@ def function_name(flavor: str, precision: str) -> str:
     """
     (suffix,) = (key for key, known in FUNCTION_SUFFIXES.items() if known == precision)
     return "_".join(part for part in (flavor, suffix, "plan") if part)
-
-
-def _is_alike(spec: TransformerSpec, known: TransformerSpec) -> bool:
-    """Whether two models differ in the length of sequences at most.
-
-    What torchtitan leaves out of a model, its layers that predict further ahead, may
-    be missing or there.
-    """
-    same: dict[str, Any] = {
-        "sequence_length": known.sequence_length,
-        "max_position_embeddings": known.max_position_embeddings,
-        "attention_implementation": known.attention_implementation,
-        "mtp_num_layers": known.mtp_num_layers,
-    }
-    if spec.family != known.family or spec.num_layers != known.num_layers:
-        return False
-    return replace(spec, **same) == known

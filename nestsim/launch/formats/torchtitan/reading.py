@@ -59,7 +59,7 @@ def read_torchtitan(source: LaunchSource) -> ImportedJob:
         If it is neither, or says what no scenario can.
     """
     options = read_command(source) if is_command(source) else read_toml(source)
-    assumed: list[str] = []
+    assumed = list(options.assumptions)
     model, num_layers = _model(source, options)
     sizes = _Degrees.of(options, source)
     batch = _batch(options, sizes)

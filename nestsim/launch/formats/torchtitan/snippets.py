@@ -13,11 +13,11 @@ References
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from estimators.models.library.catalog import load_model
 from estimators.models.spec import TransformerSpec
+from nestsim.launch.formats.likeness import is_llama
 from nestsim.launch.formats.torchtitan.flavors import (
     FUNCTION_SUFFIXES,
     REGISTRY,
@@ -32,22 +32,11 @@ CONFIG_FILE = "torchtitan_config.py"
 
 _CONVERTERS = {"fp8": "Float8LinearConverter", "mxfp8": "MXFP8LinearConverter"}
 
-_SOME_LLAMA = "llama3-8b"
 
-
-def is_llama(spec: TransformerSpec) -> bool:
-    """Whether a model differs from torchtitan's Llama in its sizes only."""
-    known = load_model(_SOME_LLAMA)
-    sizes = (
-        *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"),
-        *("num_query_groups", "vocab_size", "sequence_length", "kv_channels"),
-        *("max_position_embeddings", "attention_implementation"),
-    )
+def has_arguments(spec: TransformerSpec) -> bool:
+    """Whether torchtitan's Llama has arguments for all in which a model differs."""
     heads = spec.num_attention_heads
-    return (
-        replace(spec, **{name: getattr(known, name) for name in sizes}) == known
-        and spec.kv_channels * heads == spec.hidden_size
-    )
+    return is_llama(spec) and spec.kv_channels * heads == spec.hidden_size
 
 
 _SIZES = (
@@ -59,7 +48,12 @@ _FLAVOR = re.compile("_".join(rf"{letter}(\d{{1,9}})" for letter in _LETTERS))
 
 
 def flavor_name(spec: TransformerSpec) -> str:
-    """Return what a flavor of its own is called: its sizes."""
+    """Return what a flavor of its own is called: the sizes of a Llama.
+
+    Other models have to be written in Python first, and are called by their family.
+    """
+    if not has_arguments(spec):
+        return f"my_{spec.family}"
     values = [getattr(spec, name) for name in _SIZES]
     return "_".join(f"{a}{b}" for a, b in zip(_LETTERS, values, strict=True))
 

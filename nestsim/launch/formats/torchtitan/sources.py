@@ -5,8 +5,7 @@ scripts: with line continuations, comments, and variables.
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +17,21 @@ from nestsim.launch.formats.torchtitan.names import (
     toml_names,
 )
 from nestsim.launch.read import LaunchSource
+from nestsim.launch.shell.training import find_training
+from nestsim.launch.shell.words import known_word
 from nestsim.scenario.errors import nearest
 from topologies.errors import InputError
 from topologies.input_file import Value, parse_toml
 
 _START = re.compile(r"torchtitan[./]train|run_train\.sh|--module[ =]")
-_VARIABLE = re.compile(
-    r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}|\$([A-Za-z_]\w*)",
+_CONFIG = re.compile(r"--config\b|\bCONFIG=")
+_STARTS = re.compile(
+    r"\S*torchtitan[./]train\S*|(?:\S*/)?run_train\.sh|--module(=\S*)?"
 )
-_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")
-_MOST_WORDS = 10_000
+"""A word of a command that starts torchtitan."""
+_CHECKPOINT = "activation_checkpoint:"
+_BEGINS = ("--", _CHECKPOINT)
+"""What options begin with; one of them is a choice by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,9 @@ class TitanOptions:
 
     devices_per_node: int | None = None
     """Processes of a node that it starts; None if it does not say."""
+
+    assumptions: tuple[str, ...] = ()
+    """What was taken of a script where only running it would tell."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What the function of the registry sets, by names of 0.2.2."""
@@ -100,7 +107,7 @@ def is_toml(source: LaunchSource) -> bool:
 
 def is_command(source: LaunchSource) -> bool:
     """Whether a file looks like a command line of torchtitan 0.3."""
-    return bool(_START.search(source.text)) and "--config" in source.text
+    return bool(_START.search(source.text)) and bool(_CONFIG.search(source.text))
 
 
 def read_toml(source: LaunchSource) -> TitanOptions:
@@ -169,76 +176,79 @@ def read_command(source: LaunchSource) -> TitanOptions:
     InputError
         If there is none, or it has an option that is not known and may matter.
     """
-    words = command_words(source)
+    start = find_training(source, lambda words: any(map(_STARTS.fullmatch, words)))
+    if start is None:
+        raise InputError(
+            "starts nothing that is known",
+            expected="torchrun .. -m torchtitan.train --module ..",
+        )
     known = {_plain(name): ours for name, ours in command_names().items()}
     values: dict[str, Value] = {}
     ignored: list[str] = []
-    given: dict[str, str] = {}
-    position = 0
-    while position < len(words):
-        word = words[position]
-        position += 1
-        if word.startswith("activation_checkpoint:"):
-            mode = word.partition(":")[2].replace("-", "_")
-            values["activation_checkpoint.mode"] = Value(mode, "activation_checkpoint")
-            continue
-        if not word.startswith("--"):
-            continue
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            end = position
-            while end < len(words) and not _begins_option(words[end]):
-                end += 1
-            value, position = " ".join(words[position:end]), end
-        plain = _plain(name)
-        if "." not in name:
-            given[plain] = value
-            continue
-        negative = re.sub(r"\.no_", ".", plain)
-        key = plain if plain in known else negative
-        if key in known:
-            shown = "false" if key != plain else value
-            values[known[key]] = _typed(known[key], shown, f"--{name}")
-        else:
-            _check_ignored(plain, list(known))
+    function = start.environment.get("CONFIG", "")  # run_train.sh reads it
+    for name, value in _options(start.words):
+        if name == "config":
+            function = value
+        elif "." not in name and name != _CHECKPOINT:
+            continue  # of a launcher, or without effect
+        elif not _read_option(name, value, known, values):
+            _check_ignored(_plain(name), list(known))
             ignored.append(f"--{name}")
-    return _command_options(given, values, ignored)
-
-
-def _command_options(
-    given: Mapping[str, str], values: dict[str, Value], ignored: list[str]
-) -> TitanOptions:
-    function = given.get("config", "")
     if not function:
         raise InputError(
             "no command line of torchtitan 0.3",
             expected="--module and --config, and options such as "
             "--parallelism.tensor_parallel_degree 8",
         )
-    per_node = _count(given, "nproc_per_node")
-    nodes = _count(given, "nnodes")
+    function = known_word(function, "--config")
     return TitanOptions(
         values=values,
         ignored=tuple(ignored),
         function=function,
-        num_devices=per_node * (nodes or 1) if per_node else None,
-        devices_per_node=per_node,
+        num_devices=start.num_devices,
+        devices_per_node=start.devices_per_node,
+        assumptions=start.assumptions,
         defaults=REGISTRY[function][1] if function in REGISTRY else {},
     )
 
 
-def _count(given: Mapping[str, str], name: str) -> int | None:
-    """Return a number of processes or nodes; None if it is not a plain number."""
-    text = given.get(name, "")
-    return int(text) if text.isdecimal() and 0 < len(text) < 8 and int(text) else None
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command with what stands behind each."""
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        if word.startswith(_CHECKPOINT):
+            mode = word.removeprefix(_CHECKPOINT).replace("-", "_")
+            yield _CHECKPOINT, mode
+        elif word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            if not equals:
+                end = position
+                while end < len(words) and not words[end].startswith(_BEGINS):
+                    end += 1
+                value, position = " ".join(words[position:end]), end
+            yield name, value
+
+
+def _read_option(
+    name: str, value: str, known: Mapping[str, str], values: dict[str, Value]
+) -> bool:
+    """Keep the value of an option; return whether it is known."""
+    if name == _CHECKPOINT:
+        mode = Value(known_word(value, name), "activation_checkpoint")
+        values["activation_checkpoint.mode"] = mode
+        return True
+    plain = _plain(name)
+    key = plain if plain in known else re.sub(r"\.no_", ".", plain)
+    if key in known:
+        shown = "false" if key != plain else known_word(value, f"--{name}")
+        values[known[key]] = _typed(known[key], shown, f"--{name}")
+    return key in known
 
 
 def _plain(name: str) -> str:
     return name.replace("-", "_")
-
-
-def _begins_option(word: str) -> bool:
-    return word.startswith(("--", "activation_checkpoint:"))
 
 
 def _typed(name: str, text: str, where: str) -> Value:
@@ -255,54 +265,3 @@ def _typed(name: str, text: str, where: str) -> Value:
     else:
         raw = None if text == "None" else text
     return Value(raw, where)
-
-
-def command_words(source: LaunchSource) -> list[str]:
-    """Return the words of a script's command line, variables filled in.
-
-    Raises
-    ------
-    InputError
-        If it has no command, or a variable without a value.
-    """
-    variables = dict(source.variables)
-    text = re.sub(r"\\\r?\n", " ", source.text)
-    for line in map(str.strip, text.splitlines()):
-        if line.startswith("#"):
-            continue
-        assigned = _ASSIGNMENT.fullmatch(line)
-        if assigned and not _START.search(line):
-            words = _split(_filled(assigned[2], variables))
-            variables.setdefault(assigned[1], words[0] if words else "")
-            continue
-        if _START.search(line):
-            return _split(_filled(line, variables))
-    raise InputError(
-        "no command line of torchtitan 0.3",
-        expected="torchrun .. -m torchtitan.train --module .. --config ..",
-    )
-
-
-def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """Put variables in; those without a value stay: most of them are of no matter."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        usual = f"${name}" if match[2] is None else match[2]
-        return variables.get(name, usual)
-
-    return _VARIABLE.sub(value, text)
-
-
-def _split(text: str) -> list[str]:
-    try:
-        words = shlex.split(text, comments=True)
-    except ValueError as error:
-        raise InputError(
-            f"is no command line: {error}", expected="quotes in pairs"
-        ) from None
-    if len(words) > _MOST_WORDS:
-        raise InputError(
-            "is too long a command line", expected=f"at most {_MOST_WORDS:,} words"
-        )
-    return words

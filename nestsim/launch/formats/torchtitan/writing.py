@@ -30,7 +30,7 @@ from nestsim.launch.formats.torchtitan.snippets import (
     ConfigFunction,
     config_file,
     flavor_name,
-    is_llama,
+    has_arguments,
     train_file,
 )
 from nestsim.launch.formats.torchtitan.splits import module_names, weights_of
@@ -79,7 +79,7 @@ def write_torchtitan(job: LaunchJob) -> LaunchFiles:
         TOML_FILE: _toml(job, {**_model_options(job, flavor), **values}),
         SCRIPT_FILE: _script(job, flavor, values),
     }
-    if flavor is None and is_llama(job.model):
+    if flavor is None and has_arguments(job.model):
         files[TRAIN_FILE] = train_file(job.model)
     function = _own_function(job, flavor)
     if function is not None:
@@ -204,7 +204,7 @@ def _model_options(job: LaunchJob, flavor: Flavor | None) -> dict[str, Any]:
 def _model_gaps(job: LaunchJob, flavor: Flavor | None) -> list[LaunchGap]:
     spec = job.model
     gaps = []
-    if flavor is None and not is_llama(spec):
+    if flavor is None and not has_arguments(spec):
         sizes = {
             field.name: getattr(spec, field.name)
             for field in fields(spec)
@@ -252,7 +252,7 @@ def _own_function(job: LaunchJob, flavor: Flavor | None) -> ConfigFunction | Non
     precision = job.training.matmul_precision
     precision = precision if precision in _FORMATS else ""
     if flavor is None:
-        if not is_llama(job.model):
+        if not has_arguments(job.model):
             return None
         name = function_name(f"llama3_{flavor_name(job.model)}", precision)
         like = Flavor("llama3", "8B")
@@ -291,7 +291,7 @@ _ENVIRONMENT = 'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"'
 
 def _toml(job: LaunchJob, values: Mapping[str, Any]) -> str:
     """Return the options as TOML, with a word on each table."""
-    own = flavor_of(job.model) is None and is_llama(job.model)
+    own = flavor_of(job.model) is None and has_arguments(job.model)
     program = TRAIN_FILE if own else "-m torchtitan.train"
     lines = [
         f"# {job.scenario.name}: torchtitan {TOML_VERSION}.".replace("\n", " "),

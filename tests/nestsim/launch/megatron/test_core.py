@@ -19,6 +19,7 @@ from torch.nn import functional
 from nestsim.launch.formats.megatron import options as known
 from nestsim.launch.formats.megatron.known import SILENT
 from nestsim.launch.formats.megatron.patterns import (
+    hybrid_letters,
     read_layout,
     read_list,
     write_layout,
@@ -38,6 +39,7 @@ with warnings.catch_warnings():
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig
     from megatron.core.parallel_state import RankGenerator
+    from megatron.core.ssm.mamba_hybrid_layer_allocation import allocate_layers
     from megatron.core.transformer.pipeline_parallel_layer_layout import (
         PipelineParallelLayerLayout,
     )
@@ -384,3 +386,16 @@ def test_lists_of_blocks_come_back(marks: list[int]) -> None:
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         read_list(text, "--moe-layer-freq")
+
+
+@given(
+    num_layers=st.integers(1, 120),
+    attention=st.floats(0.0, 0.5),
+    mlp=st.floats(0.0, 0.5),
+)
+@settings(max_examples=200, deadline=None)
+def test_hybrids_are_laid_out_as_megatron_does(
+    num_layers: int, attention: float, mlp: float
+) -> None:
+    letters = allocate_layers(num_layers, attention, mlp)
+    assert hybrid_letters(num_layers, attention, mlp) == "".join(letters)

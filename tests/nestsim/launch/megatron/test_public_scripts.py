@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nestsim.evaluate import build_job
+from nestsim.launch.formats.deepspeed.reading import read_deepspeed
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource, imported_scenario
 from nestsim.launch.registry import find_reader
@@ -153,7 +154,25 @@ def test_the_plan_is_the_one_that_a_person_reads(name: str) -> None:
 def test_scripts_are_known_by_their_looks(name: str) -> None:
     path = SCRIPTS / name
     source = LaunchSource(path=path, text=path.read_text())
-    assert find_reader(source).read is read_megatron
+    # BLOOM's starts DeepSpeed, whose reader reads Megatron-DeepSpeed's options.
+    expected = read_deepspeed if name == "bloom_176b.slurm" else read_megatron
+    assert find_reader(source).read is expected
+
+
+def test_the_two_readers_of_blooms_script_find_the_same_devices_and_sizes() -> None:
+    path = SCRIPTS / "bloom_176b.slurm"
+    source = LaunchSource(path=path, text=path.read_text())
+    one, other = read_megatron(source), read_deepspeed(source)
+    assert one.num_devices == other.num_devices == 384
+    for name in (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "data_parallel_size",
+        "micro_batch_size",
+        "zero_stage",
+        "recompute",
+    ):
+        assert one.tables["plan"][name] == other.tables["plan"][name]
 
 
 def test_models_are_those_of_the_scripts() -> None:

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
+from estimators.models.library.catalog import load_model, model_names
+from nestsim.launch.formats.megatron.composed import Launched, read_model
+from nestsim.launch.formats.megatron.gaps import model_gaps
+from nestsim.launch.formats.megatron.given import GivenOptions
 from nestsim.launch.formats.megatron.read import read_megatron
+from nestsim.launch.formats.megatron.settings import model_options, script_of
 from nestsim.launch.formats.megatron.write import RANK_MAP, SCRIPT, write_megatron
 from nestsim.launch.job import LaunchJob
 from nestsim.launch.read import ImportedJob, LaunchSource
@@ -152,6 +157,16 @@ def test_experts_do_not_go_with_the_other_order_of_ranks() -> None:
     assert RANK_MAP in files.files
 
 
+def test_what_megatron_would_refuse_is_told() -> None:
+    """All-to-alls of a pipeline are hidden only where stages have chunks."""
+    plan = CHANGED["overlap_moe_expert_parallel_comm"] | {
+        "virtual_pipeline_model_parallel_size": 1
+    }
+    _, files = _written(small_scenario(plan))
+    assert [gap.setting for gap in files.gaps] == ["expert_overlap"]
+    assert "transformer_config.py" in files.gaps[0].reason
+
+
 def test_zero_2_and_3_are_megatron_fsdp() -> None:
     for stage, word in ((2, "optim_grads"), (3, "optim_grads_params")):
         scenario = small_scenario(
@@ -221,3 +236,39 @@ def test_training_comes_back_or_is_a_gap(
         again = _again(scenario, _read(files))
         assert again.scenario.training == scenario.training
         assert again.plan == job.plan
+
+
+WITHOUT_WORDS = frozenset(
+    {
+        "activation_func",
+        "attention_chunk_size",
+        "attn_logit_softcapping",
+        "block_pattern",
+        "embedding_layernorm",
+        "final_logit_softcapping",
+        "layernorm_affine",
+        "layernorm_bias",
+        "mamba_chunk_size",
+        "model",
+        "moe_layer_freq",
+        "norm_placement",
+        "parallel_residual",
+        "position_embedding_type",
+        "qk_l2_norm",
+        "qk_layernorm_whole",
+        "scale_embeddings",
+    }
+)
+"""What published models have, and Megatron-LM has no options for."""
+
+
+def test_models_of_the_library_come_back_or_are_gaps() -> None:
+    whole = 0
+    for name in model_names():
+        model = load_model(name)
+        given = GivenOptions(values=model_options(model))
+        table = read_model(given, Launched(script=script_of(model)))
+        gaps = list(model_gaps(model, table))
+        assert {gap.setting for gap in gaps} <= WITHOUT_WORDS, name
+        whole += not gaps
+    assert whole >= 70

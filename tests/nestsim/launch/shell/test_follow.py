@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.launch.formats.megatron.known import SILENT
+from nestsim.launch.formats.megatron.options import known_names
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
@@ -79,6 +81,54 @@ def test_what_nothing_sets_is_marked_by_its_name() -> None:
     assert first_unknown(path) == "$DATA"
     assert first_unknown(made) == "$(date +%s)"
     assert first_unknown(taken) == "$1"
+
+
+def test_what_is_not_known_keeps_its_name_in_another_shell() -> None:
+    text = "bash -c \"run $DATA/x $(ls 'a b' | head -n 1) y\""
+    _, (_, path, made, last) = started(text)
+    assert first_unknown(path) == "$DATA"
+    assert first_unknown(made) == "$(ls 'a b' | head -n 1)"
+    assert last == "y"
+
+
+DOCUMENTS = [
+    'A=4\ncat <<EOF > made\n{"a": $A, "b": "x\\"y", "c": "\\$A\\n"}\nEOF',
+    "A=4\ncat > made <<'EOF'\n{\"a\": $A}\nEOF",
+    "cat > made <<-EOF\n\tone\n\ttwo\n\tEOF",
+    "A=made\ncat <<EOF >$A\none\nEOF\ncat >> $A <<EOF\ntwo\nEOF",
+    "tee made <<EOF >/dev/null\none 'two' \"three\"\nEOF",
+    'A=2\necho "{\\"a\\": $A}" > made 2> /dev/null',
+    "cat <<EOF 2> other > made\none\nEOF",
+    "cat <<EOF >| made\n\n  ${B:-two}\nEOF",
+]
+"""Scripts that write a file ``made``."""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no Bash")
+@pytest.mark.parametrize("script", DOCUMENTS)
+def test_files_are_those_that_bash_writes(script: str, tmp_path: Path) -> None:
+    subprocess.run(["bash", "-c", script], check=True, timeout=20, cwd=tmp_path)
+    files = follow_script(script, {}).files
+    assert files["made"] == (tmp_path / "made").read_text()
+    assert set(files) <= {"made", "/dev/null"}
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("A='x", "' is left open in line 1"),
+        ('A=1\nB="\n"\nrun "x', '" is left open in line 4'),
+        ("run ${A", "${ is left open"),
+        ("run $(date", "$( is left open"),
+        ("run `date", "` is left open"),
+        ("A=(a", "does not close"),
+        ("if true; then", "ends too early"),
+    ],
+)
+def test_what_is_left_open_is_said(script: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        follow_script(script, {})
+    assert said in str(caught.value)
 
 
 def test_what_the_user_gives_stays() -> None:
@@ -192,6 +242,30 @@ def test_refusals_name_the_option_and_the_fix() -> None:
             assert word in str(caught.value), (options, str(caught.value))
 
 
+@pytest.mark.parametrize("size", ["0", "1", "999999999999999999", "-1", "1.5", "nan"])
+def test_any_size_is_a_job_or_one_refusal(size: str) -> None:
+    needed = {
+        "num-layers": "8",
+        "hidden-size": "64",
+        "num-attention-heads": "2",
+        "seq-length": "64",
+        "micro-batch-size": "1",
+    }
+    names = sorted({*known_names(), *SILENT})
+    for name in names:
+        options = needed | {
+            "num-layers-per-virtual-pipeline-stage": "1",
+            "use-distributed-optimizer": "",
+            "multi-latent-attention": "",
+            "num-experts": "4",
+            name: size,
+        }
+        words = " ".join(f"--{one} {value}" for one, value in options.items())
+        _job_or_refusal(
+            f"torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py {words}"
+        )
+
+
 def test_options_without_a_command_are_read() -> None:
     text = """
     # as in a file of arguments
@@ -220,3 +294,60 @@ def test_options_of_older_versions_are_read() -> None:
     assert plan["recompute"] == "full"
     assert job.tables["software"]["preset"] == "megatron-lm"
     assert job.tables["training"]["global_batch_size"] == 16
+
+
+def test_hybrids_by_their_shares_are_read() -> None:
+    """Megatron-LM's ``examples/mamba/train.sh`` (157006d), its smaller model."""
+    text = """
+    torchrun --nproc_per_node 8 pretrain_mamba.py --tensor-model-parallel-size 1 \\
+        --use-distributed-optimizer --untie-embeddings-and-output-weights \\
+        --position-embedding-type none --num-layers 48 --hidden-size 1024 \\
+        --num-attention-heads 16 --group-query-attention --num-query-groups 8 \\
+        --hybrid-attention-ratio 0.08 --hybrid-mlp-ratio 0.5 --seq-length 4096 \\
+        --max-position-embeddings 4096 --micro-batch-size 4 --global-batch-size 32 \\
+        --disable-bias-linear --normalization RMSNorm --bf16 \\
+        --attention-dropout 0.0 --hidden-dropout 0.0 \\
+        --spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec
+    """
+    job = read_megatron(LaunchSource(path=Path("train.sh"), text=text))
+    letters = job.tables["model"]["hybrid_override_pattern"]
+    assert {one: letters.count(one) for one in "M*-"} == {"M": 20, "*": 4, "-": 24}
+    assert job.tables["plan"]["data_parallel_size"] == 8
+
+
+COMMON = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 64 "
+    "--micro-batch-size 1 --global-batch-size 32"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "devices", "node"),
+    [
+        (f"torchrun --nnodes=2 --nproc-per-node=4 pretrain_gpt.py {COMMON}", 8, 4),
+        (f"torchrun --nnodes 1:2 --nproc_per_node 4 my_train.py {COMMON}", 8, 4),
+        (f"torchrun --nnodes 2 --nproc_per_node 4 $PROGRAM {COMMON}", 8, 4),
+        (f"srun -N 2 -n 16 python pretrain_gpt.py {COMMON}", 16, 8),
+        (f"deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py {COMMON}", 16, 8),
+        (
+            "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n"
+            "#SBATCH --gres=gpu:a100:8\n"
+            f"srun bash -c 'python pretrain_gpt.py {COMMON}'",
+            32,
+            8,
+        ),
+        (
+            "#SBATCH -N 2\nGPUS_PER_NODE=8\n"
+            "torchrun --nnodes $SLURM_NNODES --nproc_per_node $GPUS_PER_NODE "
+            f"pretrain_gpt.py {COMMON}",
+            16,
+            8,
+        ),
+        (f"python pretrain_gpt.py {COMMON}", None, None),
+    ],
+)
+def test_devices_are_those_that_launchers_start(
+    script: str, devices: int | None, node: int | None
+) -> None:
+    job = read_megatron(LaunchSource(path=Path("a.sh"), text=script))
+    assert (job.num_devices, job.devices_per_node) == (devices, node)

@@ -429,6 +429,27 @@ def test_any_text_ends_in_a_job_or_a_sentence(parts, devices):
             read_deepspeed(launch)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "${A:-" * 5000 + "}" * 5000,
+        "$((" + "(" * 5000 + "1" + ")" * 5000 + "))",
+        "--num-layers 900000000000 --num-experts 8 --expert-interval 2",
+        "--num-layers 8 --pipeline-model-parallel-size 900000000000",
+        "--pad-vocab-size-to " + "9" * 5000,
+        "--num-layers " + "9" * 5000,
+    ],
+    ids=["nested", "sum", "layers", "stages", "vocabulary", "digits"],
+)
+def test_what_is_too_large_ends_in_a_sentence(words):
+    text = (
+        "deepspeed --num_gpus 8 t.py --deepspeed --hidden-size 64 --seq-length 64 "
+        "--num-layers 8 --num-attention-heads 8 --micro-batch-size 1 "
+    )
+    with contextlib.suppress(InputError):
+        read_deepspeed(source(text + words))
+
+
 VALUES = st.recursive(
     st.none()
     | st.booleans()

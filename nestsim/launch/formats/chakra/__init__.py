@@ -1,0 +1,1 @@
+"""MLCommons Chakra execution traces: what each rank does, as a graph for simulators."""

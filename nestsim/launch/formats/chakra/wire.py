@@ -1,0 +1,137 @@
+"""The protobuf wire format of Chakra's messages, as far as traces need it.
+
+A message is a sequence of fields, each a number and a wire type in one varint, then a
+varint or a length and that many bytes (protobuf.dev, "Encoding"). A trace is a sequence
+of messages, each behind its length: the metadata, then the nodes.
+
+Numbers of fields and values are those of MLCommons Chakra, ``schema/protobuf/
+et_def.proto`` (commit 6dc63e1, the schema 0.0.4 and later); names of attributes those
+that ASTRA-sim's feeder reads (``astra-sim/workload/Workload.cc``, astra-sim/chakra
+``src/feeder/et_feeder_node.cpp``).
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+SCHEMA = "0.0.4"
+"""Version of the schema, in a trace's metadata."""
+
+NODE_FIELDS: Mapping[str, int] = MappingProxyType(
+    {
+        "id": 1,
+        "name": 2,
+        "type": 3,
+        "ctrl_deps": 4,
+        "data_deps": 5,
+        "duration_micros": 7,
+        "attr": 10,
+    }
+)
+"""Field of the message Node -> its number."""
+
+ATTRIBUTE_FIELDS: Mapping[str, int] = MappingProxyType(
+    {
+        "name": 1,
+        "int32_val": 7,
+        "int64_val": 9,
+        "uint64_val": 13,
+        "bool_val": 27,
+        "string_val": 29,
+    }
+)
+"""Field of the message AttributeProto -> its number."""
+
+NODE_TYPES: Mapping[str, int] = MappingProxyType(
+    {
+        "load": 2,
+        "store": 3,
+        "compute": 4,
+        "send": 5,
+        "receive": 6,
+        "collective": 7,
+    }
+)
+"""What a node does -> value of the enumeration NodeType."""
+
+COLLECTIVES: Mapping[str, int] = MappingProxyType(
+    {
+        "all_reduce": 0,
+        "all_gather": 2,
+        "all_to_all": 6,
+        "combine": 6,
+        "reduce_scatter": 7,
+    }
+)
+"""Our name of a collective -> value of the enumeration CollectiveCommType."""
+
+ATTRIBUTES: Mapping[str, str] = MappingProxyType(
+    {
+        "is_cpu_op": "bool_val",
+        "comm_type": "int64_val",
+        "comm_size": "int64_val",
+        "comm_src": "int32_val",
+        "comm_dst": "int32_val",
+        "comm_tag": "int32_val",
+        "pg_name": "string_val",
+        "tensor_size": "uint64_val",
+    }
+)
+"""Name of an attribute -> field of its value."""
+
+_VARINT, _LENGTH = 0, 2
+
+
+def varint(value: int) -> bytes:
+    """Return a whole number that is not negative, seven bits a byte, the low first.
+
+    Examples
+    --------
+    >>> varint(300).hex()
+    'ac02'
+    """
+    if value < 0x80:  # most of them
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """Return a field with a whole number."""
+    return varint(number << 3 | _VARINT) + varint(value)
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Return a field with bytes: a text, or a message."""
+    return varint(number << 3 | _LENGTH) + varint(len(value)) + value
+
+
+def attribute(name: str, value: int | str) -> bytes:
+    """Return an attribute of a node, as a field."""
+    field = ATTRIBUTE_FIELDS[ATTRIBUTES[name]]
+    said = (
+        bytes_field(field, value.encode())
+        if isinstance(value, str)
+        else number_field(field, int(value))
+    )
+    inner = bytes_field(ATTRIBUTE_FIELDS["name"], name.encode()) + said
+    return bytes_field(NODE_FIELDS["attr"], inner)
+
+
+def numbers_field(number: int, values: Iterable[int]) -> bytes:
+    """Return a field with several whole numbers; nothing without any."""
+    packed = b"".join(map(varint, values))
+    return bytes_field(number, packed) if packed else b""
+
+
+def delimited(message: bytes) -> bytes:
+    """Return a message behind its length."""
+    return varint(len(message)) + message
+
+
+def metadata() -> bytes:
+    """Return the first message of a trace, GlobalMetadata, behind its length."""
+    return delimited(bytes_field(1, SCHEMA.encode()))

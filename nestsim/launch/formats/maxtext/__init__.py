@@ -1,0 +1,1 @@
+"""MaxText: its YAML files and scripts, and what its options mean here."""

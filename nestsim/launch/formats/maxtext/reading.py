@@ -1,0 +1,469 @@
+"""Configurations of MaxText as the tables of a scenario."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from estimators.models.huggingface.load import load_huggingface
+from estimators.models.library.catalog import load_model
+from nestsim.launch.formats.maxtext.mesh import AxisMesh
+from nestsim.launch.formats.maxtext.names import (
+    AXES,
+    CORES_PER_CHIP,
+    DTYPES,
+    MODEL_OPTIONS,
+    MODELS,
+    OPTIMIZERS,
+    OTHER_AXES,
+    QUANTIZATIONS,
+    REMAT_TENSORS,
+)
+from nestsim.launch.formats.maxtext.sources import (
+    MaxTextSettings,
+    is_maxtext,
+    read_settings,
+)
+from nestsim.launch.read import DEFAULT_NODE, ImportedJob, LaunchSource
+from nestsim.presets import REMAT_POLICIES
+from planner.plans.spec import DIMENSIONS
+from topologies.errors import InputError
+
+__all__ = ["is_maxtext", "read_maxtext"]
+
+_FORWARD_FIRST = (
+    "The pipeline is 1F1B, interleaved where stages come round again; MaxText's goes "
+    "forward with all microbatches before it goes backward."
+)
+
+
+def read_maxtext(source: LaunchSource) -> ImportedJob:
+    """Read a YAML file of MaxText, or the script that starts it.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or says what no scenario can.
+    """
+    settings = read_settings(source)
+    assumed = list(settings.assumptions)
+    model, num_layers = _model(source, settings)
+    mesh = _mesh(settings, source.num_devices, assumed)
+    plan = {
+        **_sizes(settings, mesh, assumed),
+        **_pipeline(settings, mesh, num_layers, assumed),
+        **_sharding(settings, mesh, assumed),
+        **_recompute(settings, assumed),
+    }
+    batch, micro_batch = _batches(settings, mesh, assumed)
+    is_gpu = settings.choice("hardware").startswith("gpu")
+    return ImportedJob(
+        name=f"{source.path.stem} (MaxText)",
+        tables={
+            "model": model,
+            "training": {"global_batch_size": batch, **_training(settings)},
+            "software": {"preset": "maxtext", **_software(settings)},
+            "plan": {"micro_batch_size": micro_batch, **plan},
+        },
+        num_devices=mesh.num_devices,
+        devices_per_node=math.prod(mesh.inside.values()) if is_gpu else None,
+        assumptions=tuple(assumed),
+        ignored=settings.ignored,
+    )
+
+
+def _model(source: LaunchSource, settings: MaxTextSettings) -> tuple[Any, int]:
+    """Return the table [model], and how many blocks the model has."""
+    length = settings.whole("max_target_length")
+    shared: dict[str, Any] = {"sequence_length": length}
+    if settings.choice("attention") == "dot_product":
+        shared["attention"] = "plain"
+    table = source.model_table()
+    if table is not None:
+        try:
+            spec = (
+                load_huggingface(Path(table["config"]), sequence_length=length)
+                if "config" in table
+                else load_model(table["name"], sequence_length=length)
+            )
+        except InputError as error:
+            raise error.at("--model", ": ") from None
+        return {**table, **shared}, spec.num_layers
+    name = settings.value("model_name").text()
+    if name == "default":
+        sizes = _sized_model(settings)
+        return {**sizes, **shared}, sizes["num_layers"]
+    if name not in MODELS:
+        raise InputError(
+            "is no model that is known",
+            where="model_name",
+            got=name,
+            expected="a name of MaxText's, or --model NAME or CONFIG.JSON beside it",
+        )
+    spec = load_model(MODELS[name], sequence_length=length)
+    depths = settings.whole("mtp_num_layers", least=0)
+    if spec.mtp_num_layers != depths:
+        shared["mtp_num_layers"] = depths
+    return {"name": MODELS[name], **shared}, spec.num_layers
+
+
+def _sized_model(settings: MaxTextSettings) -> dict[str, Any]:
+    """Return a Llama of the sizes that are given, times the global scale.
+
+    Doubling the scale doubles in turn heads and feed-forward width, hidden size, and
+    layers (``get_individual_scales`` of ``pyconfig.py``).
+    """
+    block = settings.value("decoder_block").text()
+    if block not in ("llama2", "mistral"):
+        raise InputError(
+            "is no kind of block that a model without a name can have here",
+            where="decoder_block",
+            got=block,
+            expected='"llama2", or --model NAME or CONFIG.JSON beside it',
+        )
+    scale = settings.whole("global_parameter_scale")
+    if scale & (scale - 1) or scale > 2**20:
+        raise settings.value("global_parameter_scale").error(
+            "is no power of two", "1, 2, 4 and so on"
+        )
+    turns, rest = divmod(scale.bit_length() - 1, 3)
+    wide, hidden = 2 ** (turns + (rest > 0)), 2 ** (turns + (rest > 1))
+    sizes = {
+        name: settings.whole(name)
+        for name, default in MODEL_OPTIONS.items()
+        if isinstance(default, int) and not isinstance(default, bool)
+    }
+    return {
+        "family": "llama",
+        "num_layers": sizes["base_num_decoder_layers"] * 2**turns,
+        "hidden_size": sizes["base_emb_dim"] * hidden,
+        "num_attention_heads": sizes["base_num_query_heads"] * wide,
+        "num_query_groups": sizes["base_num_kv_heads"] * wide,
+        "ffn_hidden_size": sizes["base_mlp_dim"] * wide,
+        "kv_channels": sizes["head_dim"],
+        "vocab_size": sizes["vocab_size"],
+        "tie_word_embeddings": settings.flag("logits_via_embedding"),
+    }
+
+
+def _mesh(
+    settings: MaxTextSettings, num_devices: int | None, assumed: list[str]
+) -> AxisMesh:
+    """Return the sizes of all axes, those that are left open filled in."""
+    inside, among = (
+        {
+            axis: settings.whole(f"{kind}_{axis}_parallelism", least=-1)
+            for axis in (*AXES, *OTHER_AXES)
+        }
+        for kind in ("ici", "dcn")
+    )
+    for sizes, kind in ((inside, "ici"), (among, "dcn")):
+        if 0 in sizes.values() or list(sizes.values()).count(-1) > 1:
+            raise InputError(
+                "sizes of axes are numbers from 1 on, one of them -1 for what is left",
+                where=f"{kind}_.._parallelism",
+                got={axis: size for axis, size in sizes.items() if size != 1},
+                expected="one -1 at most",
+            )
+    slices = _num_slices(settings, num_devices, inside, among, assumed)
+    per_slice = _slice_size(settings)
+    if per_slice is None and num_devices is not None:
+        per_slice = num_devices // slices
+    _fill(among, slices, "dcn")
+    _fill(inside, per_slice, "ici")
+    mesh = AxisMesh(inside, among)
+    if num_devices not in (None, mesh.num_devices):
+        raise InputError(
+            "the axes do not make the number of devices",
+            got=f"{mesh.num_devices}, {num_devices} devices",
+            expected=f"--num-devices {mesh.num_devices}, or none",
+        )
+    for axis in OTHER_AXES:
+        if mesh.size(axis) > 1:
+            raise InputError(
+                "is an axis that no plan has",
+                where=f"ici_{axis}_parallelism",
+                got=mesh.size(axis),
+                expected="1",
+            )
+    return mesh
+
+
+def _num_slices(
+    settings: MaxTextSettings,
+    num_devices: int | None,
+    inside: dict[str, int],
+    among: dict[str, int],
+    assumed: list[str],
+) -> int:
+    """Return how many slices there are: nodes, where the devices are GPUs."""
+    given = settings.whole("compile_topology_num_slices", least=-1)
+    if given > 0:
+        return given
+    known = math.prod(size for size in among.values() if size > 0)
+    if -1 not in among.values():
+        return known
+    if num_devices is not None:
+        if -1 not in inside.values():
+            return max(num_devices // math.prod(inside.values()), 1)
+        if settings.choice("hardware").startswith("gpu") and known == 1:
+            node = min(DEFAULT_NODE, num_devices)
+            assumed.append(f"A node has {node} devices.")
+            return max(num_devices // node, 1)
+    return known
+
+
+def _slice_size(settings: MaxTextSettings) -> int | None:
+    """Return the devices of a slice of the topology that is compiled for."""
+    topology = settings.value("compile_topology")
+    if topology.raw == "":
+        return None
+    generation, _, count = topology.text().partition("-")
+    if generation not in CORES_PER_CHIP or not count.isdecimal() or len(count) > 7:
+        raise topology.error(
+            "is no slice that is known", "such as v5p-512, v5e-256, v4-128"
+        )
+    return max(int(count) // CORES_PER_CHIP[generation], 1)
+
+
+def _fill(sizes: dict[str, int], total: int | None, kind: str) -> None:
+    """Put in the size that is left open."""
+    known = math.prod(size for size in sizes.values() if size > 0)
+    for axis, size in sizes.items():
+        if size > 0:
+            continue
+        name = f"{kind}_{axis}_parallelism"
+        if total is None:
+            raise InputError(
+                "takes all devices that are left, and nothing says how many there are",
+                where=name,
+                got=-1,
+                expected="--num-devices N",
+            )
+        if total % known or not total:
+            raise InputError(
+                "the devices do not split by the other axes",
+                where=name,
+                got=f"{total} devices",
+                expected=f"a multiple of {known}",
+            )
+        sizes[axis] = total // known
+        known = total
+    if total not in (None, known):
+        raise InputError(
+            "the axes do not make the number of devices",
+            where=f"{kind}_.._parallelism",
+            got=f"{known}, {total} devices",
+            expected="their product",
+        )
+
+
+def _sizes(
+    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+) -> dict[str, Any]:
+    """Return sizes and order of ranks."""
+    tp = mesh.size("tensor") * mesh.size("tensor_sequence")
+    cp, ep = mesh.size("context"), mesh.size("expert")
+    plan: dict[str, Any] = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": mesh.size("pipeline"),
+        "data_parallel_size": mesh.size("data") * mesh.size("fsdp") * ep,
+        "context_parallel_size": cp,
+        "expert_model_parallel_size": ep,
+        "sequence_parallel": mesh.size("tensor_sequence") > 1,
+    }
+    if mesh.size("tensor") > 1 and mesh.size("tensor_sequence") > 1:
+        assumed.append("All tensor-parallel ranks share sequences, too.")
+    if cp > 1:
+        ring = settings.choice("context_parallel_strategy") == "ring"
+        plan["cp_comm_type"] = "p2p" if ring else "all_gather"
+    factors = list(mesh.factors)
+    if ep > 1 and tp * cp > 1:
+        assumed.append(
+            "Experts are spread outside of tensor- and context-parallel groups; "
+            "MaxText spreads them inside."
+        )
+        # Behind the innermost dimensions, in front of the replicas.
+        factors = [one for one in factors if one[0] != "ep"]
+        place = sum(name in ("tp", "cp") for name, _ in factors)
+        factors.insert(place, ("ep", ep))
+    names = [name for name, _ in factors]
+    ranked = [DIMENSIONS.index(name) for name in names]
+    if ranked == sorted(set(ranked)):
+        return plan
+    if len(set(names)) == len(names):
+        rest = [name for name in DIMENSIONS if name not in names]
+        return {**plan, "order": "-".join(["tp", *_without_tp([*rest, *names])])}
+    return {**plan, "placement": " ".join(f"{name}{size}" for name, size in factors)}
+
+
+def _without_tp(names: list[str]) -> list[str]:
+    return [name for name in names if name != "tp"]
+
+
+def _batches(
+    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+) -> tuple[int, int]:
+    """Return the sequences of an optimizer step and of a microbatch."""
+    name = "per_device_batch_size"
+    each = settings.value(name).number()
+    rounds = settings.whole("gradient_accumulation_steps")
+    local = each * mesh.num_devices
+    pp = mesh.size("pipeline")
+    dp = mesh.size("data") * mesh.size("fsdp") * mesh.size("expert")
+    parts = dp
+    if pp > 1:
+        delayed = settings.flag("pipeline_delay_activation_forwarding")
+        count = settings.whole("num_pipeline_microbatches", least=-1)
+        if count < 1:
+            count = pp * (2 if delayed else 1)
+        if count % pp:
+            raise InputError(
+                "is no multiple of the number of stages",
+                where="num_pipeline_microbatches",
+                got=count,
+                expected=f"a multiple of {pp}",
+            )
+        parts *= count
+        if rounds > 1:
+            assumed.append(
+                f"The {rounds} rounds of gradient accumulation go through the "
+                "pipeline without a gap; MaxText empties it after each."
+            )
+    micro_batch = local / parts
+    if micro_batch < 1 or not micro_batch.is_integer():
+        raise InputError(
+            "does not make whole sequences in each microbatch",
+            where=name,
+            got=each,
+            expected=f"a multiple of {parts / mesh.num_devices:g}",
+        )
+    return int(local) * rounds, int(micro_batch)
+
+
+def _pipeline(
+    settings: MaxTextSettings, mesh: AxisMesh, num_layers: int, assumed: list[str]
+) -> dict[str, Any]:
+    """Return how often stages come round again."""
+    pp = mesh.size("pipeline")
+    if pp == 1:
+        return {}
+    piped = settings.whole("pipeline_parallel_layers", least=-1)
+    if piped not in (-1, num_layers):
+        raise InputError(
+            "leaves blocks outside of the pipeline, which no plan does",
+            where="pipeline_parallel_layers",
+            got=piped,
+            expected="-1",
+        )
+    each = settings.whole("num_layers_per_pipeline_stage")
+    repeats, rest = divmod(num_layers, pp * each)
+    given = settings.whole("num_pipeline_repeats", least=-1)
+    if rest or given not in (-1, repeats):
+        raise InputError(
+            "stages, repeats and layers of a stage do not make the model's blocks",
+            where="num_layers_per_pipeline_stage",
+            got=f"{pp} stages, {each} layers each, {given} repeats",
+            expected=f"a product of {num_layers}",
+        )
+    assumed.append(_FORWARD_FIRST)
+    return {"virtual_pipeline_model_parallel_size": repeats}
+
+
+def _sharding(
+    settings: MaxTextSettings, mesh: AxisMesh, assumed: list[str]
+) -> dict[str, Any]:
+    """Return what is sharded: weights over fsdp, context and expert axes."""
+    group = mesh.size("fsdp") * mesh.size("context") * mesh.size("expert")
+    if group == 1:
+        return {"zero_stage": int(settings.flag("shard_optimizer_over_data"))}
+    plan: dict[str, Any] = {"zero_stage": 3}
+    if mesh.size("pipeline") > 1 and settings.flag("pipeline_fsdp_ag_once"):
+        plan["zero_stage"] = 2
+        assumed.append(
+            "Weights that are gathered once before the pipeline are ZeRO-2's."
+        )
+    if mesh.size("data") > 1:
+        plan["sharding_group_size"] = group
+    return plan
+
+
+def _recompute(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
+    """Return what is computed again, and what the host keeps."""
+    policy = settings.value("remat_policy")
+    name = policy.text()
+    plan: dict[str, Any] = {}
+    for option, part in (
+        ("optimizer_memory_host_offload", "optimizer"),
+        ("parameter_memory_host_offload", "weights"),
+    ):
+        if settings.flag(option):
+            plan[f"offload_{part}"] = 1.0
+    if name == "full":
+        return {**plan, "recompute": "full"}
+    if name == "custom":
+        return {**plan, **_custom(settings, assumed)}
+    if name == "minimal_offloaded":
+        assumed.append("The host keeps all that is kept of a block.")
+        return {**plan, "recompute": "selective", "offload_activations": 1.0}
+    if name not in REMAT_POLICIES:
+        raise policy.error(
+            "is no policy that is known",
+            ", ".join(("full", *REMAT_POLICIES, "minimal_offloaded", "custom")),
+        )
+    mode, note = REMAT_POLICIES[name]
+    if name != "minimal":
+        assumed.append(f"Recompute: {note}.")
+    return {**plan, "recompute": mode}
+
+
+def _custom(settings: MaxTextSettings, assumed: list[str]) -> dict[str, Any]:
+    """Return what a policy of single results comes to."""
+    kept = {name: settings.value(name).text() for name in REMAT_TENSORS}
+    for name, what in kept.items():
+        if what not in ("remat", "device", "offload"):
+            raise settings.value(name).error(
+                "is nothing that can be done with a result",
+                '"remat", "device" or "offload"',
+            )
+    offloads = settings.value("decoder_layer_input").text() == "offload"
+    plan: dict[str, Any] = {"offload_activations": 1.0} if offloads else {}
+    whats = set(kept.values())
+    if whats == {"device"}:
+        return {**plan, "recompute": "none"}
+    if whats != {"remat"}:
+        assumed.append("Recompute: custom as full recompute.")
+    return {**plan, "recompute": "full"}
+
+
+def _training(settings: MaxTextSettings) -> dict[str, Any]:
+    """Return the settings of [training] but for the batch."""
+    precision = DTYPES[settings.choice("dtype")]
+    optimizer = OPTIMIZERS[settings.choice("opt_type")]
+    narrow = settings.choice("weight_dtype") == "bfloat16"
+    table: dict[str, Any] = {
+        "precision": precision,
+        "optimizer": optimizer,
+        "gradient_precision": DTYPES[settings.choice("grad_dtype")],
+        "weights_in_fp32": not narrow,
+    }
+    if narrow:
+        if (precision, optimizer) != ("bf16", "adam"):
+            raise settings.value("weight_dtype").error(
+                "goes with bfloat16 and adamw only, here", '"float32"'
+            )
+        table["optimizer"] = "adam-bf16"
+    quantization = settings.value("quantization")
+    if quantization.raw not in QUANTIZATIONS:
+        raise quantization.error(
+            "is no number format that is simulated", ", ".join(QUANTIZATIONS)
+        )
+    if QUANTIZATIONS[quantization.raw]:
+        table["matmul_precision"] = QUANTIZATIONS[quantization.raw]
+    return table
+
+
+def _software(settings: MaxTextSettings) -> dict[str, Any]:
+    """Return the settings of [software] beside the preset."""
+    if settings.choice("attention") == "cudnn_flash_te":
+        return {"attention_kernel": "fused"}
+    return {}

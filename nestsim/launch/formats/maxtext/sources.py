@@ -1,0 +1,173 @@
+"""What a configuration of MaxText says: options by name.
+
+A YAML file with the files that it builds on, or a script that starts
+``MaxText.train`` with ``name=value`` words.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nestsim.launch.formats.maxtext.names import OPTIONS, WITHOUT_EFFECT
+from nestsim.launch.read import LaunchSource
+from nestsim.launch.shell.training import find_training
+from nestsim.launch.shell.words import known_word, readable
+from nestsim.scenario.errors import nearest
+from topologies.errors import InputError
+from topologies.input_file import Value, read_text
+from topologies.readers.yaml_text import parse_yaml
+
+_START = re.compile(r"\bpython3?\b.*MaxText[./]", re.IGNORECASE)
+_TRAINS = re.compile(r"(?:\S*/)?MaxText[./]\S*(?:train|\$)\S*", re.IGNORECASE)
+"""The program of a command that trains, or one that a variable names."""
+_EXPECTED = "a configuration of MaxText in YAML"
+_WORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_BASE = "base.yml"
+_MOST_BYTES = 1_000_000
+_MOST_PARENTS = 8
+_OWN = frozenset({"per_device_batch_size", "max_target_length", "remat_policy"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxTextSettings:
+    """What a configuration says."""
+
+    values: Mapping[str, Value]
+    """Value of each option that it sets and that matters."""
+
+    ignored: tuple[str, ...]
+    """Names of those that make no difference."""
+
+    assumptions: tuple[str, ...] = ()
+    """What was assumed of files that are not there."""
+
+    def has(self, name: str) -> bool:
+        """Whether an option is set."""
+        return name in self.values
+
+    def value(self, name: str) -> Value:
+        """Return the value of an option, or what ``base.yml`` has."""
+        return self.values.get(name, Value(OPTIONS[name].default, name))
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        """Return a number of things."""
+        return self.value(name).whole(least=least, most=10**9)
+
+    def flag(self, name: str) -> bool:
+        """Return whether something is on."""
+        return self.value(name).flag()
+
+    def choice(self, name: str) -> str:
+        """Return one of the texts that an option takes."""
+        return self.value(name).choice(OPTIONS[name].choices)
+
+
+def is_maxtext(source: LaunchSource) -> bool:
+    """Whether a file looks like a configuration of MaxText, or a script with one."""
+    if _START.search(source.text):
+        return True
+    try:
+        document = parse_yaml(source.text, expected=_EXPECTED)
+    except InputError:
+        return False
+    return isinstance(document, dict) and (
+        "base_config" in document or bool(_OWN & set(map(str, document)))
+    )
+
+
+def read_settings(source: LaunchSource) -> MaxTextSettings:
+    """Read a YAML file or a script.
+
+    Raises
+    ------
+    InputError
+        If it is neither, or has an option that MaxText does not have.
+    """
+    assumed: list[str] = []
+    if _START.search(source.text):
+        given = _command(source, assumed)
+    else:
+        given = _document(source.text, source.path.parent, _MOST_PARENTS)
+    values: dict[str, Value] = {}
+    ignored = []
+    for name, raw in given.items():
+        if name in OPTIONS:
+            values[name] = Value(_typed(name, raw), name)
+        elif name in WITHOUT_EFFECT:
+            ignored.append(name)
+        else:
+            raise InputError(
+                "is no option of MaxText's training that is known",
+                where=name,
+                got=raw,
+                expected="a name of base.yml that training reads",
+                hint=nearest(name, [*OPTIONS, *sorted(WITHOUT_EFFECT)]),
+            )
+    return MaxTextSettings(
+        values=values, ignored=tuple(ignored), assumptions=tuple(assumed)
+    )
+
+
+def _document(text: str, folder: Path, parents: int) -> dict[str, Any]:
+    """Return what a YAML file and those that it builds on say, itself last."""
+    document = parse_yaml(text, expected=_EXPECTED)
+    if not isinstance(document, dict) or not all(isinstance(k, str) for k in document):
+        raise InputError("is not a table of names and values", expected=_EXPECTED)
+    parent = document.get("base_config", _BASE)
+    if not isinstance(parent, str):
+        raise Value(parent, "base_config").error("has the wrong type", "a file's name")
+    if Path(parent).name == _BASE:
+        return document
+    if not parents:
+        raise InputError("is built on too many files", where="base_config", got=parent)
+    try:
+        inner = read_text(folder / parent, expected=_EXPECTED, most_bytes=_MOST_BYTES)
+    except InputError as error:
+        raise error.at("base_config") from None
+    return _document(inner, (folder / parent).parent, parents - 1) | document
+
+
+def _command(source: LaunchSource, assumed: list[str]) -> dict[str, Any]:
+    """Return what a script's command sets."""
+    start = find_training(source, lambda words: any(map(_TRAINS.fullmatch, words)))
+    if start is None:
+        raise InputError(
+            "starts nothing that is known",
+            expected="python3 -m MaxText.train configs/base.yml name=value ..",
+        )
+    assumed += start.assumptions
+    given: dict[str, Any] = {}
+    for word in start.words:
+        found = _WORD.fullmatch(word)
+        if found:
+            name, value = found[1], found[2]
+            given[name] = (
+                known_word(value, name) if name in OPTIONS else readable(value)
+            )
+        elif word.endswith((".yml", ".yaml")) and Path(word).name != _BASE:
+            assumed.append(
+                f"{Path(word).name} sets nothing that the command does not set."
+            )
+    return given
+
+
+def _typed(name: str, raw: Any) -> Any:
+    """Return a value of the command line as ``base.yml`` has it [2 of names]."""
+    default = OPTIONS[name].default
+    if not isinstance(raw, str) or isinstance(default, str):
+        return raw
+    if isinstance(default, bool):
+        return {"true": True, "false": False}.get(raw.lower(), raw)
+    text = raw.replace("_", "")
+    if re.fullmatch(r"-?\d{1,12}", text):
+        return int(text)
+    if isinstance(default, float) and re.fullmatch(
+        r"-?\d{0,12}\.?\d{0,12}(e-?\d{1,2})?", text
+    ):
+        try:
+            return float(text)
+        except ValueError:
+            return raw
+    return raw

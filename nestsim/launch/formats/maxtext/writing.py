@@ -1,0 +1,271 @@
+"""Plans as configurations of MaxText: a YAML file on ``base.yml``, and its start."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from estimators.models.spec import TransformerSpec
+from nestsim.launch.formats.likeness import is_llama, is_published
+from nestsim.launch.formats.maxtext.gaps import plan_gaps, training_gaps
+from nestsim.launch.formats.maxtext.mesh import AxisMesh, mesh_of, placed_factors
+from nestsim.launch.formats.maxtext.names import (
+    DTYPES,
+    MODELS,
+    OPTIMIZERS,
+    QUANTIZATIONS,
+    REMAT_TENSORS,
+    VERSION,
+)
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.written import LaunchFiles, LaunchGap
+
+YAML_FILE = "maxtext.yml"
+"""What people look at."""
+
+SCRIPT_FILE = "maxtext.sh"
+"""Starts it."""
+
+_NOTES = (
+    "Output folder, data, tokenizer, checkpoints and learning rate are yours to fill "
+    "in.",
+    f"Names are those of MaxText's {VERSION}.",
+    "JAX lays the axes out on a torus of TPUs by itself.",
+)
+
+
+def write_maxtext(job: LaunchJob) -> LaunchFiles:
+    """Write a plan for MaxText."""
+    mesh = _mesh(job)
+    groups = {
+        "The model.": _model_options(job.model),
+        "Sequences of a step; a device's part may be less than one.": _batches(job),
+        "Number formats and optimizer.": _training(job),
+        "Axes inside a slice, which on GPUs is a node (ici), and among slices (dcn).": (
+            _axes(job, mesh)
+        ),
+        "The pipeline; stages come round again after each chunk.": _pipeline(job),
+        "What is computed again, and what the host keeps.": _recompute(job),
+    }
+    gaps = [*_model_gaps(job), *training_gaps(job), *plan_gaps(job, mesh)]
+    return LaunchFiles(
+        files={YAML_FILE: _yaml(job, groups), SCRIPT_FILE: _script(job)},
+        gaps=tuple(gaps),
+        notes=_NOTES,
+    )
+
+
+def _is_tpu(job: LaunchJob) -> bool:
+    return job.workload.accelerator.name.lower().startswith("tpu")
+
+
+def _mesh(job: LaunchJob) -> AxisMesh:
+    """Return the mesh that comes nearest to the plan's placement."""
+    plan, stage = job.plan, job.plan.stages[0]
+    parallel = plan.parallel
+    cp, ep = parallel.context_parallel_size, parallel.placed_expert_size
+    dp = parallel.data_parallel_size // ep
+    fsdp = 1
+    if stage.zero_stage > 1:
+        fsdp = max(stage.sharding_group_size // (cp * ep), 1)
+        fsdp = fsdp if dp % fsdp == 0 else dp
+    tensor = "tensor_sequence" if parallel.sequence_parallel else "tensor"
+    axes = {
+        "expert": ep,
+        tensor: parallel.tensor_model_parallel_size,
+        "context": cp,
+        "fsdp": fsdp,
+        "data": dp // fsdp,
+        "pipeline": parallel.pipeline_model_parallel_size,
+    }
+    per_slice = job.network.num_devices if _is_tpu(job) else job.devices_per_node
+    return mesh_of(placed_factors(plan.placement), axes, per_slice)
+
+
+def _model_options(spec: TransformerSpec) -> dict[str, Any]:
+    """Return the name of the model, or its sizes."""
+    shared = {
+        "max_target_length": spec.sequence_length,
+        "attention": (
+            "dot_product"
+            if spec.attention_implementation == "plain"
+            else "autoselected"
+        ),
+    }
+    name = model_name(spec)
+    if name is not None:
+        depths = {"mtp_num_layers": spec.mtp_num_layers} if spec.mtp_num_layers else {}
+        return {"model_name": name, **depths, **shared}
+    return {
+        "model_name": "default",
+        "decoder_block": "llama2",
+        "base_emb_dim": spec.hidden_size,
+        "base_num_query_heads": spec.num_attention_heads,
+        "base_num_kv_heads": spec.num_query_groups,
+        "base_mlp_dim": spec.ffn_hidden_size,
+        "base_num_decoder_layers": spec.num_layers,
+        "head_dim": spec.kv_channels,
+        "vocab_size": spec.vocab_size,
+        "logits_via_embedding": spec.tie_word_embeddings,
+        **shared,
+    }
+
+
+def model_name(spec: TransformerSpec) -> str | None:
+    """Return MaxText's name of a model, None if it has none."""
+    for name, ours in MODELS.items():
+        if is_published(spec, ours):
+            return name
+    return None
+
+
+def _model_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
+    spec = job.model
+    if model_name(spec) is None and not is_llama(spec, tied=True):
+        named = {
+            field.name: getattr(spec, field.name)
+            for field in fields(spec)
+            if field.name.startswith(("num_", "hidden_", "ffn_", "moe_", "vocab_"))
+            and getattr(spec, field.name)
+        }
+        yield LaunchGap(
+            setting="model",
+            value=spec.family,
+            reason="MaxText has no model of this name and kind; a file of its "
+            "configs/models needs "
+            + ", ".join(f"{name} {value}" for name, value in named.items())
+            + ". The sizes of a Llama are written.",
+        )
+
+
+def _batches(job: LaunchJob) -> dict[str, Any]:
+    """Return what a device takes, and how often before an optimizer step."""
+    plan = job.plan
+    parallel, pp = plan.parallel, len(plan.stages)
+    sharing = parallel.tensor_model_parallel_size * parallel.context_parallel_size * pp
+    count = plan.num_microbatches if pp > 1 else 1
+    return {
+        "per_device_batch_size": plan.micro_batch_size * count / sharing,
+        "gradient_accumulation_steps": 1 if pp > 1 else plan.num_microbatches,
+    }
+
+
+def _training(job: LaunchJob) -> dict[str, Any]:
+    """Return number formats and optimizer."""
+    training = job.training
+    formats, optimizers = _inverse(DTYPES), _inverse(OPTIMIZERS)
+    narrow = training.optimizer == "adam-bf16"
+    products = _inverse(QUANTIZATIONS)
+    return {
+        "dtype": formats[training.precision],
+        "weight_dtype": "bfloat16" if narrow else "float32",
+        "grad_dtype": formats[training.gradient_precision],
+        "opt_type": optimizers.get(training.optimizer, "adamw"),
+        "quantization": products.get(training.matmul_precision, ""),
+    }
+
+
+def _inverse(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the first name of each value."""
+    found: dict[str, str] = {}
+    for name, ours in names.items():
+        found.setdefault(ours, name)
+    return found
+
+
+def _axes(job: LaunchJob, mesh: AxisMesh) -> dict[str, Any]:
+    """Return the sizes of axes; those with a default of their own always."""
+    always = {"ici_fsdp_parallelism": 1, "dcn_data_parallelism": 1}
+    found = {
+        f"{kind}_{axis}_parallelism": size
+        for kind, sizes in (("ici", mesh.inside), ("dcn", mesh.among))
+        for axis, size in sizes.items()
+        if size > 1
+    }
+    parallel, stage = job.plan.parallel, job.plan.stages[0]
+    named: dict[str, Any] = {
+        "hardware": "tpu" if _is_tpu(job) else "gpu",
+        **always,
+        **found,
+    }
+    if parallel.context_parallel_size > 1:
+        ring = parallel.cp_comm_type == "p2p"
+        named["context_parallel_strategy"] = "ring" if ring else "all_gather"
+    if stage.zero_stage == 1:
+        named["shard_optimizer_over_data"] = True
+    return named
+
+
+def _pipeline(job: LaunchJob) -> dict[str, Any]:
+    """Return the options of the pipeline."""
+    plan = job.plan
+    pp, chunks = len(plan.stages), plan.virtual_pipeline_model_parallel_size
+    if pp == 1:
+        return {}
+    each, rest = divmod(job.num_blocks, pp * chunks)
+    named: dict[str, Any] = {
+        "num_layers_per_pipeline_stage": max(each, 1),
+        "num_pipeline_repeats": chunks,
+        "num_pipeline_microbatches": plan.num_microbatches,
+        "scan_layers": False,
+    }
+    if rest:
+        named["pipeline_parallel_layers"] = job.num_blocks - rest
+    if plan.stages[0].zero_stage == 2:
+        named["pipeline_fsdp_ag_once"] = True
+    return named
+
+
+def _recompute(job: LaunchJob) -> dict[str, Any]:
+    """Return what is computed again, and what the host keeps."""
+    modes = {stage.recompute for stage in job.plan.stages}
+    offload = job.plan.stages[0].offload
+    kept = offload.activations == 1.0 and modes == {"full"}
+    if modes == {"none"}:
+        named: dict[str, Any] = {"remat_policy": "custom"}
+        named |= dict.fromkeys(REMAT_TENSORS, "device")
+    elif kept:
+        named = {"remat_policy": "custom", "decoder_layer_input": "offload"}
+    else:
+        full = modes & {"full", "stage"}
+        named = {"remat_policy": "full" if full else "minimal"}
+    return {
+        **named,
+        "optimizer_memory_host_offload": offload.optimizer == 1.0,
+        "parameter_memory_host_offload": offload.weights == 1.0,
+    }
+
+
+def _yaml(job: LaunchJob, groups: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the options as YAML, with a word on each group."""
+    lines = [
+        f"# {job.scenario.name}: MaxText, {VERSION}.".replace("\n", " "),
+        'base_config: "base.yml"',
+    ]
+    for comment, values in groups.items():
+        if values:
+            lines += ["", f"# {comment}"]
+            lines += [f"{name}: {json.dumps(value)}" for name, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _script(job: LaunchJob) -> str:
+    """Return what each host runs."""
+    flags = "--xla_gpu_enable_latency_hiding_scheduler=true"
+    environment = f'export XLA_FLAGS="{flags} $XLA_FLAGS"'
+    if _is_tpu(job):
+        flags = "--xla_enable_async_all_gather=true"
+        environment = f'export LIBTPU_INIT_ARGS="{flags} $LIBTPU_INIT_ARGS"'
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"# {job.scenario.name}: MaxText.".replace("\n", " "),
+            "# Runs on each host; RUN_NAME and OUTPUT_PATH are yours.",
+            "set -e",
+            "# Collectives go on behind compute.",
+            environment,
+            f"python3 -m MaxText.train {YAML_FILE} run_name=$RUN_NAME \\",
+            "    base_output_directory=$OUTPUT_PATH",
+            "",
+        ]
+    )

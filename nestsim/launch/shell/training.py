@@ -1,0 +1,284 @@
+"""The command of a launch script that trains, and the devices that it starts.
+
+Launchers are torchrun, DeepSpeed's, Slurm's and MPI's; where none of them says how many
+devices there are, the script's variables do, by the names that people give them.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nestsim.launch.read import LaunchSource
+from nestsim.launch.shell.follow import ScriptRun, Started, follow_script
+from nestsim.launch.shell.words import first_unknown
+from topologies.errors import InputError
+
+MOST_DEVICES = 16_000_000
+"""Most devices that a job may be started on."""
+
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
+_NODES = ("nnodes", "nodes", "N", "num-nodes")
+_PER_NODE = (
+    "nproc-per-node",
+    "ntasks-per-node",
+    "gpus-per-node",
+    "num-gpus",
+    "num-accelerators",
+    "gres",
+)
+_RANKS = ("ntasks", "n", "np", "world-size")
+_VARIABLES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "nodes": ("NNODES", "NUM_NODES", "NODES", "N_NODES"),
+        "per node": ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "GPUS", "NGPU"),
+    }
+)
+_PRETRAINS = re.compile(r"(?:.*/)?pretrain_\w+\.py")
+_STARTERS = frozenset(
+    {"torchrun", "srun", "sbatch", "deepspeed", "mpirun", "mpiexec", "salloc"}
+)
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStart:
+    """A command that trains, in its script."""
+
+    launcher: tuple[str, ...]
+    """Words in front of the program; empty if no program is named."""
+
+    program: str | None
+    """Python file or module that it starts; None if none is named."""
+
+    options: tuple[str, ...]
+    """Words behind the program; all where none is named."""
+
+    environment: Mapping[str, str]
+    """Variables at the end of the script, and those of this command alone."""
+
+    files: Mapping[str, str]
+    """Files that the script writes."""
+
+    nodes: int | None
+    """Nodes that it runs on; None if nothing says how many."""
+
+    devices_per_node: int | None
+    """Devices of a node; None if nothing says how many."""
+
+    world: int | None
+    """Ranks, where the script counts them itself."""
+
+    assumptions: tuple[str, ...]
+    """What was taken where only running the script would tell."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words of the command."""
+        named = () if self.program is None else (self.program,)
+        return (*self.launcher, *named, *self.options)
+
+    @property
+    def num_devices(self) -> int | None:
+        """Devices that it starts, on one node if nothing says how many; or None.
+
+        Raises
+        ------
+        InputError
+            If there are more than in any cluster.
+        """
+        if self.devices_per_node is None:
+            return None
+        count = self.world or (self.nodes or 1) * self.devices_per_node
+        if count > MOST_DEVICES:
+            raise InputError(
+                "are more devices than any cluster has",
+                got=count,
+                expected=f"at most {MOST_DEVICES:,}",
+            )
+        return count
+
+
+def find_training(
+    source: LaunchSource, trains: Callable[[Sequence[str]], bool]
+) -> TrainingStart | None:
+    """Return the first command of a script that trains; None if there is none.
+
+    Parameters
+    ----------
+    source
+        The script, and the variables that its surroundings set.
+    trains
+        Whether the words of a command are of one that trains.
+
+    Raises
+    ------
+    InputError
+        If the script is not understood.
+    """
+    directives = [
+        word for line in _DIRECTIVE.findall(source.text) for word in line.split()
+    ]
+    run = follow_script(source.text, {**_slurm(directives), **source.variables})
+    found = [one for one in run.commands if trains(one.words)] or [
+        one for one in _handed_on(run.commands) if trains(one.words)
+    ]
+    if not found:
+        return None
+    first = found[0]
+    assumptions = list(run.assumptions)
+    others = {one.words for one in found} - {first.words}
+    if others:
+        assumptions.append(
+            f"The script trains {len(others) + 1} times; the first, in line "
+            f"{first.line}, is read."
+        )
+    place = program_place(first.words)
+    begin = 0 if place is None else place + 1
+    environment = {
+        **{
+            name: value if isinstance(value, str) else "".join(value[:1])
+            for name, value in run.variables.items()
+        },
+        **first.environment,
+    }
+    said = _Devices(run, environment, directives)
+    return TrainingStart(
+        launcher=first.words[:place] if begin else (),
+        program=first.words[begin - 1] if begin else None,
+        options=first.words[begin:],
+        environment=environment,
+        files=run.files,
+        nodes=said.nodes(first),
+        devices_per_node=said.per_node(first),
+        world=said.world(first),
+        assumptions=tuple(assumptions),
+    )
+
+
+def program_place(words: Sequence[str]) -> int | None:
+    """Return where the program stands in a command; None if there is none.
+
+    A Python file, or what a launcher or Python starts as a module.
+    """
+    files = [place for place, word in enumerate(words) if word.endswith(".py")]
+    if files:
+        named = [place for place in files if _PRETRAINS.fullmatch(words[place])]
+        return (named or files)[0]
+    for place, word in enumerate(words[:-1]):
+        following = words[place + 1]
+        if word in ("-m", "--module") and not following.startswith(
+            ("-", "torch.distributed")
+        ):
+            return place + 1
+    return None
+
+
+def _handed_on(commands: Sequence[Started], depth: int = 0) -> Iterator[Started]:
+    """Yield commands that others are given as one word: ``ssh host "torchrun .."``."""
+    for one in commands:
+        for word in one.words if depth < _DEEPEST else ():
+            if " " not in word:
+                continue
+            try:
+                inner = follow_script(word, {}).commands
+            except InputError:  # a sentence is no script
+                continue
+            here = [
+                Started(
+                    words=found.words,
+                    line=one.line,
+                    environment={**one.environment, **found.environment},
+                )
+                for found in inner
+                if found.words != one.words
+            ]
+            yield from here
+            yield from _handed_on(here, depth + 1)
+
+
+def _slurm(directives: Sequence[str]) -> dict[str, str]:
+    """Return the variables that Slurm sets by the directives of a script."""
+    nodes = _launcher_value(directives, _NODES)
+    if nodes is None:
+        return {}
+    return dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes))
+
+
+def _launcher_value(words: Sequence[str], names: Sequence[str]) -> int | None:
+    """Return the largest number behind one of some options of a launcher.
+
+    One task a node beside eight GPUs of a node are eight.
+    """
+    numbers = []
+    for index, word in enumerate(words):
+        plain, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or plain.replace("_", "-") not in names:
+            continue
+        if not equals:
+            value = words[index + 1] if index + 1 < len(words) else ""
+        # "gpu:8", "gpu:a100:8(S:0-1)", "1:4" (elastic: from, to)
+        found = re.fullmatch(r"(?:gpu:)?(?:\w+:)?(\d{1,7})(?:\(.*)?", value)
+        if found is not None:
+            numbers.append(int(found[1]))
+    return max(numbers, default=0) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """How many nodes and devices a script asks for, wherever it says so."""
+
+    run: ScriptRun
+    environment: Mapping[str, str]
+    directives: Sequence[str]
+
+    def nodes(self, command: Started) -> int | None:
+        """Return the nodes of a command."""
+        return self._first(command, _NODES, "nodes")
+
+    def world(self, command: Started) -> int | None:
+        """Return the ranks where no launcher counts them: what the script says."""
+        if self._launched(command, _PER_NODE) is not None:
+            return None
+        return self._variable("WORLD_SIZE")
+
+    def per_node(self, command: Started) -> int | None:
+        """Return the devices of a node."""
+        found = self._first(command, _PER_NODE, "per node")
+        if found is not None and found > 1:
+            return found
+        ranks, nodes = self._launched(command, _RANKS), self.nodes(command)
+        if ranks and nodes and ranks % nodes == 0:
+            return ranks // nodes
+        return found
+
+    def _first(self, command: Started, names: Sequence[str], kind: str) -> int | None:
+        found = self._launched(command, names)
+        if found is None:
+            found = _launcher_value(self.directives, names)
+        if found is not None:
+            return found
+        values = map(self._variable, _VARIABLES[kind])
+        return next((value for value in values if value is not None), None)
+
+    def _variable(self, name: str) -> int | None:
+        value = self.environment.get(name, "")
+        return int(value) or None if re.fullmatch(r"[0-9]{1,7}", value) else None
+
+    def _launched(self, command: Started, names: Sequence[str]) -> int | None:
+        """Return what launchers say: that of the command first, then others."""
+        starters = [
+            one.words
+            for one in self.run.commands
+            if one.words[0].rpartition("/")[2] in _STARTERS
+        ]
+        for words in (command.words, *starters):
+            plain = [
+                word
+                for word in words[: program_place(words)]
+                if first_unknown(word) is None
+            ]
+            found = _launcher_value(plain, names)
+            if found is not None:
+                return found
+        return None

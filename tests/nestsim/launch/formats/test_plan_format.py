@@ -1,0 +1,29 @@
+"""Our own format: the table [plan] and plan.json give the same plan again."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nestsim.launch.formats.plan import write_plan
+from nestsim.presets import PRESETS
+from nestsim.scenario.plan import PlanTable
+from planner.plans.build import build_plan
+from planner.plans.json_file import read_plan
+from tests.nestsim.launch.jobs import jobs
+from topologies.input_file import parse_toml
+
+
+@pytest.mark.parametrize("preset", ["deepspeed", "megatron-core", "torchtitan"])
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_plan_that_is_written_is_read_as_it_was(preset, tmp_path_factory, data):
+    """Whatever the preset would decide, the table says it."""
+    job = data.draw(jobs(), label="job")
+    files = write_plan(job).files
+    table = parse_toml(str(files["plan.toml"]).encode())["plan"]
+    spec = PlanTable.model_validate(table).build(PRESETS[preset])
+    assert spec == job.settings
+    assert build_plan(job.network, job.workload, spec) == job.plan
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    path.write_text(str(files["plan.json"]))
+    assert read_plan(path) == job.plan
