@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.page.kinds.comparison import comparison_page
+from nestsim.page.kinds.networks import networks_page
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.kinds.sweep import sweep_page
 from nestsim.page.parts import Page
@@ -23,9 +24,15 @@ _EXPECTED = "a folder of results that nestsim wrote"
 _LONGEST = 1 << 28
 """No file of a folder of results is longer [byte]."""
 
+
+def _compared_page(data: Any) -> Page:
+    """Return the page of a comparison, of planners or of networks."""
+    return networks_page(data) if "networks" in data else comparison_page(data)
+
+
 _KINDS: Mapping[str, tuple[str, Callable[[Any], Page]]] = MappingProxyType(
     {
-        "comparison.csv": ("comparison.json", comparison_page),
+        "comparison.csv": ("comparison.json", _compared_page),
         "stress.csv": ("stress.json", stress_page),
         "points.csv": ("result.json", sweep_page),
     }
