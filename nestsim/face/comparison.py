@@ -30,12 +30,10 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, FolderReport, table
-from nestsim.page.document import write_page
+from nestsim.face.report import Contents, PagedReport, table
 from nestsim.page.kinds.comparison import comparison_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
-from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class CompareReport(FolderReport):
+class CompareReport(PagedReport):
     """What each planner found for each scenario, in one evaluator and replay."""
 
     scenarios: tuple[Scenario, ...]
@@ -94,7 +92,7 @@ class CompareReport(FolderReport):
         return Contents(
             writers={
                 **comparison_writers(self.result, self.scenarios),
-                PAGE: lambda path: write_page(self.page(), path),
+                **self.page_writers(),
             },
             manifest=comparison_facts(self.scenarios),
             unhashed=(TIMES,),

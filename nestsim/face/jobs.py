@@ -15,20 +15,17 @@ from nestsim.face.calls import (
     scenario_from,
 )
 from nestsim.face.launch import launch_snippets
-from nestsim.face.report import Contents, FolderReport, Report, table
+from nestsim.face.report import Contents, PagedReport, Report, table
 from nestsim.job import explain_job, plan_job, run_job, simulate_job
-from nestsim.page.document import write_page
 from nestsim.page.parts import Page
 from nestsim.page.run import result_page
 from nestsim.report.cost import cost_cells
-from nestsim.report.destination import replace_file
 from nestsim.report.explain import (
     explain_json,
     explanation_sentences,
     print_explanation,
 )
 from nestsim.report.folder import (
-    PAGE,
     plan_rows,
     result_facts,
     result_writers,
@@ -56,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class JobReport(FolderReport):
+class JobReport(PagedReport):
     """A plan that was replayed and judged: of `run`, or of `simulate`."""
 
     scenario: Scenario
@@ -132,7 +129,7 @@ class JobReport(FolderReport):
         return Contents(
             writers={
                 **result_writers(self.result, text),
-                PAGE: lambda path: write_page(self.page(), path),
+                **self.page_writers(),
             },
             manifest={
                 **result_facts(self.result, text),
@@ -147,16 +144,6 @@ class JobReport(FolderReport):
             return result_page(self.result, rows)
         snippets = launch_snippets(self.scenario, best.priced.plan)
         return result_page(self.result, rows, snippets)
-
-    def save_page(self, path: "str | os.PathLike[str]") -> None:
-        """Write everything to look at into one HTML file, which needs no network.
-
-        Raises
-        ------
-        InputError
-            If it cannot be written.
-        """
-        replace_file(Path(path), lambda file: write_page(self.page(), file))
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

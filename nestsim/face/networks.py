@@ -30,12 +30,10 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, FolderReport, table
-from nestsim.page.document import write_page
+from nestsim.face.report import Contents, PagedReport, table
 from nestsim.page.kinds.networks import networks_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import ResultsFolder
-from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.store import Store, remove_store
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class NetworksReport(FolderReport):
+class NetworksReport(PagedReport):
     """What one job gets on each of several networks."""
 
     scenario: Scenario
@@ -99,7 +97,7 @@ class NetworksReport(FolderReport):
         return Contents(
             writers={
                 **networks_writers(self.result, self.scenario, self.files),
-                PAGE: lambda path: write_page(self.page(), path),
+                **self.page_writers(),
             },
             manifest=networks_manifest(self.result, self.scenario),
             unhashed=(TIMES,),

@@ -7,9 +7,17 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from nestsim.notebook import fact_text, html_of, html_table
+from nestsim.page.document import write_page
+from nestsim.page.parts import Page
 from nestsim.progress import shown_progress
-from nestsim.report.destination import ResultsFolder, Writer, claimed_folder
+from nestsim.report.destination import (
+    ResultsFolder,
+    Writer,
+    claimed_folder,
+    replace_file,
+)
 from nestsim.report.figures.canvas import drawn_figures
+from nestsim.report.folder import PAGE
 from nestsim.report.json import dump_json
 from nestsim.report.tables import plain_text
 from nestsim.scenario.errors import nearest, one_of
@@ -229,3 +237,28 @@ class FolderReport(Report):
             for path, draw in paths.items()
             if path.suffix == PICTURE
         }
+
+
+class PagedReport(FolderReport):
+    """What a job found that can be looked at on one page."""
+
+    @abstractmethod
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+
+    def save_page(self, path: "str | os.PathLike[str]") -> None:
+        """Write everything to look at into one HTML file, which needs no network.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written.
+        """
+        replace_file(Path(path), self._write_page)
+
+    def page_writers(self) -> dict[str, Writer]:
+        """Return what writes the page into a folder of results, by its name."""
+        return {PAGE: self._write_page}
+
+    def _write_page(self, path: Path) -> None:
+        write_page(self.page(), path)

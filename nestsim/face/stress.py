@@ -13,12 +13,10 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, FolderReport, table
-from nestsim.page.document import write_page
+from nestsim.face.report import Contents, PagedReport, table
 from nestsim.page.kinds.stress import stress_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import writer_of
-from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class StressReport(FolderReport):
+class StressReport(PagedReport):
     """Plans, conditions, and what becomes of every plan under every condition."""
 
     scenario: Scenario
@@ -82,7 +80,7 @@ class StressReport(FolderReport):
                 "stress.csv": writer_of(csv_text(stress_rows(result))),
                 "matrix.csv": writer_of(csv_text(matrix_rows(result))),
                 **stress_figures(result),
-                PAGE: lambda path: write_page(self.page(), path),
+                **self.page_writers(),
             },
             manifest={
                 "scenario": result.scenario_name,

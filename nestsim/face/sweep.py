@@ -13,11 +13,9 @@ from nestsim.face.calls import (
     scenario_from,
     store_folder,
 )
-from nestsim.face.report import Contents, FolderReport
-from nestsim.page.document import write_page
+from nestsim.face.report import Contents, PagedReport
 from nestsim.page.kinds.sweep import sweep_page
 from nestsim.page.parts import Page
-from nestsim.report.folder import PAGE
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SWEPT
 from nestsim.sweep.axes import Axis, axis
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class SweepReport(FolderReport):
+class SweepReport(PagedReport):
     """What became of every point."""
 
     scenario: Scenario
@@ -80,7 +78,7 @@ class SweepReport(FolderReport):
         return Contents(
             writers={
                 **sweep_writers(self.result, text),
-                PAGE: lambda path: write_page(self.page(), path),
+                **self.page_writers(),
             },
             manifest={
                 **sweep_facts(self.result, text),

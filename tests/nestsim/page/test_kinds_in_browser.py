@@ -205,6 +205,8 @@ def test_the_folder_has_the_page_where_it_is_asked_for(
     kind.report.save(tmp_path / "out", figures=False, html=True)
     written = (tmp_path / "out" / "page.html").read_text(encoding="utf-8")
     assert written == page_html(kind.report.page())
+    kind.report.save_page(tmp_path / "alone.html")
+    assert (tmp_path / "alone.html").read_text(encoding="utf-8") == written
 
 
 def test_nestsim_report_gives_the_page_of_the_folder(
