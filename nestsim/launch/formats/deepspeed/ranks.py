@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nestsim.launch.shell.training import MOST_DEVICES
 from planner.plans.spec import order_names
 from planner.plans.written import order_of
 from planner.search.placements import Extents
@@ -16,9 +17,6 @@ from topologies.errors import InputError
 
 IDLE = "-"
 """What stands for no rank."""
-
-MOST_DEVICES = 16_000_000
-"""Longest rank map that is read."""
 
 
 def rank_map(devices: IntArray, num_devices: int) -> str:
