@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import (
+    Force,
+    Html,
+    Json,
+    NoFigures,
+    Quiet,
+    ScenarioFile,
+)
 
 if TYPE_CHECKING:
     from nestsim.scenario import Scenario
-
-FILES = (
-    *("stress.json", "stress.csv", "matrix.csv"),
-    *(f"{name}.png" for name in ("throughput", "map", "matrix", "links")),
-)
-"""What is written, beside the stores of finished points."""
 
 Output = Annotated[
     Path | None,
@@ -98,6 +99,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     output: Output = None,
     force: Force = False,
     no_figures: NoFigures = False,
+    html: Html = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -117,6 +119,7 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
     from nestsim.cli.console.output import note_all, progress_bar
     from nestsim.cli.console.results import print_report, results_folder, write_report
     from nestsim.scenario import load_scenario
+    from nestsim.stress.data import FILES
 
     loaded = _with_options(
         load_scenario(scenario),
@@ -136,7 +139,12 @@ def stress(  # noqa: PLR0913, PLR0917 - one for each option
         note_all(report.notices, quiet=quiet)
         if folder is not None and output is not None:
             write_report(
-                folder, report, named=output, figures=not no_figures, quiet=quiet
+                folder,
+                report,
+                named=output,
+                figures=not no_figures,
+                html=html,
+                quiet=quiet,
             )
     print_report(report, as_json=as_json)
     raise typer.Exit(0 if report.succeeded else 1)

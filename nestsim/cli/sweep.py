@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nestsim.cli.console.results import Force, Json, NoFigures, Quiet, ScenarioFile
+from nestsim.cli.console.results import (
+    Force,
+    Html,
+    Json,
+    NoFigures,
+    Quiet,
+    ScenarioFile,
+)
 
 if TYPE_CHECKING:
     from nestsim.face.sweep import SweepReport
@@ -71,6 +78,7 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
     restart: Restart = False,
     force: Force = False,
     no_figures: NoFigures = False,
+    html: Html = False,
     as_json: Json = False,
     as_csv: Csv = False,
     quiet: Quiet = False,
@@ -115,7 +123,14 @@ def sweep(  # noqa: PLR0913, PLR0917 - one for each option
                 progress=progress,
             )
         note_all(report.notices, quiet=quiet)
-        write_report(folder, report, named=named, figures=not no_figures, quiet=quiet)
+        write_report(
+            folder,
+            report,
+            named=named,
+            figures=not no_figures,
+            html=html,
+            quiet=quiet,
+        )
     _print(report, as_json=as_json, as_csv=as_csv)
     raise typer.Exit(0 if report.succeeded else 1)
 

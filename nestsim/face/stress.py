@@ -14,7 +14,11 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, FolderReport, table
+from nestsim.page.document import write_page
+from nestsim.page.kinds.stress import stress_page
+from nestsim.page.parts import Page
 from nestsim.report.destination import writer_of
+from nestsim.report.folder import PAGE
 from nestsim.report.json import plain_values
 from nestsim.scenario.load import Scenario
 from nestsim.stress.data import csv_text, matrix_rows, stress_json, stress_rows
@@ -70,7 +74,7 @@ class StressReport(FolderReport):
         print_stress(self.result, console)
 
     def contents(self) -> Contents:
-        """Return tables and figures."""
+        """Return tables, figures and the page."""
         result = self.result
         return Contents(
             writers={
@@ -78,12 +82,17 @@ class StressReport(FolderReport):
                 "stress.csv": writer_of(csv_text(stress_rows(result))),
                 "matrix.csv": writer_of(csv_text(matrix_rows(result))),
                 **stress_figures(result),
+                PAGE: lambda path: write_page(self.page(), path),
             },
             manifest={
                 "scenario": result.scenario_name,
                 **self.scenario.module_facts(),
             },
         )
+
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+        return stress_page(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

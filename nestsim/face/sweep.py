@@ -14,6 +14,10 @@ from nestsim.face.calls import (
     store_folder,
 )
 from nestsim.face.report import Contents, FolderReport
+from nestsim.page.document import write_page
+from nestsim.page.kinds.sweep import sweep_page
+from nestsim.page.parts import Page
+from nestsim.report.folder import PAGE
 from nestsim.scenario.load import Scenario
 from nestsim.scenario.settings import SWEPT
 from nestsim.sweep.axes import Axis, axis
@@ -71,15 +75,22 @@ class SweepReport(FolderReport):
         print_sweep(self.result, console)
 
     def contents(self) -> Contents:
-        """Return tables and the figure, if it is drawn."""
+        """Return tables, the figure, if it is drawn, and the page."""
         text = self.scenario.text
         return Contents(
-            writers=sweep_writers(self.result, text),
+            writers={
+                **sweep_writers(self.result, text),
+                PAGE: lambda path: write_page(self.page(), path),
+            },
             manifest={
                 **sweep_facts(self.result, text),
                 **self.scenario.module_facts(),
             },
         )
+
+    def page(self) -> Page:
+        """Return what ``page.html`` shows."""
+        return sweep_page(self.to_dict())
 
     def inputs(self) -> Sequence[Path]:
         """Return the scenario's files."""

@@ -2,24 +2,52 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nestsim.report.cost import cost_sentences
+from nestsim.report.folder import PAGE
 from nestsim.report.network import degraded_json
 from nestsim.stress.conditions import AS_BUILT
-from nestsim.stress.report import plan_names
+from nestsim.stress.figures import (
+    hottest_bars,
+    hottest_title,
+    matrix_names,
+    matrix_title,
+    regret_matrix,
+    share_to_keep,
+    throughput_map,
+)
+from nestsim.stress.report import (
+    answer_in_words,
+    change_in_words,
+    headline,
+    plan_names,
+    problems_in_words,
+    robust_in_words,
+    shown_conditions,
+)
+from topologies.arrays import FloatArray
 
 if TYPE_CHECKING:
     from nestsim.scenario.settings import ConditionSpec
     from nestsim.stress.evaluator import ConditionResult
     from nestsim.stress.results import InverseAnswer, RobustChoice, StressResult
 
+FILES = (
+    *("stress.json", "stress.csv", "matrix.csv"),
+    *(f"{name}.png" for name in ("throughput", "map", "matrix", "pareto", "links")),
+    PAGE,
+)
+"""What is written, beside the stores of finished points."""
+
 
 def stress_json(result: "StressResult") -> dict[str, Any]:
     """Return everything under stable keys, in SI units."""
     names = plan_names(result)
     return {
+        "headline": headline(result),
         "scenario": result.scenario_name,
         "planners": list(result.planners),
         "objective": result.objective,
@@ -39,8 +67,18 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
             for name, cells in result.cells.items()
         },
         "rows": stress_rows(result),
+        "shown": list(shown_conditions(result)),
+        "lines": {level: list(result.line(level)) for level in result.axes},
+        "map": _map_json(result),
+        "crossed": _crossed_json(result),
+        "busiest_links": _links_json(result),
         "changes": [
-            {"planner": one.planner, "level": one.level, **one.change.to_json()}
+            {
+                "planner": one.planner,
+                "level": one.level,
+                **one.change.to_json(),
+                "in_words": change_in_words(one),
+            }
             for one in result.changes
         ],
         "inverse": _inverse_json(result),
@@ -52,8 +90,53 @@ def stress_json(result: "StressResult") -> dict[str, Any]:
         **_costs_json(result),
         "failed": dict(result.failed),
         "stopped": [list(one) for one in sorted(result.stopped)],
+        "problems": problems_in_words(result),
         "reproducible": result.is_reproducible,
     }
+
+
+def _map_json(result: "StressResult") -> dict[str, Any] | None:
+    """Return throughput over two levels' ratios; None if fewer vary."""
+    if len(result.axes) < 2:
+        return None
+    rows, columns = list(result.axes)[-2:]
+    return {
+        "rows": rows,
+        "columns": columns,
+        "tokens_per_s": {
+            planner: _numbers(throughput_map(result, planner))
+            for planner in result.planners
+        },
+    }
+
+
+def _crossed_json(result: "StressResult") -> dict[str, Any]:
+    """Return what plans cost where they were not made for: rows made for, run at."""
+    return {
+        "in_words": matrix_title(result),
+        "conditions": list(matrix_names(result)),
+        "regret": {
+            planner: _numbers(regret_matrix(result, planner).regret)
+            for planner in result.planners
+        },
+    }
+
+
+def _links_json(result: "StressResult") -> dict[str, Any]:
+    """Return the links that the first planner's healthy plan keeps busiest."""
+    bars = hottest_bars(result)
+    return {
+        "in_words": hottest_title(bars),
+        "links": [one._asdict() for one in bars],
+    }
+
+
+def _numbers(values: FloatArray) -> list[list[float | None]]:
+    """Return rows with None for what is no number."""
+    return [
+        [None if math.isnan(value) else value for value in row]
+        for row in values.tolist()
+    ]
 
 
 def _costs_json(result: "StressResult") -> dict[str, Any]:
@@ -115,8 +198,12 @@ def _cell_json(result: "StressResult", cell: "ConditionResult") -> dict[str, Any
 def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
     if result.asked is None:
         return None
+    to_keep = share_to_keep(result)
     return {
         **result.asked._asdict(),
+        "to_keep": None
+        if to_keep is None
+        else {"tokens_per_s": to_keep[0], "in_words": to_keep[1]},
         "answers": [
             {
                 "plan": one.policy,
@@ -126,6 +213,7 @@ def _inverse_json(result: "StressResult") -> dict[str, Any] | None:
                 "lost_bytes_per_s": one.bandwidths[1],
                 "is_monotone": one.is_monotone,
                 "tried": [list(pair) for pair in one.tried],
+                "in_words": answer_in_words(result, one),
                 **_saved_json(one),
             }
             for one in result.answers
@@ -151,15 +239,22 @@ def _robust_json(result: "StressResult") -> dict[str, Any] | None:
     if choices is None:
         return None
 
-    def plain(choice: "RobustChoice") -> dict[str, Any]:
+    words = robust_in_words(result, plan_names(result))
+
+    def plain(choice: "RobustChoice", in_words: str) -> dict[str, Any]:
         return {
             "plan": list(result.plans)[choice.plan],
             "worst_regret": choice.worst,
             "worst_condition": result.run_names[choice.worst_condition],
             "mean_regret": choice.mean,
+            "in_words": in_words,
         }
 
-    return {"least_worst": plain(choices[0]), "least_mean": plain(choices[1])}
+    names = ("least_worst", "least_mean")
+    return {
+        name: plain(choice, said)
+        for name, choice, said in zip(names, choices, words, strict=True)
+    }
 
 
 def stress_rows(result: "StressResult") -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ class Matrix(NamedTuple):
 def draw_map(result: "StressResult", path: Path) -> None:
     """Draw throughput over the ratios of the two outermost levels, by planner."""
     inner, outer = list(result.axes)[-2:]
-    maps = [_throughputs(result, planner, inner, outer) for planner in result.planners]
+    maps = [throughput_map(result, planner) for planner in result.planners]
     best = float(np.nanmax(np.stack(maps)))
     title = f"Throughput over the oversubscription of {inner} and {outer}"
     subtitle = (
@@ -88,9 +88,13 @@ def draw_map(result: "StressResult", path: Path) -> None:
         save_figure(figure, path)
 
 
-def _throughputs(
-    result: "StressResult", planner: str, inner: str, outer: str
-) -> FloatArray:
+def throughput_map(result: "StressResult", planner: str) -> FloatArray:
+    """Return throughput over the ratios of the two outermost levels that vary.
+
+    Of a planner's plans, re-made for each combination; rows are the ratios of the
+    inner level; NaN where there is no plan [token/s].
+    """
+    inner, outer = list(result.axes)[-2:]
     rows = []
     for first in result.axes[inner]:
         names = [
@@ -126,13 +130,11 @@ def draw_matrix(result: "StressResult", path: Path) -> None:
     found = [regret_matrix(result, planner) for planner in result.planners]
     # A planner without any plan has nothing but NaN.
     most = max(0.01, *(float(np.nan_to_num(abs(one.regret)).max()) for one in found))
-    worst, where = _worst(result, found)
     subtitle = (
         "How much longer the plan made for the row's condition takes at the column's "
         "than the plan made for the column's; below 0 it is the faster one"
     )
-    title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
-    with figure_with_headline(f"{title}{where}", subtitle) as (figure, _):
+    with figure_with_headline(matrix_title(result), subtitle) as (figure, _):
         rows, columns, what = _matrix_names(result, found[0].names)
         left = 0.6 / WIDTH + 0.012 + widest(rows, 10.0) / WIDTH
         grid = figure.add_gridspec(
@@ -180,6 +182,14 @@ def _matrix_names(
         for name, number in zip(names, numbers, strict=True)
     )
     return rows, numbers, "condition"
+
+
+def matrix_title(result: "StressResult") -> str:
+    """Say what a plan costs at worst where it was not made for."""
+    found = [regret_matrix(result, planner) for planner in result.planners]
+    worst, where = _worst(result, found)
+    title = f"Planned for one network, run on another: at worst {signed_percent(worst)}"
+    return f"{title}{where}"
 
 
 def _worst(result: "StressResult", found: Sequence[Matrix]) -> tuple[float, str]:
@@ -370,16 +380,21 @@ def hottest_bars(result: "StressResult") -> tuple[LinkBar, ...]:
     return tuple(order[:_MOST_BARS])
 
 
+def hottest_title(bars: Sequence[LinkBar]) -> str:
+    """Name the busiest link of all."""
+    if not bars:
+        return "Nothing was sent over the network"
+    first = bars[0]
+    return (
+        f"The busiest link, {first.link}, is busy {percent(first.share)} of the "
+        f"step under {first.condition}"
+    )
+
+
 def draw_hottest(result: "StressResult", path: Path) -> None:
     """Draw the busiest links under any condition, with the condition beside them."""
     bars = hottest_bars(result)
-    title = "Nothing was sent over the network"
-    if bars:
-        first = bars[0]
-        title = (
-            f"The busiest link, {first.link}, is busy {percent(first.share)} of the "
-            f"step under {first.condition}"
-        )
+    title = hottest_title(bars)
     subtitle = (
         f"{result.planners[0]}'s plan for the healthy network: each link under the "
         "condition that keeps it busiest; links that are alike once"

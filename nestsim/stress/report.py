@@ -260,7 +260,7 @@ def print_stress(result: "StressResult", console: "Console") -> None:
         body = Text("\n".join(cost_sentences(result.costs[AS_BUILT])))
         print_section(console, "What costs rest on", body)
     print_section(console, "The robust choice", _robust_text(result, names))
-    problems = _problems(result)
+    problems = problems_in_words(result)
     if problems:
         print_section(console, "Without results", Text("\n".join(problems)))
 
@@ -363,7 +363,8 @@ def _robust_text(result: "StressResult", names: dict[str, str]) -> Text:
     return Text("\n".join((about, *robust_in_words(result, names))))
 
 
-def _problems(result: "StressResult") -> list[str]:
+def problems_in_words(result: "StressResult") -> list[str]:
+    """Say what has no results, and which results may be better."""
     lines = [
         f"{planner}, {name}: {why}" for (planner, name), why in result.why_not.items()
     ]

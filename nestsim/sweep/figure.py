@@ -33,6 +33,7 @@ from nestsim.report.figures.lettering import DPI, shortened, spaced, widest
 from nestsim.report.figures.palette import INK
 from nestsim.report.figures.panels import Colours, write_beside
 from nestsim.report.figures.pareto import PricedPoint, draw_pareto
+from nestsim.report.folder import PAGE
 from nestsim.report.json import dump_json
 from nestsim.sweep.axes import Axis
 from nestsim.sweep.job import STORE, ScenarioSweepResult, write_csv, write_parquet
@@ -43,10 +44,16 @@ from nestsim.sweep.ranking import (
     rate_of,
     throughput_of,
 )
-from nestsim.sweep.report import short_names, sweep_json, value_label
+from nestsim.sweep.report import (
+    point_label,
+    positions,
+    short_names,
+    sweep_headline,
+    sweep_json,
+    value_label,
+    varied_axes,
+)
 from topologies.arrays import FloatArray
-from topologies.errors import InputError
-from topologies.units import BASE_UNITS, parse_quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,29 +76,12 @@ _NO_PLAN = "no plan that fits"
 
 def is_drawn(result: ScenarioSweepResult) -> bool:
     """Tell whether there is a picture: something varies, and there is a throughput."""
-    return bool(_varied(result)) and bool(best_first(result.outcomes))
-
-
-def _varied(result: ScenarioSweepResult) -> list[Axis]:
-    return [axis for axis in result.axes if len(axis.values) > 1]
-
-
-def headline(result: ScenarioSweepResult) -> str:
-    """Say which point is the fastest, and what lies between it and the slowest."""
-    ranked = best_first(result.outcomes)
-    best, worst = (throughput_of(one) or 0.0 for one in (ranked[0], ranked[-1]))
-    paths = [axis.path for axis in _varied(result)]
-    at = ", ".join(
-        f"{name} {value_label(ranked[0].point[path])}"
-        for name, path in zip(short_names(paths), paths, strict=True)
-    )
-    less = f"{100 * (1 - worst / best):.1f} %"
-    return f"{best:,.0f} tokens/s at {at}; {less} less at the slowest"
+    return bool(varied_axes(result)) and bool(best_first(result.outcomes))
 
 
 def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
     """Draw throughput over all settings that are varied."""
-    varied = _varied(result)
+    varied = varied_axes(result)
     values = [throughput_of(one) for one in result.outcomes]
     numbers = np.array([math.nan if one is None else one for one in values])
     grid = numbers.reshape([len(axis.values) for axis in varied])
@@ -105,7 +95,10 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
         subtitle += f"; the first {MOST_PANELS} of {num_panels:,} maps"
     rows = math.ceil(min(num_panels, MOST_PANELS) / _COLUMNS)
     height = HEIGHT if rows < 3 else 2.0 + 3.4 * rows
-    with figure_with_headline(headline(result), subtitle, height) as (figure, colours):
+    with figure_with_headline(sweep_headline(result), subtitle, height) as (
+        figure,
+        colours,
+    ):
         if len(varied) > 1:
             _draw_maps(figure, varied, grid, colours)
         elif (places := positions(varied[0].values)) is not None:
@@ -119,17 +112,13 @@ def draw_sweep(result: ScenarioSweepResult, path: Path) -> None:
 def priced_points(result: ScenarioSweepResult) -> list[PricedPoint]:
     """Return the points that cost something and reach something."""
     front = front_of(result.outcomes)
-    paths = [axis.path for axis in _varied(result)]
-    names = short_names(paths) if paths else []
+    paths = [axis.path for axis in varied_axes(result)]
     points = []
     for one in result.outcomes if front else ():
         rate, throughput = rate_of(one), throughput_of(one)
         if rate is None or throughput is None:
             continue
-        label = ", ".join(
-            f"{name} {value_label(one.point[path])}"
-            for name, path in zip(names, paths, strict=True)
-        )
+        label = point_label(result, one)
         values = ", ".join(value_label(one.point[path]) for path in paths)
         on_front = one.number in front
         points.append(PricedPoint(label, rate, throughput, on_front, values))
@@ -142,22 +131,8 @@ def _draw_front(result: ScenarioSweepResult, path: Path) -> None:
         currency_of(result.outcomes),
         result.scenario_name,
         path,
-        heading=", ".join(short_names([axis.path for axis in _varied(result)])),
+        heading=", ".join(short_names([axis.path for axis in varied_axes(result)])),
     )
-
-
-def positions(values: Sequence[object]) -> "FloatArray | None":
-    """Return where values stand on an axis of numbers, in base units; None if none."""
-    if all(
-        isinstance(one, int | float) and not isinstance(one, bool) for one in values
-    ):
-        return np.array(values, dtype=np.float64)
-    for dimension in BASE_UNITS:
-        try:
-            return np.array([parse_quantity(one, dimension) for one in values])
-        except InputError:
-            continue
-    return None
 
 
 def _draw_line(
@@ -288,7 +263,7 @@ def _draw_maps(
 
 FILES = (
     *("scenario.toml", "points.csv", "points.parquet", "result.json"),
-    *("sweep.png", "pareto.png"),
+    *("sweep.png", "pareto.png", PAGE),
 )
 """Files of the folder, but the store and the manifest."""
 

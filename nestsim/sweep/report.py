@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.text import Text
 
@@ -11,6 +12,7 @@ from nestsim.report.cost import HOUR
 from nestsim.report.tables import add_row, new_table, print_line, print_section
 from nestsim.report.wording import percent, plural
 from nestsim.store import Outcome, plain_json
+from nestsim.sweep.axes import Axis
 from nestsim.sweep.job import ScenarioSweepResult
 from nestsim.sweep.ranking import (
     best_first,
@@ -19,7 +21,14 @@ from nestsim.sweep.ranking import (
     rate_of,
     throughput_of,
 )
-from topologies.units import format_duration, format_size
+from topologies.arrays import FloatArray
+from topologies.errors import InputError
+from topologies.units import (
+    BASE_UNITS,
+    format_duration,
+    format_size,
+    parse_quantity,
+)
 
 MOST_SHOWN = 20
 """Points in the text; all of them are in points.csv."""
@@ -50,22 +59,73 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return list(paths)
 
 
+def varied_axes(result: ScenarioSweepResult) -> list[Axis]:
+    """Return the settings that have more than one value."""
+    return [axis for axis in result.axes if len(axis.values) > 1]
+
+
+def point_label(result: ScenarioSweepResult, outcome: Outcome) -> str:
+    """Return what tells a point from the others; empty if nothing is varied."""
+    paths = [axis.path for axis in varied_axes(result)]
+    names = short_names(paths) if paths else []
+    return ", ".join(
+        f"{name} {value_label(outcome.point[path])}"
+        for name, path in zip(names, paths, strict=True)
+    )
+
+
+def sweep_headline(result: ScenarioSweepResult) -> str:
+    """Say which point is the fastest, and what lies between it and the slowest."""
+    ranked = best_first(result.outcomes)
+    if not ranked:
+        return "No point has a plan that fits"
+    best, worst = (throughput_of(one) or 0.0 for one in (ranked[0], ranked[-1]))
+    at = point_label(result, ranked[0])
+    if not at:
+        return f"{best:,.0f} tokens/s at the only point"
+    less = f"{100 * (1 - worst / best):.1f} %"
+    return f"{best:,.0f} tokens/s at {at}; {less} less at the slowest"
+
+
+def positions(values: Sequence[object]) -> "FloatArray | None":
+    """Return where values stand on an axis of numbers, in base units; None if none."""
+    if all(
+        isinstance(one, int | float) and not isinstance(one, bool) for one in values
+    ):
+        return np.array(values, dtype=np.float64)
+    for dimension in BASE_UNITS:
+        try:
+            return np.array([parse_quantity(one, dimension) for one in values])
+        except InputError:
+            continue
+    return None
+
+
 def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
     """Return everything that a sweep found, for programs."""
     best = best_first(result.outcomes)
     front = front_of(result.outcomes)
     return {
+        "headline": sweep_headline(result),
+        "done": _DONE[result.what],
         "scenario": result.scenario_name,
         "what": result.what,
         "settings": {axis.path: list(axis.values) for axis in result.axes},
+        "varied": _varied_json(result),
         "num_points": len(result.outcomes),
         "num_failed": sum(one.row is None for one in result.outcomes),
         "best": best[0].number if best else None,
-        **({"pareto": sorted(front)} if front else {}),
+        **(
+            {"pareto": sorted(front), "currency": currency_of(result.outcomes)}
+            if front
+            else {}
+        ),
         "points": [
             {
                 "number": one.number,
                 "settings": dict(one.point),
+                "label": point_label(result, one),
+                "tokens_per_s": throughput_of(one),
                 "state": "failed" if one.row is None else "done",
                 "failure": one.reason or None,
                 **({"pareto": one.number in front} if front else {}),
@@ -74,6 +134,25 @@ def sweep_json(result: ScenarioSweepResult) -> dict[str, Any]:
             for one in result.outcomes
         ],
     }
+
+
+def _varied_json(result: ScenarioSweepResult) -> list[dict[str, Any]]:
+    """Return the settings that have more than one value, and how these are called."""
+    axes = varied_axes(result)
+    found = []
+    for axis, name in zip(
+        axes, short_names([axis.path for axis in axes]) if axes else [], strict=True
+    ):
+        places = positions(axis.values)
+        found.append(
+            {
+                "path": axis.path,
+                "name": name,
+                "labels": [value_label(value) for value in axis.values],
+                "positions": None if places is None else places.tolist(),
+            }
+        )
+    return found
 
 
 def print_sweep(result: ScenarioSweepResult, console: Console) -> None:

@@ -47,12 +47,14 @@ SURFACE = {
         ),
     ],
     "stress": [
-        *("--force", "--json", "--keep", "--level", "--no-figures", "--output"),
+        *("--force", "--html", "--json", "--keep", "--level", "--no-figures"),
+        "--output",
         *("--oversubscription", "--planners", "--quiet", "--restart", "--workers"),
         *("-o", "-q", "SCENARIO"),
     ],
     "sweep": [
-        *("--csv", "--force", "--json", "--no-figures", "--output", "--quiet"),
+        *("--csv", "--force", "--html", "--json", "--no-figures", "--output"),
+        "--quiet",
         *("--restart", "--set", "--what", "--workers", "-o", "-q", "SCENARIO"),
     ],
     "diff": ["--json", "A", "B"],

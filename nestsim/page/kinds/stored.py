@@ -11,6 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from nestsim.page.kinds.comparison import comparison_page
+from nestsim.page.kinds.stress import stress_page
+from nestsim.page.kinds.sweep import sweep_page
 from nestsim.page.parts import Page
 from nestsim.report.destination import MANIFEST
 from topologies.errors import InputError
@@ -22,7 +24,11 @@ _LONGEST = 1 << 28
 """No file of a folder of results is longer [byte]."""
 
 _KINDS: Mapping[str, tuple[str, Callable[[Any], Page]]] = MappingProxyType(
-    {"comparison.csv": ("comparison.json", comparison_page)}
+    {
+        "comparison.csv": ("comparison.json", comparison_page),
+        "stress.csv": ("stress.json", stress_page),
+        "points.csv": ("result.json", sweep_page),
+    }
 )
 """File that only this kind of results has -> its JSON, and what makes a page of it."""
 

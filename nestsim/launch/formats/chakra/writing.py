@@ -197,7 +197,7 @@ def _gaps(job: LaunchJob, priced: PricedPlan) -> Iterator[LaunchGap]:
             reason="what devices exchange with their hosts around the optimizer step "
             "is left out.",
         )
-    if device_slowdowns(job.scenario, job.network.num_devices) is not None:
+    if (device_slowdowns(job.scenario, job.network.num_devices) > 1.0).any():
         yield LaunchGap(
             setting="cluster.degraded",
             value="slow devices",

@@ -98,8 +98,8 @@ FIELDS: Mapping[str, tuple[tuple[str, Callable[[Values], str]], ...]] = (
             ),
             "moe-aux-loss-coeff": (("model.moe_aux_loss_coeff", _plain),),
             "moe-token-dispatcher-type": (("model.moe_token_dispatcher_type", _word),),
-            "moe-enable-deepep": (
-                ("model.moe_flex_dispatcher_backend", lambda _: "'deepep'"),
+            "moe-flex-dispatcher-backend": (
+                ("model.moe_flex_dispatcher_backend", _word),
             ),
             "moe-grouped-gemm": (("model.moe_grouped_gemm", _TRUE),),
             "moe-router-dtype": (("model.moe_router_dtype", _word),),

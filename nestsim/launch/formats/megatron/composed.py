@@ -152,11 +152,16 @@ def _decoder_family(model: Mapping[str, Any]) -> str:
 
 
 def _need(table: Mapping[str, Any], setting: str, option: str) -> None:
+    """Refuse a command without a size, or with one that is none."""
     if setting not in table:
         raise InputError(
             "is missing",
             where=f"--{option}",
             expected="a command that trains a model of Megatron-LM",
+        )
+    if int(table[setting]) < 1:
+        raise InputError(
+            "must be at least 1", where=f"--{option}", got=table[setting], expected="1"
         )
 
 
@@ -432,6 +437,9 @@ def _plan(
 ) -> dict[str, Any]:
     plan: dict[str, Any] = given.table(known.PARALLEL)
     _need(plan, "micro_batch_size", "micro-batch-size")
+    for name in plan:
+        if name.endswith("parallel_size"):
+            _need(plan, name, name.replace("_", "-"))
     plan = {
         name: value
         for name, value in plan.items()

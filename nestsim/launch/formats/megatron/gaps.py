@@ -25,6 +25,8 @@ from nestsim.scenario.model import WHICH_MODEL, AnyModel
 from nestsim.scenario.plan import PlanTable
 from nestsim.scenario.search import TrainingTable
 from planner.plans.build import outline_plan
+from planner.search.launch_rules import LAUNCH_RULES
+from planner.search.launchable import LaunchFacts, broken_rules
 from planner.step.plan import Plan, Stage
 from topologies.errors import InputError
 
@@ -37,6 +39,17 @@ _OF_THE_FRAMEWORK = frozenset({"gradient_copies", "casts_gradients"})
 
 _ALL_DECODERS = frozenset({"family", "whole_because"})
 """What of the model says how it is built here."""
+
+_REFUSED_AT_START = frozenset(
+    {
+        "microbatches",
+        "tensor_parallelism",
+        "context_parallelism",
+        "expert_parallelism",
+        "expert_overlap",
+    }
+)
+"""Rules of `planner.search.launch_rules` that no option is missing for."""
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -100,6 +113,7 @@ def find_gaps(
     found += _plan_gaps(job, tables)
     found += _overlap_gaps(job, tables["software"])
     found += _orders(job)
+    found += _refusals(job)
     return tuple(found)
 
 
@@ -262,3 +276,16 @@ def _orders(job: LaunchJob) -> Iterator[LaunchGap]:
             "rank_map.csv says on which device each rank runs, and the script starts "
             "them there one by one.",
         )
+
+
+def _refusals(job: LaunchJob) -> Iterator[LaunchGap]:
+    """Yield what can be said, and Megatron-LM would refuse when it starts."""
+    facts = LaunchFacts.of(job.workload, job.network.num_devices, idle_devices=True)
+    for broken in broken_rules(job.plan, LAUNCH_RULES["megatron-core"], facts):
+        if broken.rule in _REFUSED_AT_START:
+            yield LaunchGap(
+                setting=broken.rule,
+                value=broken.found,
+                reason=f"Megatron-LM would refuse it: it takes {broken.expected} "
+                f"({broken.source}).",
+            )

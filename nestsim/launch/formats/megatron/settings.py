@@ -223,7 +223,7 @@ def _dispatch(job: LaunchJob) -> Options:
         # DeepEP sends a token once to each node that has experts for it.
         options |= {
             "moe-token-dispatcher-type": ("flex",),
-            "moe-enable-deepep": (),
+            "moe-flex-dispatcher-backend": ("deepep",),
             "moe-router-dtype": ("fp32",),
         }
     return options
@@ -273,6 +273,8 @@ def _layout(job: LaunchJob) -> Options:
     blocks = job.blocks_by_virtual_stage()
     if len(set(blocks)) == 1:
         return {"num-virtual-stages-per-pipeline-rank": (str(v),)} if v > 1 else {}
+    if job.model.has_mamba or job.model.has_decoder:
+        return {}  # their blocks are shared out evenly
     if v == 1 and len(set(blocks[1:-1])) <= 1 and 0 not in blocks:
         middle = blocks[1] if len(blocks) > 2 else 0
         return {

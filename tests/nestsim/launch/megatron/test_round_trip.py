@@ -157,6 +157,16 @@ def test_experts_do_not_go_with_the_other_order_of_ranks() -> None:
     assert RANK_MAP in files.files
 
 
+def test_what_megatron_would_refuse_is_told() -> None:
+    """All-to-alls of a pipeline are hidden only where stages have chunks."""
+    plan = CHANGED["overlap_moe_expert_parallel_comm"] | {
+        "virtual_pipeline_model_parallel_size": 1
+    }
+    _, files = _written(small_scenario(plan))
+    assert [gap.setting for gap in files.gaps] == ["expert_overlap"]
+    assert "transformer_config.py" in files.gaps[0].reason
+
+
 def test_zero_2_and_3_are_megatron_fsdp() -> None:
     for stage, word in ((2, "optim_grads"), (3, "optim_grads_params")):
         scenario = small_scenario(

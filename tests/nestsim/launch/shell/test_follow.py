@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nestsim.launch.formats.megatron.known import SILENT
+from nestsim.launch.formats.megatron.options import known_names
 from nestsim.launch.formats.megatron.read import read_megatron
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.follow import follow_script
@@ -238,6 +240,30 @@ def test_refusals_name_the_option_and_the_fix() -> None:
             read_megatron(source)
         for word in words:
             assert word in str(caught.value), (options, str(caught.value))
+
+
+@pytest.mark.parametrize("size", ["0", "1", "999999999999999999", "-1", "1.5", "nan"])
+def test_any_size_is_a_job_or_one_refusal(size: str) -> None:
+    needed = {
+        "num-layers": "8",
+        "hidden-size": "64",
+        "num-attention-heads": "2",
+        "seq-length": "64",
+        "micro-batch-size": "1",
+    }
+    names = sorted({*known_names(), *SILENT})
+    for name in names:
+        options = needed | {
+            "num-layers-per-virtual-pipeline-stage": "1",
+            "use-distributed-optimizer": "",
+            "multi-latent-attention": "",
+            "num-experts": "4",
+            name: size,
+        }
+        words = " ".join(f"--{one} {value}" for one, value in options.items())
+        _job_or_refusal(
+            f"torchrun --nnodes 1 --nproc_per_node 8 pretrain_gpt.py {words}"
+        )
 
 
 def test_options_without_a_command_are_read() -> None:

@@ -326,6 +326,13 @@ def test_devices_without_work_have_empty_traces():
     assert sum(bool(nodes) for nodes in read.values()) == 8
 
 
+def test_what_traces_lack_is_said():
+    gaps = {gap.setting for gap in write_chakra(job_of()).gaps}
+    assert gaps == {"gradient_algorithm", "tensor_algorithm"}
+    offloads = job_of(zero_stage=1, offload_optimizer=1.0)
+    assert "offload_optimizer" in {gap.setting for gap in write_chakra(offloads).gaps}
+
+
 def test_experts_exchange_tokens():
     job = job_of("layer", "mixtral", expert_model_parallel_size=4)
     nodes = traces(write_chakra(job).files)[0]

@@ -1,0 +1,578 @@
+"""The page of a stress test: of what ``stress.json`` holds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nestsim.page.kinds.bars import BarsOfGroup, GroupedBar, grouped_bars
+from nestsim.page.kinds.curves import (
+    CurveMarks,
+    CurvePoint,
+    DrawnCurve,
+    curves_drawing,
+    curves_legend,
+)
+from nestsim.page.kinds.heat import WORSE, HeatCell, HeatGroup, HeatRow, heat_map
+from nestsim.page.kinds.pareto import front_figure
+from nestsim.page.parts import (
+    Block,
+    Cell,
+    DataTable,
+    Headline,
+    KeyFigure,
+    Page,
+    PageFigure,
+    PageSection,
+    Sentences,
+    Swatch,
+)
+from nestsim.report.cost import hourly
+from nestsim.report.figures.pareto import PricedPoint
+from nestsim.report.wording import number, percent, signed_percent
+
+Row = Mapping[str, Any]
+"""One planner under one condition."""
+
+_KEPT, _REMADE = "kept", "remade"
+_WORDS = {_REMADE: "re-made", _KEPT: "kept"}
+"""Whose plan -> what it is called."""
+
+
+def stress_page(data: Mapping[str, Any]) -> Page:
+    """Return the page of a stress test.
+
+    Parameters
+    ----------
+    data
+        As ``stress.json`` has it.
+    """
+    sections = (
+        PageSection(name="conditions", title="Conditions", blocks=_conditions(data)),
+        PageSection(
+            name="ratios", title="Oversubscription, level by level", blocks=_maps(data)
+        ),
+        PageSection(
+            name="changes", title="Where the best plan changes", blocks=_changes(data)
+        ),
+        PageSection(
+            name="crossed", title="Planned for one, run on another", blocks=_cross(data)
+        ),
+        PageSection(name="cost", title="What is saved", blocks=_savings(data)),
+        PageSection(name="links", title="The busiest links", blocks=_links(data)),
+        PageSection(name="plans", title="Plans", blocks=_plans(data)),
+        PageSection(
+            name="problems",
+            title="Without results",
+            blocks=_paragraphs(data["problems"]),
+        ),
+    )
+    return Page(
+        subject=data["scenario"],
+        doing="stress",
+        headline=_headline(data),
+        sections=tuple(one for one in sections if one.blocks),
+    )
+
+
+def _paragraphs(sentences: Sequence[str]) -> tuple[Block, ...]:
+    return (Sentences(sentences=tuple(sentences)),) if sentences else ()
+
+
+def _headline(data: Mapping[str, Any]) -> Headline:
+    """Return what keeping the plan costs, how far it can go, and what is robust."""
+    inverse, robust = data["inverse"], data["robust"]
+    answers = inverse["answers"] if inverse else ()
+    return Headline(
+        verdict=data["headline"],
+        tone="plain" if data["plans"] else "bad",
+        sentences=(
+            *(one["in_words"] for one in answers),
+            *(f"{one['in_words']}." for one in (robust or {}).values()),
+        ),
+        key_figures=_key_figures(data),
+    )
+
+
+def _key_figures(data: Mapping[str, Any]) -> tuple[KeyFigure, ...]:
+    rows, robust = _rows_of(data, data["planners"][0]), data["robust"]
+    built = rows[0]["kept_simulated_tokens_per_s"]
+    kept = [row for row in rows if row["kept_simulated_tokens_per_s"] is not None]
+    if built is None or not kept or robust is None:
+        return ()
+    worst = min(kept, key=lambda row: float(row["kept_simulated_tokens_per_s"]))
+    least = robust["least_worst"]
+    return (
+        KeyFigure(
+            name="As built", value=f"{number(built)} tokens/s", note="in the replay"
+        ),
+        KeyFigure(
+            name="At worst, plan kept",
+            value=f"{number(worst['kept_simulated_tokens_per_s'])} tokens/s",
+            note=worst["condition"],
+        ),
+        KeyFigure(
+            name="Least worst regret",
+            value=percent(least["worst_regret"]),
+            note=data["plans"][least["plan"]]["name"],
+        ),
+    )
+
+
+def _rows_of(data: Mapping[str, Any], planner: str) -> list[Row]:
+    return [row for row in data["rows"] if row["planner"] == planner]
+
+
+def _conditions(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    planner = data["planners"][0]
+    rows = _rows_of(data, planner)
+    shown = [row for row in rows if row["condition"] in set(data["shown"])]
+    more = "" if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} are drawn. "
+    bars = PageFigure(
+        name="conditions",
+        title=f"Throughput under each condition, by {planner}",
+        about="Bars of the throughput in the replay of the plan that is re-made for "
+        "each condition; a line across a bar is that of the plan made for the network "
+        "as built, kept.",
+        drawing=grouped_bars(
+            [BarsOfGroup("", tuple(_bar(row) for row in shown))],
+            "thousand tokens/s",
+        ),
+        table=_throughputs(rows, "Throughput of the plan kept and re-made"),
+        legend=(Swatch(name="plan re-made", paint="series-0"),),
+        note=f"{more}Bars: plan re-made. Lines: the plan for the network as built, "
+        "kept.",
+    )
+    blocks: list[Block] = [bars, _limits(rows, planner)]
+    if len(data["planners"]) > 1:
+        blocks.append(_planners(data))
+    return tuple(blocks)
+
+
+def _bar(row: Row) -> GroupedBar:
+    kept, remade = (_thousands(row, whose) for whose in (_KEPT, _REMADE))
+    words = "no plan" if remade is None else number(1e3 * remade)
+    kept_words = "none" if kept is None else number(1e3 * kept)
+    return GroupedBar(
+        name=row["condition"],
+        length=remade,
+        words=words,
+        paint="series-0",
+        mark=kept,
+        tip=f"{row['condition']}: re-made {words}, kept {kept_words} tokens/s",
+    )
+
+
+def _thousands(row: Row, whose: str) -> float | None:
+    value = row[f"{whose}_simulated_tokens_per_s"]
+    return None if value is None else float(value) / 1e3
+
+
+def _throughputs(rows: Sequence[Row], caption: str) -> DataTable:
+    return DataTable(
+        caption=caption,
+        columns=("Condition", "Kept", "Re-made", "Regret"),
+        rows=tuple((row["condition"], *_speeds(row)) for row in rows),
+        numbers=("Kept", "Re-made", "Regret"),
+    )
+
+
+def _speeds(row: Row) -> tuple[Cell | str, ...]:
+    return (
+        *(
+            _tokens(row[f"{whose}_simulated_tokens_per_s"])
+            for whose in (_KEPT, _REMADE)
+        ),
+        _share(row["simulated_regret"]),
+    )
+
+
+def _tokens(value: float | None) -> Cell | str:
+    return "-" if value is None else Cell(number(value), value)
+
+
+def _share(value: float | None) -> Cell | str:
+    return "-" if value is None else Cell(signed_percent(value), value)
+
+
+def _limits(rows: Sequence[Row], planner: str) -> DataTable:
+    """Return all conditions and what limits the kept plan under each."""
+    return DataTable(
+        caption=f"Conditions, by {planner}: tokens/s, what keeping the plan costs, and "
+        "what limits it",
+        columns=("Condition", "Kept", "Re-made", "Regret", "Term", "Link", "Stage"),
+        rows=tuple(
+            (
+                row["condition"],
+                *_speeds(row),
+                row["kept_limiting_term"] or row["reason"] or "-",
+                _busiest(row),
+                "-"
+                if row["kept_busiest_stage"] is None
+                else str(row["kept_busiest_stage"]),
+            )
+            for row in rows
+        ),
+        numbers=("Kept", "Re-made", "Regret", "Stage"),
+        sortable=True,
+    )
+
+
+def _busiest(row: Row) -> str:
+    name, share = row["kept_hottest_link"], row["kept_hottest_link_share"]
+    return "-" if name is None else f"{name}, busy {percent(share)}"
+
+
+def _planners(data: Mapping[str, Any]) -> DataTable:
+    planners = tuple(data["planners"])
+    speeds = {
+        (row["planner"], row["condition"]): row["remade_simulated_tokens_per_s"]
+        for row in data["rows"]
+    }
+    return DataTable(
+        caption="All planners: tokens/s of the plan re-made for each condition",
+        columns=("Condition", *planners),
+        rows=tuple(
+            (name, *(_tokens(speeds[planner, name]) for planner in planners))
+            for name in _names(data)
+        ),
+        numbers=planners,
+        sortable=True,
+    )
+
+
+def _names(data: Mapping[str, Any]) -> list[str]:
+    return [one["name"] for one in data["conditions"]]
+
+
+def _maps(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    """Return throughput over two levels' ratios, and over each level's."""
+    levels = enumerate(data["lines"]) if data["plans"] else ()
+    return (
+        *_map(data),
+        *(_line_figure(data, level, place) for place, level in levels),
+    )
+
+
+def _map(data: Mapping[str, Any]) -> tuple[PageFigure, ...]:
+    found = data["map"]
+    values = [
+        value
+        for rows in (found or {"tokens_per_s": {}})["tokens_per_s"].values()
+        for row in rows
+        for value in row
+        if value is not None
+    ]
+    if not values:
+        return ()
+    best = max(values)
+    inner, outer = found["rows"], found["columns"]
+    ratios = data["oversubscription"]
+    columns = [f"{ratio:g}" for ratio in ratios[outer]]
+
+    def cell(planner: str, row: str, column: str, value: float | None) -> Any:
+        if value is None:
+            return None
+        words = f"{100 * value / best:.1f}"
+        tip = (
+            f"{planner}, {inner} {row}:1, {outer} {column}:1: {number(value)} tokens/s"
+        )
+        return HeatCell(value, words, tip)
+
+    groups = [
+        HeatGroup(
+            planner,
+            tuple(
+                HeatRow(
+                    name,
+                    tuple(
+                        cell(planner, name, column, value)
+                        for column, value in zip(columns, row, strict=True)
+                    ),
+                )
+                for name, row in zip(
+                    (f"{inner} {ratio:g}:1" for ratio in ratios[inner]),
+                    rows,
+                    strict=True,
+                )
+            ),
+        )
+        for planner, rows in found["tokens_per_s"].items()
+    ]
+    about = "Cells have the throughput of the plan re-made, as a share of the highest"
+    return (
+        PageFigure(
+            name="map",
+            title=f"Throughput over the oversubscription of {inner} and {outer}",
+            about=f"{about}; rows by planner and the ratio of {inner}.",
+            drawing=heat_map(groups, columns, f"oversubscription of {outer}, to 1"),
+            table=_heat_table(
+                groups, columns, f"Share of the highest throughput [%], by {outer}"
+            ),
+            note=f"{about}, {number(best)} tokens/s [%]. The stronger, the more.",
+        ),
+    )
+
+
+def _heat_table(
+    groups: Sequence[HeatGroup], columns: Sequence[str], caption: str
+) -> DataTable:
+    return DataTable(
+        caption=caption,
+        columns=("Planner", "Row", *columns),
+        rows=tuple(
+            (
+                group.name,
+                row.name,
+                *(
+                    "-" if one is None else Cell(one.words, one.value)
+                    for one in row.cells
+                ),
+            )
+            for group in groups
+            for row in group.rows
+        ),
+        numbers=tuple(columns),
+    )
+
+
+def _line_figure(data: Mapping[str, Any], level: str, place: int) -> PageFigure:
+    """Return throughput over the ratios of one level, plans re-made and kept."""
+    names, ratios = data["lines"][level], data["oversubscription"][level]
+    rows = {(row["planner"], row["condition"]): row for row in data["rows"]}
+    curves = [
+        DrawnCurve(
+            f"{planner}, {_WORDS[whose]}",
+            tuple(
+                CurvePoint(
+                    ratio,
+                    value,
+                    f"{planner}, {_WORDS[whose]}, {level} {ratio:g}:1: "
+                    f"{number(1e3 * value)} tokens/s",
+                )
+                for name, ratio in zip(names, ratios, strict=True)
+                if (value := _thousands(rows[planner, name], whose)) is not None
+            ),
+        )
+        for planner in data["planners"]
+        for whose in _WORDS
+    ]
+    built = data["built_oversubscription"][level]
+    to_keep = (data["inverse"] or {}).get("to_keep")
+    marks = CurveMarks(
+        (built,), () if to_keep is None else (to_keep["tokens_per_s"] / 1e3,)
+    )
+    kept = f"; {to_keep['in_words']}" if to_keep else ""
+    return PageFigure(
+        name=f"line-{place}",
+        title=f"Throughput over the oversubscription of {level}",
+        about="Curves of the throughput in the replay, with plans re-made for each "
+        "ratio and with those for the network as built, kept; other levels as built.",
+        drawing=curves_drawing(
+            curves,
+            (f"oversubscription of {level}, to 1", "thousand tokens/s"),
+            logarithmic=True,
+            marks=marks,
+        ),
+        table=DataTable(
+            caption=f"tokens/s by the oversubscription of {level}",
+            columns=("Ratio", *(curve.name for curve in curves)),
+            rows=tuple(
+                (
+                    Cell(f"{ratio:g}:1", ratio),
+                    *(
+                        _tokens(rows[planner, name][f"{whose}_simulated_tokens_per_s"])
+                        for planner in data["planners"]
+                        for whose in _WORDS
+                    ),
+                )
+                for name, ratio in zip(names, ratios, strict=True)
+            ),
+            numbers=tuple(curve.name for curve in curves),
+        ),
+        legend=curves_legend(curves),
+        note=f"Dotted: as built, {built:g}:1{kept}. Other levels are as built.",
+    )
+
+
+def _changes(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    if not data["lines"]:
+        return ()
+    found = [one["in_words"] for one in data["changes"]]
+    return _paragraphs(found or ["At none of the ratios."])
+
+
+def _cross(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    crossed = data["crossed"]
+    names = crossed["conditions"]
+    if len(names) < 2 or not data["plans"]:
+        return ()
+    columns = [str(place) for place in range(1, len(names) + 1)]
+    groups = [
+        HeatGroup(
+            planner,
+            tuple(
+                HeatRow(
+                    f"{place}  {made_for}",
+                    tuple(
+                        None
+                        if value is None
+                        else HeatCell(
+                            value,
+                            f"{100 * value:.1f}",
+                            f"{planner}, made for {made_for}, run at {run_at}: "
+                            f"{signed_percent(value)}",
+                        )
+                        for run_at, value in zip(names, row, strict=True)
+                    ),
+                )
+                for place, made_for, row in zip(columns, names, rows, strict=True)
+            ),
+        )
+        for planner, rows in crossed["regret"].items()
+    ]
+    about = (
+        "How much longer [%] the plan made for the row's condition takes at the "
+        "column's than the plan made there"
+    )
+    return (
+        PageFigure(
+            name="crossed",
+            title=crossed["in_words"],
+            about=f"{about}; below 0 it is the faster one.",
+            drawing=heat_map(
+                groups, columns, "run at (numbers of the rows)", series=WORSE
+            ),
+            table=_heat_table(groups, columns, f"{about}; columns by number of row"),
+            note=f"{about}; below 0 it is the faster one.",
+        ),
+    )
+
+
+def _savings(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    """Return what each condition's cluster costs; nothing without prices."""
+    cost = data.get("cost")
+    if cost is None:
+        return ()
+    assumed = _paragraphs(cost["assumptions"])
+    code = cost["currency"]
+    if not code:
+        return assumed
+    rows = _rows_of(data, data["planners"][0])
+    numbers = (
+        *("The cluster", "Saved", "Its network"),
+        *(f"tokens/{code} {words}" for words in ("kept", "re-made")),
+    )
+    table = DataTable(
+        caption=f"What each condition's cluster costs, by {data['planners'][0]}",
+        columns=("Condition", *numbers, "Front"),
+        rows=tuple(
+            (
+                row["condition"],
+                Cell(hourly(row["cost_per_s"], code), row["cost_per_s"]),
+                Cell(percent(row["saved_share"]), row["saved_share"]),
+                _rate(row["network_cost_per_s"], code),
+                _tokens(row["kept_tokens_per_currency"]),
+                _tokens(row["remade_tokens_per_currency"]),
+                "on it" if row["pareto"] else "",
+            )
+            for row in rows
+        ),
+        numbers=numbers,
+        sortable=True,
+    )
+    points = [
+        PricedPoint(
+            f"{row['planner']}, {row['condition']}",
+            row["cost_per_s"],
+            row["remade_simulated_tokens_per_s"],
+            row["pareto"],
+        )
+        for row in data["rows"]
+        if row["remade_simulated_tokens_per_s"] is not None
+    ]
+    front = (front_figure(points, code, "Planner, condition"),) if points else ()
+    return (*front, table, *assumed)
+
+
+def _rate(value: float | None, code: str) -> Cell | str:
+    return "-" if value is None else Cell(hourly(value, code), value)
+
+
+def _links(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    found = data["busiest_links"]
+    if not found["links"]:
+        return ()
+    levels = list(dict.fromkeys(one["level"] for one in found["links"]))
+    paints = {name: f"series-{place}" for place, name in enumerate(levels)}
+    planner = data["planners"][0]
+    return (
+        PageFigure(
+            name="links",
+            title=found["in_words"],
+            about=f"Bars of how busy {planner}'s plan for the network as built keeps "
+            "each link, under the condition that keeps it busiest.",
+            drawing=grouped_bars(
+                [
+                    BarsOfGroup(
+                        "",
+                        tuple(
+                            GroupedBar(
+                                one["link"],
+                                100 * one["share"],
+                                percent(one["share"]),
+                                paints[one["level"]],
+                                tip=f"{one['link']}, {one['condition']}: "
+                                f"{percent(one['share'])}",
+                            )
+                            for one in found["links"]
+                        ),
+                    )
+                ],
+                "busy, share of the step [%]",
+            ),
+            table=DataTable(
+                caption="The busiest links, each under its worst condition",
+                columns=("Link", "Level", "Busy", "Condition"),
+                rows=tuple(
+                    (
+                        one["link"],
+                        one["level"],
+                        Cell(percent(one["share"]), one["share"]),
+                        one["condition"],
+                    )
+                    for one in found["links"]
+                ),
+                numbers=("Busy",),
+            ),
+            legend=tuple(
+                Swatch(name=f"level {name}", paint=paint)
+                for name, paint in paints.items()
+            ),
+        ),
+    )
+
+
+def _plans(data: Mapping[str, Any]) -> tuple[Block, ...]:
+    """Return every plan, who made it, and for what."""
+    made: dict[tuple[str, str], list[str]] = {}
+    for planner, plans in data["made"].items():
+        for condition, key in plans.items():
+            if key is not None:
+                made.setdefault((key, planner), []).append(condition)
+    if not made:
+        return ()
+    return (
+        DataTable(
+            caption="Plans, and the conditions they were made for",
+            columns=("Plan", "Planner", "First made for", "Conditions"),
+            rows=tuple(
+                (
+                    data["plans"][key]["name"],
+                    planner,
+                    conditions[0],
+                    str(len(conditions)),
+                )
+                for (key, planner), conditions in made.items()
+            ),
+            numbers=("Conditions",),
+        ),
+    )

@@ -1,0 +1,95 @@
+"""Every plan of every shipped scenario as its framework's launch configuration.
+
+What is written is read again as the same settings, or the difference is named.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from nestsim.job import plan_job
+from nestsim.launch.job import LaunchJob
+from nestsim.launch.read import LaunchSource
+from nestsim.launch.registry import PRESET_FORMATS, READERS, WRITERS
+from nestsim.scenario.load import Scenario, load_scenario
+from nestsim.scenario.software import NAMED_PRESETS
+from topologies.errors import InputError
+
+SCENARIOS = Path("scenarios")
+
+
+def _loaded() -> dict[str, Scenario]:
+    found = {}
+    for path in (*SCENARIOS.rglob("*.toml"), *SCENARIOS.rglob("*.yaml")):
+        try:
+            scenario = load_scenario(path)
+        except InputError:
+            continue  # a part of a scenario: links, a network
+        if scenario.network_spec.kind != "none":  # of memory alone
+            found[str(path.relative_to(SCENARIOS))] = scenario
+    return found
+
+
+LOADED = dict(sorted(_loaded().items()))
+GIVEN = [name for name, one in LOADED.items() if one.plan is not None]
+SEARCHED = [name for name in LOADED if name not in GIVEN]
+
+
+def check(job: LaunchJob, tmp_path: Path) -> None:
+    """Hold an export to what it is read as; differences must be named."""
+    to = PRESET_FORMATS[job.scenario.software_preset]
+    launch = WRITERS[to](job)
+    assert all(isinstance(one, str) and one for one in launch.files.values())
+    if to not in READERS:  # Megatron Bridge's says what Megatron-LM's says
+        launch = WRITERS["megatron"](job)
+        to = "megatron"
+    for name, text in launch.files.items():
+        (tmp_path / name).write_text(str(text), encoding="utf-8")
+    name = next(iter(launch.files))
+    source = LaunchSource(path=tmp_path / name, text=str(launch.files[name]))
+    imported = READERS[to].read(source)
+    assert imported.num_devices == job.plan.parallel.num_devices
+    if launch.gaps:  # what is read is another plan, and what differs is named
+        return
+    document = {
+        "name": "again",
+        **imported.tables,
+        "cluster": job.scenario.document()["cluster"],
+    }
+    again = LaunchJob.of(Scenario.from_dict(document, path=job.scenario.path))
+    assert again.settings == job.settings
+
+
+def test_few_plans_cannot_be_said_in_full() -> None:
+    """Recompute of whole stages, Mist's stages, and DeepSeek-V3's DualPipe-V."""
+    with_gaps = []
+    for name in GIVEN:
+        job = LaunchJob.of(LOADED[name])
+        if WRITERS[PRESET_FORMATS[job.scenario.software_preset]](job).gaps:
+            with_gaps.append(name)
+    assert with_gaps == [
+        "deepseek_v3_2048_h800.toml",
+        "mist_gpt_1.3b_2_l4.yaml",
+        "paper/fig5_llama3_70b_128.toml",
+        *(f"paper/fig5_mixtral_8x7b_{n}.toml" for n in (1024, 128, 256, 512)),
+    ]
+
+
+def test_every_framework_has_a_format() -> None:
+    assert PRESET_FORMATS.keys() == NAMED_PRESETS.keys()
+    assert set(PRESET_FORMATS.values()) <= WRITERS.keys()
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_plan_that_is_given_comes_back(name: str, tmp_path: Path) -> None:
+    check(LaunchJob.of(LOADED[name]), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHED)
+def test_a_plan_that_is_found_comes_back(name: str, tmp_path: Path) -> None:
+    scenario = LOADED[name]
+    found = plan_job(scenario).candidates
+    if not found:
+        pytest.skip("no plan fits")
+    check(LaunchJob.of(scenario, found[0].priced.plan), tmp_path)
