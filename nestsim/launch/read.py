@@ -22,6 +22,9 @@ DEFAULT_ACCELERATOR = "h100-sxm"
 DEFAULT_NODE = 8
 """Devices of a node that are assumed where nothing says how many."""
 
+MOST_DEVICES = 16_000_000
+"""Most devices that a job may be started on."""
+
 _WIDTH = 86
 """Letters of a line of the heading, less its mark."""
 

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from nestsim.launch.formats.deepspeed.ranks import parsed_rank_map
 from nestsim.launch.formats.deepspeed.script import (
     TrainerOptions,
     option_words,
     read_options,
 )
 from nestsim.launch.formats.deepspeed.tables import DeepSpeedLaunch, launch_tables
+from nestsim.launch.ranks import RANK_MAP, parsed_rank_map
 from nestsim.launch.read import ImportedJob, LaunchSource
 from nestsim.launch.shell.training import TrainingStart, find_training, program_place
 from nestsim.launch.shell.words import known_word, readable
@@ -24,9 +24,6 @@ from topologies.input_file import parse_json, read_text
 
 MAX_FILE = 64 * 2**20
 """Longest file beside a script that is read [byte]: a rank map of 8 million devices."""
-
-RANK_MAP = "rank_map"
-"""Name of the file with the rank of each device."""
 
 _EXPECTED = "a JSON of DeepSpeed's, or a script that starts a job with it"
 _LAUNCHER = re.compile(r"(?:.*/)?deepspeed(?:\.exe)?")
@@ -85,9 +82,13 @@ def read_deepspeed(source: LaunchSource) -> ImportedJob:
     )
     ranks = _rank_map(start, folder)
     if ranks is not None:
-        lines = len(ranks.split())
-        launch = replace(launch, devices=parsed_rank_map(ranks))
-        launch = replace(launch, num_devices=launch.num_devices or lines)
+        if node is None:
+            raise InputError(
+                "names devices of nodes, and nothing says how many a node has",
+                where=RANK_MAP,
+                expected="--num_gpus N, or slots in a host file",
+            )
+        launch = replace(launch, devices=parsed_rank_map(ranks, node))
     return _job(source, launch, _node(node, launch.num_devices), start.assumptions)
 
 

@@ -39,7 +39,7 @@ def plan_gaps(job: LaunchJob) -> Iterator[LaunchGap]:
             setting=name,
             value=getattr(settings, name) or DEFAULT_ORDER,
             reason="torchtitan numbers its ranks in one order, tp-cp-ep-dp-pp. "
-            "torchtitan_hosts.json says on which node and device each must run: "
+            "rank_map.csv says on which node and device each must run: "
             "number the nodes so, and their devices with CUDA_VISIBLE_DEVICES, if no "
             "node has ranks of two.",
         )
